@@ -34,6 +34,7 @@ from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
+from gpuagent.kubelet.dra.kubelet_claims import claims_of_kubelet
 from gpuagent.kubelet.dra.plugin import DraPlugin
 from gpuagent.kubelet.dra.servicer import DraServicer
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
@@ -138,6 +139,7 @@ class Agent:
                 self.metrics.api_answered,
                 settings.policy,
                 self._forget_claim,
+                lambda: claims_of_kubelet(settings.kubelet_dir),
             )
         self.preparer = Preparer(
             pool=settings.node_name,
@@ -148,6 +150,7 @@ class Agent:
             files=self._claim_files,
             changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
             send_event=self._send_event,
+            is_forgotten=self.kube.is_forgotten if self.kube else lambda _claim: False,
         )
         self._http: HttpServer | None = None
         self._threads = [

@@ -23,6 +23,7 @@ class Reason(enum.StrEnum):
     PAIR_APART = "pair_apart"
     CORE_STEP = "core_step"
     CORE_MEM_BOTH = "core_mem_both"
+    CLAIM_INVALID = "claim_invalid"
     STILL_HELD = "still_held"
     NOT_READY = "not_ready"
     UNKNOWN_POD = "unknown_pod"

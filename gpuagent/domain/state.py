@@ -95,18 +95,21 @@ class State:
 
     def claim_owners(self, claim: PreparedClaim, uuid: str) -> list[ContainerRef]:
         """The containers that have this GPU of a prepared claim."""
-        requests = {gpu.request for gpu in claim.gpus if gpu.uuid == uuid}
+        requests = {gpu.request for gpu in claim.used if gpu.uuid == uuid}
         return [owner for owner, own in self.claim_holders[claim.uid].items() if not own or own & requests]
 
     @cached_property
     def claim_holdings(self) -> tuple[Holding, ...]:
-        """Prepared claims as holdings, whose ids are the UUIDs of their GPUs."""
-        return tuple(
-            Holding(owner, DRA_DRIVER, frozenset(gpu.uuid for gpu in gpus if not own or gpu.request in own))
-            for uid, owners in self.claim_holders.items()
-            for gpus in [self.claims.prepared[uid].gpus]
-            for owner, own in owners.items()
-        )
+        """Prepared claims as holdings, whose ids are the UUIDs of the GPUs that they use."""
+        holdings = []
+        for uid, owners in self.claim_holders.items():
+            claim = self.claims.prepared[uid]
+            if claim.only_watches:
+                continue
+            for owner, own in owners.items():
+                uuids = frozenset(gpu.uuid for gpu in claim.used if not own or gpu.request in own)
+                holdings.append(Holding(owner, DRA_DRIVER, uuids))
+        return tuple(holdings)
 
     @cached_property
     def held_units(self) -> list[UnitId]:

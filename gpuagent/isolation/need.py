@@ -12,7 +12,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     gpus = tuple(state.gpus.by_index)
     unknown = state.holdings.listed is None or not state.node.mode_known
     held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]
-    held_by += [(claim.layer, gpu.uuid) for claim in state.claims.prepared.values() for gpu in claim.gpus]
+    held_by += [(claim.layer, gpu.uuid) for claim in state.claims.prepared.values() for gpu in claim.used]
     serving = serving_layer(state)
     needs = {}
     for driver in drivers:

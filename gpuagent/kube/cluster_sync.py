@@ -17,6 +17,7 @@ from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
@@ -27,7 +28,7 @@ from gpuagent.kube.watch.slice_watch import SliceWatch
 from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
-from gpuagent.kube.write.forgotten_claims import ForgottenClaims
+from gpuagent.kube.write.forgotten_claims import ForgottenClaims, KubeletClaims
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
 from gpuagent.kube.write.prepare_again import PrepareAgain
@@ -41,7 +42,8 @@ class ClusterSync:
     """Watches this node and its pods, writes the node, ConfigMaps and annotations, deletes failed pods, sends Events.
 
     Never blocks the caller. `answered` is called for every request with its verb, and its HTTP status or ``none``, and
-    `forget` with the UID of each prepared claim that is gone and that kubelet does not unprepare.
+    `forget` with the UID of each prepared claim that is gone and that kubelet does not unprepare. `kubelet_claims`
+    reads which claims kubelet has.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -52,6 +54,7 @@ class ClusterSync:
         answered: Callable[[str, str], None] = lambda _verb, _code: None,
         policy: Policy | None = None,
         forget: Callable[[str], None] = lambda _uid: None,
+        kubelet_claims: KubeletClaims = lambda: None,
     ) -> None:
         policy = policy or Policy()
         self._node_name = node_name
@@ -80,7 +83,7 @@ class ClusterSync:
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
         self._slice_writer = SliceWriter(self._client, lambda problem: post(ev.SliceWritten(problem, time.monotonic())))
         self._prepare_again = PrepareAgain(self._client)
-        self._forgotten = ForgottenClaims(self._client, forget)
+        self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
         self._reconcilers = (
             *(self._node, self._config_maps, self._deleter, self._annotations),
             *(self._slice_writer, self._prepare_again, self._forgotten),
@@ -144,6 +147,10 @@ class ClusterSync:
             return self._client.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
         except KubeError as err:
             raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
+
+    def is_forgotten(self, claim: PreparedClaim) -> bool:
+        """Whether a claim is gone at the API server and kubelet does not have it, for certain."""
+        return self._forgotten.is_forgotten(claim)
 
     def desire(self, state: State) -> tuple[Announcement, ...]:
         """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`.

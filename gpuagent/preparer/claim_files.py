@@ -1,11 +1,13 @@
 """The files of a prepared claim: a record that outlives the agent and the claim, and the CDI specification."""
 
+import fcntl
 import json
 import logging
+import os
 import re
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -71,6 +73,25 @@ class ClaimFiles:
         """
         write_whole(self._record(claim.uid), json.dumps(claim.record()))
         write_whole(self._spec(claim.uid), json.dumps(spec, indent=1))
+
+    def show(self, claim: PreparedClaim) -> None:
+        """Write the record for other agents on the node, without waiting for the disk. Raises as `write`."""
+        write_whole(self._record(claim.uid), json.dumps(claim.record()), on_disk=False)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other agents out, which compare the records before they add one. Without a folder, there is no lock."""
+        try:
+            self.records.mkdir(parents=True, exist_ok=True)
+            number = os.open(self.records, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            yield  # the record cannot be written either, and that is reported
+            return
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(number)
 
     def remove(self, uid: str) -> None:
         """Remove both; harmless if they are gone. Raises OSError and ValueError."""

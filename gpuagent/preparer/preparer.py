@@ -3,13 +3,15 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_spec
 from gpuagent.domain.dra.isolation import layer_mode
+from gpuagent.domain.dra.ledger import Conflict, conflict, in_use, is_same, most_sharers
 from gpuagent.domain.dra.prepare import (
     check_alone,
     claimed_gpus,
@@ -36,7 +38,10 @@ WAIT_S = 40.0
 """How long a call waits for an isolation layer that is coming. Kubelet waits 45 s, and retries after 60 to 90 s."""
 RETRY_S = 0.5
 SEEN_S = 2.0
-"""How long a call waits for the pods of its claim: kubelet may see a new pod before the agent does."""
+"""How long a call waits for the pods of its claim: kubelet may see a new pod before the agent does. It waits as long
+for a GPU of another claim that living pods use, because the agent may not have seen their end yet."""
+LOOK_S = 2.0
+"""How often a call that waits for another claim looks whether kubelet has forgotten that."""
 
 Gpus = tuple[ClaimedGpu, ...]
 Part = tuple[Gpus, Grant]
@@ -47,6 +52,8 @@ CdiNames = Mapping[str, tuple[str, ...]]
 """CDI devices of others, by the device of the claim with which a container gets them."""
 ReadClaim = Callable[[str, str], Mapping[str, Any]]
 """Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
+IsForgotten = Callable[[PreparedClaim], bool]
+"""Whether a claim is gone at the API server and in kubelet's state, for certain. Kubelet never unprepares it."""
 
 
 class Preparer:
@@ -60,6 +67,7 @@ class Preparer:
         files: of prepared claims.
         changed: called with all prepared claims after each change.
         send_event: called with each refusal.
+        is_forgotten: asked about prepared claims that are in the way of another one.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -72,13 +80,16 @@ class Preparer:
         files: ClaimFiles,
         changed: Callable[[tuple[PreparedClaim, ...]], None],
         send_event: EventSink,
+        is_forgotten: IsForgotten = lambda _claim: False,
     ) -> None:
         self._pool, self._read_claim, self._isolation, self._strategy = pool, read_claim, isolation, strategy
         self._files, self._changed, self._send_event = files, changed, send_event
+        self._is_forgotten = is_forgotten
         self._state: State | None = None
         self._news = threading.Condition()
         self._stopping = False
         self._locks = WeakValueDictionary[str, threading.Lock]()
+        self._holding = threading.Lock()
         self._prepared: dict[str, PreparedClaim] = {}
 
     def start(self) -> None:
@@ -110,23 +121,31 @@ class Preparer:
             self._news.notify_all()
 
     def prepare(
-        self, uid: str, namespace: str, name: str, is_wanted: IsWanted = lambda: True
+        self, uid: str, namespace: str, name: str, is_wanted: IsWanted = lambda: True, until: float | None = None
     ) -> tuple[PreparedClaim, CdiNames]:
         """Prepare a claim, also one that is prepared already; it and what else its containers get.
+
+        Args:
+            uid: of the claim.
+            namespace: of the claim.
+            name: of the claim.
+            is_wanted: whether kubelet still waits.
+            until: monotonic seconds until which the call may wait, `WAIT_S` from now by default.
 
         Raises:
             Refusal: its containers cannot start now, or kubelet no longer waits.
         """
+        end = time.monotonic() + WAIT_S if until is None else until
         try:
-            return self._prepare(uid, namespace, name, is_wanted)
+            return self._prepare(uid, namespace, name, is_wanted, end)
         except Refusal as refusal:
             if is_wanted():
                 self._send_event(refusal_event(self._state, namespace, name, refusal))
             raise
 
-    def _prepare(self, uid: str, namespace: str, name: str, is_wanted: IsWanted) -> tuple[PreparedClaim, CdiNames]:
-        end = time.monotonic() + WAIT_S
-
+    def _prepare(
+        self, uid: str, namespace: str, name: str, is_wanted: IsWanted, end: float
+    ) -> tuple[PreparedClaim, CdiNames]:
         def is_over() -> bool:
             return self._stopping or time.monotonic() > end or not is_wanted()
 
@@ -137,7 +156,7 @@ class Preparer:
             driver, gpus, parts = self._isolated(uid, claim, is_over)
             prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
             self._wait_seen(reserved_for(claim), is_over)
-            self._hold(prepared, is_wanted)
+            self._hold(prepared, is_wanted, is_over)
             try:
                 self._files.write(prepared, cdi_spec(uid, [(devices_of(some), grant) for some, grant in parts]))
             except (OSError, ValueError) as err:
@@ -148,13 +167,17 @@ class Preparer:
     def unprepare(self, uid: str) -> None:
         """Forget a claim, which may be gone by now. Raises Refusal: its files cannot be removed."""
         with self._lock(uid):
-            try:
-                self._files.remove(uid)
-            except (OSError, ValueError) as err:
-                raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {error_words(err)}") from err
-            if uid in self._prepared:
-                log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
-            self._change(uid, None)
+            self._unprepare(uid)
+
+    def _unprepare(self, uid: str) -> None:
+        """As `unprepare`, under the claim's lock."""
+        try:
+            self._files.remove(uid)
+        except (OSError, ValueError) as err:
+            raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {error_words(err)}") from err
+        if uid in self._prepared:
+            log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
+        self._change(uid, None)
 
     def _wait_seen(self, pods: frozenset[str], is_over: Callable[[], bool]) -> None:
         """Wait until these pods were seen; those that are gone by now never are."""
@@ -164,25 +187,76 @@ class Preparer:
                 if is_over() or not self._news.wait(end - time.monotonic()):
                     return
 
-    def _hold(self, claim: PreparedClaim, is_wanted: IsWanted) -> None:
-        """Hold the GPUs for the claim, unless the other front end gave them meanwhile, or kubelet no longer waits.
+    def _hold(self, claim: PreparedClaim, is_wanted: IsWanted, is_over: Callable[[], bool]) -> None:
+        """Hold the GPUs for the claim, as soon as other claims leave room for it.
 
-        The other front end gives none of them from now on. If the files cannot be written, the GPUs stay held until
-        kubelet tries again or unprepares the claim.
+        If the files cannot be written, the GPUs stay held until kubelet tries again or unprepares the claim.
+
+        Raises:
+            Refusal: others have the GPUs and keep them, or kubelet no longer waits.
         """
-        with self._news:
-            if self._state:
-                self._check_held(claim.uid, claim.gpus, self._state)
-                check_alone(claim, self._prepared.values(), self._state.pods.seen)
-            if not is_wanted():
-                raise Refusal(Reason.NOT_READY, "kubelet no longer waits for the claim")
-            self._change(claim.uid, claim)
+        began = time.monotonic()
+        look_at = began
+        while conflict := self._try_hold(claim, is_wanted):
+            if time.monotonic() >= look_at:
+                dropped = [self._drop_forgotten(other) for other in conflict.others]
+                look_at = time.monotonic() + LOOK_S
+                if any(dropped):
+                    continue
+            # A claim without a living pod is just being unprepared, so it pays to wait.
+            stays = self._state is not None and in_use(conflict.others, self._state.pods.seen)
+            if is_over() or (stays and time.monotonic() > began + SEEN_S):
+                raise Refusal(Reason.STILL_HELD, conflict.message)
+            with self._news:
+                self._news.wait(RETRY_S)
+
+    def _try_hold(self, claim: PreparedClaim, is_wanted: IsWanted) -> Conflict | None:
+        """Hold the GPUs for the claim, unless others have them or kubelet no longer waits; what is in the way.
+
+        The other front end gives none of them from now on.
+        """
+        # Another agent may prepare a claim at this moment, while it replaces this one or is replaced by it.
+        with self._holding, self._files.locked():
+            self.refresh()
+            with self._news:
+                known = self._prepared.get(claim.uid)
+                if self._state:
+                    self._check_held(claim.uid, claim.used, self._state)
+                    check_alone(claim, self._prepared.values(), self._state.pods.seen)
+                    gpus, sharers = self._state.gpus.by_uuid, most_sharers(self._state)
+                    found = conflict(claim, self._prepared.values(), gpus, sharers)
+                    if found and not is_same(claim, known):
+                        return found
+                if not is_wanted():
+                    raise Refusal(Reason.NOT_READY, "kubelet no longer waits for the claim")
+                self._change(claim.uid, claim)
+            with suppress(OSError, ValueError):  # it is written again with the CDI specification, and reported then
+                self._files.show(claim)
+        return None
+
+    def _drop_forgotten(self, claim: PreparedClaim) -> bool:
+        """Drop a claim that kubelet never unprepares; whether that was done."""
+        if not self._is_forgotten(claim):
+            return False
+        lock = self._lock(claim.uid)
+        if not lock.acquire(blocking=False):  # a call about it is in progress
+            return False
+        try:
+            self._unprepare(claim.uid)
+        except Refusal as refusal:
+            log.warning("Failed to drop a claim that is gone", extra={"claim": str(claim), "reason": refusal.message})
+            return False
+        finally:
+            lock.release()
+        log.warning("Dropped a claim that is gone", extra={"claim": str(claim)})
+        return True
 
     def _change(self, uid: str, claim: PreparedClaim | None) -> None:
         with self._news:
             others = {key: other for key, other in self._prepared.items() if key != uid}
             self._prepared = others | ({uid: claim} if claim else {})
             self._changed(tuple(self._prepared.values()))
+            self._news.notify_all()
 
     def _lock(self, uid: str) -> threading.Lock:
         """Two pods may have one claim: kubelet prepares it for both at once."""
@@ -198,7 +272,7 @@ class Preparer:
                 self._news.wait(RETRY_S)
             return state
 
-    def _check_held(self, uid: str, gpus: tuple[ClaimedGpu, ...], state: State) -> None:
+    def _check_held(self, uid: str, gpus: Iterable[ClaimedGpu], state: State) -> None:
         """The last line of defense: a GPU is given by one front end at a time."""
         if uid in self._prepared:
             return
@@ -215,7 +289,7 @@ class Preparer:
         while True:
             state = self._known_state(is_over)
             gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
-            self._check_held(uid, gpus, state)
+            self._check_held(uid, [gpu for gpu in gpus if not gpu.admin], state)
             try:
                 driver, parts = self._try_isolated(claim, gpus, state)
             except IsolationError as err:
@@ -231,7 +305,7 @@ class Preparer:
         layer = state.layer_of(mode)
         out = next((layer.left_out[one.uuid] for one in gpus if one.uuid in layer.left_out), None)
         works = layer.keeps(mode) and out is None
-        if gpus[0].whole or not (promised or works):
+        if gpus[0].unlimited or not (promised or works):
             mode, driver = Mode.SHARE, NONE
         elif promised <= PROMISES[mode] and works:
             driver = layer.driver

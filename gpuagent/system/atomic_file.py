@@ -5,8 +5,10 @@ import tempfile
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace `path` atomically, on disk when it returns; its folder is made. Raises OSError: the file is still whole.
+def write_whole(path: Path, text: str, *, on_disk: bool = True) -> None:
+    """Replace `path` atomically; its folder is made. Raises OSError: the file is still whole.
+
+    With `on_disk`, it is on disk when this returns. Without, only other processes see it for certain.
 
     Only this user may read it. The scratch file is new under a name that cannot be guessed, so no link that another
     user left there is followed.
@@ -18,12 +20,14 @@ def write_whole(path: Path, text: str) -> None:
         with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor, not a path)
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if on_disk:
+                os.fsync(file.fileno())
         scratch.replace(path)
     except OSError:
         scratch.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    if on_disk:
+        _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:

@@ -122,6 +122,11 @@ class ClaimNode(Node):
     def calls(self, method: str) -> list[DriverCall]:
         return [call for call in self.kubelet.claims.calls if call.method == method]
 
+    def forget_claims(self) -> None:
+        """Remove kubelet's state of claims, while kubelet is stopped; its containers are gone, too."""
+        self.kubelet.claims.lose_containers()
+        (self.root / "k" / FILE_NAME).unlink()
+
     def files(self) -> tuple[int, int]:
         """Records of the agent, and CDI specifications."""
         return len([*(self.root / "state" / "claims").glob("*.json")]), len([*self.cdi.glob("*.json")])

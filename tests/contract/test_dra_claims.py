@@ -1,4 +1,4 @@
-"""Conformance checks 46 to 59, 78 and 83: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 46 to 59, 78, 83 and 85 to 87: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
 
 import contextlib
 import json
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpuagent.agent import Agent
-from tests.contract.claim_node import ISOLATED, PREPARE, UNPREPARE, ClaimNode
-from tests.contract.harness import Isolating, observe, wait_for
+from standin.scheduler.scheduler import claim_names
+from tests.contract.claim_node import ISOLATED, PREPARE, UNPREPARE, WHOLE, ClaimNode
+from tests.contract.harness import Isolating, box, observe, wait_for
 
 MakeNode = Callable[..., ClaimNode]
 
@@ -295,3 +296,50 @@ def test_83_a_container_with_two_claims_is_refused_with_a_sentence(claim_node: M
     assert one.phase("pod") == "Pending"
     one.delete("pod", grace_s=0)
     wait_for(lambda: one.files() == (0, 0))
+
+
+def allocated(one: ClaimNode, pod: str) -> bool:
+    if not claim_names(one.pod(pod)):  # the claim is not made yet
+        return False
+    return bool((one.claim_of(pod).get("status") or {}).get("allocation"))
+
+
+def test_85_a_gpu_is_not_given_again_while_a_container_of_a_pod_deleted_by_force_ends(claim_node: MakeNode) -> None:
+    """The API server and the scheduler have forgotten that pod, and kubelet has not unprepared its claim yet."""
+    one = claim_node(gpus=box(1), reconcile=0.2, back_off=0.2)
+    serving(one)
+    one.run_pod("first", WHOLE)
+    with files_stuck(one):
+        one.delete("first", grace_s=0)
+        wait_for(lambda: failed(one, UNPREPARE))
+        one.create("next", WHOLE)
+        wait_for(lambda: allocated(one, "next"))
+        observe(1.0)
+        assert one.phase("next") == "Pending"
+        assert not one.kubelet.claims.container(one.pod("next")["metadata"]["uid"], "main")
+    one.running("next")
+    wait_for(lambda: one.files() == (1, 1))
+
+
+def test_86_a_claim_that_a_new_kubelet_has_forgotten_does_not_keep_its_gpu(claim_node: MakeNode) -> None:
+    """Kubelet's state was removed, as by `kubeadm reset`, and the pod is gone."""
+    one = claim_node(gpus=box(1))
+    serving(one)
+    one.run_pod("first", WHOLE)
+    one.kubelet.stop()
+    one.delete("first", grace_s=0)
+    one.forget_claims()
+    one.kubelet.start()
+    one.registered()
+    one.run_pod("next", WHOLE)
+    wait_for(lambda: one.files() == (1, 1))
+
+
+def test_87_a_claim_for_bytes_is_refused_with_what_was_meant(claim_node: MakeNode) -> None:
+    """The scheduler rounds `memory: 8` up to a unit."""
+    one = claim_node()
+    serving(one)
+    one.create("pod", memory="8")
+    wait_for(lambda: any("did you mean 8Gi?" in text for text in one.texts()), what=f"{one.texts()}")
+    assert one.phase("pod") == "Pending"
+    assert one.files() == (0, 0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuagent.domain.dra.device_classes import CORE_CLASS, SHARE_CLASS
 from gpuagent.domain.dra.gpu_sets import members_of
+from gpuagent.domain.dra.requests import asked, check_requests
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mappings, text
@@ -17,9 +18,10 @@ from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Grant
-from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Kind, Mode
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 
+MIB = 2**20
 _OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
@@ -43,19 +45,33 @@ def claimed_gpus(
     Raises:
         Refusal: the claim is not allocated, or its allocation cannot be served.
     """
-    found = tuple(gpu for one in _results(claim) for gpu in _claimed(one, pool, gpus, unit))
-    if not found:
+    results = _results(claim)
+    if not results:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"the claim has no device of {DRA_DRIVER} allocated")
-    if len({(one.memory_mib, one.cores) for one in found if not one.whole}) + any(one.whole for one in found) > 1:
-        text = "the claim has different shares, and a container can have one size: make a claim for each size"
-        raise Refusal(Reason.MIXED_RESOURCES, text)
-    if len({one.uuid for one in found}) < len(found):
-        text = "the claim has two shares of one GPU, and a container can have one: make one request for both"
-        raise Refusal(Reason.MIXED_RESOURCES, text)
-    if CORE_CLASS in _classes(claim) and not (found[0].whole or found[0].cores):
-        text = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
-        raise Refusal(Reason.CORE_MEM_BOTH, text)
-    return found
+    check_requests(claim, {text(result.get("request")) for result in results})
+    claimed = tuple(gpu for result in results for gpu in _claimed(result, pool, gpus, unit))
+    _check_one_size(claimed)
+    if CORE_CLASS in _classes(claim) and not (claimed[0].unlimited or claimed[0].cores):
+        words = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
+        raise Refusal(Reason.CORE_MEM_BOTH, words)
+    return claimed
+
+
+def _check_one_size(claimed: tuple[ClaimedGpu, ...]) -> None:
+    """A container has one environment, so all GPUs of a claim have to be of one size."""
+    used = [gpu for gpu in claimed if not gpu.admin]
+    if used and len(used) < len(claimed):
+        words = (
+            "the claim has GPUs with adminAccess and others, and a container can have one kind: make a claim for each"
+        )
+        raise Refusal(Reason.MIXED_RESOURCES, words)
+    sizes = {None if gpu.whole else (gpu.memory_mib, gpu.cores) for gpu in used}
+    if len(sizes) > 1:
+        words = "the claim has different shares, and a container can have one size: make a claim for each size"
+        raise Refusal(Reason.MIXED_RESOURCES, words)
+    if len({gpu.uuid for gpu in used}) < len(used):
+        words = "the claim has two shares of one GPU, and a container can have one: make one request for both"
+        raise Refusal(Reason.MIXED_RESOURCES, words)
 
 
 def has_device(claim: Mapping[str, Any]) -> bool:
@@ -63,24 +79,33 @@ def has_device(claim: Mapping[str, Any]) -> bool:
     return bool(_results(claim))
 
 
+def has_device_of(claim: Mapping[str, Any], prepared: PreparedClaim) -> bool:
+    """Whether the claim still has one of the devices with which it was prepared."""
+    devices = {(gpu.pool, gpu.device) for gpu in prepared.gpus}
+    return any((result.get("pool"), result.get("device")) in devices for result in _results(claim))
+
+
 def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     devices = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
-    return [one for one in mappings(devices.get("results")) if one.get("driver") == DRA_DRIVER]
+    return [result for result in mappings(devices.get("results")) if result.get("driver") == DRA_DRIVER]
 
 
 def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit: MemoryUnit) -> Iterator[ClaimedGpu]:
     """The GPUs of one device: a GPU of which the claim has a share or all, or a set of whole GPUs."""
-    device, consumed = text(result.get("device")), mapping(result.get("consumedCapacity"))
+    device = text(result.get("device"))
     here = gpus if result.get("pool") == pool else {}
-    members = [here[uuid] for uuid in members_of(device, here)]
-    given = [gpu for gpu in here.values() if device_name(gpu) == device] or sorted(members, key=lambda gpu: gpu.index)
-    if not given:
+    members = sorted((here[uuid] for uuid in members_of(device, here)), key=lambda gpu: gpu.index)
+    devices = [gpu for gpu in here.values() if device_name(gpu) == device] or members
+    if not devices:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"device {device} of pool {text(result.get('pool'))} is not on this node")
-    memory, cores = (amount(text(consumed.get(name, "0"))) for name in ("memory", "cores"))
-    if (not memory and not members) or cores is None:
-        raise Refusal(Reason.INTERNAL, f"device {device}: the allocation does not say how much of it is consumed")
-    for gpu in given:
-        memory_mib = gpu.memory_mib if members else (memory or 0) // 2**20
+    is_admin = result.get("adminAccess") is True
+    for gpu in devices:
+        if is_admin:
+            memory_mib, cores = 0, 0
+        elif members:
+            memory_mib, cores = gpu.memory_mib, 0
+        else:
+            memory_mib, cores = _consumed(result, gpu, unit)
         yield ClaimedGpu(
             request=text(result.get("request")).partition("/")[0],
             pool=pool,
@@ -89,8 +114,30 @@ def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit
             uuid=gpu.uuid,
             memory_mib=memory_mib,
             cores=cores,
-            whole=memory_mib > gpu.memory_mib - unit.mib and not cores,
+            whole=memory_mib > gpu.memory_mib - unit.mib and not cores and not is_admin,
+            admin=is_admin,
         )
+
+
+def _consumed(result: Mapping[str, Any], gpu: Gpu, unit: MemoryUnit) -> tuple[int, int]:
+    """MiB of memory and percent of compute that a share consumes of a GPU."""
+    consumed = mapping(result.get("consumedCapacity"))
+    memory = amount(text(consumed.get("memory", "0")))
+    cores = amount(text(consumed.get("cores", "0")))
+    if not memory or cores is None:
+        words = f"device {text(result.get('device'))}: the allocation does not say how much of it is consumed"
+        raise Refusal(Reason.INTERNAL, words)
+    memory_mib = memory // MIB
+    if memory_mib < unit.mib:
+        words = f"the claim has {text(consumed.get('memory'))} of memory, and the node shares out units of {unit}"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}: create the claim again, with {unit.mib}Mi or more")
+    if memory_mib >= gpu.memory_mib + unit.mib:
+        words = f"the claim has {text(consumed.get('memory'))} of memory, and GPU {gpu.index} has {gpu.memory_mib} MiB"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}: create the claim again")
+    if cores > CORE_PERCENT_PER_GPU:
+        words = f"the claim has {cores} cores, and a GPU has {CORE_PERCENT_PER_GPU}: cores are percent of its compute"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}. Create the claim again, with {CORE_PERCENT_PER_GPU} or less")
+    return memory_mib, cores
 
 
 def reserved_for(claim: Mapping[str, Any]) -> frozenset[str]:
@@ -124,7 +171,7 @@ def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> t
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:
     """The isolation that the classes of the GPUs' requests promise. Only shares have a promise."""
-    if gpus[0].whole or _classes(claim) == {SHARE_CLASS}:
+    if gpus[0].unlimited or _classes(claim) == {SHARE_CLASS}:
         return frozenset()
     return frozenset({Isolates.MEMORY, Isolates.COMPUTE} if gpus[0].cores else {Isolates.MEMORY})
 
@@ -134,9 +181,11 @@ def grants(gpus: tuple[ClaimedGpu, ...], mode: Mode, known: Mapping[str, Gpu], a
 
     The GPUs are in bus order: MPS counts them so, and so do limits by number.
     """
-    devices = sorted((known[one.uuid] for one in gpus), key=lambda gpu: gpu.pci_bus_id)
+    # Two requests with adminAccess may have the same GPU.
+    uuids = dict.fromkeys(claimed.uuid for claimed in gpus)
+    devices = sorted((known[uuid] for uuid in uuids), key=lambda gpu: gpu.pci_bus_id)
     first = gpus[0]
-    if first.whole:
+    if first.unlimited:
         yield access.grant(DRA_DRIVER, Kind.WHOLE_TOPOLOGY, 1, devices)
         return
     yield access.grant(DRA_DRIVER, _KINDS[mode], first.memory_mib // access.unit.mib, devices)
@@ -159,10 +208,5 @@ def merged(parts: list[Grant]) -> Grant:
 
 def _classes(claim: Mapping[str, Any]) -> set[str]:
     """Classes of the requests, and of the alternatives of requests, that have a device of this driver."""
-    given = {text(one.get("request")) for one in _results(claim)}
-    found = {}
-    for one in mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests")):
-        name = text(one.get("name"))
-        found[name] = mapping(one.get("exactly"))
-        found |= {f"{name}/{text(other.get('name'))}": other for other in mappings(one.get("firstAvailable"))}
-    return {text(request.get("deviceClassName")) for name, request in found.items() if name in given}
+    given = {text(result.get("request")) for result in _results(claim)}
+    return {text(request.get("deviceClassName")) for name, request in asked(claim).items() if name in given}

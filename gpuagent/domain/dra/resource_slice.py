@@ -17,6 +17,7 @@ from typing import Any
 from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, in_order, set_name, singles
 from gpuagent.domain.dra.isolation import isolates_now, layer_mode
+from gpuagent.domain.dra.ledger import most_sharers
 from gpuagent.domain.gpus.gpu import Gpu, key_of
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Mode, Placement
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -101,7 +102,7 @@ class _Devices:
         """MiB of each GPU that claims have."""
         used = Counter[str]()
         for claim in self.state.claims.prepared.values():
-            for gpu in claim.gpus:
+            for gpu in claim.used:
                 used[gpu.uuid] += gpu.memory_mib
         return used
 
@@ -115,7 +116,7 @@ class _Devices:
         """Sets that claims have, by name: without the device, the scheduler would give their GPUs again."""
         members: dict[str, set[str]] = {}
         for claim in self.state.claims.prepared.values():
-            for gpu in claim.gpus:
+            for gpu in claim.used:
                 if gpu.device != _name_of(gpu.uuid):
                     members.setdefault(gpu.device, set()).add(gpu.uuid)
         return {name: frozenset(uuids) for name, uuids in members.items()}
@@ -245,8 +246,6 @@ def _version(text: str) -> str:
 def _capacity(gpu: Gpu, state: State) -> Json:
     memory, unit = _memory(gpu, state.policy.unit), memory_text(state.policy.unit.mib)
     step = state.policy.core_step
-    most_sharers = state.layer_of(layer_mode(state)).max_sharers
-    sharers = min(filter(None, (state.policy.max_pods_per_gpu, most_sharers)))
     return {
         "memory": {
             "value": memory,
@@ -259,7 +258,7 @@ def _capacity(gpu: Gpu, state: State) -> Json:
                 "validRange": {"min": "0", "step": str(step), "max": str(CORE_PERCENT_PER_GPU // step * step)},
             },
         },
-        "sharers": {"value": str(sharers), "requestPolicy": {"default": "1", "validValues": ["1"]}},
+        "sharers": {"value": str(most_sharers(state)), "requestPolicy": {"default": "1", "validValues": ["1"]}},
     }
 
 

@@ -88,8 +88,8 @@ class Claims:
 
     @property
     def held(self) -> frozenset[str]:
-        """UUIDs of GPUs that prepared claims have."""
-        return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.gpus)
+        """UUIDs of GPUs that prepared claims use."""
+        return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.used)
 
 
 def gpus_of(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:

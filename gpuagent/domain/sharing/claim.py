@@ -23,6 +23,7 @@ class ClaimedGpu:
         memory_mib: consumed.
         cores: percent consumed; 0 for no guarantee.
         whole: all of the GPU's memory is consumed, so no other claim has any of it.
+        admin: the request has `adminAccess`: its container may look at the GPU, and nothing of it is consumed.
     """
 
     request: str
@@ -33,6 +34,12 @@ class ClaimedGpu:
     memory_mib: int
     cores: int
     whole: bool
+    admin: bool = False
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether its container gets the GPU without limits, so no isolation layer has to serve it."""
+        return self.whole or self.admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,16 @@ class PreparedClaim:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def used(self) -> tuple[ClaimedGpu, ...]:
+        """The GPUs of which the claim has a part. Those with `adminAccess` are not used by it."""
+        return tuple(gpu for gpu in self.gpus if not gpu.admin)
+
+    @property
+    def only_watches(self) -> bool:
+        """Whether it uses no GPU, for certain."""
+        return bool(self.gpus) and not self.used
 
     def record(self) -> dict[str, Any]:
         """For a JSON file."""

@@ -120,7 +120,7 @@ def _devices(state: State) -> dict[str, dict[str, Any]]:
 
 def _amounts(claim: PreparedClaim, gpu: Gpu, state: State) -> Iterator[tuple[str, int]]:
     """Units of memory and percent of compute that a claim has of one GPU. A whole GPU has all of both."""
-    for one in claim.gpus:
+    for one in claim.used:
         if one.uuid == gpu.uuid:
             yield CLAIM_MEMORY, one.memory_mib // state.policy.unit.mib
             if cores := CORE_PERCENT_PER_GPU if one.whole else one.cores:

@@ -49,7 +49,7 @@ def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
 def _claimed(claim: PreparedClaim, state: State) -> Iterator[tuple[str, Share]]:
     """GPU UUID and the claim's share of it."""
     kind = Kind.MEMORY_SHARE if claim.layer == NONE else Kind.MEMORY_CGPU
-    for one in claim.gpus:
+    for one in claim.used:
         gpu, units = state.gpus.by_uuid.get(one.uuid), one.memory_mib // state.policy.unit.mib
         if gpu and one.whole:
             yield gpu.uuid, Share(gpu.memory_mib * MIB, 1.0, Mode.DEFAULT, claim)

@@ -15,7 +15,7 @@ from gpuagent.domain.dra.cdi_spec import cdi_name
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
-from gpuagent.preparer.preparer import Preparer
+from gpuagent.preparer.preparer import WAIT_S, Preparer
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +64,20 @@ class DraServicer:
         self, request: pb.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodePrepareResourcesResponse:
         answer = pb.NodePrepareResourcesResponse()
+        until = time.monotonic() + WAIT_S  # for all claims together, as kubelet waits for all of them
         for claim in request.claims:
             entry = answer.claims[claim.uid]
             entry.error = self._counted(
                 "NodePrepareResources",
                 claim,
-                lambda c=claim, e=entry: self._fill(c, e, context),  # type: ignore[misc]
+                lambda c=claim, e=entry: self._fill(c, e, context, until),  # type: ignore[misc]
             )
         return answer
 
-    def _fill(self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse, context: grpc.ServicerContext) -> None:
-        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name, context.is_active)
+    def _fill(
+        self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse, context: grpc.ServicerContext, until: float
+    ) -> None:
+        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name, context.is_active, until)
         devices = [(gpu.request, gpu.pool, gpu.device, gpu.share_id) for gpu in prepared.gpus]
         for request, pool, device, share_id in dict.fromkeys(devices):  # a set of GPUs is one device
             entry.devices.add(

@@ -221,7 +221,8 @@ def test_every_check_of_the_contract_is_documented():
     """The page is what the tests say, and no number is left out."""
     page = (ROOT / "docs/contract.md").read_text(encoding="utf-8")
     assert contract.page() == page, "run make generate"
-    assert set(re.findall(r"^\| (\d\d) \|", page, re.MULTILINE)) == {f"{number:02}" for number in range(1, 85)}
+    numbers = {int(number) for number in re.findall(r"^\| (\d\d) \|", page, re.MULTILINE)}
+    assert numbers == {*range(1, max(numbers) + 1)}
 
 
 def test_every_right_has_its_reason():

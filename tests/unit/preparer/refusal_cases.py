@@ -131,3 +131,86 @@ def whose_files_cannot_be_removed(one: Prepared) -> None:
     path.unlink()
     path.mkdir()
     one.preparer.unprepare(UID)
+
+
+@case
+def with_access_for_monitors_and_a_share(one: Prepared) -> None:
+    one.add(result(0), result(1, adminAccess=True))
+    one.prepare()
+
+
+@case
+def that_asks_for_bytes(one: Prepared) -> None:
+    one.add(result(0))
+    requests = one.claims["default", "c"]["spec"]["devices"]["requests"]
+    requests[0]["exactly"]["capacity"] = {"requests": {"memory": "8"}}
+    one.prepare()
+
+
+@case
+def that_asks_for_a_part_of_one_percent(one: Prepared) -> None:
+    one.add(result(0))
+    requests = one.claims["default", "c"]["spec"]["devices"]["requests"]
+    requests[0]["exactly"]["capacity"] = {"requests": {"memory": "4Gi", "cores": "0.3"}}
+    one.prepare()
+
+
+@case
+def with_a_configuration(one: Prepared) -> None:
+    one.add(result(0))
+    config = [{"opaque": {"driver": "gpu.gpuagent.io", "parameters": {}}}]
+    one.claims["default", "c"]["spec"]["devices"]["config"] = config
+    one.prepare()
+
+
+@case
+def of_less_than_a_unit(one: Prepared) -> None:
+    one.add(result(0, memory="512Mi"))
+    one.prepare()
+
+
+@case
+def of_more_memory_than_the_gpu_has(one: Prepared) -> None:
+    one.add(result(0, memory="32Gi"))
+    one.prepare()
+
+
+@case
+def of_more_compute_than_the_gpu_has(one: Prepared) -> None:
+    one.add(result(0, cores="101"))
+    one.prepare()
+
+
+def beside(one: Prepared, first: Any, second: Any) -> None:  # noqa: ANN401 (JSON)
+    """A claim with one result is prepared, and another one comes."""
+    one.add(first)
+    one.prepare()
+    one.add(second, name="d", uid=OTHER_UID)
+    one.preparer.prepare(OTHER_UID, "default", "d", until=0.0)
+
+
+@case
+def of_a_gpu_that_another_has_whole(one: Prepared) -> None:
+    beside(one, result(0, "16Gi"), result(0))
+
+
+@case
+def for_a_whole_gpu_of_which_another_has_a_part(one: Prepared) -> None:
+    beside(one, result(0), result(0, "16Gi"))
+
+
+@case
+def for_more_memory_than_others_leave(one: Prepared) -> None:
+    beside(one, result(0, "9Gi"), result(0, "8Gi"))
+
+
+@case
+def for_more_compute_than_others_leave(one: Prepared) -> None:
+    beside(one, result(0, cores="60"), result(0, cores="50"))
+
+
+@case
+def for_one_share_more_than_a_gpu_takes(one: Prepared) -> None:
+    one.node.state = replace(one.node.state, policy=replace(one.node.state.policy, max_pods_per_gpu=1))
+    one.preparer.publish(one.node.state)
+    beside(one, result(0), result(0))

@@ -34,18 +34,23 @@ class Life:
         self.one, self.known, self.running, self.failure = Prepared(directory), set(), set(), None
         monkeypatch.setattr(claim_files, "write_whole", self.write)
 
-    def write(self, path, text):
+    def write(self, path, text, **given):
         """Write, or end before the n-th write."""
         if self.failure:
             left, error = self.failure
             self.failure = (left - 1, error) if left else None
             if not left:
                 raise error
-        write_whole(path, text)
+        write_whole(path, text, **given)
 
     @staticmethod
     def uid(number):
         return f"0a1b2c3d-0000-4000-8000-00000000000{number}"
+
+    @staticmethod
+    def namespace(number):
+        """The claims have one name, each in a namespace of its own."""
+        return f"namespace-{number}"
 
     def paths(self, number):
         """The claim's record and its specification."""
@@ -61,7 +66,7 @@ class Life:
                 self.known -= {*args}
                 self.running -= {*args}
             case "gone":
-                self.one.claims.pop(("default", f"c{args[0]}"), None)
+                self.one.claims.pop((self.namespace(*args), "c"), None)
             case "fail":
                 self.failure = (args[0] % 2, args[1])
                 self.prepare(args[0])
@@ -83,9 +88,10 @@ class Life:
 
     def prepare(self, number):
         self.known.add(number)
-        self.one.add(result(number), name=f"c{number}", uid=self.uid(number))
+        namespace = self.namespace(number)
+        self.one.add(result(number), namespace=namespace, uid=self.uid(number))
         try:
-            self.one.prepare(f"c{number}", self.uid(number))
+            self.one.prepare(uid=self.uid(number), namespace=namespace)
         except Refusal:
             return
         except KeyboardInterrupt:
@@ -104,7 +110,7 @@ class Life:
     def end(self):
         """Kubelet prepares again what has no container, and unprepares the rest; then it unprepares all."""
         for number in self.known:
-            if ("default", f"c{number}") in self.one.claims:
+            if (self.namespace(number), "c") in self.one.claims:
                 self.prepare(number)
                 assert all(path.exists() for path in self.paths(number))
         for number in {*self.known}:

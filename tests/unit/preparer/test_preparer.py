@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -56,6 +57,7 @@ class Prepared:
 
     def __init__(self, directory):
         self.directory, self.driver, self.claims = directory, Driver(), {}
+        self.forgotten = set()
         self.node = NodeUnderTest(Mode.DRA, GPUS, isolates=frozenset())
         self.layer = Layer(driver="all", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
         self.node.send(ev.LayerSeen(self.layer, 0.0))
@@ -71,6 +73,7 @@ class Prepared:
             files=ClaimFiles(self.directory / "state", self.directory / "cdi"),
             changed=self.change,
             send_event=self.events.append,
+            is_forgotten=lambda claim: claim.uid in self.forgotten,
         )
         self.preparer.start()
         self.preparer.publish(self.node.state)
@@ -79,11 +82,11 @@ class Prepared:
         self.seen.append(claims)
         self.changes.append([one.uid for one in claims])
 
-    def add(self, *results, name="c", uid=UID, **given):
-        self.claims["default", name] = claim(*results, **given) | {"metadata": {"uid": uid}}
+    def add(self, *results, name="c", uid=UID, namespace="default", **given):
+        self.claims[namespace, name] = claim(*results, **given) | {"metadata": {"uid": uid}}
 
-    def prepare(self, name="c", uid=UID, is_wanted=lambda: True):
-        return self.preparer.prepare(uid, "default", name, is_wanted)
+    def prepare(self, name="c", uid=UID, is_wanted=lambda: True, namespace="default"):
+        return self.preparer.prepare(uid, namespace, name, is_wanted)
 
     @contextlib.contextmanager
     def waiting(self, is_wanted=lambda: True):
@@ -408,3 +411,148 @@ def test_each_of_two_agents_has_the_claims_of_the_other(one):
     one.preparer.refresh()
     one.preparer.refresh()
     assert one.changes == [[], [UID], []], "what is known already is no change"
+
+
+# The last line of defense between claims.
+
+
+def whole_gpu_of_two(one):
+    """Two claims whose status names the same GPU; the first is prepared."""
+    whole = result(1, "16Gi")
+    for name, uid in (("c", UID), ("d", OTHER_UID)):
+        one.add(whole, name=name, uid=uid, device_class="gpu.gpuagent.io")
+    one.prepare()
+
+
+def used_by_pods(one, *claims):
+    """Living pods of these claims."""
+    pods = [claiming(f"of-{name}", name) for name in claims]
+    for pod in pods:
+        pod["metadata"]["namespace"] = "default"
+    one.node.pods(*pods)
+    one.preparer.publish(one.node.state)
+
+
+def test_a_gpu_that_another_claim_has_whole_is_refused_by_the_name_of_that_claim(one, monkeypatch):
+    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    whole_gpu_of_two(one)
+    used_by_pods(one, "c", "d")
+    with pytest.raises(Refusal, match="GPU 1 is still prepared as a whole GPU for claim default/c") as caught:
+        one.prepare("d", OTHER_UID)
+    assert caught.value.reason is Reason.STILL_HELD
+    assert (one.files(), one.changes[-1]) == ([1, 1], [UID])
+    assert [event.message for event in one.events][-1].startswith("claim default/d: GPU 1 is still prepared")
+
+
+def test_claims_of_one_name_in_two_namespaces_are_two_claims(one, monkeypatch):
+    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    whole_gpu_of_two(one)
+    one.claims["other", "c"] = one.claims["default", "d"]
+    used_by_pods(one, "c")
+    with pytest.raises(Refusal, match="for claim default/c"):
+        one.preparer.prepare(OTHER_UID, "other", "c")
+
+
+def test_a_call_waits_for_a_claim_that_is_just_being_unprepared(one):
+    """Its pod was deleted by force: the API server has forgotten it, and its container still ends."""
+    whole_gpu_of_two(one)
+    used_by_pods(one, "d")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(one.prepare("d", OTHER_UID)))
+    thread.start()
+    thread.join(0.1)
+    assert not answers, "the container of the other claim still runs"
+    one.preparer.unprepare(UID)
+    thread.join(PATIENCE_S)
+    assert len(answers) == 1
+    assert (one.files(), one.changes[-1]) == ([1, 1], [OTHER_UID])
+
+
+def test_a_wait_for_another_claim_ends_with_the_call(one):
+    whole_gpu_of_two(one)
+    for until in (0.0, time.monotonic() + 0.05):
+        with pytest.raises(Refusal, match="for claim default/c"):
+            one.preparer.prepare(OTHER_UID, "default", "d", until=until)
+
+
+def test_a_claim_that_kubelet_and_the_api_server_forgot_is_dropped_at_once(one):
+    whole_gpu_of_two(one)
+    used_by_pods(one, "d")
+    one.forgotten.add(UID)
+    one.prepare("d", OTHER_UID)
+    assert (one.files(), one.changes[-1]) == ([1, 1], [OTHER_UID])
+
+
+def test_a_forgotten_claim_whose_files_stay_still_holds_its_gpu(one, monkeypatch):
+    whole_gpu_of_two(one)
+    one.forgotten.add(UID)
+    monkeypatch.setattr(ClaimFiles, "remove", lambda *_: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+    with pytest.raises(Refusal, match="for claim default/c"):
+        one.preparer.prepare(OTHER_UID, "default", "d", until=time.monotonic() + 0.05)
+
+
+def test_a_prepared_claim_is_prepared_again_whatever_others_have(one):
+    """A container starts again, or the node did. An earlier agent may have prepared both."""
+    whole_gpu_of_two(one)
+    record = one.directory / f"state/claims/{UID}.json"
+    twin = record.with_name(f"{OTHER_UID}.json")
+    twin.write_text(record.read_text().replace(UID, OTHER_UID).replace('"c"', '"d"'))
+    one.begin()
+    one.prepare()
+    one.prepare("d", OTHER_UID)
+    assert sorted(one.changes[-1]) == [UID, OTHER_UID]
+
+
+def test_a_former_agents_claim_is_in_the_way_after_a_restart(one):
+    whole_gpu_of_two(one)
+    one.begin()
+    with pytest.raises(Refusal, match="for claim default/c"):
+        one.preparer.prepare(OTHER_UID, "default", "d", until=0.0)
+
+
+def test_two_agents_never_prepare_one_gpu_for_two_claims(one):
+    """One replaces the other, and both have a call in progress. Their files show each what the other has."""
+    other = Prepared(one.directory)
+    for agent, name, uid in ((one, "c", UID), (other, "d", OTHER_UID)):
+        agent.add(result(1, "16Gi"), name=name, uid=uid, device_class="gpu.gpuagent.io")
+    one.prepare()
+    with pytest.raises(Refusal, match="for claim default/c"):
+        other.preparer.prepare(OTHER_UID, "default", "d", until=0.0)
+
+
+def test_many_claims_at_once_get_no_more_than_there_is(one):
+    """Sixteen claims of 4 GiB each for one GPU of 16 GiB."""
+    uids = [f"0a1b2c3d-0000-4000-8000-0000000001{n:02}" for n in range(16)]
+    for n, uid in enumerate(uids):
+        one.add(result(1), name=f"c{n}", uid=uid)
+    refused = []
+
+    def call(n, uid):
+        try:
+            one.preparer.prepare(uid, "default", f"c{n}", until=0.0)
+        except Refusal as refusal:
+            refused.append(refusal.reason)
+
+    threads = [threading.Thread(target=call, args=pair) for pair in enumerate(uids)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert (refused, len(one.changes[-1])) == ([Reason.STILL_HELD] * 12, 4)
+
+
+def test_a_monitor_uses_nothing_and_waits_for_nothing(one):
+    """With adminAccess it sees a GPU that another claim has whole, or a pod of another mode, without limits."""
+    whole_gpu_of_two(one)
+    one.node.holdings(holding("p", unit_ids(2, Kind.MEMORY_SHARE, 0), GPU_MEM))
+    one.preparer.publish(one.node.state)
+    one.driver.failures = 10**9
+    watched = [result(n, "16Gi", adminAccess=True) for n in (1, 2)]
+    one.add(*watched, name="monitor", uid=OTHER_UID)
+    prepared, _ = one.prepare("monitor", OTHER_UID)
+    assert (prepared.layer, prepared.used) == ("none", ())
+    seen = one.edits(OTHER_UID)[device_name(GPUS[1])]["env"]
+    assert f"NVIDIA_VISIBLE_DEVICES={GPUS[1].uuid},{GPUS[2].uuid}" in seen
+    assert not any(text.startswith("ALIYUN") for text in seen)
+    one.begin()
+    assert [len(claim.used) for claim in one.seen[-1]] == [1, 0]

@@ -15,6 +15,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Mode
 from gpuagent.domain.status.problems import problems, switch
 from gpuagent.domain.status.status_page import node_condition, status
 from gpuagent.domain.usage.guarantee import shares
+from gpuagent.isolation.need import isolation_needs
 from gpuagent.pages.status_table import render
 from tests.unit.domain.builders import NodeUnderTest, box, in_force, node_json, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
@@ -206,3 +207,32 @@ def test_a_refused_claim_is_an_event_on_the_pods_that_wait_for_it():
     assert (event.reason, event.warning, event.pods) == ("GPURefused", True, (PodName("ml", "a"),))
     assert event.message == "claim ml/one: GPU 1 is in use"
     assert refusal_event(None, "ml", "one", Refusal(Reason.NOT_READY, "later")).pods == ()
+
+
+def test_a_monitor_is_no_use_of_a_gpu():
+    """With adminAccess: it is in no sum, in no limit, and no switch waits for it."""
+    watch = prepared("watch", *GPUS, mib=0)
+    watch = replace(watch, gpus=tuple(replace(gpu, admin=True) for gpu in watch.gpus))
+    found, idle = node(watch).pods(claiming("m", "watch")), node()
+    shown = page(found)["gpus"]
+    assert [(gpu["held"], gpu["containers"]) for gpu in shown] == [({}, [])] * 2
+    assert shares(found.state) == {}
+    assert slice_spec(found.state, "n") == slice_spec(idle.state, "n")
+    assert found.state.claims.held == frozenset()
+    assert isolation_needs(found.state, ["all"])["all"].held == frozenset()
+    found.label("share")
+    assert switch(found.state).waiting_for == ()
+
+
+def test_a_switch_waits_for_a_claim_in_each_namespace():
+    """Two namespaces have a claim and a pod of equal names."""
+    ours = prepared("one", GPUS[0])
+    theirs = replace(prepared("one", GPUS[1]), namespace="blue", uid="uid-theirs")
+    pod = claiming("a", "one")
+    pod["metadata"] |= {"namespace": "blue", "uid": "uid-blue-a"}
+    found = node(ours, theirs).pods(claiming("a", "one"), pod)
+    containers = [[one["container"] for one in gpu["containers"]] for gpu in page(found)["gpus"]]
+    assert containers == [["ml/a[main]"], ["blue/a[main]"]]
+    found.label("share")
+    waiting = {str(one.owner): one.ids for one in switch(found.state).waiting_for}
+    assert waiting == {"ml/a[main]": {GPUS[0].uuid}, "blue/a[main]": {GPUS[1].uuid}}

@@ -35,7 +35,7 @@ class Preparing:
     def __init__(self):
         self.unprepared = []
 
-    def prepare(self, uid, namespace, name, _wanted):
+    def prepare(self, uid, namespace, name, _wanted, _until):
         if name == "refused":
             raise Refusal(Reason.ISOLATION, "the layer is not ready")
         if name == "odd":

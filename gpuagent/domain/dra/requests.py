@@ -1,0 +1,113 @@
+"""Checks what a claim's requests name: amounts that people can mean, and no configuration.
+
+The scheduler rounds an amount up to what the device offers, so a memory of `8` (bytes) becomes a whole unit in silence.
+The chart's admission policy refuses the same texts earlier.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER
+
+Json = Mapping[str, Any]
+LEAST_MEMORY = 2**20
+"""Bytes. Nobody means less than a MiB: the suffix is missing."""
+_MOST_GUESS = 5
+"""Digits of a number that may have been meant as GiB."""
+
+
+def asked(claim: Json) -> dict[str, Json]:
+    """The requests of a claim, by the name that its allocation has for them."""
+    requests: dict[str, Json] = {}
+    for request in mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests")):
+        name = text(request.get("name"))
+        requests[name] = mapping(request.get("exactly"))
+        for alternative in mappings(request.get("firstAvailable")):
+            requests[f"{name}/{text(alternative.get('name'))}"] = alternative
+    return requests
+
+
+def check_requests(claim: Json, allocated: set[str]) -> None:
+    """Check the requests that have devices of this driver.
+
+    Args:
+        claim: the ResourceClaim.
+        allocated: names of those requests.
+
+    Raises:
+        Refusal: an amount that nobody can mean, or a configuration for this driver.
+    """
+    for name, request in asked(claim).items():
+        if name in allocated:
+            amounts = mapping(mapping(request.get("capacity")).get("requests"))
+            _check_memory(amounts)
+            _check_cores(amounts)
+    if DRA_DRIVER in _configured(claim):
+        words = f"the claim has a configuration for driver {DRA_DRIVER}, which takes none: remove it from the claim"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words} and from its class, and name amounts in capacity.requests")
+
+
+def _check_memory(amounts: Json) -> None:
+    if "memory" not in amounts:
+        return
+    given = _given(amounts["memory"])
+    size = amount(given)
+    if size is None or size < LEAST_MEMORY:
+        words = f"the claim asks for memory {given}, which is less than one MiB: amounts are bytes without a suffix"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {_meant_memory(given)}?")
+
+
+def _check_cores(amounts: Json) -> None:
+    if "cores" not in amounts:
+        return
+    given = _given(amounts["cores"])
+    percent = amount(given)
+    is_whole = given.isascii() and given.isdecimal()
+    if percent is None or percent > CORE_PERCENT_PER_GPU or not is_whole:
+        words = f"the claim asks for cores {given}, and cores are a whole percentage of a GPU, 0 to 100"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {_meant_cores(given)}?")
+
+
+def _given(value: object) -> str:
+    return str(value) if isinstance(value, int) else text(value)
+
+
+def _meant_memory(given: str) -> str:
+    """The amount that was probably meant: ``8Gi`` for ``8``, ``-8Gi`` and ``8k``."""
+    digits = _digits(given)
+    return f"{digits}Gi" if digits else "1Gi"
+
+
+def _meant_cores(given: str) -> str:
+    """The percentage that was probably meant: ``30`` for ``0.3``, ``-30`` and ``300m``."""
+    if given.startswith("0."):
+        percent = (given.removeprefix("0.") + "0")[:2]
+    elif given.endswith("m"):
+        percent = given.removesuffix("m")[:-1]
+    else:
+        percent = given
+    digits = _digits(percent)
+    return digits if digits and int(digits) <= CORE_PERCENT_PER_GPU else str(CORE_PERCENT_PER_GPU)
+
+
+def _digits(given: str) -> str:
+    """The whole number with which the text begins, without a sign; empty if it is 0 or too long."""
+    unsigned = given.lstrip("+-").lstrip("0")
+    digits = ""
+    for char in unsigned:
+        if char not in "0123456789":
+            break
+        digits += char
+    return digits if len(digits) <= _MOST_GUESS else ""
+
+
+def _configured(claim: Json) -> Iterator[str]:
+    """Drivers that the claim, or a class of its allocated requests, has a configuration for."""
+    devices = mapping(mapping(claim.get("spec")).get("devices"))
+    allocation = mapping(mapping(claim.get("status")).get("allocation"))
+    for source in (devices, mapping(allocation.get("devices"))):
+        for config in mappings(source.get("config")):
+            yield text(mapping(config.get("opaque")).get("driver"))
