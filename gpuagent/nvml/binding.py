@@ -223,7 +223,16 @@ class Nvml:
             memory_errors=errors,
             hot=bool(reasons & HOT),
             power_brake=bool(reasons & POWER_BRAKE),
+            mig=self._mig_if_reported(gpu),
         )
+
+    def _mig_if_reported(self, gpu: Handle) -> bool | None:
+        try:
+            return self.mig_enabled(gpu)
+        except CallError as err:
+            if err.code in GONE:
+                raise
+            return None
 
     def probe(self, gpu: Handle) -> None:
         """Make a cheap call that the library does not answer from its own cache.

@@ -49,6 +49,8 @@ class HealthReading:
         power_brake: an outside cause, such as the power supply, slows the GPU down.
         silent_on: parts of `ACTION` and `REST` that the driver supports, but did not report when queried.
         partial: the driver has not answered `REST` for this GPU yet. This alone is no change.
+        mig: whether MIG mode is enabled; None if the driver did not say. It is no matter of health, so it is no change
+            either: the GPUs are read again when it differs.
     """
 
     action: int | None = None
@@ -59,6 +61,7 @@ class HealthReading:
     power_brake: bool = False
     silent_on: frozenset[str] = frozenset()
     partial: bool = field(default=False, compare=False)
+    mig: bool | None = field(default=None, compare=False)
 
     @property
     def decides(self) -> bool:

@@ -29,7 +29,8 @@ class PollSchedule:
 
     Attributes:
         post: takes an event at once.
-        back: called when the GPUs must be read again: one that was away answers, or the driver stops answering.
+        back: called when the GPUs must be read again: one that was away answers, MIG mode was switched, or the driver
+            stops answering.
         clock: monotonic seconds.
         stopping: ends every thread that is woken.
         healthy_s: polling period of a healthy GPU.
@@ -68,6 +69,7 @@ class HealthPoll:
         self._gone_at = 0
         self._uuid = uuid
         self._vitals: HealthReading | None = None
+        self._mig: bool | None = None
         self._failed = False
         self._unposted = False
         self._away = False
@@ -237,10 +239,19 @@ class HealthPoll:
             if self._unposted or was_out or moved or late or (is_new and not taken):
                 self._post(HealthRead(uuid, vitals, self._pulse.clock(), returned=self._away))
             self._missed = (self._missed or moved) and vitals.partial
-            if was_out or moved:
+            mig_switched = self._mig_switched(vitals.mig, moved=moved)
+            if was_out or moved or mig_switched:
                 self._pulse.back()
             self._uuid, self._vitals, self._reported = uuid, vitals, ""
             self._unposted = self._away = self._lost = self._uncounted = False
+
+    def _mig_switched(self, mig: bool | None, *, moved: bool) -> bool:
+        """Whether MIG mode differs from the last reading; an answer without it keeps the last one."""
+        if mig is None:
+            return False
+        switched = not moved and self._mig not in {None, mig}
+        self._mig = mig
+        return switched
 
     def _fails(self, reason: str) -> None:
         self._gpu = None

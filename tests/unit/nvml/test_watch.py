@@ -415,3 +415,23 @@ def test_what_is_worth_another_look():
     assert not lacks_nodes(Inventory((gpu(),), device_nodes=nodes))
     assert lacks_nodes(Inventory((gpu(minor=1),), device_nodes=nodes))
     assert lacks_nodes(Inventory((gpu(),), device_nodes=nodes - {"/dev/nvidia-uvm"}))
+
+
+def test_mig_mode_that_is_switched_under_a_running_agent_is_noticed_in_both_directions(simulate, watch):
+    simulator = simulate("dgx-a100")
+    watched = watch(simulator, vitals_s=0.05)
+    assert not any(gpu.mig for gpu in watched.next(InventoryRead).inventory.gpus)
+    for enabled in (True, False):
+        simulator.mig(3, enabled=enabled)
+        gpus = watched.next(InventoryRead).inventory.gpus
+        assert [gpu.index for gpu in gpus if gpu.mig] == ([3] if enabled else [])
+
+
+def test_a_gpu_that_does_not_report_its_mig_mode_is_read_once(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, vitals_s=0.02)
+    watched.next(InventoryRead)
+    simulator.fail("nvmlDeviceGetMigMode", "NOT_SUPPORTED")
+    simulator.action(0, 1)
+    watched.event_named("HealthRead")
+    assert watched.quiet()
