@@ -9,7 +9,7 @@ from gpuagent.system.output import exit_with
 
 # Both are read once, when grpc is imported: its fork handlers crash children, its C core logs past `logging`.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _M_ARENA_MAX = -8  # glibc's malloc.h
 

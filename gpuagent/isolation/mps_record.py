@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuagent.system import json_file
 from gpuagent.system.atomic_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -25,12 +26,12 @@ class MpsRecord:
         self.daemon: int | None = None
         self.modes: Mapping[str, str] = {}
         try:
-            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            kept = json_file.load(self._path)
             self.daemon = None if kept["daemon"] is None else int(kept["daemon"])
             self.modes = {str(uuid): str(mode) for uuid, mode in kept["modes"].items()}
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
             # The agent then adopts a running daemon and never stops it, and compute modes stay: both are harmless.
             log.warning("Failed to read the record of MPS", extra={"path": str(self._path), "error": err})
 

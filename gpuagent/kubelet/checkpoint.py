@@ -5,7 +5,6 @@ reader skips unknown entries, and entries of pods that have ended may remain.
 """
 
 import base64
-import json
 import logging
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.pods import exchange
 from gpuagent.domain.pods.annotations import V1_GPU_UNITS
 from gpuagent.domain.pods.pod import CheckpointEntry
+from gpuagent.system import json_file
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +26,15 @@ FILE_NAME = "kubelet_internal_checkpoint"
 def read(directory: Path) -> tuple[CheckpointEntry, ...]:
     """The entries of the checkpoint in kubelet's device-plugins directory; empty if there is no checkpoint."""
     try:
-        data = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
+        data = json_file.load(directory / FILE_NAME)
         entries = data["Data"]["PodDeviceEntries"] or []
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("Failed to read kubelet's checkpoint", extra={"directory": str(directory), "error": err})
+        return ()
+    if not isinstance(entries, list):
+        log.warning("Failed to read kubelet's checkpoint", extra={"directory": str(directory), "error": "no list"})
         return ()
     return tuple(found for entry in entries if (found := _entry(entry)))
 
@@ -42,6 +45,8 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
         # A map from NUMA node to ids; a plain list before kubelet 1.20.
         flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
         pod, container, resource = (entry[key] for key in ("PodUID", "ContainerName", "ResourceName"))
+        if not all(isinstance(name, str) for name in (pod, container, resource, *flat)):
+            raise TypeError("a name or a device id is not a text")  # noqa: TRY301 (as other wrong types)
         annotations, units = _answer(entry.get("AllocResp") or "")
         text = annotations.get(exchange.key(resource))
         exchanged = exchange.read(text, flat) if text else {}

@@ -12,6 +12,7 @@ from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
+from gpuagent.kubelet.rpc_errors import call_error
 
 _T = TypeVar("_T")
 
@@ -43,6 +44,7 @@ class PodResources:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
+        self._socket = socket_path
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=options)
         self._stub = pb_grpc.PodResourcesListerStub(self._channel)
         # Kubelets up to 1.19 serve v1alpha1 only, whose messages these decode too.
@@ -62,7 +64,7 @@ class PodResources:
             return _holdings(self._listed(CALL_DEADLINE_S))
         except grpc.RpcError as err:
             self._serves_get = True  # it may come back as another version
-            self.problem = f"{err.code().name}: {err.details()}"
+            self.problem = call_error(err, self._socket, CALL_DEADLINE_S)
         except ValueError:  # the channel is closed: the agent ends
             self.problem = "closed"
         return None

@@ -1,5 +1,6 @@
 """Unix sockets in kubelet's folders."""
 
+import errno
 import os
 import socket
 import stat
@@ -16,10 +17,15 @@ def is_socket(path: Path) -> bool:
 
 def accepts(path: Path) -> bool:
     """Whether a process listens on a unix socket."""
+    return connect_error(path) is None
+
+
+def connect_error(path: Path) -> int | None:
+    """The number of the system's error if nobody can connect to a unix socket; None if a process listens on it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(os.fspath(path))
-        except OSError:
-            return False
-    return True
+        except OSError as err:
+            return err.errno or errno.ENAMETOOLONG
+    return None

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.system import json_file
 from gpuagent.system.atomic_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,10 @@ class ClaimFiles:
             claim = known.get(path.stem)
             try:
                 if claim is None or not claim.gpus:
-                    claim = PreparedClaim.of_record(json.loads(path.read_text(encoding="utf-8")))
+                    claim = PreparedClaim.of_record(json_file.load(path))
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, TypeError, KeyError, RecursionError) as err:
+            except (OSError, ValueError, TypeError, KeyError) as err:
                 log.warning("Failed to read a claim's record", extra={"path": str(path), "error": str(err)})
                 claim = PreparedClaim(uid=path.stem, namespace="", name=f"in {path}", layer="", gpus=())
             found[claim.uid] = claim

@@ -135,7 +135,11 @@ def _read(path: Path) -> dict[str, str]:
             data = tomllib.load(file)
     except OSError as err:
         raise ConfigError(f"cannot read {path}: {err.strerror}") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{path} is not TOML: it is not text in UTF-8") from err
+    except RecursionError as err:
+        raise ConfigError(f"{path} is not TOML: it is nested too deeply") from err
+    except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"{path} is not TOML: {err}") from err
     for key, value in data.items():
         if not isinstance(value, (str, int, float, bool)):

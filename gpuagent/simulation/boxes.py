@@ -103,6 +103,8 @@ def parse(name: str, text: str) -> Box:
         page = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
         raise BoxError(f"box {name}: not TOML: {err}") from err
+    except RecursionError as err:
+        raise BoxError(f"box {name}: not TOML: it is nested too deeply") from err
     table = BoxTable(f"box {name}", page)
     groups = table.take("gpus", list, [])
     gpus: list[BoxGpu] = []

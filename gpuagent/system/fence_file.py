@@ -47,7 +47,7 @@ class FenceWatch:
 
     def _look(self) -> float:
         """Post a changed fence; return the seconds until the next read without an event."""
-        found, now = _read(self._path), self._clock()
+        found, now = read(self._path), self._clock()
         new = Fence() if found is None else found
         if isinstance(found, Fence) or new == self._posted:
             self._suspect_since = None
@@ -62,7 +62,7 @@ class FenceWatch:
         return POLL_S
 
 
-def _read(path: Path) -> Fence | str | None:
+def read(path: Path) -> Fence | str | None:
     """The fence, or what is wrong with the file, or None where there is no file."""
     try:
         with open(path, "rb", opener=_at_once) as file:

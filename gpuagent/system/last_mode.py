@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.system import json_file
 from gpuagent.system.atomic_file import write_whole
 from gpuagent.system.backoff import Backoff
 
@@ -32,7 +33,7 @@ class LastMode:
     def load(self) -> Mode | None:
         """The mode of the last run; None if there was none or the file cannot be read, which is logged."""
         try:
-            self.saved = Mode(json.loads(self._path.read_text(encoding="utf-8"))["mode"])
+            self.saved = Mode(json_file.load(self._path)["mode"])
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as err:

@@ -19,6 +19,8 @@ def escaped(text: str) -> str:
 
 def error_words(error: object) -> str:
     """An error without its number, and with paths as people write them: ``/x: Permission denied``."""
+    if isinstance(error, UnicodeError):
+        return "it is not text in UTF-8"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.system.printable import error_words
@@ -44,11 +45,23 @@ def _service_account(environment: Mapping[str, str], directory: Path) -> Access:
     host, port = (environment.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if not (host and port):
         raise ApiConfigError("no kubeconfig given and not running in a pod with a service account")
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    if not is_server(server):
+        raise ApiConfigError(f"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address: {server!r}")
     return Access(
-        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        server,
         _tls(ca=str(directory / "ca.crt")),
         lambda: f"Bearer {_read(directory / 'token')}",
     )
+
+
+def is_server(url: str) -> bool:
+    """Whether this is the URL of an HTTP server."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an IPv6 address, or a port that is not a number up to 65535
+        return False
 
 
 def _kubeconfig(path: str) -> Access:
@@ -81,6 +94,9 @@ def _tls(
             context.verify_mode = ssl.CERT_NONE
         if certificate:
             context.load_cert_chain(certificate, key)
+    except ssl.SSLError as err:
+        text = "they are not in PEM form, or a key does not belong to its certificate"
+        raise ApiConfigError(f"the certificates for the API server cannot be read: {text}") from err
     except OSError as err:
         raise ApiConfigError(f"the certificates for the API server cannot be read: {error_words(err)}") from err
     return context

@@ -1,5 +1,9 @@
 """Errors of API server calls, in words for people. No exception of the library leaves ``gpuagent.kube``."""
 
+import ssl
+
+from gpuagent.system.printable import error_words
+
 
 class KubeError(Exception):
     """Root of this package's errors. Its text is the same for the same cause, so that it can be logged once.
@@ -48,3 +52,22 @@ def refused(verb: str, resource: str, group: str, message: str) -> ApiError:
     """Return the 403 for ``verb`` on ``resource`` (``nodes/status``): its text names the right that RBAC must allow."""
     hint = f'RBAC refuses: allow verb "{verb}" on resource "{resource}" in API group "{group}" ({message})'
     return ApiError(403, "Forbidden", message, hint)
+
+
+def connection_words(error: BaseException | None) -> str:
+    """The reason of the operating system or of TLS in a chain of exceptions; "" if there is none."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return tls_words(error)
+        if isinstance(error, OSError) and error.strerror:
+            return error_words(error)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def tls_words(error: ssl.SSLError) -> str:
+    """An error of TLS without the names of OpenSSL's codes and of Python's source files."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message or 'unknown reason'}"
+    reason = (error.reason or "").replace("_", " ").lower()
+    return f"TLS failed: {reason}" if reason else "TLS failed"

@@ -21,9 +21,11 @@ from urllib.parse import urlsplit
 sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
 
 import urllib3
+import yaml
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import should_bypass_proxies
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.utils.keepalive import tcp_keepalive_socket_options
@@ -32,8 +34,10 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util import create_urllib3_context
 
 from gpuagent import __version__
-from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable
-from gpuagent.system.printable import error_words
+from gpuagent.kube.api.access import is_server
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable, connection_words
+from gpuagent.kube.api.proxy import proxy_url
+from gpuagent.system.printable import printable
 
 # The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet.
 _KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
@@ -92,7 +96,8 @@ class Transport:
         except (ApiException, urllib3.exceptions.HTTPError) as err:
             raise self.unreachable(err, request.timeout_s[1]) from err
         except (ConfigException, OSError) as err:
-            raise ApiConfigError(f"the credentials for the API server cannot be read: {error_words(err)}") from err
+            text = connection_words(err) or printable(str(err))
+            raise ApiConfigError(f"the credentials for the API server cannot be read: {text}") from err
         response: urllib3.HTTPResponse = answer.response
         return response
 
@@ -130,17 +135,17 @@ class Transport:
             case urllib3.exceptions.NameResolutionError():
                 text = "its name cannot be resolved"
             case urllib3.exceptions.NewConnectionError():
-                text = _os_text(err) or "no connection"
+                text = connection_words(err) or "no connection"
             case urllib3.exceptions.ConnectTimeoutError():
                 text = "no connection in time"
             case urllib3.exceptions.ReadTimeoutError():
                 text = f"it is silent: nothing came within {silence_s:g} s"
             case ApiException():
-                text = str(err.reason).rpartition("\n")[2]
+                text = connection_words(err) or "TLS failed"
             case urllib3.exceptions.ProtocolError():
                 text = "the connection broke off"
             case _:
-                text = _os_text(err) or type(err).__name__
+                text = connection_words(err) or type(err).__name__
         return ApiUnreachable(f"the API server {self._server} cannot be reached: {text}")
 
     def close(self) -> None:
@@ -149,8 +154,14 @@ class Transport:
 
 
 def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
-    """Return a transport for `configured`'s configuration. Nothing is sent yet."""
-    return Transport(configured(kubeconfig, context))
+    """Return a transport for `configured`'s configuration. Nothing is sent yet. Raises ApiConfigError."""
+    configuration = configured(kubeconfig, context)
+    try:
+        return Transport(configuration)
+    except Exception as err:  # the library takes any value, and fails on some when it uses them
+        source = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's environment"
+        text = f"{source} is malformed: the API server's address or a certificate has a value that cannot be used"
+        raise ApiConfigError(text) from err
 
 
 def configured(kubeconfig: str | None, context: str | None = None) -> Configuration:
@@ -168,9 +179,19 @@ def configured(kubeconfig: str | None, context: str | None = None) -> Configurat
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL
     configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
-    if _is_loopback(str(configuration.host)):
-        configuration.proxy = None  # as Go clients do; the library would ask the proxy
+    configuration.proxy = _proxy(configuration)
     return configuration
+
+
+def _proxy(configuration: Configuration) -> str | None:
+    """The proxy's URL; None if there is none for this server. Raises ApiConfigError."""
+    server = str(configuration.host)
+    if not configuration.proxy:
+        return None
+    # Go clients do not ask the proxy for a loopback address either.
+    if _is_loopback(server) or should_bypass_proxies(server, configuration.no_proxy or ""):
+        return None
+    return proxy_url(str(configuration.proxy))
 
 
 def _tls_pool(configuration: Configuration) -> type[HTTPSConnectionPool]:
@@ -208,9 +229,15 @@ def _load_service_account(configuration: Configuration) -> None:
     try:
         incluster_config.load_incluster_config(configuration)
     except (ConfigException, OSError) as err:
-        raise ApiConfigError(
-            f"no kubeconfig given and not running in a pod with a service account: {str(err).rstrip('.')}"
-        ) from err
+        text = printable(str(err).rstrip("."))
+        raise ApiConfigError(f"no kubeconfig given and not running in a pod with a service account: {text}") from err
+    except UnicodeDecodeError as err:
+        raise ApiConfigError("the token of the pod's service account cannot be read: it is not text") from err
+    except ValueError as err:
+        raise ApiConfigError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address") from err
+    if not is_server(str(configuration.host)):
+        text = f"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address: {str(configuration.host)!r}"
+        raise ApiConfigError(text)
 
 
 def _load_kubeconfig(configuration: Configuration, path: str, context: str | None) -> None:
@@ -230,14 +257,21 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
     except Exception as err:  # invalid input can make the loader raise any exception
         if context is not None and (names := _contexts(path)) and context not in names:
             raise ApiConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
-        text = " ".join(str(err).split()) or type(err).__name__
-        raise ApiConfigError(f"kubeconfig {path} is malformed: {text}") from err
+        raise ApiConfigError(f"kubeconfig {path} is malformed: {_loader_words(err)}") from err
     finally:
         logging.getLogger().removeHandler(errors)
     if errors.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
         raise ApiConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
-    if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
+    if not is_server(str(configuration.host)):
         raise ApiConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+
+
+def _loader_words(error: Exception) -> str:
+    """What is wrong with a kubeconfig. Only errors that the loader raises on purpose have a text for people."""
+    text = printable(" ".join(str(error).split()))
+    if isinstance(error, ConfigException | yaml.YAMLError) and " object at 0x" not in text:
+        return text
+    return "a field is missing or has a value of the wrong type; compare it with another cluster's, field by field"
 
 
 class _LibraryErrors(logging.Handler):
@@ -268,11 +302,3 @@ def _is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _os_text(err: BaseException | None) -> str:
-    while err is not None:
-        if isinstance(err, OSError) and err.strerror:
-            return err.strerror
-        err = err.__cause__ or err.__context__
-    return ""

@@ -11,7 +11,6 @@ every kubelet from 1.18 to 1.37.
 
 import enum
 import logging
-import os
 import threading
 import time
 import uuid
@@ -24,6 +23,7 @@ import grpc
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.kubelet.rpc_errors import bind, call_error
 from gpuagent.kubelet.sockets import accepts, is_socket
 from gpuagent.system.backoff import Backoff
 from gpuagent.system.printable import error_words
@@ -31,7 +31,6 @@ from gpuagent.system.printable import error_words
 log = logging.getLogger(__name__)
 
 SOCKET_PREFIX = "gpuagent-"
-MAX_PATH_BYTES = 107
 WORKERS = 16
 REGISTER_DEADLINE_S = 15.0
 STREAM_DEADLINE_S = 5.0
@@ -117,7 +116,7 @@ class Endpoint:
                 if not isinstance(err, OSError):
                     log.exception("Failed to serve an endpoint", extra={"resource": self.resource})
                 connected = False
-                self._note(f"cannot serve in {self._directory}: {error_words(err)}")
+                self._note(f"kubelet cannot be served: {error_words(err)}")
             if connected:
                 backoff.reset()
             else:
@@ -146,9 +145,6 @@ class Endpoint:
         return connected
 
     def _serve(self, path: Path) -> tuple[grpc.Server, Servicer]:
-        if len(os.fsencode(path)) > MAX_PATH_BYTES:
-            msg = f"socket path {path} is longer than {MAX_PATH_BYTES} bytes; use a shorter --kubelet-dir"
-            raise OSError(msg)
         self._enter(Stage.SERVING)
         servicer = self._make_servicer(self.nudge)
         # Requests carry every free id: so there is no limit on the size of a request.
@@ -156,10 +152,7 @@ class Endpoint:
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix=f"rpc {self.resource}")
         server = grpc.server(pool, options=options)
         pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
-        try:
-            server.add_insecure_port(f"unix:{path}")
-        except RuntimeError as err:
-            raise OSError(f"cannot bind {path}: {err}") from err
+        bind(server, path)
         server.start()
         return server, servicer
 
@@ -177,9 +170,7 @@ class Endpoint:
                 return False
             error = call.exception()
         if isinstance(error, grpc.RpcError):
-            code, text = error.code(), error.details()
-            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                text = f"no answer in {REGISTER_DEADLINE_S:.0f} s"
+            text = call_error(error, self._kubelet_socket, REGISTER_DEADLINE_S)
             self._note(f"kubelet refused to register {self.resource}: {text}")
             return False
         return True

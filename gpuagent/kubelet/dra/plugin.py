@@ -16,6 +16,7 @@ import grpc
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kubelet.dra.servicer import DraServicer, RegistrationServicer
+from gpuagent.kubelet.rpc_errors import bind
 from gpuagent.kubelet.sockets import accepts, is_socket
 from gpuagent.system.inotify import DirectoryWatch
 
@@ -88,10 +89,7 @@ class DraPlugin:
         threads = ThreadPoolExecutor(workers, thread_name_prefix=name)
         server = grpc.server(threads)
         add_to(server)
-        try:
-            server.add_insecure_port(f"unix:{path}")
-        except RuntimeError as err:
-            raise OSError(f"cannot bind {path}: {err}") from err
+        bind(server, path)
         server.start()
         self._servers.append((server, threads))
 

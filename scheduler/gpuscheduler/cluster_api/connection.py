@@ -1,7 +1,6 @@
 """Calls to the API server: bytes in, bytes out, errors in words for people. No exception of aiohttp leaves it."""
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -13,7 +12,7 @@ import msgspec
 
 from gpuagent import __version__
 from gpuagent.kube.api.access import Access
-from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable, connection_words
 from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 
 Json = dict[str, Any]
@@ -151,11 +150,11 @@ def _words(err: Exception) -> str:
     """The error for people; equal causes give equal texts."""
     match err:
         case aiohttp.ClientConnectorCertificateError():
-            return str(err.certificate_error)
+            return connection_words(err.certificate_error)
         case aiohttp.ClientConnectorDNSError():
             return "its name cannot be resolved"
         case aiohttp.ClientConnectorError():
-            return os.strerror(err.errno) if err.errno else str(err.os_error)
+            return connection_words(err.os_error) or "no connection"
         case TimeoutError():
             return "no answer in time"
         case _:
