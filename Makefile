@@ -80,7 +80,7 @@ manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the 
 
 e2e: $(STAMP)  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
-	$(BIN)/python -m pytest -q tests/e2e -m e2e --timeout 600 -p no:xdist
+	$(BIN)/python -m pytest -v tests/e2e -m e2e --timeout 600 -n 2 --dist loadgroup --durations 30
 
 image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
 	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)

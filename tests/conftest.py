@@ -50,6 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(name)
                 if name not in config.getoption("-m"):
                     item.add_marker(pytest.mark.skip(reason=reason))
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ and "e2e" not in config.getoption("-m"):
         # Each process begins with its own part of the list: some with all that wait, some with all that compute.
+        # End-to-end tests stay in their order: tests of a module have an agent in common.
         items.sort(key=lambda item: crc32(item.nodeid.encode()))

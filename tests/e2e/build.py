@@ -29,11 +29,13 @@ PAUSE_IMAGE = "gpuagent.test/pause:e2e"
 IMAGES = "images-1.tar"
 # Built from the Dockerfile, out of this very tree.
 AGENT_IMAGE = "gpuagent.test/gpuagent:e2e"
-AGENT_INPUTS = (
-    *("Dockerfile", ".dockerignore", "image", "gpuagent", "installer", "scheduler"),
-    *("pyproject.toml", "README.md", "LICENSE", "requirements-scheduler.lock", "requirements-build.lock"),
-)
 AGENT_ARCHITECTURES = ("amd64", "arm64")
+# What differs between architectures comes from these alone.
+_IMAGE_RECIPE = (
+    *("Dockerfile", ".dockerignore", "image", "pyproject.toml"),
+    *("requirements-scheduler.lock", "requirements-build.lock"),
+)
+_IMAGE_SOURCES = ("gpuagent", "installer", "scheduler", "README.md", "LICENSE")
 _AGENT_ARCHIVES_KEPT = 8
 KUBERNETES = os.environ.get("KUBERNETES", "1.36")
 """Of the control plane and of the newer kubelet: 1.36, or 1.37 for the tests in `agent/dra`."""
@@ -64,7 +66,8 @@ class Binary:
 
     def command(self, target: Path) -> tuple[str, ...]:
         flags = ("-trimpath", "-buildvcs=false", "-tags", self.tags, "-ldflags", f"-s -w {self.version_flags}")
-        return ("go", "build", *flags, "-o", str(target), self.package)
+        # The linker drops the debugger's tables (-s -w). Not to make them takes a seventh less of the processor's time.
+        return ("go", "build", "-gcflags=all=-dwarf=false", *flags, "-o", str(target), self.package)
 
     def digest(self) -> str:
         """Names the flags and the module, so that a binary is built again only when one of its own inputs changes."""
@@ -136,9 +139,14 @@ def architecture() -> str:
 
 
 def agent_archive(built_for: str) -> Path:
-    """Where the agent's image of exactly this tree belongs, for an architecture."""
+    """Where the agent's image of this tree belongs, for an architecture.
+
+    It is built again when one of its inputs changes. The image for another architecture is only looked at, never run,
+    so a change of the agent's sources leaves it as it is.
+    """
+    inputs = (*_IMAGE_RECIPE, *_IMAGE_SOURCES) if built_for == architecture() else _IMAGE_RECIPE
     digest = hashlib.sha256()
-    for name in AGENT_INPUTS:
+    for name in inputs:
         below = sorted((ROOT / name).rglob("*")) if (ROOT / name).is_dir() else [ROOT / name]
         for file in below:
             if file.is_file() and "__pycache__" not in file.parts:

@@ -12,6 +12,15 @@ from tests.e2e.cluster.part_logs import SinceTestBegan
 _BEGAN = pytest.StashKey[SinceTestBegan]()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Two processes share the tests: one has all that need the node with kubelet, the other all that do not."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        needs_kubelet = "cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("kubelet" if needs_kubelet else "no kubelet"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_BEGAN] = SinceTestBegan()
