@@ -327,9 +327,14 @@ def _container(container: Mapping[str, Any]) -> ContainerSpec:
 
 
 def asked(pod: Pod, resource: str) -> int:
-    """Maximum units the pod has at one time: later containers reuse those of init containers, not of sidecars."""
+    """Maximum units the pod has at one time."""
+    return most_at_once(pod.containers, resource)
+
+
+def most_at_once(containers: Iterable[ContainerSpec], resource: str) -> int:
+    """Maximum units of containers at one time: later ones reuse those of init containers, not of sidecars."""
     lasting = most = 0
-    for container in pod.containers:  # init containers and sidecars come first, in the order they start
+    for container in containers:  # init containers and sidecars come first, in the order they start
         units = container.limits.get(resource, 0)
         lasting += 0 if container.init else units
         most = max(most, lasting + (units if container.init else 0))

@@ -11,8 +11,11 @@ from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import WHOLE, Used
 
-MOST_TRIES = 1000
-"""Sets of GPUs that are tried for one pod on one node: a pod may have hundreds of containers."""
+NODE_TRIES = 500
+"""Sets of GPUs that are tried for one pod on one node."""
+CALL_TRIES = 1000
+"""Tries of all nodes together in one call, which then takes less than 10 ms: any author of pods may write a pod whose
+containers are hard to place, and thousands of nodes may have to be looked at for it."""
 
 Free = dict[int, Amounts]
 """Position of a usable GPU to its free units."""
@@ -31,13 +34,35 @@ class Choice:
     containers: Mapping[int, Mapping[int, Amounts]]
 
 
-def fit(
+class Tries:
+    """The work that one call may still spend on the search for GPUs. All nodes of the call share it.
+
+    Attributes:
+        left: tries that are left; negative once the search gave up.
+    """
+
+    def __init__(self, count: int = CALL_TRIES) -> None:
+        self.left = count
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a search ended for lack of tries, so that its answer is not certain."""
+        return self.left < 0
+
+    def spend(self, count: int = 1) -> bool:
+        """Take tries; False if so many are not left."""
+        self.left -= count
+        return self.left >= 0
+
+
+def fit(  # noqa: PLR0913 (by name)
     request: GpuRequest,
     node: NodeUsage,
     preferred: Sequence[int] = (),
     *,
     links: Links | None = None,
     among: Collection[int] | None = None,
+    tries: Tries | None = None,
 ) -> Choice | None:
     """The GPUs for the request on this node; None if they are not free, or no node can serve the request.
 
@@ -47,32 +72,52 @@ def fit(
         preferred: positions of GPUs to take first, best first; others follow with the least free memory first.
         links: chooses whole GPUs; None takes the first free ones.
         among: positions of the whole GPUs to choose from; None for all.
+        tries: of the call. The answer is also None when they are used up.
     """
-    if request.problem:
+    if tries is None:
+        tries = Tries()
+    # To look at a node takes as long as a try for every second of its GPUs.
+    if request.problem or not tries.spend(1 + len(node.free) // 2):
         return None
     if request.kind is RequestKind.WHOLE:
-        free = [position for position in node.unused() if among is None or position in among]
-        if len(free) < request.gpus:
-            return None
-        chosen = links.choose(node, free, request.gpus) if links else free[: request.gpus]
-        return Choice(tuple((node.facts.gpus.gpus[position].minor, WHOLE) for position in chosen), {})
-    if not keeps_rules(request, node):
+        return _fit_whole(request, node, links, among)
+    return _fit_share(request, node, preferred, tries) if keeps_rules(request, node) else None
+
+
+def _fit_whole(
+    request: GpuRequest, node: NodeUsage, links: Links | None, among: Collection[int] | None
+) -> Choice | None:
+    free = [position for position in node.unused() if among is None or position in among]
+    if len(free) < request.gpus:
         return None
+    chosen = links.choose(node, free, request.gpus) if links else free[: request.gpus]
+    return Choice(tuple((node.facts.gpus.gpus[position].minor, WHOLE) for position in chosen), {})
+
+
+def _fit_share(request: GpuRequest, node: NodeUsage, preferred: Sequence[int], tries: Tries) -> Choice | None:
     free_units = {position: node.free[position] for position, gpu in node.usable() if gpu.memory or gpu.core}
+    if not _may_have_room(request, free_units.values()):
+        return None
     order = _order(free_units, preferred, spread=node.facts.placement is Placement.SPREAD)
     for groups in _alternatives(request):
-        if (found := _place(groups, request.gpus, free_units, order)) is not None:
+        if (found := _place(groups, request.gpus, free_units, order, tries)) is not None:
             return _choice(groups, found, request.gpus, node.facts.gpus.gpus)
     return None
+
+
+def fits(request: GpuRequest, node: NodeUsage, tries: Tries) -> bool:
+    """Whether `fit` finds GPUs, which most requests need not search for."""
+    if request.kind is not RequestKind.SHARE or request.gpus > 1 or len(request.groups) > 1 or request.problem:
+        return fit(request, node, tries=tries) is not None
+    if not (tries.spend() and keeps_rules(request, node)):
+        return False
+    return any(request.need.within(node.free[position]) for position, _ in node.usable())
 
 
 def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
     """Whether the amounts are such as the node's mode serves, however much is free."""
     rules = node.facts.gpus
-    for _, amounts in (entry for group in request.groups for entry in group.containers):
-        if amounts.core % rules.core_step or (rules.both and not (amounts.memory and amounts.core)):
-            return False
-    return True
+    return request.core_divisor % rules.core_step == 0 and (request.paired or not rules.both)
 
 
 def serves(request: GpuRequest, choice: Choice) -> bool:
@@ -108,23 +153,34 @@ def _alternatives(request: GpuRequest) -> Iterator[tuple[Group, ...]]:
         yield request.groups
 
 
-def _place(groups: Sequence[Group], gpus: int, free: Free, order: Sequence[int]) -> list[tuple[int, ...]] | None:
+def _may_have_room(request: GpuRequest, free: Collection[Amounts]) -> bool:
+    """Whether the GPUs have as many slots as the groups need, see `GpuRequest.slots`. Then a search may be worthwhile.
+
+    Most nodes on which the groups do not fit are found out here, without a search.
+    """
+    total = sum((units.at_least(NOTHING) for units in free), NOTHING)
+    if len(request.groups) > 1 and not request.apart.within(total):
+        return False
+    return all(sum(need.times_in(units, count) for units in free) >= count for need, count in request.slots)
+
+
+def _place(
+    groups: Sequence[Group], gpus: int, free: Free, order: Sequence[int], tries: Tries
+) -> list[tuple[int, ...]] | None:
     """The positions of each group's GPUs, or None if they do not fit.
 
-    Largest groups are placed first. The search tries other GPUs if a later group finds no room, up to `MOST_TRIES`.
+    Largest groups are placed first. The search tries other GPUs if a later group finds no room, up to `NODE_TRIES`.
     """
     numbers = sorted(range(len(groups)), key=lambda n: groups[n].need, reverse=True)
     needs = [groups[n].need.over(gpus) for n in numbers]
-    tries = MOST_TRIES
+    here = Tries(NODE_TRIES)
 
     def rest(depth: int, left: Free) -> list[tuple[int, ...]] | None:
-        nonlocal tries
         if depth == len(needs):
             return []
         failed: set[tuple[Amounts, ...]] = set()
         for positions in _sets(order, gpus, needs[depth], left):
-            tries -= 1
-            if tries < 0:
+            if not (here.spend() and tries.spend()):
                 return None
             before = tuple(left[position] for position in positions)
             if before in failed:  # as good as a set that has failed

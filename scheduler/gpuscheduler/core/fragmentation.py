@@ -64,7 +64,7 @@ class Fragmentation:
 
 
 def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
-    unused = [count for node in nodes if (count := len(node.unused()))]
+    unused = [count for node in nodes if (count := len(node.room.unused))]
     if sum(unused) < request.gpus:
         return ""
     text = f"{request.gpus} of {GPU_WHOLE} wanted on one node: {sum(unused)} are free on {len(unused)} nodes, "
@@ -73,19 +73,17 @@ def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
 
 def _share(pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts]) -> str:
     request = pod.request
-    each = request.need.over(request.gpus)
-    free = [
-        (node.free[position], node, position)
-        for node in nodes
-        for position, _ in node.usable()
-        if Amounts() != node.free[position] and Amounts().within(node.free[position])
-    ]
-    total = Amounts(sum(one.memory for one, _, _ in free), sum(one.core for one, _, _ in free))
-    if not free or not request.need.within(total):
+    if len(request.groups) > 1:  # not wanted on one GPU
         return ""
-    on = f"{len(free)} GPUs of {len({node.facts.name for _, node, _ in free})} nodes"
-    most, node, _ = max(free, key=lambda one: (one[0], one[1].facts.name))
-    text = f"{words(each)} wanted on one GPU: {words(total)} are free on {on}, at most {words(most)} on one"
+    each = request.need.over(request.gpus)
+    roomy = [node for node in nodes if node.room.gpus]
+    total = Amounts(sum(node.room.total.memory for node in roomy), sum(node.room.total.core for node in roomy))
+    if not roomy or not request.need.within(total):
+        return ""
+    on = f"{sum(node.room.gpus for node in roomy)} GPUs of {len(roomy)} nodes"
+    node = max(roomy, key=lambda node: (node.room.largest, node.facts.name))
+    most = words(node.room.largest)
+    text = f"{words(each)} wanted on one GPU: {words(total)} are free on {on}, at most {most} on one"
     if gone := victims(replace(pod, priority=_ANY_PRIORITY), node, pods):
         names = sorted(str(pods[uid].name) for uid in gone)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

@@ -1,11 +1,42 @@
 """The GPUs of one node, and what bound pods and reservations use of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
 from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import WHOLE, Used
+
+Units = tuple[tuple[Amounts, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free on a node.
+
+    Attributes:
+        most: the most units of memory and of compute that are free on a GPU, which may be two different ones.
+        total: the units that are free on all GPUs together.
+        gpus: how many GPUs have free units.
+        largest: the units of the GPU that has most.
+        unused: positions of the GPUs that a request for whole GPUs may get.
+        units: what is free of each GPU, and how many more pods may share it.
+    """
+
+    most: Amounts
+    total: Amounts
+    gpus: int
+    largest: Amounts
+    unused: tuple[int, ...]
+    units: Units
+
+
+@lru_cache(maxsize=4096)
+def _first(units: Units) -> Units:
+    """The first value that was equal to this one."""
+    return units
 
 
 class NodeUsage:
@@ -22,6 +53,7 @@ class NodeUsage:
         self.facts = facts
         self.cpu_used = 0.0
         self._uses: dict[str, Used | GpuRequest] = {}
+        self._room: Room | None = None
         self._count()
 
     def refresh(self, facts: NodeFacts) -> None:
@@ -56,7 +88,7 @@ class NodeUsage:
 
     def unused(self) -> list[int]:
         """Positions of the GPUs that a request for whole GPUs may get."""
-        return [position for position, gpu in self.usable() if gpu.whole and self.is_unused(position)]
+        return list(self.room.unused)
 
     def has_room(self, used: Used) -> bool:
         """Whether the GPUs have these units free."""
@@ -80,12 +112,24 @@ class NodeUsage:
                 return False
         return True
 
+    @property
+    def room(self) -> Room:
+        """What is free. It is worked out once after a change: thousands of nodes are asked for it at one time."""
+        if self._room is None:
+            self._room = self._room_now()
+        return self._room
+
+    def alike(self) -> Hashable:
+        """Equal for nodes with equal GPUs of which as much is free. A request fits on all of them, or on none."""
+        return id(self.facts.gpus), id(self.room.units)  # nodes that are alike share both
+
     def copy(self) -> "NodeUsage":
         """A node of its own with the same users."""
         copy = NodeUsage(self.facts)
         copy.cpu_used = self.cpu_used
-        for uid, use in self._uses.items():
-            copy.use(uid, use)
+        copy.free = list(self.free)
+        copy.places = list(self.places)
+        copy._uses.update(self._uses)
         return copy
 
     def is_unused(self, position: int) -> bool:
@@ -100,9 +144,26 @@ class NodeUsage:
         parts = [left / total for left, total in ((free.memory, gpu.memory), (free.core, gpu.core)) if total]
         return max(min(parts, default=0.0), 0.0)
 
+    def _room_now(self) -> Room:
+        usable = list(self.usable())
+        on_each = [self.free[position] for position, _ in usable]
+        most = NOTHING
+        for free in on_each:
+            most = most.at_least(free)
+        some = [free for free in on_each if free != NOTHING and NOTHING.within(free)]
+        return Room(
+            most=most,
+            total=sum(some, NOTHING),
+            gpus=len(some),
+            largest=max(some, default=NOTHING),
+            unused=tuple(position for position, gpu in usable if gpu.whole and self.is_unused(position)),
+            units=_first((tuple(self.free), tuple(self.places))),
+        )
+
     def _count(self) -> None:
         gpus = self.facts.gpus.gpus
         self._positions = {gpu.minor: position for position, gpu in enumerate(gpus)}
+        self._room = None
         self.free = [Amounts(gpu.memory, gpu.core) for gpu in gpus]
         self.places = [self.facts.gpus.most_pods] * len(gpus)
         for use in self._uses.values():
@@ -120,6 +181,7 @@ class NodeUsage:
             self._add_at(self._positions[minor], amounts, sign)
 
     def _add_at(self, position: int, amounts: Amounts, sign: int) -> None:
+        self._room = None
         gpu, most = self.facts.gpus.gpus[position], self.facts.gpus.most_pods
         if amounts == WHOLE:
             amounts, pods = Amounts(gpu.memory, gpu.core), most

@@ -1,7 +1,7 @@
 """The nodes for a request, cheapest first. Costs are kept for equal requests, and renewed for nodes that changed."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from zlib import crc32
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import fit
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.policy.fleet import MOST_GPUS, CostPolicy, Demand, Fleet
@@ -23,8 +22,10 @@ MOST_TABLES = 64
 """Different requests whose costs are kept. A table has 24 bytes a node."""
 MOST_DEMANDS = 1024
 """Different requests that are kept as demands."""
+MOST_RATED = 1000
+"""Nodes that the policy rates for one call. The others keep the costs that they had, or are not chosen by this call."""
 UNRATED = 1e6
-"""Cost where a request fits and the policy cannot rate it: after all others, but never refused."""
+"""Cost where a request may fit and the policy cannot rate it: after all others, but never refused."""
 
 
 @dataclass(slots=True)
@@ -88,12 +89,23 @@ class _Columns:
 
 @dataclass(slots=True)
 class _Table:
-    """Costs of one request by row, infinite where it does not fit; the GPU to prefer; the versions that they are of."""
+    """Costs of one request by row.
+
+    Attributes:
+        costs: infinite where the request does not fit, `UNRATED` where only a search can tell.
+        gpus: the GPU to prefer.
+        versions: of the row's numbers that the cost was worked out from; -1 for none.
+        mix: version of the mix that the costs are of.
+    """
 
     costs: Floats
     gpus: Ints
-    version: int = 0
+    versions: Ints
     mix: int = 0
+
+    @classmethod
+    def empty(cls, rows: int) -> "_Table":
+        return cls(np.full(rows, np.inf), np.zeros(rows, dtype=np.int64), np.full(rows, -1, dtype=np.int64))
 
 
 class Ranking:
@@ -111,30 +123,39 @@ class Ranking:
         self._columns = _Columns.empty(64)
         self._rows: dict[str, int] = {}
         self._names: list[str] = []
+        self._width = 1
         self._spare: list[int] = []
         self._models: dict[str, int] = {}
         self._tables: OrderedDict[tuple[GpuRequest, float], _Table] = OrderedDict()
         self._version = 0
 
-    def nodes(self, request: GpuRequest, cpu: float, among: Container[str]) -> Iterator[tuple[str, int, float]]:
-        """Nodes of `among` where the request fits, cheapest first: name, position of the GPU to prefer, and cost.
+    def nodes(self, request: GpuRequest, cpu: float, among: Collection[str]) -> Iterator[tuple[str, int, float]]:
+        """Nodes of `among` where the request may fit, cheapest first: name, position of the GPU to prefer, and cost.
 
-        Nodes of equal cost come in a fixed permutation of their names.
+        Nodes of equal cost come in a fixed permutation of their names. `fit` decides: it may still find that the groups
+        of the request have no room on GPUs that seem to have enough.
         """
-        table = self._table(request, cpu)
-        costs = table.costs[: len(self._names)].copy()
-        while len(costs) and (least := float(costs.min())) < np.inf:
-            equal = np.flatnonzero(costs == least)
-            for row in self._in_order(equal):
-                if (name := self._names[row]) in among:
-                    yield name, int(table.gpus[row]), least
-            costs[equal] = np.inf
+        self._read_changes()
+        rows = self._rows_of(among)
+        table, unrated = self._table(request, cpu, rows)
+        for row in self._in_order(rows, table.costs[rows]):
+            yield self._names[row], int(table.gpus[row]), float(table.costs[row])
+        for row in unrated:
+            yield self._names[row], 0, UNRATED
+
+    def no_room(self, request: GpuRequest, cpu: float, names: Collection[str]) -> None:
+        """Take that a search found no room for the request on nodes. They are not searched again before they change."""
+        table = self._tables.get((request, cpu)) if names else None
+        if table:
+            rows = self._rows_of(names)
+            table.costs[rows] = np.inf
+            table.versions[rows] = self._columns.version[rows]
 
     def warm(self, requests: Iterable[tuple[GpuRequest, float]]) -> None:
         """Rate all nodes for these requests and cores, before the first pod that asks for them waits for it."""
         self._read_changes()
         for request, cpu in requests:
-            self._table(request, cpu)
+            self._table(request, cpu, np.arange(len(self._names)), most=len(self._names))
 
     def learn(self, request: GpuRequest, cpu: float) -> None:
         """Count a pod in the mix, as a part of the GPUs that half of the nodes have or less."""
@@ -166,37 +187,61 @@ class Ranking:
         memory, core = (np.maximum(units, 0).sum() for units in (self._columns.memory, self._columns.core))
         return bool(memory >= request.need.memory and core >= request.need.core)
 
-    def _in_order(self, rows: Ints) -> Iterator[int]:
-        """Rows of equal cost in the fixed permutation. The first is usually enough, so the others are sorted later."""
-        ties = self._columns.tie[rows]
-        first = int(ties.argmin())
-        yield int(rows[first])
-        yield from (int(rows[place]) for place in np.argsort(ties, kind="stable") if place != first)
+    def _rows_of(self, among: Collection[str]) -> Ints:
+        """Rows of the nodes in `among`."""
+        found = map(self._rows.get, among)
+        return np.array([row for row in found if row is not None], dtype=np.int64)
 
-    def _table(self, request: GpuRequest, cpu: float) -> _Table:
-        self._read_changes()
+    def _in_order(self, rows: Ints, costs: Floats) -> Iterator[int]:
+        """Rows with finite costs, cheapest first. The first is usually enough, so the others are sorted later."""
+        finite = np.isfinite(costs)
+        rows, costs = rows[finite], costs[finite]
+        if not len(rows):
+            return
+        ties = self._columns.tie[rows]
+        cheapest = np.flatnonzero(costs == costs.min())
+        first = int(cheapest[ties[cheapest].argmin()])
+        yield int(rows[first])
+        yield from (int(rows[place]) for place in np.lexsort((rows, ties, costs)) if place != first)
+
+    def _table(self, request: GpuRequest, cpu: float, rows: Ints, most: int = MOST_RATED) -> tuple[_Table, Ints]:
+        """The costs of a request, worked out again for those of `rows` that changed since.
+
+        Also the rows where it may fit that are not rated, since at most `most` are.
+        """
         table = self._tables.get((request, cpu))
-        rows = len(self._columns.tie)
-        if table is None or len(table.costs) < rows:
-            table = self._tables[request, cpu] = _Table(np.full(rows, np.inf), np.zeros(rows, dtype=np.int64))
+        size = len(self._columns.tie)
+        if table is None or len(table.costs) < size:
+            table = self._tables[request, cpu] = _Table.empty(size)
             while len(self._tables) > MOST_TABLES:
                 self._tables.popitem(last=False)
         self._tables.move_to_end((request, cpu))
-        if table.version < self._version or table.mix < self._mix.version:
-            if table.mix < self._mix.version:
-                table.mix, table.version = self._mix.version, -1
-            changed = np.flatnonzero(self._columns.version > table.version)
-            table.costs[changed], table.gpus[changed] = self._rated(request, cpu, changed)
-            table.version = self._version
-        return table
+        if table.mix < self._mix.version:
+            table.mix = self._mix.version
+            table.versions[:] = -1
+        changed = rows[table.versions[rows] < self._columns.version[rows]]
+        return table, self._rate(table, request, cpu, changed, most)
 
-    def _rated(self, request: GpuRequest, cpu: float, rows: Ints) -> tuple[Floats, Ints]:
-        """Costs on these rows, and the position of the GPU to prefer on each."""
-        costs, gpus = np.full(len(rows), np.inf), np.zeros(len(rows), dtype=np.int64)
+    def _rate(self, table: _Table, request: GpuRequest, cpu: float, rows: Ints, most: int) -> Ints:
+        """Rate the request on these rows, at most `most`; the rows that are left. Where it does not fit, none is."""
+        if not len(rows):
+            return rows
         fits = self._fit(request, rows)
-        if not fits.any():
-            return costs, gpus
-        columns, fitting = self._columns, rows[fits]
+        table.costs[rows[~fits]] = np.inf
+        table.versions[rows[~fits]] = self._columns.version[rows[~fits]]
+        fitting = rows[fits]
+        if len(fitting) > most:
+            fitting = fitting[np.argsort(self._columns.tie[fitting], kind="stable")]
+        now, later = fitting[:most], fitting[most:]
+        if len(now):
+            table.costs[now], table.gpus[now] = self._rated(request, cpu, now)
+            table.versions[now] = self._columns.version[now]
+        table.costs[later] = np.inf  # as it was before the row changed
+        return later
+
+    def _rated(self, request: GpuRequest, cpu: float, fitting: Ints) -> tuple[Floats, Ints]:
+        """Costs on rows where the request may fit, and the position of the GPU to prefer on each."""
+        columns = self._columns
         fleet = Fleet(columns.free, columns.gpus, columns.cpu_free, columns.cpu_total, columns.model)
         parts = self._parts(request, fitting)
         rated, preferred = np.full(len(fitting), np.inf), np.zeros(len(fitting), dtype=np.int64)
@@ -204,8 +249,7 @@ class Ranking:
             same = parts == part
             demand = Demand(gpus=request.gpus, fraction=float(part), cpu=cpu)
             rated[same], preferred[same] = self._policy.costs(fleet, fitting[same], demand)
-        costs[fits], gpus[fits] = np.where(np.isfinite(rated), rated, UNRATED), preferred
-        return costs, gpus
+        return np.where(np.isfinite(rated), rated, UNRATED), preferred
 
     def _parts(self, request: GpuRequest, rows: Ints) -> Floats:
         """The part of a GPU that the request needs on each row: of memory or of compute, whichever is larger."""
@@ -217,27 +261,27 @@ class Ranking:
         return np.minimum(np.maximum(memory, core), 1.0)
 
     def _fit(self, request: GpuRequest, rows: Ints) -> Bools:
+        """Whether the request may fit on each row. Where it is one group and the node is not wide, it does."""
         columns = self._columns
         if request.kind is RequestKind.WHOLE:
             return np.asarray(columns.unused[rows] >= request.gpus)
-        each = request.need.over(request.gpus)
-        roomy = (columns.memory[rows] >= each.memory) & (columns.core[rows] >= each.core)
-        fits = np.asarray((roomy.sum(axis=1) >= request.gpus) & self._served(request, rows))
-        # Groups may fit on different GPUs, and a pod on a GPU that the arrays leave out.
-        unsure = ~fits if len(request.groups) > 1 else ~fits & columns.wide[rows]
-        for place in np.flatnonzero(unsure):
-            node = self._usage.nodes.get(self._names[rows[place]]) if rows[place] < len(self._names) else None
-            fits[place] = node is not None and fit(request, node) is not None
-        return fits
+        memory, core = columns.memory[rows, : self._width], columns.core[rows, : self._width]
+        together = _times(request.need.over(request.gpus), memory, core, 1) >= request.gpus
+        if len(request.groups) > 1:
+            enough = np.maximum(memory, 0).sum(axis=1) >= request.apart.memory
+            enough &= np.maximum(core, 0).sum(axis=1) >= request.apart.core
+            apart = enough & ~together
+            for need, count in request.slots:
+                left = np.flatnonzero(apart)
+                apart[left] = _times(need, memory[left], core[left], count) >= count
+            together |= apart
+        # A pod may fit on a GPU that the arrays leave out.
+        return np.asarray((together | columns.wide[rows]) & self._served(request, rows))
 
     def _served(self, request: GpuRequest, rows: Ints) -> Bools:
-        """Whether the mode of each row's node serves such amounts."""
-        amounts = [one for group in request.groups for _, one in group.containers]
-        stepwise = np.ones(len(rows), dtype=np.bool_)
-        for core in {one.core for one in amounts}:
-            stepwise &= core % np.maximum(self._columns.step[rows], 1) == 0
-        paired = all(one.memory and one.core for one in amounts)
-        return stepwise if paired else stepwise & ~self._columns.both[rows]
+        """Whether the mode of each row's node serves such amounts, see `keeps_rules`."""
+        stepwise = np.asarray(request.core_divisor % np.maximum(self._columns.step[rows], 1) == 0)
+        return stepwise if request.paired else stepwise & ~self._columns.both[rows]
 
     def _read_changes(self) -> None:
         if not self._usage.changed:
@@ -283,7 +327,8 @@ class Ranking:
             columns.memory[row, position] = free.memory
             columns.core[row, position] = free.core
             columns.free[row, position] = node.free_part(position)
-        columns.unused[row] = len(node.unused())
+        self._width = max(self._width, min(len(facts.gpus.gpus), MOST_GPUS))
+        columns.unused[row] = len(node.room.unused)
         columns.gpus[row] = sum(gpu.usable for gpu in facts.gpus.gpus)
         columns.memory_total[row] = max((gpu.memory for gpu in facts.gpus.gpus), default=0)
         columns.core_total[row] = max((gpu.core for gpu in facts.gpus.gpus), default=0)
@@ -292,3 +337,15 @@ class Ranking:
         columns.step[row], columns.both[row] = facts.gpus.core_step, facts.gpus.both
         columns.cpu_free[row], columns.cpu_total[row] = facts.cpu - node.cpu_used, facts.cpu
         columns.model[row] = self._models.setdefault(facts.model, len(self._models))
+
+
+def _times(need: Amounts, memory: Ints, core: Ints, most: int) -> Ints:
+    """How many times the GPUs of each row have an amount free, each at most `most` times; see `Amounts.times_in`."""
+    roomy = (memory >= need.memory) & (core >= need.core)
+    if most == 1:
+        return np.asarray(np.count_nonzero(roomy, axis=1))
+    times = np.where(roomy, most, 0)
+    for free, each in ((memory, need.memory), (core, need.core)):
+        if each:
+            np.minimum(times, np.maximum(free, 0) // each, out=times)
+    return np.asarray(times.sum(axis=1))

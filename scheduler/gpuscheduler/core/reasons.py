@@ -36,10 +36,15 @@ def reasons(
     """
     found = Reasons()
     short: list[str] = []
+    never: dict[int, str] = {}
     for name in names:
         if (node := nodes.get(name)) is None or not node.facts.gpus.gpus:
             found.unresolvable[name] = NO_GPUS
-        elif why := _never(request, node):
+            continue
+        alike = id(node.facts.gpus)  # nodes of one kind share this value, see `node_facts`
+        if (why := never.get(alike)) is None:
+            why = never[alike] = _never(request, node)
+        if why:
             found.unresolvable[name] = why
         elif name in resting:
             found.failed[name] = resting[name]
@@ -92,18 +97,24 @@ def _never(request: GpuRequest, node: NodeUsage) -> str:
 def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     """The reason where too little is free: the same text for all nodes."""
     if request.kind is RequestKind.WHOLE:
-        unused = max((len(node.unused()) for node in nodes), default=0)
+        unused = max((len(node.room.unused) for node in nodes), default=0)
         return f"{request.gpus} of {GPU_WHOLE} wanted, at most {unused} are free on one node"
-    free = [node.free[position] for node in nodes for position, _ in node.usable()]
+    free = [node.room.most for node in nodes]
+    memory = max((most.memory for most in free), default=0)
+    core = max((most.core for most in free), default=0)
     each = request.need.over(request.gpus)
-    memory, core = max((one.memory for one in free), default=0), max((one.core for one in free), default=0)
-    most = " and ".join([f"{max(memory, 0)}"] * bool(each.memory) + [f"{max(core, 0)} %"] * bool(each.core))
+    most = " and ".join([f"{memory}"] * bool(each.memory) + [f"{core} %"] * bool(each.core))
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
-    return f"{words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
+    return f"{words(each)} wanted {_where(request)}{spread}, at most {most} free on one GPU"
 
 
-def _gpus(request: GpuRequest) -> str:
-    return f"each of {request.gpus} GPUs" if request.gpus > 1 else "one GPU"
+def _where(request: GpuRequest) -> str:
+    if request.gpus > 1:
+        return f"on each of {request.gpus} GPUs"
+    if len(request.groups) > 1:
+        containers = sum(len(group.containers) for group in request.groups)
+        return f"by {containers} containers"
+    return "on one GPU"
 
 
 def words(amounts: Amounts) -> str:

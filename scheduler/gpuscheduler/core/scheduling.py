@@ -1,16 +1,16 @@
 """The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Report
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
-from gpuscheduler.core.fit import Choice, fit, still_fits
+from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
-from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
@@ -31,6 +31,8 @@ REST_FIRST_S, REST_LIMIT_S = 30.0, 600.0
 """How long the scheduler passes over a node that refused a pod, for pods of its owner. Each refusal doubles it."""
 EVICTED_S = 30.0
 """How long no more pods are evicted for a pod whose victims were not seen to end."""
+PREEMPT_TRIES = 2000
+"""Tries of one preempt call. kube-scheduler proposes a hundred nodes or more; the first that help are enough."""
 MOST_CANDIDATES = 5
 """Nodes in an answer for a pod that states preferences among nodes."""
 MOST_WARMED = 16
@@ -160,6 +162,8 @@ class Scheduling:
         for pod in self.pods.values():  # a former run may have refused them for GPUs that it reserved
             if not (pod.node or pod.gated or self.jobs.is_member(pod)):
                 self._wake_ups.refused(pod.uid, now)
+        for node in self.usage.nodes.values():
+            _ = node.room  # or the first pod that fits nowhere waits for it
         self.usage.frees += 1
 
     def caught_up(self, now: float) -> None:
@@ -247,16 +251,21 @@ class Scheduling:
             proposed: node name to the UIDs that kube-scheduler would evict there.
             now: monotonic seconds.
         """
+        if pod.request.problem:
+            return {}
         self._evictions = {uid: one for uid, one in self._evictions.items() if now < one[1]}
         former, _ = self._evictions.get(pod.uid, ({}, now))
         if (ending := former.get(pod.nominated)) and (
-            self._choice(pod, pod.nominated, ()) or not self.pods.keys().isdisjoint(ending)
+            self._choice(pod, pod.nominated) or not self.pods.keys().isdisjoint(ending)
         ):
             return {}  # kube-scheduler saw sooner that they are gone
         found: dict[str, list[str]] = {}
+        tries = Tries(PREEMPT_TRIES)
         for name, uids in proposed.items():
+            if tries.gave_up:  # the nodes so far are enough
+                break
             node = self.usage.nodes.get(name)
-            chosen = victims(pod, node, self.pods, uids, self.jobs.size) if node else None
+            chosen = victims(pod, node, self.pods, uids, self.jobs.size, tries) if node else None
             if node and chosen is not None:
                 free = node.facts.cpu - node.cpu_used + sum(self.pods[uid].cpu for uid in chosen if uid in self.pods)
                 # Others have to go for CPU or memory; those with GPUs may have been proposed for the sum of GPUs alone.
@@ -275,7 +284,7 @@ class Scheduling:
             pod = self.pods.get(uid)
             if pod is None or pod.node or until <= now or victim not in found.get(pod.nominated, ()):
                 continue
-            if choice := self._choice(pod, pod.nominated, ()):
+            if choice := self._choice(pod, pod.nominated):
                 self.reservations.keep(pod, {pod.nominated: choice}, now + RESERVED_S)
 
     def _is_of_another(self, pod: PodFacts) -> bool:
@@ -292,12 +301,16 @@ class Scheduling:
             return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
         self._fragmentation.asked(request, now)
         resting = self._resting(pod, now)
-        if choices := self._choices(pod, names, resting):
+        tries = Tries()
+        if choices := self._choices(pod, names, resting, tries):
             self.reservations.keep(pod, choices, now + RESERVED_S)
             self._wake_ups.forget(pod.uid)
             return FilterAnswer(nodes=tuple(choices))
-        self._wake_ups.refused(pod.uid, now)
+        self._wake_ups.refused(pod.uid, now, again=tries.gave_up)
         found = reasons(request, names, self.usage.nodes, resting)
+        if tries.gave_up:
+            text = _gave_up(request)
+            found.failed = {name: resting.get(name, text) for name in found.failed}
         short = [self.usage.nodes[name] for name in found.failed if name not in resting]
         if warning := self._fragmentation.advise(pod, short, self.pods, now):
             self.jobs.actions.append(warning)
@@ -314,7 +327,7 @@ class Scheduling:
             return BindRefused(_may_be_on(doubt))
         self.reservations.end([pod.uid])
         refused = BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
-        return self._choice(pod, node, ()) or refused
+        return self._choice(pod, node) or refused
 
     def _in_doubt(self, uid: str) -> str:
         """The node to which the API server may have bound the pod, although the watch does not show it; or empty.
@@ -324,29 +337,46 @@ class Scheduling:
         reservation = self.reservations.get(uid)
         return next(iter(reservation.choices)) if reservation and reservation.sent else ""
 
-    def _choices(self, pod: PodFacts, names: Container[str], resting: Container[str]) -> dict[str, Choice]:
+    def _choices(
+        self, pod: PodFacts, names: Collection[str], resting: Container[str], tries: Tries
+    ) -> dict[str, Choice]:
         """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
         found: dict[str, Choice] = {}
         limit = float("inf")
+        too_full: list[str] = []
+        alike_full: set[Hashable] = set()
         for name, position, cost in self._ranking.nodes(pod.request, pod.cpu, names):
             if cost > limit or len(found) == (MOST_CANDIDATES if pod.wishes else 1):
                 break
-            choice = None if name in resting else self._choice(pod, name, [position])
+            if name in resting:
+                continue
+            alike = self.usage.nodes[name].alike()
+            choice = None
+            if alike not in alike_full:
+                choice = self._choice(pod, name, [position], tries)
             if choice is not None:
                 found[name] = choice
                 limit = min(limit, cost + CLOSE * abs(cost))
+            elif tries.spend():
+                too_full.append(name)
+                alike_full.add(alike)
+            else:
+                break
+        self._ranking.no_room(pod.request, pod.cpu, too_full)
         return found
 
     def _fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
-        """Names of the nodes where a pod fits, best first."""
+        """Names of the nodes where a pod may fit, best first."""
         resting = self._resting(pod, now)
         for name, _, _ in self._ranking.nodes(pod.request, pod.cpu, self.usage.nodes):
             if name not in resting:
                 yield name
 
-    def _choice(self, pod: PodFacts, name: str, preferred: Sequence[int]) -> Choice | None:
+    def _choice(
+        self, pod: PodFacts, name: str, preferred: Sequence[int] = (), tries: Tries | None = None
+    ) -> Choice | None:
         node = self.usage.nodes.get(name)
-        return fit(pod.request, node, preferred, links=self.links) if node else None
+        return fit(pod.request, node, preferred, links=self.links, tries=tries) if node else None
 
     def _learn(self, pod: PodFacts) -> None:
         """Count a pod in the mix of pods, by which policies rate nodes."""
@@ -384,6 +414,11 @@ class Scheduling:
         """Names of the nodes that the pod's owner passes over, and why."""
         rests = [name for (owner, name), rest in self._rests.items() if owner == pod.owner and now < rest.until]
         return dict.fromkeys(rests, "it refused a pod of the same owner a moment ago")
+
+
+def _gave_up(request: GpuRequest) -> str:
+    containers = sum(len(group.containers) for group in request.groups)
+    return f"no room was found in {CALL_TRIES} tries for {containers} containers that need several GPUs"
 
 
 def _may_be_on(node: str) -> str:

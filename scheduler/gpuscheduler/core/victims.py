@@ -3,20 +3,24 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
-from gpuscheduler.core.fit import fit
-from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.fit import Tries, fits
+from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
+PODS_A_TRY = 4
+"""Pods that are taken from a node in the time of one try."""
 
-def victims(
+
+def victims(  # noqa: PLR0913 (what a choice is made of)
     pod: PodFacts,
     node: NodeUsage,
     pods: Mapping[str, PodFacts],
     proposed: Collection[str] = (),
     size: Callable[[PodFacts], int] = lambda _: 1,
+    tries: Tries | None = None,
 ) -> frozenset[str] | None:
-    """UIDs of the pods to evict; None if even all of lower priority are not enough.
+    """UIDs of the pods to evict; None if even all of lower priority are not enough, or the tries are used up.
 
     The cheapest set has the lowest top priority, then the fewest pods that cannot go on, then the youngest.
 
@@ -26,37 +30,52 @@ def victims(
         pods: UID to pod, for the pods that use the node.
         proposed: UIDs that kube-scheduler proposes. They are evicted where they are enough.
         size: how many pods cannot go on without a pod, itself included: those of its job.
+        tries: of the call, in which kube-scheduler proposes hundreds of nodes.
     """
+    tries = Tries() if tries is None else tries
     request = pod.request
-    if proposed and _fits_without(request, node, proposed):
+    if proposed and _fits_without(request, node, proposed, tries):
         return frozenset(proposed)
     bound = {uid: one for uid in node.users if (one := pods.get(uid)) and one.node and not one.deleting}
     lower = {uid: one for uid, one in bound.items() if one.priority < pod.priority}
     minors = {minor for uid in lower for minor, _ in _gpus(node, uid)}
     pools = [[uid for uid in lower if minor in dict(_gpus(node, uid))] for minor in sorted(minors)]
-    found = [some for pool in (*pools, list(lower)) if (some := _fewest(request, node, pool, pods)) is not None]
-    return min(found, key=lambda uids: _price(uids, pods, size), default=None)
+    if not _fits_without(request, node, lower, tries):
+        return None
+    if request.kind is not RequestKind.SHARE or request.gpus > 1 or len(request.groups) > 1:
+        pools.append(list(lower))  # it may take pods of several GPUs
+    found = [some for pool in pools if (some := _fewest(request, node, pool, pods, tries)) is not None]
+    return None if tries.gave_up else min(found, key=lambda uids: _price(uids, pods, size), default=None)
 
 
 def _fewest(
-    request: GpuRequest, node: NodeUsage, pool: Iterable[str], pods: Mapping[str, PodFacts]
+    request: GpuRequest, node: NodeUsage, pool: Iterable[str], pods: Mapping[str, PodFacts], tries: Tries
 ) -> frozenset[str] | None:
     """Evict all of the pool, then keep each that need not go: the highest priority first, then the oldest."""
     gone = set(pool)
-    if not _fits_without(request, node, gone):
+    trial = _without(node, gone, tries)
+    if not fits(request, trial, tries):
         return None
     for uid in sorted(gone, key=lambda uid: (-pods[uid].priority, pods[uid].created)):
-        if _fits_without(request, node, gone - {uid}):
+        trial.use(uid, node.users[uid])
+        if fits(request, trial, tries):
             gone.discard(uid)
+        else:
+            trial.release(uid)
     return frozenset(gone)
 
 
-def _fits_without(request: GpuRequest, node: NodeUsage, gone: Collection[str]) -> bool:
-    trial = NodeUsage(node.facts)
-    for uid, use in node.users.items():
-        if uid not in gone:
-            trial.use(uid, use)
-    return fit(request, trial) is not None
+def _fits_without(request: GpuRequest, node: NodeUsage, gone: Collection[str], tries: Tries) -> bool:
+    return fits(request, _without(node, gone, tries), tries)
+
+
+def _without(node: NodeUsage, gone: Collection[str], tries: Tries) -> NodeUsage:
+    """The node without some of its users."""
+    tries.spend(len(gone) // PODS_A_TRY)
+    trial = node.copy()
+    for uid in gone:
+        trial.release(uid)
+    return trial
 
 
 def _price(

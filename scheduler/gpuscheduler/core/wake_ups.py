@@ -64,14 +64,14 @@ class WakeUps:
         self._next = float("inf")
         self._frees = 0
 
-    def refused(self, uid: str, now: float) -> None:
-        """Take that kube-scheduler was refused a node for a pod."""
+    def refused(self, uid: str, now: float, *, again: bool = False) -> None:
+        """Take that kube-scheduler was refused a node for a pod; `again` if not all of the nodes were looked at."""
         if not self._refused:  # what became free before is no news for it
             self._frees = self._usage.frees
         one = self._refused.pop(uid, None) or _Refused()
         one.wake_at = now + one.delay_s
         self._refused[uid] = one
-        if self._is_large():  # other nodes than those that it named may fit
+        if again or self._is_large():  # other nodes than those that it named may fit
             self._next = min(self._next, one.wake_at)
 
     def forget(self, uid: str) -> None:

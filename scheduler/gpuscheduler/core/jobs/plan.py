@@ -121,7 +121,7 @@ def _capacity(request: GpuRequest, node: NodeUsage, wanted: int) -> int:
     if request.kind is RequestKind.WHOLE:
         return len(node.unused()) // request.gpus
     if len(request.groups) == request.gpus == 1:  # each takes its need from one GPU, whichever order they come in
-        fitting = (_times(request.need, node.free[position], node.places[position]) for position, _ in node.usable())
+        fitting = (request.need.times_in(node.free[position], node.places[position]) for position, _ in node.usable())
         return sum(fitting) if keeps_rules(request, node) else 0
     trial = node.copy()
     for count in range(wanted):
@@ -129,14 +129,6 @@ def _capacity(request: GpuRequest, node: NodeUsage, wanted: int) -> int:
             return count
         trial.use(str(count), choice.used)
     return wanted
-
-
-def _times(need: Amounts, free: Amounts, most: int) -> int:
-    """How many times `need` is in `free`, at most `most`."""
-    if not need.within(free):  # also where others use more than there is of what it does not need
-        return 0
-    parts = ((free.memory, need.memory), (free.core, need.core))
-    return min([most, *(there // part for there, part in parts if part)])
 
 
 def _take(request: GpuRequest, pods: Sequence[PodFacts], node: NodeUsage, links: Links) -> list[Choice]:
