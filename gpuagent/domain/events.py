@@ -202,6 +202,16 @@ class SliceWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceStored:
+    """The API server has answered a write of a ResourceSlice. `stored` is the spec that it has now."""
+
+    name: str
+    sent: Mapping[str, Any] = field(repr=False)
+    stored: Mapping[str, Any] = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailedPodDeleted:
     """The API server has accepted a deletion that the core requested."""
 
@@ -267,6 +277,7 @@ Event = (
     | DraSuperseded
     | SlicesSeen
     | SliceWritten
+    | SliceStored
     | FailedPodDeleted
     | DeletionsSeen
     | AllocatesSeen

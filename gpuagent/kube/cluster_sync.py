@@ -81,7 +81,11 @@ class ClusterSync:
         )
         self._events = EventSender(self._client, node_name)
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
-        self._slice_writer = SliceWriter(self._client, lambda problem: post(ev.SliceWritten(problem, time.monotonic())))
+        self._slice_writer = SliceWriter(
+            self._client,
+            lambda problem: post(ev.SliceWritten(problem, time.monotonic())),
+            lambda name, sent, stored: post(ev.SliceStored(name, sent, stored, time.monotonic())),
+        )
         self._prepare_again = PrepareAgain(self._client)
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
         self._reconcilers = (

@@ -12,7 +12,7 @@ from standin.api.configmaps import check_config_map
 from standin.api.patching import merge
 from standin.api.podrules import check_gates
 from standin.api.refusal import Refusal
-from standin.api.slices import check_slice
+from standin.api.slices import check_slice, drop_fields
 from standin.api.timestamps import timestamp
 
 Json = dict[str, Any]
@@ -84,6 +84,8 @@ class Objects:
         self.updated = threading.Condition(threading.RLock())
         self.version = 1
         self.oldest = 0
+        self.gates_off: set[str] = set()
+        """Feature gates whose fields of ResourceSlices are dropped."""
         self._objects: dict[Key, Json] = {}
         self._log: deque[Change] = deque(maxlen=_LOG)
 
@@ -214,6 +216,7 @@ class Objects:
         if key[0] == "configmaps":
             check_config_map(before, found)
         if key[0] == "resourceslices":
+            drop_fields(found, self.gates_off)
             check_slice(found)
         self._objects[key] = found
         found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}

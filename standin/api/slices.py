@@ -3,7 +3,7 @@
 Source: k8s.io/kubernetes v1.36.3, pkg/apis/resource/validation/validation.go; the texts are shortened.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuagent.domain.pods.quantity import amount
@@ -26,6 +26,23 @@ def check_slice(found: Json) -> None:
     if problems := [*_problems(devices)]:
         text = f'ResourceSlice "{found["metadata"]["name"]}" is invalid: {"; ".join(problems)}'
         raise Refusal(422, "Invalid", text)
+
+
+_OF_GATES = {
+    "DRAConsumableCapacity": ("allowMultipleAllocations", "requestPolicy"),
+    "DRADeviceTaints": ("taints",),
+    "DRAPartitionableDevices": ("consumesCounters", "sharedCounters"),
+}
+
+
+def drop_fields(found: Json, gates_off: Iterable[str]) -> None:
+    """Drop the fields of feature gates that are off, in silence. Source: pkg/registry/resource/resourceslice."""
+    dropped = {field for gate in gates_off for field in _OF_GATES[gate]}
+    places = [found["spec"], *(found["spec"].get("devices") or ())]
+    places += [value for device in places[1:] for value in (device.get("capacity") or {}).values()]
+    for place in places:
+        for field in dropped:
+            place.pop(field, None)
 
 
 def _problems(devices: list[Json]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Conformance checks 60 to 66 and 79 to 82: the node's ResourceSlice. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 60 to 66, 79 to 82, 88 and 89: the node's ResourceSlice. After kubelet's own test/e2e_node/dra_test.go."""
 
 import signal
 from collections.abc import Callable
@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from gpuagent.agent import Agent
+from gpuagent.domain.events import SliceStored, XidRaised
 from gpuagent.domain.node_state import claims
 from gpuagent.domain.sharing.mode import GPU_MEM, Mode
-from gpuagent.domain.status.problems import switch
+from gpuagent.domain.status.problems import problems, switch
 from gpuagent.kube.write import forgotten_claims
 from gpuagent.simulation import boxes
+from standin.api import objects
 from standin.kubelet.dra.claim_infos import FILE_NAME
 from standin.waiting import PATIENCE_S
 from tests.contract.claim_node import SET, SLICE, UNPREPARE, ClaimNode
@@ -226,3 +229,66 @@ def test_82_a_claim_that_kubelet_forgot_is_forgotten(claim_node: MakeNode, monke
     wait_for(lambda: one.files() == (1, 1))
     one.running("stays")
     assert not one.calls(UNPREPARE)
+
+
+def reasons(agent: Agent) -> dict[str, str]:
+    """The agent's problems."""
+    return {problem.reason: problem.message for problem in problems(agent.state)}
+
+
+@pytest.mark.parametrize("gate", ["DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDevices"])
+def test_88_an_api_server_that_drops_fields_gets_no_endless_writes(
+    claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch, gate: str
+) -> None:
+    """The feature gate is off. The agent says which, and writes all again once it is on."""
+    one = claim_node(gpus=boxes.load("dgx1-v100"))
+    one.server.objects.gates_off = {gate}
+    agent = one.run(gpu_sets=True)
+    agent.post(XidRaised(one.uuids[0], 79, 0.0))
+    wait_for(lambda: gate in reasons(agent).get("FeatureGateOff", ""), what=f"{reasons(agent)}")
+    assert one.server.objects.all("resourceslices")[0]
+    agent.kube.flush(PATIENCE_S)
+    writes = slice_requests(one)
+    observe(2.0)
+    assert slice_requests(one) - writes <= 2, "an answer may come after what the watch shows"
+    assert gate in reasons(agent)["FeatureGateOff"]
+    # Sets without counters are no devices: the scheduler would give their GPUs twice.
+    names = [found["metadata"]["name"] for found in one.server.objects.all("resourceslices")[0]]
+    assert any("-sets-" in name for name in names) is (gate != "DRAPartitionableDevices")
+    one.server.objects.gates_off = set()
+    if gate != "DRAPartitionableDevices":
+        monkeypatch.setattr(claims, "RETRY_S", 0.1)
+        agent.post(SliceStored("another", {"a": 1}, {}, 0.0))  # sets the time of the next try
+        wait_for(lambda: one.tainted(), what="its taint is kept by now")
+        wait_for(lambda: is_shareable(one.slice()))
+
+
+def is_shareable(found: dict[str, Any] | None) -> bool:
+    devices = found["spec"]["devices"] if found else []
+    return bool(devices) and all(device.get("allowMultipleAllocations") for device in devices)
+
+
+def slice_requests(one: ClaimNode) -> int:
+    return sum(
+        count
+        for what, count in one.server.requests.items()
+        if what in {f"{verb} resourceslices" for verb in ("patch", "create", "post")}
+    )
+
+
+def test_89_a_webhook_that_changes_a_slice_is_named(claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent does not fight with it."""
+
+    def mutated(found: dict[str, Any], _gates_off: object) -> None:
+        for device in found["spec"].get("devices") or ():
+            device["attributes"]["example.com/rack"] = {"string": "r1"}
+
+    monkeypatch.setattr(objects, "drop_fields", mutated)
+    one = claim_node()
+    agent = one.run()
+    wait_for(lambda: "rack" in reasons(agent).get("ResourceSliceChanged", ""), what=f"{reasons(agent)}")
+    agent.kube.flush(PATIENCE_S)
+    writes = slice_requests(one)
+    observe(1.5)
+    assert slice_requests(one) - writes <= 1
+    one.run_pod("pod", memory="8Gi")

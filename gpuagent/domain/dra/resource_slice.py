@@ -123,7 +123,12 @@ class _Devices:
 
     @property
     def has_sets(self) -> bool:
-        return bool(self.state.policy.gpu_sets or self.kept_sets)
+        return self.offers_sets or bool(self.kept_sets)
+
+    @property
+    def offers_sets(self) -> bool:
+        """Without counters, the scheduler would give the GPUs of a set to others as well."""
+        return self.state.policy.gpu_sets and not self.state.claims.drops_counters
 
     def taints(self, gpu: Gpu) -> list[Json]:
         return [*taints(gpu, self.state)]
@@ -154,7 +159,7 @@ class _Devices:
         found: dict[str, list[Json]] = {}
         for size in SIZES if self.has_sets else ():
             names = set()
-            for part in range(MOST_SETS // PART if self.state.policy.gpu_sets else 0):
+            for part in range(MOST_SETS // PART if self.offers_sets else 0):
                 ordered = in_order(self.mbps, size, part, self.free)
                 members = [frozenset(self.usable[n].uuid for n in one) for one in ordered]
                 if devices := [self._set(set_name(one), one) for one in members]:

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.node_state.stored_slices import PARTITIONABLE, StoredSlice, without_times
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.sharing.claim import PreparedClaim
 
 WITHDRAWN_S = 10.0
 """How long a scheduler may still allocate a device of slices that were deleted."""
+
+RETRY_S = 600.0
+"""How often a slice is written once more of which the API server stored something else. It may have changed by now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,10 @@ class Claims:
         withdrawn_at: when the last slice was seen to be gone.
         problem: why the slices cannot be followed.
         write_problem: why a slice cannot be written.
+        stored: by name, the slices of which the API server stored something else than the agent sent.
+        retried: names of those that are to be written once more, as the API server may have changed.
+        retry_at: when all of `stored` are retried.
+        drops_counters: the API server does not keep the counters of sets.
         registered: kubelet accepts the driver.
         registration_problem: why not.
         superseded: a newer agent serves beside this one, which leaves to it what both would write.
@@ -36,6 +44,10 @@ class Claims:
     withdrawn_at: float = float("-inf")
     problem: str | None = None
     write_problem: str | None = None
+    stored: Mapping[str, StoredSlice] = field(default_factory=dict)
+    retried: frozenset[str] = frozenset()
+    retry_at: float = float("inf")
+    drops_counters: bool = False
     registered: bool = False
     registration_problem: str | None = None
     superseded: bool = False
@@ -63,15 +75,46 @@ class Claims:
                 )
             case ev.ApiUnavailable(what="slices"):
                 found = replace(self, problem=event.reason)
-            case _ if self.next is not None and event.at >= self.next:
-                found = replace(self, published=frozenset())
+            case ev.SliceStored():
+                found = self._answered(event)
             case _:
-                found = self
+                found = self._at(event.at)
+        return found
+
+    def _answered(self, event: ev.SliceStored) -> Self:
+        """Note the answer to a write of a slice."""
+        answer = StoredSlice(sent=without_times(event.sent), stored=without_times(event.stored))
+        stored = {name: other for name, other in self.stored.items() if name != event.name}
+        if answer.sent != answer.stored:
+            stored[event.name] = answer
+        return replace(
+            self,
+            stored=stored,
+            retried=self.retried - {event.name},
+            retry_at=event.at + RETRY_S if stored else float("inf"),
+            drops_counters=self.drops_counters or PARTITIONABLE in answer.gates,
+        )
+
+    def _at(self, at: float) -> Self:
+        """The changes that time brings."""
+        found = self
+        if self._withdrawn_until is not None and at >= self._withdrawn_until:
+            found = replace(found, published=frozenset())
+        if at >= self.retry_at:
+            found = replace(found, retried=frozenset(self.stored), retry_at=at + RETRY_S)
         return found
 
     @property
     def next(self) -> float | None:
-        """Monotonic seconds when `published` changes without an event; None if it does not."""
+        """Monotonic seconds when something changes without an event; None if nothing does."""
+        due = [] if self._withdrawn_until is None else [self._withdrawn_until]
+        if self.stored:
+            due.append(self.retry_at)
+        return min(due, default=None)
+
+    @property
+    def _withdrawn_until(self) -> float | None:
+        """When `published` ends; None if it does not."""
         return self.withdrawn_at + WITHDRAWN_S if self.published and not self.slices else None
 
     @property

@@ -1,10 +1,12 @@
 """The changes that bring the node's ResourceSlices to those that it should have."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.dra.resource_slice import is_known, slice_specs
+from gpuagent.domain.node_state.claims import Claims
+from gpuagent.domain.node_state.stored_slices import with_taints, without_times
 from gpuagent.domain.pods.json_values import mapping, mappings, number, text
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.domain.state import State
@@ -38,14 +40,15 @@ def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
         return []
     specs = {slice_name(node_name) + end: spec for end, spec in slice_specs(state, node_name).items()}
     found = state.claims.slices
-    generation = _generation(specs, {name: mapping(one.get("spec")) for name, one in found.items()})
+    stored = {name: mapping(one.get("spec")) for name, one in found.items()}
+    generation = _generation(specs, stored, state.claims)
     wanted = {name: {**spec, "pool": {**spec["pool"], "generation": generation}} for name, spec in specs.items()}
     new = [
         SliceWrite(name, "create", _new(name, spec, state, node_name))
         for name, spec in wanted.items()
         if name not in found
     ]
-    return [*new, *_changes(wanted, found)]
+    return [*new, *_changes(wanted, state.claims)]
 
 
 def same_slices(state: State, other: State) -> bool:
@@ -55,24 +58,39 @@ def same_slices(state: State, other: State) -> bool:
     return same and state.blocked == other.blocked and is_known(state) == is_known(other)
 
 
-def _changes(wanted: Mapping[str, Json], found: Mapping[str, Json]) -> Iterator[SliceWrite]:
-    for name, one in found.items():
+def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]:
+    for name, one in claims.slices.items():
         meta, spec = mapping(one.get("metadata")), mapping(one.get("spec"))
         precondition = {"uid": text(meta.get("uid")), "resourceVersion": text(meta.get("resourceVersion"))}
         if name not in wanted:
             yield SliceWrite(name, "delete", {"preconditions": precondition})
-        elif _without_times(spec) != wanted[name]:
+        elif without_times(spec) != wanted[name] and not _is_answered(name, wanted[name], spec, claims):
             yield SliceWrite(name, "patch", {"metadata": precondition, "spec": _with_times(wanted[name], spec)})
 
 
-def _generation(wanted: Mapping[str, Json], found: Mapping[str, Json]) -> int:
+def _is_answered(name: str, wanted: Json, found: Json, claims: Claims) -> bool:
+    """Whether the API server made this of the wanted spec, so that another write of it would change nothing."""
+    answer = claims.stored.get(name)
+    if answer is None or name in claims.retried:
+        return False
+    return answer.sent == wanted and answer.stored == without_times(found)
+
+
+def _generation(wanted: Mapping[str, Json], found: Mapping[str, Json], claims: Claims) -> int:
     """The pool's generation, which rises when a device comes, goes or moves to another slice.
 
     The scheduler takes nothing of a pool until it sees as many slices of the newest generation as there should be.
     """
     newest = max((_generation_of(spec) for spec in found.values()), default=0)
     current = {name: spec for name, spec in found.items() if _generation_of(spec) == newest}
-    same = all(name in wanted and _content(spec) == _content(wanted[name]) for name, spec in current.items())
+
+    def is_same(name: str, spec: Json) -> bool:
+        if name not in wanted or _content(spec) == _content(wanted[name]):
+            return name in wanted
+        same_pool = {**wanted[name]["pool"], "generation": newest}
+        return _is_answered(name, {**wanted[name], "pool": same_pool}, spec, claims)
+
+    same = all(is_same(name, spec) for name, spec in current.items())
     return newest if newest and same else newest + 1
 
 
@@ -94,11 +112,6 @@ def _new(name: str, spec: Json, state: State, node_name: str) -> Json:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
-def _without_times(spec: Json) -> Json:
-    """The spec without what the API server adds: when each taint came."""
-    return _with_taints(spec, lambda _, taint: {name: value for name, value in taint.items() if name != "timeAdded"})
-
-
 def _with_times(wanted: Json, found: Json) -> Json:
     """The wanted spec, in which taints that stay keep their times: a toleration may end some time after."""
     times = {
@@ -112,21 +125,8 @@ def _with_times(wanted: Json, found: Json) -> Json:
         at = times.get(_named(device, taint))
         return {**taint, "timeAdded": at} if at else taint
 
-    return _with_taints(wanted, timed)
+    return with_taints(wanted, timed)
 
 
 def _named(device: str, taint: Json) -> tuple[object, ...]:
     return device, taint.get("key"), taint.get("value"), taint.get("effect")
-
-
-def _with_taints(spec: Json, change: Callable[[str, Json], Json]) -> Json:
-    """The spec with each taint of each device changed."""
-    if "devices" not in spec:
-        return spec
-    devices = [
-        {**device, "taints": [change(text(device.get("name")), taint) for taint in mappings(device["taints"])]}
-        if "taints" in device
-        else device
-        for device in mappings(spec["devices"])
-    ]
-    return {**spec, "devices": devices}

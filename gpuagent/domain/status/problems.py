@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
+from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.domain.reconcile.startup_taint import taint_stands
@@ -202,6 +203,8 @@ def _claim_problems(state: State) -> Iterator[Problem]:
         yield Problem("ResourceSlicesUnavailable", claims.problem, blocking=publishes and not claims.followed)
     if claims.write_problem is not None:
         yield Problem("ResourceSliceNotWritten", claims.write_problem, blocking=publishes)
+    if publishes:
+        yield from _stored_slice_problems(state)
     layer = serving_layer(state)
     if not publishes or state.isolation.unheard:
         return
@@ -212,6 +215,37 @@ def _claim_problems(state: State) -> Iterator[Problem]:
             "until it does; running containers are not affected"
         )
         yield Problem("IsolationDown", text, blocking=True)
+
+
+_WITHOUT_GATE = {
+    CONSUMABLE: "GPUs cannot be shared by claims, and a claim for a share would get a whole GPU",
+    TAINTS: "the scheduler gives claims GPUs that are unhealthy, fenced or held by pods of another mode",
+    PARTITIONABLE: "sets of linked GPUs are not published, because their GPUs would be given to others as well",
+}
+"""Feature gate to what happens while it is off."""
+
+
+def _stored_slice_problems(state: State) -> Iterator[Problem]:
+    """An API server that does not keep what the agent publishes."""
+    answers = state.claims.stored.values()
+    gates = {gate for answer in answers for gate in answer.gates}
+    if state.claims.drops_counters:
+        gates.add(PARTITIONABLE)
+    for gate in sorted(gates):
+        text = (
+            f"the API server drops fields of ResourceSlices, as feature gate {gate} is off: {_WITHOUT_GATE[gate]}. "
+            "Turn the gate on in kube-apiserver, kube-scheduler and kube-controller-manager (on by default from "
+            "Kubernetes 1.36), or use another mode"
+        )
+        yield Problem("FeatureGateOff", text, blocking=gate != PARTITIONABLE)
+    changed = [path for answer in answers if not answer.gates for path in answer.differences]
+    if changed:
+        fields = ", ".join(dict.fromkeys(changed[:MANY_ENTRIES]))
+        text = (
+            f"the API server stores ResourceSlices otherwise than they are sent: {fields}. Look for an admission "
+            "webhook or policy that changes resourceslices, and leave those of this driver out of it"
+        )
+        yield Problem("ResourceSliceChanged", text)
 
 
 def _outside_problems(state: State) -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """Writes the node's ResourceSlices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.reconcile.slice_writes import SliceWrite
@@ -9,6 +10,7 @@ from gpuagent.kube.api.client import Api
 from gpuagent.kube.watch.slice_watch import SLICES
 from gpuagent.kube.write.keyed_reconciler import DELAYS, KeyedReconciler, Outcome
 
+Json = Mapping[str, Any]
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 
@@ -18,11 +20,17 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
     Args:
         client: shared with others.
         on_problem: called with why a slice cannot be written; None when all can.
+        on_stored: called with the name of each slice that was written, the spec that was sent, and that of the answer.
     """
 
-    def __init__(self, client: Api, on_problem: Callable[[str | None], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        client: Api,
+        on_problem: Callable[[str | None], None] = lambda _: None,
+        on_stored: Callable[[str, Json, Json], None] = lambda *_: None,
+    ) -> None:
         super().__init__("kube-slice", DELAYS, on_problem)
-        self._client = client
+        self._client, self._on_stored = client, on_stored
 
     def key(self, value: SliceWrite) -> str:
         return value.name
@@ -31,9 +39,9 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
         try:
             match value.verb:
                 case "create":
-                    self._client.create(SLICES, value.body)
+                    self._stored(value, self._client.create(SLICES, value.body))
                 case "patch":
-                    self._client.patch(f"{SLICES}/{value.name}", value.body)
+                    self._stored(value, self._client.patch(f"{SLICES}/{value.name}", value.body))
                 case "delete":
                     self._client.delete(f"{SLICES}/{value.name}", value.body)
         except KubeError as err:
@@ -43,6 +51,9 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
                 raise
             return Outcome.OUTDATED
         return Outcome.DONE
+
+    def _stored(self, value: SliceWrite, answer: Json) -> None:
+        self._on_stored(value.name, value.body["spec"], mapping(answer.get("spec")))
 
     def _is_followed(self, value: SliceWrite) -> bool:
         """Whether the slice that is in the way is of this node and driver, so that the watch shows it."""

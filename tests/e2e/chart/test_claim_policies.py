@@ -159,6 +159,9 @@ KINDS = pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate
         [exactly(CORE, memory="8Gi", cores="30")],
         [alternatives(CORE, SHARE, memory="8Gi", cores="30")],
         [exactly("other.example.com", cores="30")],
+        [exactly("other.example.com", memory="8", cores="0.3")],
+        [exactly(SHARE, memory="512Mi", cores="0")],
+        [exactly(SHARE, memory="8589934592", cores="7")],
         [],
     ],
 )
@@ -191,6 +194,42 @@ def test_claims_with_one_of_both_are_refused_with_a_sentence(
     path, body = requests_of(kind, *requests)
     status, answer = cluster.api("POST", path, body)
     assert (status, expected in answer["message"]) == (422, True), answer
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([exactly(SHARE, memory="16")], "less than 1Mi, as amounts without a suffix are bytes: did you mean 16Gi?"),
+        ([exactly(SHARE, memory="0")], "did you mean 8Gi?"),
+        ([exactly(ISOLATED, memory="-1Gi")], "did you mean 8Gi?"),
+        ([alternatives(SHARE, ISOLATED, memory="8k")], "did you mean 8Gi?"),
+        ([exactly(SHARE, memory="8Gi"), exactly(SHARE, "more", memory="4")], "did you mean 4Gi?"),
+        ([exactly(CORE, memory="8Gi", cores="0.3")], "cores in capacity.requests is a whole percentage"),
+        ([exactly(CORE, memory="8Gi", cores="-30")], "cores in capacity.requests is a whole percentage"),
+        ([exactly(CORE, memory="8Gi", cores="101")], "cores in capacity.requests is a whole percentage"),
+        ([alternatives(CORE, memory="8Gi", cores="1k")], "cores in capacity.requests is a whole percentage"),
+    ],
+)
+def test_amounts_that_nobody_means_are_refused_with_what_was_meant(
+    cluster: Cluster, agents: Agents, kind: str, requests: list[Json], expected: str
+) -> None:
+    path, body = requests_of(kind, *requests)
+    status, answer = cluster.api("POST", path, body)
+    assert (status, expected in answer["message"]) == (422, True), answer
+
+
+@KINDS
+@pytest.mark.parametrize(("driver", "status"), [("gpu.gpuagent.io", 422), ("nic.example.com", 201)])
+def test_configuration_for_this_driver_is_refused(
+    cluster: Cluster, agents: Agents, kind: str, driver: str, status: int
+) -> None:
+    path, body = requests_of(kind, exactly(SHARE, memory="8Gi"))
+    spec = body["spec"]["spec"] if kind == "ResourceClaimTemplate" else body["spec"]
+    spec["devices"]["config"] = [{"opaque": {"driver": driver, "parameters": {"a": 1}}}]
+    answered, answer = cluster.api("POST", path, body)
+    assert answered == status, answer
+    assert status == 201 or "takes no configuration" in answer["message"]
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -251,6 +251,17 @@ validations:
   - expression: {{ include "gpuagent.policy.everyRequest" (printf "!(one.deviceClassName in ['gpu-share.gpuagent.io', 'gpu-isolated.gpuagent.io'])\n|| %s || !%s" $memory $cores) }}
     message: >-
       a request for cores has to name memory, too: without an amount it takes all of the GPU's memory
+  {{- /* The scheduler would round 8 bytes up to a whole unit. */}}
+  - expression: {{ include "gpuagent.policy.everyRequest" (printf "!one.deviceClassName.endsWith('gpuagent.io') || !%s\n|| quantity(string(one.capacity.requests.memory)).compareTo(quantity('1Mi')) >= 0" $memory) }}
+    messageExpression: >-
+      'memory in capacity.requests is less than 1Mi, as amounts without a suffix are bytes: did you mean '
+      + (size(variables.bytes) > 0 ? variables.bytes[0] : '8') + 'Gi?'
+  - expression: {{ include "gpuagent.policy.everyRequest" (printf "!one.deviceClassName.endsWith('gpuagent.io') || !%s\n|| (quantity(string(one.capacity.requests.cores)).isInteger()\n&& quantity(string(one.capacity.requests.cores)).asInteger() >= 0\n&& quantity(string(one.capacity.requests.cores)).asInteger() <= 100)" $cores) }}
+    message: >-
+      cores in capacity.requests is a whole percentage of a GPU's compute, 0 to 100. For a third write 30, not 0.3
+  - expression: "variables.config.all(one, !has(one.opaque) || one.opaque.driver != 'gpu.gpuagent.io')"
+    message: >-
+      driver gpu.gpuagent.io takes no configuration: remove it, and name amounts in capacity.requests
 {{- end }}
 
 {{/* A request is exact, or has alternatives. */}}
