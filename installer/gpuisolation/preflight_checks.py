@@ -171,15 +171,20 @@ def ecs(q: Question) -> Row:
 
 
 def cpu_manager(q: Question) -> Row:
-    found, wanted = q.facts.cpu_policy, "not static"
-    if not found:
-        todo = "kubelet's state and configuration were not found: make sure its cpuManagerPolicy is none"
-        return Row("cpu-manager", "unknown", wanted, Verdict.WARN, todo)
-    value = f"{found} ({q.facts.cpu_policy_from})"
-    if found == "static":
-        todo = "set cpuManagerPolicy: none in kubelet's configuration, delete cpu_manager_state, restart kubelet"
-        return Row("cpu-manager", value, wanted, q.bad_for(LayerKind.CGPU), todo)
-    return Row("cpu-manager", value, wanted, Verdict.OK)
+    cpu, wanted = q.facts.cpu, "not static"
+    if not cpu.policy:
+        source = f" ({cpu.source})" if cpu.source else ""
+        todo = "kubelet's configuration was not found: make sure its cpuManagerPolicy is none"
+        return Row("cpu-manager", f"unknown{source}", wanted, Verdict.WARN, todo)
+    found = f"{cpu.policy} ({cpu.source})"
+    if cpu.policy == "static":
+        state = f"{cpu.root_dir}/cpu_manager_state"
+        todo = f"set cpuManagerPolicy: none in kubelet's configuration, delete {state}, restart kubelet"
+        return Row("cpu-manager", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+    if not cpu.runs:
+        todo = "no kubelet runs, so this file may not be its own: check again when it runs"
+        return Row("cpu-manager", found, wanted, Verdict.WARN, todo)
+    return Row("cpu-manager", found, wanted, Verdict.OK)
 
 
 def cgroup(q: Question) -> Row:

@@ -1,12 +1,11 @@
 """Facts of a host that the checks need, read below its root. Reads only, decides nothing."""
 
-import json
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpuagent.host import cgpu_proc
 from gpuisolation.host import users
+from gpuisolation.host.kubelet import CpuPolicy, cpu_policy
 from gpuisolation.host.root import Host
 from gpuisolation.host.users import User
 
@@ -33,7 +32,7 @@ class HostFacts:
         driver: version of the loaded NVIDIA driver.
         docker: version text; `containerd` likewise.
         vendor: of the machine, by its DMI.
-        cpu_policy: kubelet's CPU manager policy; `cpu_policy_from` is where it was read.
+        cpu: kubelet's CPU manager policy.
         cgroup: 1, 2 or None.
         hook: whether there is a container hook; `toolkit`: whether the program exists that the hook calls.
     """
@@ -47,8 +46,7 @@ class HostFacts:
     docker: str = ""
     containerd: str = ""
     vendor: str = ""
-    cpu_policy: str = ""
-    cpu_policy_from: str = ""
+    cpu: CpuPolicy = field(default_factory=CpuPolicy)
     cgroup: int | None = None
     mps_control: bool = False
     hook: bool = False
@@ -63,7 +61,6 @@ def read(host: Host) -> HostFacts:
     os_id, os_version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
     if os_id == "centos" and (full := re.search(r"\d+\.\d+", host.text("/etc/centos-release") or "")):
         os_version = full[0]  # os-release has only the first number
-    cpu_policy, cpu_policy_from = _cpu_policy(host)
     return HostFacts(
         os_name=os_release.get("PRETTY_NAME", f"{os_id} {os_version}".strip()),
         os_id=os_id,
@@ -74,8 +71,7 @@ def read(host: Host) -> HostFacts:
         docker=_version(host, "docker"),
         containerd=_version(host, "containerd"),
         vendor=_vendor(host),
-        cpu_policy=cpu_policy,
-        cpu_policy_from=cpu_policy_from,
+        cpu=cpu_policy(host),
         cgroup=_cgroup(host),
         mps_control=host.has_command("nvidia-cuda-mps-control"),
         hook=host.exists(HOOK),
@@ -122,35 +118,3 @@ def _cgroup(host: Host) -> int | None:
     if host.exists("/sys/fs/cgroup/cgroup.controllers"):
         return 2
     return 1 if host.exists("/sys/fs/cgroup/devices") else None
-
-
-def _cpu_policy(host: Host) -> tuple[str, str]:
-    """The active policy: from the state file, else from kubelet's flag, else from its configuration."""
-    state = "/var/lib/kubelet/cpu_manager_state"
-    try:
-        policy = json.loads(host.text(state) or "{}").get("policyName")
-    except (ValueError, AttributeError):
-        policy = None
-    if isinstance(policy, str) and policy:
-        return policy, state
-    config = "/var/lib/kubelet/config.yaml"
-    for argv in _kubelets(host):
-        for flag, following in zip(argv, [*argv[1:], ""], strict=True):
-            name, _, value = flag.partition("=")
-            if name == "--cpu-manager-policy":
-                return value or following, "kubelet's flag"
-            if name == "--config":
-                config = value or following
-    text = host.text(config)
-    if text is None:
-        return "", ""
-    return _first(r'(?m)(?:^|[{,])\s*"?cpuManagerPolicy"?\s*:\s*["\']?(\w+)', text) or "none", config
-
-
-def _kubelets(host: Host) -> list[list[str]]:
-    found = []
-    for pid in filter(str.isdigit, host.names("/proc")):
-        argv = (host.text(f"/proc/{pid}/cmdline") or "").split("\0")
-        if Path(argv[0]).name in {"kubelet", "hyperkube"}:
-            found.append(argv)
-    return found

@@ -122,7 +122,8 @@ FILES = {
     "sys/class/dmi/id/sys_vendor": "Alibaba Cloud\n",
     "sys/class/dmi/id/product_name": "Alibaba Cloud ECS\n",
     "sys/fs/cgroup/devices/tasks": "",
-    "var/lib/kubelet/cpu_manager_state": '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}',
+    "proc/77/cmdline": "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0",
+    "var/lib/kubelet/config.yaml": "cpuManagerPolicy: none\n",
     "usr/bin/nvidia-container-toolkit": "#!/bin/sh\n# the toolkit\n",
     "dev/.keep": "",
 }

@@ -20,10 +20,10 @@ def events(text: str) -> list[tuple[str, str]]:
 
 
 def happen(host, name: str) -> None:
-    policy = "var/lib/kubelet/cpu_manager_state"
+    config = "var/lib/kubelet/config.yaml"
     actions = {
-        "static": lambda: host.write(policy, '{"policyName":"static"}'),
-        "none": lambda: host.write(policy, '{"policyName":"none"}'),
+        "static": lambda: host.write(config, "cpuManagerPolicy: static\n"),
+        "none": lambda: host.write(config, "cpuManagerPolicy: none\n"),
         "instance": lambda: (host.instance(), host.write("compute-apps", "4200, GPU-0, 512\n")),
         "container": lambda: host.container(900),
         "end": lambda: (host.end(900), host.ends(CONTAINER[:12])),

@@ -9,6 +9,7 @@ import yaml
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix, preflight_checks
 from gpuisolation.host.facts import GpuInfo, HostFacts
+from gpuisolation.host.kubelet import CpuPolicy
 from gpuisolation.host.users import User
 from gpuisolation.preflight_checks import LayerKind, Question, Verdict
 from tests.unit.installer.fakehost import CONTAINER, sums
@@ -22,8 +23,7 @@ GOOD = HostFacts(
     gpus=(GpuInfo("0000:00:07.0", "Tesla T4", "GPU-0", 0),),
     docker="20.10.24",
     vendor="Alibaba Cloud / Alibaba Cloud ECS",
-    cpu_policy="none",
-    cpu_policy_from="/var/lib/kubelet/cpu_manager_state",
+    cpu=CpuPolicy("none", "/var/lib/kubelet/config.yaml", True),
     cgroup=1,
     mps_control=True,
     hook=True,
@@ -73,7 +73,7 @@ def test_every_check_is_a_row_with_found_wanted_verdict_and_what_to_do(run):
 
 
 def test_a_bad_node_is_refused_by_exit_code_and_told_what_to_do(host, run):
-    host.write("var/lib/kubelet/cpu_manager_state", json.dumps({"policyName": "static"}))
+    host.write("var/lib/kubelet/config.yaml", "cpuManagerPolicy: static\n")
     host.container(900)
     result = run("preflight", "-o", "json")
     assert result.code == 3
@@ -143,27 +143,103 @@ def test_links_of_the_host_stay_on_the_host(host, run):
     assert facts_of(run)["os"] == "Ubuntu 22.04.4 LTS"
 
 
+# -- kubelet's CPU policy ---------------------------------------------------------------------------------------------
+
+STATIC, NONE = "cpuManagerPolicy: static\n", "cpuManagerPolicy: none\n"
+USUAL = "/var/lib/kubelet/config.yaml"
+
+
 @pytest.mark.parametrize(
-    ("flags", "config", "found"),
+    ("command_line", "files", "found"),
     [
-        ("--cpu-manager-policy=static", "cpuManagerPolicy: none\n", "static (kubelet's flag)"),
-        ("--cpu-manager-policy\0static", "", "static (kubelet's flag)"),
-        ("--v=2", "cpuManagerPolicy: static\n", "static (/var/lib/kubelet/config.yaml)"),
-        ("--config=/etc/kubelet.json", '{"cpuManagerPolicy": "static"}', "static (/etc/kubelet.json)"),
-        ("--v=2", "maxPods: 110\n", "none (/var/lib/kubelet/config.yaml)"),
+        ("kubelet --cpu-manager-policy=static", {}, "static (kubelet's flag)"),
+        ("kubelet --cpu-manager-policy static", {}, "static (kubelet's flag)"),
+        ("kubelet --cpu_manager_policy=static", {}, "static (kubelet's flag)"),
+        ("kubelet --cpu-manager-policy=none --cpu-manager-policy=static", {}, "static (kubelet's flag)"),
+        (f"kubelet --config={USUAL} --cpu-manager-policy=static", {USUAL: NONE}, "static (kubelet's flag)"),
+        (f"kubelet --config={USUAL} --cpu-manager-policy=none", {USUAL: STATIC}, "none (kubelet's flag)"),
+        (f"kubelet --config {USUAL}", {USUAL: STATIC}, f"static ({USUAL})"),
+        ("kubelet --config=/etc/k.json", {"/etc/k.json": '{"cpuManagerPolicy": "static"}'}, "static (/etc/k.json)"),
+        (f"kubelet --config={USUAL}", {USUAL: "maxPods: 110\n"}, f"none ({USUAL})"),
+        (f"kubelet --config={USUAL}", {USUAL: "# cpuManagerPolicy: static\n"}, f"none ({USUAL})"),
+        # Without --config it reads no file, whatever lies in the usual place.
+        ("kubelet --v=2", {USUAL: STATIC}, "none (kubelet's default)"),
+        ("kubelet", {USUAL: STATIC}, "none (kubelet's default)"),
+        # Its directory is elsewhere, and the usual one has files of an earlier kubelet.
+        (
+            "kubelet --root-dir=/data/kubelet --config=/data/kubelet/config.yaml",
+            {"/data/kubelet/config.yaml": STATIC, "/var/lib/kubelet/cpu_manager_state": '{"policyName": "none"}'},
+            "static (/data/kubelet/config.yaml)",
+        ),
+        (
+            "kubelet --root-dir=/data/kubelet --cpu-manager-policy=none",
+            {USUAL: STATIC, "/var/lib/kubelet/cpu_manager_state": '{"policyName": "static"}'},
+            "none (kubelet's flag)",
+        ),
+        (
+            f"kubelet --config={USUAL} --config-dir=/etc/kubelet.d",
+            {USUAL: NONE, "/etc/kubelet.d/10.conf": NONE, "/etc/kubelet.d/20.conf": STATIC, "/etc/kubelet.d/30": NONE},
+            "static (/etc/kubelet.d/20.conf)",
+        ),
+        ("kubelet --config=kubelet.yaml", {"/opt/node/kubelet.yaml": STATIC}, "static (kubelet.yaml)"),
+        ("hyperkube kubelet --cpu-manager-policy=static", {}, "static (kubelet's flag)"),
+        ("k3s server --kubelet-arg=cpu-manager-policy=static", {}, "static (kubelet's flag)"),
+        ("k3s agent --kubelet-arg cpu-manager-policy=static", {}, "static (kubelet's flag)"),
+        (
+            "k3s server",
+            {"/etc/rancher/k3s/config.yaml": "kubelet-arg:\n  - cpu-manager-policy=static\n"},
+            "static (/etc/rancher/k3s/config.yaml)",
+        ),
+        ("k3s server", {"/etc/rancher/k3s/config.yaml": "# cpu-manager-policy=static\n"}, "none (kubelet's default)"),
+        (
+            "kubelite --kubelet-args-file=/var/snap/args/kubelet",
+            {"/var/snap/args/kubelet": "--root-dir=/x\n--cpu-manager-policy=static\n"},
+            "static (kubelet's flag)",
+        ),
     ],
 )
-def test_kubelets_policy_without_its_state_file(host, run, flags, config, found):
-    (host.root / "var/lib/kubelet/cpu_manager_state").unlink()
-    host.write("proc/77/cmdline", f"/usr/bin/kubelet\0{flags}\0")
-    host.write("etc/kubelet.json" if "/etc/kubelet.json" in flags else "var/lib/kubelet/config.yaml", config)
+def test_the_policy_of_the_kubelet_that_runs(host, run, command_line, files, found):
+    (host.root / "var/lib/kubelet/config.yaml").unlink()
+    host.write("proc/77/cmdline", "/usr/bin/" + command_line.replace(" ", "\0") + "\0")
+    host.link("proc/77/cwd", "/opt/node")
+    for path, text in files.items():
+        host.write(path.lstrip("/"), text)
     assert facts_of(run)["cpu-manager"] == found
 
 
-def test_a_garbled_state_file_is_passed_over(host, run):
-    host.write("var/lib/kubelet/cpu_manager_state", "{")
-    host.write("var/lib/kubelet/config.yaml", "cpuManagerPolicy: 'static'\n")
-    assert facts_of(run)["cpu-manager"].startswith("static")
+def test_a_kubelet_in_a_container_has_files_of_its_own(host, run):
+    host.write("proc/77/cmdline", "kubelet\0--config=/inside/config.yaml\0")
+    host.write("proc/77/root/inside/config.yaml", STATIC)
+    assert facts_of(run)["cpu-manager"] == "static (/inside/config.yaml)"
+
+
+def test_of_several_kubelets_one_with_the_static_policy_forbids(host, run):
+    host.write("proc/78/cmdline", "kubelet\0--cpu-manager-policy=static\0")
+    assert facts_of(run)["cpu-manager"] == "static (kubelet's flag)"
+
+
+@pytest.mark.parametrize(
+    "command_line", ["hyperkube\0kube-proxy\0", "vim\0kubelet\0", "kubelet-wrapper\0", "", "k3s\0etcd\0"]
+)
+def test_other_processes_are_no_kubelet(host, run, command_line):
+    host.write("proc/77/cmdline", command_line)
+    host.write("var/lib/kubelet/config.yaml", STATIC)
+    row = next(r for r in run("preflight", "-o", "json").json["checks"] if r["check"] == "cpu-manager")
+    assert (row["found"], row["verdict"]) == (f"static ({USUAL})", "bad")
+    host.write("var/lib/kubelet/config.yaml", NONE)
+    row = next(r for r in run("preflight", "-o", "json").json["checks"] if r["check"] == "cpu-manager")
+    assert row["verdict"] == "warn"
+    assert "no kubelet runs" in row["todo"]
+
+
+def test_a_configuration_that_cannot_be_read_is_named(host, run):
+    host.write("proc/77/cmdline", "kubelet\0--config=/absent.yaml\0")
+    assert facts_of(run)["cpu-manager"] == "unknown (/absent.yaml, which cannot be read)"
+
+
+def test_the_state_file_to_delete_is_that_of_this_kubelet(host, run):
+    host.write("proc/77/cmdline", "kubelet\0--root-dir=/data/kubelet\0--cpu-manager-policy=static\0")
+    assert "delete /data/kubelet/cpu_manager_state" in " ".join(run("preflight").out.split())
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------
@@ -191,8 +267,10 @@ def test_a_garbled_state_file_is_passed_over(host, run):
         ("gpu-family", {"gpus": (GpuInfo("", "NVIDIA GeForce RTX 4090"),)}, Verdict.BAD),
         ("ecs", {"vendor": "QEMU"}, Verdict.BAD),
         ("ecs", {"vendor": ""}, Verdict.BAD),
-        ("cpu-manager", {"cpu_policy": "static"}, Verdict.BAD),
-        ("cpu-manager", {"cpu_policy": ""}, Verdict.WARN),
+        ("cpu-manager", {"cpu": CpuPolicy("static", "", True)}, Verdict.BAD),
+        ("cpu-manager", {"cpu": CpuPolicy()}, Verdict.WARN),
+        ("cpu-manager", {"cpu": CpuPolicy("none", "config.yaml")}, Verdict.WARN),
+        ("cpu-manager", {"cpu": CpuPolicy("static", "config.yaml")}, Verdict.BAD),
         ("cgroup", {"cgroup": 2}, Verdict.WARN),
         ("cgroup", {"cgroup": None}, Verdict.WARN),
         ("mps", {"mps_control": False}, Verdict.NOTE),

@@ -1,0 +1,159 @@
+"""Settings of the running kubelet, from its own arguments and the files that they name. Reads only."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gpuisolation.host.root import Host
+
+ROOT_DIR = "/var/lib/kubelet"
+"""Of a kubelet without `--root-dir`."""
+USUAL_CONFIG = f"{ROOT_DIR}/config.yaml"
+"""Where kubeadm and others put it. A kubelet that runs without `--config` reads no file."""
+_POLICY = re.compile(r'(?m)(?:^|[{,])\s*"?cpuManagerPolicy"?\s*:\s*["\']?(\w+)', re.ASCII)
+_POLICY_ARGUMENT = re.compile(r"(?m)^[^#\n]*\bcpu[-_]manager[-_]policy=(\w+)", re.ASCII)
+_K3S = {"k3s": "/etc/rancher/k3s/config.yaml", "rke2": "/etc/rancher/rke2/config.yaml"}
+"""Distributions with a kubelet inside, and the files that have its arguments too."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPolicy:
+    """A kubelet's CPU manager policy.
+
+    Attributes:
+        policy: `none`, `static` or a later one; empty if it is not known.
+        source: where it was read, for people.
+        runs: whether a running kubelet has it. Otherwise it is what a file in the usual place says.
+        root_dir: kubelet's directory, which has its `cpu_manager_state`.
+    """
+
+    policy: str = ""
+    source: str = ""
+    runs: bool = False
+    root_dir: str = ROOT_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class _Kubelet:
+    pid: int
+    arguments: tuple[str, ...]
+    more: str = ""
+    """A file of its distribution that has further arguments; empty if there is none."""
+
+    def flag(self, name: str) -> str:
+        """The value of a flag, the last one if it stands several times; empty if it is not set.
+
+        Kubelet takes `_` for `-` in names of flags.
+        """
+        value = ""
+        for argument, following in _with_next(self.arguments):
+            flag, equals, text = argument.partition("=")
+            if flag.replace("_", "-") == f"--{name}":
+                value = text if equals else following
+        return value
+
+
+def cpu_policy(host: Host) -> CpuPolicy:
+    """The policy of the running kubelet. If several run, as with clusters in containers, one with `static` counts."""
+    policies = [_policy_of(host, kubelet) for kubelet in _running(host)]
+    static = [policy for policy in policies if policy.policy == "static"]
+    if policies:
+        return (static or policies)[0]
+    text = host.text(USUAL_CONFIG)
+    if text is None:
+        return CpuPolicy()
+    return CpuPolicy(_in_config(text) or "none", USUAL_CONFIG)
+
+
+def _policy_of(host: Host, kubelet: _Kubelet) -> CpuPolicy:
+    root_dir = kubelet.flag("root-dir") or ROOT_DIR
+    if policy := kubelet.flag("cpu-manager-policy"):
+        return CpuPolicy(policy, "kubelet's flag", True, root_dir)
+    if kubelet.more and (found := _POLICY_ARGUMENT.findall(host.text(kubelet.more) or "")):
+        return CpuPolicy(found[-1], kubelet.more, True, root_dir)
+    # Files of the directory come after the file, in the order of their names.
+    policy, source = "none", "kubelet's default"
+    for path in _config_files(host, kubelet):
+        text = _file_of(host, kubelet, path)
+        if text is None:
+            return CpuPolicy("", f"{path}, which cannot be read", True, root_dir)
+        if found_policy := _in_config(text):
+            policy, source = found_policy, path
+        elif source == "kubelet's default":
+            source = path
+    return CpuPolicy(policy, source, True, root_dir)
+
+
+def _config_files(host: Host, kubelet: _Kubelet) -> Iterator[str]:
+    if config := kubelet.flag("config"):
+        yield config
+    if directory := kubelet.flag("config-dir"):
+        names = host.names(_absolute(host, kubelet, directory))
+        yield from (f"{directory}/{name}" for name in names if name.endswith(".conf"))
+
+
+def _in_config(text: str) -> str:
+    found = _POLICY.search(text)
+    return found[1] if found else ""
+
+
+def _file_of(host: Host, kubelet: _Kubelet, path: str) -> str | None:
+    """A file as kubelet sees it: relative to its working directory, and in its container if it runs in one."""
+    absolute = _absolute(host, kubelet, path)
+    text = host.text(absolute)
+    if text is not None:
+        return text
+    with suppress(OSError):
+        inside = host.root / "proc" / str(kubelet.pid) / "root" / absolute.lstrip("/")
+        return inside.read_text("utf-8", "replace")
+    return None
+
+
+def _absolute(host: Host, kubelet: _Kubelet, path: str) -> str:
+    if path.startswith("/"):
+        return path
+    try:
+        directory = os.readlink(host.root / "proc" / str(kubelet.pid) / "cwd")  # noqa: PTH115 (the text as it stands)
+    except OSError:
+        directory = "/"
+    return str(PurePosixPath(directory) / path)
+
+
+def _running(host: Host) -> list[_Kubelet]:
+    pids = sorted(int(name) for name in host.names("/proc") if name.isascii() and name.isdigit())
+    command_lines = ((pid, (host.text(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")) for pid in pids)
+    kubelets = (_kubelet(host, pid, command_line) for pid, command_line in command_lines)
+    return [kubelet for kubelet in kubelets if kubelet]
+
+
+def _kubelet(host: Host, pid: int, command_line: Sequence[str]) -> _Kubelet | None:
+    """The kubelet in a process; None if there is none in it."""
+    program, *arguments = command_line
+    name = Path(program).name
+    first = arguments[0] if arguments else ""
+    if name == "kubelet":
+        return _Kubelet(pid, tuple(arguments))
+    if name == "hyperkube" and first == "kubelet":
+        return _Kubelet(pid, tuple(arguments[1:]))
+    if name == "kubelite":
+        file = _Kubelet(pid, tuple(arguments)).flag("kubelet-args-file")
+        return _Kubelet(pid, tuple((host.text(file) or "").split())) if file else None
+    if name in _K3S and first in ("server", "agent"):
+        return _Kubelet(pid, tuple(_k3s_arguments(arguments)), _K3S[name])
+    return None
+
+
+def _k3s_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    for argument, following in _with_next(arguments):
+        flag, equals, text = argument.partition("=")
+        if flag == "--kubelet-arg":
+            yield f"--{text if equals else following}"
+
+
+def _with_next(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each argument with the one that follows it; "" after the last."""
+    for position, argument in enumerate(arguments):
+        yield argument, arguments[position + 1] if position + 1 < len(arguments) else ""
