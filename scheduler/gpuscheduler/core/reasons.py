@@ -105,16 +105,14 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     each = request.need.over(request.gpus)
     most = " and ".join([f"{memory}"] * bool(each.memory) + [f"{core} %"] * bool(each.core))
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
-    return f"{words(each)} wanted {_where(request)}{spread}, at most {most} free on one GPU"
+    return f"{words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
 
 
-def _where(request: GpuRequest) -> str:
+def _gpus(request: GpuRequest) -> str:
     if request.gpus > 1:
-        return f"on each of {request.gpus} GPUs"
-    if len(request.groups) > 1:
-        containers = sum(len(group.containers) for group in request.groups)
-        return f"by {containers} containers"
-    return "on one GPU"
+        return f"each of {request.gpus} GPUs"
+    containers = sum(len(group.containers) for group in request.groups)
+    return f"GPUs of one node for {containers} containers" if len(request.groups) > 1 else "one GPU"
 
 
 def words(amounts: Amounts) -> str:

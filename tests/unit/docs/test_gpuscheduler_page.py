@@ -19,6 +19,7 @@ SPEAKING = (CORE / "scheduling.py", CORE / "reasons.py", CORE / "gpu_request.py"
 NO_REASONS = {
     "fewer than … GPUs have",
     "each of … GPUs",
+    "GPUs of one node for … containers",
     "Node … refused the pod. Pods of its owner avoid the node for … s.",
 }
 """Parts of reasons, and the message of an Event."""
