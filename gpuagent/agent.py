@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gpuagent import __version__
@@ -70,6 +71,8 @@ REGISTER_S = 15.0
 """How long kubelet may take to find the DRA driver's socket; it looks each second."""
 DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
+NOWHERE = Path("/dev/null")
+"""A path below which nothing exists."""
 _SAID_OTHERWISE = frozenset({"ResourceNotRegistered", "DRADriverNotRegistered", "ModeNotYetKnown"})
 """Blocking problems for which `/readyz` has words of its own, which it says before the problem begins."""
 
@@ -126,7 +129,11 @@ class Agent:
         self._claim_files = ClaimFiles(settings.state_dir, settings.cdi_dir)
         self._dra_began = 0.0
         self._plugins = plugins
-        self.nvml = NvmlWatch(self.post, clock=self._clock)
+        if settings.simulate:
+            # Simulated GPUs are on no host, so the host's own GPUs must not be taken for them.
+            self.nvml = NvmlWatch(self.post, clock=self._clock, sysfs=NOWHERE, proc=NOWHERE)
+        else:
+            self.nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
         # Made now, started last: earlier events wait in its queue. The constructor loads no library.
         self.kube: ClusterSync | None = None
@@ -441,7 +448,9 @@ class Agent:
     def unhealthy_because(self) -> str | None:
         """Why the agent should be restarted, or None."""
         silent = self._clock() - self.beat_at
-        return f"the agent's loop has not turned for {silent:.0f} s" if silent > STALL_S else None
+        if silent > STALL_S:
+            return f"the agent's loop has not turned for {silent:.0f} s"
+        return self.nvml.restart_helps
 
     def unready_because(self) -> str | None:
         """Why the node cannot serve GPUs now, or None."""

@@ -1,5 +1,7 @@
 """Errors between this process and the NVIDIA driver, in words for people."""
 
+from gpuagent.host.nvidia_driver import ControlDevice
+
 LIBRARY = "libnvidia-ml.so.1"
 
 
@@ -54,6 +56,33 @@ _GPU_ADVICE = {
 
 DRIVER_WIDE = frozenset({1, 9, 12, 18})
 """Codes about the driver, not about a GPU: uninitialized, not loaded, no library, version mismatch."""
+
+
+VERSION_MISMATCH = 18
+_OF_ONE_GPU = frozenset({ODD, 2, 3, 6, 7, 11, 13, 14, 15, 16, 25})
+"""Codes that say what is wrong with one GPU, or that it lacks a function. Any other code from every GPU is the driver's
+or the container's, such as UNKNOWN, NO_PERMISSION and OPERATING_SYSTEM."""
+
+
+def may_be_shared(err: CallError) -> bool:
+    """Whether the error of one GPU may have a cause that all GPUs share."""
+    return err.code not in _OF_ONE_GPU
+
+
+def shared_error(err: CallError, count: int, control: ControlDevice) -> DriverError:
+    """`err` as the answer of all `count` GPUs, with what the driver's control device tells about it."""
+    who = f"and none of the {count} GPUs can be read" if count > 1 else "and the only GPU cannot be read"
+    if control.forbidden:
+        advice = (
+            f"{control.path} cannot be opened ({control.error}): the agent's container has lost its devices, as a "
+            "container without privileges does after `systemctl daemon-reload`. A restart of the container gives them "
+            "back; run it privileged so that it keeps them"
+        )
+    elif control.error:
+        advice = f"{control.path} cannot be opened ({control.error}): look whether the driver is loaded on the node"
+    else:
+        advice = f"{control.path} can be opened, so see NVRM lines in `dmesg`, and what `nvidia-smi` says on the node"
+    return DriverError(f"{err}, {who}; {advice}")
 
 
 def driver_error(err: CallError) -> DriverError:

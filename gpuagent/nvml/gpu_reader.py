@@ -9,7 +9,7 @@ from gpuagent.nvml.binding import ABSENT, Handle, Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
-SYSFS, DEV = Path("/sys"), Path("/dev")
+SYSFS, DEV, PROC = Path("/sys"), Path("/dev"), Path("/proc")
 MOST_NUMA_NODE = 1023
 """The most NUMA nodes of Linux (MAX_NUMNODES)."""
 

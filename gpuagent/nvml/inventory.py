@@ -10,7 +10,15 @@ from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery, Questions
-from gpuagent.nvml.driver_errors import DRIVER_WIDE, ODD, CallError, DriverError, driver_error, gpu_reason
+from gpuagent.nvml.driver_errors import (
+    DRIVER_WIDE,
+    ODD,
+    CallError,
+    DriverError,
+    driver_error,
+    gpu_reason,
+    may_be_shared,
+)
 from gpuagent.nvml.gpu_reader import read_gpu
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
@@ -136,6 +144,18 @@ def _reading(index: int, question: BoundedQuery[Gpu]) -> GpuReading:
     if not question.ended:
         return GpuReading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
     return GpuReading(index, question.known, error=question.error)
+
+
+def shared_failure(readings: Collection[GpuReading]) -> CallError | None:
+    """The error that every GPU gives, if its cause may be one that they share; None if a GPU can be read.
+
+    A GPU with a fault of its own, or one that hangs, does not hide what the others share.
+    """
+    if any(reading.gpu for reading in readings):
+        return None
+    errors = [reading.error for reading in readings if isinstance(reading.error, CallError)]
+    suspects = [err for err in errors if may_be_shared(err)]
+    return suspects[0] if len({err.code for err in suspects}) == 1 else None
 
 
 def inventory_of(  # noqa: PLR0913 (all by name)

@@ -1,20 +1,22 @@
 """Watches the driver for the agent: reads the GPUs, waits for faults, detects calls that hang."""
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpuagent.domain.events import Event
+from gpuagent.domain.events import Event, GpuLost
 from gpuagent.domain.gpus.gpu import Inventory
+from gpuagent.host.nvidia_driver import control_device, module_version
 from gpuagent.nvml.binding import Nvml, Pending
-from gpuagent.nvml.driver_errors import DriverError
-from gpuagent.nvml.gpu_reader import DEV, SYSFS, count_gpus, device_nodes
+from gpuagent.nvml.driver_errors import VERSION_MISMATCH, CallError, DriverError, shared_error
+from gpuagent.nvml.gpu_reader import DEV, PROC, SYSFS, count_gpus, device_nodes
 from gpuagent.nvml.health.health_poll import PollSchedule
 from gpuagent.nvml.health.xid_watch import HealthWatch, WatchContext
-from gpuagent.nvml.inventory import Readings, inventory_of
+from gpuagent.nvml.inventory import GpuReading, Readings, inventory_of, shared_failure
 from gpuagent.nvml.inventory_events import InventoryEvents
 from gpuagent.nvml.rescan import RescanRequests
 from gpuagent.nvml.stall import StallGuard
@@ -49,6 +51,7 @@ class NvmlWatch:
         alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
         sysfs: where sysfs is mounted.
         dev: where device nodes are.
+        proc: where procfs is mounted.
     """
 
     def __init__(  # noqa: PLR0913 (all by name)
@@ -70,9 +73,14 @@ class NvmlWatch:
         alive_s: float = 4.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
+        proc: Path = PROC,
     ) -> None:
         self._patience_s, self._reread_s, self._links_reread_s = patience_s, reread_s, links_reread_s
-        self._dev = dev
+        self._dev, self._proc = dev, proc
+        self._post = post
+        self._doubts: queue.SimpleQueue[GpuLost] = queue.SimpleQueue()
+        self.restart_helps: str | None = None
+        """Why a restart of the agent's container would bring the GPUs back; None if it would not, or need not."""
         self._stopping = threading.Event()
         self._wishes = RescanRequests(links_apart_s)
         self._delays = Backoff(first_retry_s, most_retry_s)
@@ -104,6 +112,7 @@ class NvmlWatch:
                 healthy_s=vitals_s,
                 unhealthy_s=unhealthy_vitals_s,
                 alive_s=alive_s,
+                doubt=self._doubt,
             ),
         )
         self._guard = StallGuard(
@@ -161,12 +170,16 @@ class NvmlWatch:
             try:
                 inventory, count = self._look()
             except DriverError as err:
+                self.restart_helps = self.restart_helps or self._new_driver(err)
+                self._take_doubts()  # the driver's failure explains them
                 self._unavailable(str(err))
             except Exception as err:
                 log.exception("Failed to read the GPUs")
                 self._unavailable(f"reading the GPUs failed: {err!r}")
             else:
                 self._delays.reset()
+                self.restart_helps = None
+                self._post_losses(inventory)
                 self._health.tend(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
                 # Faults of a GPU are posted before the GPU: so no list advertises a GPU that the driver asks to reset.
                 unasked = self._health.first_looks(FIRST_LOOKS_S)
@@ -198,6 +211,7 @@ class NvmlWatch:
         with self._nvml.session():
             version, count = self._nvml.driver_version(), count_gpus(self._nvml)
             readings = self._readings.look(count)
+        self._check_shared(readings)
         inventory = inventory_of(
             readings,
             hung=self._guard.hung(),
@@ -207,6 +221,55 @@ class NvmlWatch:
             nodes=device_nodes(self._dev),
         )
         return inventory, count
+
+    def _check_shared(self, readings: list[GpuReading]) -> None:
+        """Raise DriverError if every GPU fails in the same way, because of the driver or of the agent's container."""
+        hanging = [reading.hangs_in for reading in readings if reading.hangs_in]
+        if self._events.inventory and len(hanging) == len(readings) > 1:
+            # Otherwise all GPUs would stay as they were read before.
+            what = f"{hanging[0]} has not returned for {self._patience_s:g} s"
+            raise DriverError(
+                f"none of the {len(readings)} GPUs answers: {what}; see NVRM lines in `dmesg` on the node"
+            )
+        failure = shared_failure(readings)
+        if failure is None:
+            return
+        control = control_device(self._dev)
+        if len(readings) == 1 and not control.forbidden:
+            return  # one GPU alone: it may as well be the GPU's own fault
+        if control.forbidden and self._events.inventory:
+            # The container could use the devices before, so a new one can as well.
+            self.restart_helps = f"{control.path} cannot be opened any more ({control.error})"
+        raise shared_error(failure, len(readings), control)
+
+    def _new_driver(self, err: DriverError) -> str | None:
+        """Why a restart helps: the driver was replaced, and a new container gets the library that fits the new one."""
+        cause, former = err.__cause__, self._events.inventory
+        if former is None or not isinstance(cause, CallError) or cause.code != VERSION_MISMATCH:
+            return None
+        loaded = module_version(self._proc)
+        if loaded in {"", former.driver_version}:
+            return None
+        return f"the NVIDIA driver was replaced: {former.driver_version} before, {loaded} now"
+
+    def _doubt(self, loss: GpuLost) -> None:
+        """A GPU failed with an error that all may share: read all, and then say which it is."""
+        self._doubts.put(loss)
+        self._wishes.now()
+
+    def _post_losses(self, inventory: Inventory) -> None:
+        """Post the losses that the driver as a whole does not explain."""
+        readable = {gpu.uuid for gpu in inventory.gpus}
+        driver_was_away = self._events.problem is not None
+        for loss in self._take_doubts():
+            if not (driver_was_away and loss.uuid in readable):
+                self._post(loss)
+
+    def _take_doubts(self) -> list[GpuLost]:
+        losses = []
+        while not self._doubts.empty():
+            losses.append(self._doubts.get())
+        return [] if self._stopping.is_set() else losses
 
     def _read(self, inventory: Inventory) -> None:
         if self._stopping.is_set() or not self._events.read(inventory):

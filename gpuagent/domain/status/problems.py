@@ -1,6 +1,6 @@
 """Current problems of the node and the progress of a mode switch, for people and machines."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
@@ -75,20 +75,39 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         yield Problem("DriverUnavailable", f"NVIDIA driver: {gpus.driver_problem}", blocking=blocking)
     elif not gpus.by_uuid and not gpus.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
-    known = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in faults}
-    for bad in gpus.unreadable:
-        lead = "stays as it was read before" if bad.index in known else "is left out"
-        yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not gpus.by_uuid)
+    yield from _unreadable_problems(state)
+    shared_fault = _only_cause(faults.values(), len(gpus.by_uuid))
+    if shared_fault:
+        yield Problem("GPUUnhealthy", f"all {len(faults)} GPUs of this node: {shared_fault}")
     for gpu_ in gpus.by_index:
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
             yield Problem("MIGEnabled", text)
-        if gpu_.uuid in faults:
+        if gpu_.uuid in faults and not shared_fault:
             yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {faults[gpu_.uuid]}")
         if case := state.health.by_uuid.get(gpu_.uuid):
             yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.resource_kinds.values()):
         yield from (Problem("GPULinkDegraded", note) for note in gpus.topology.notes)
+
+
+def _unreadable_problems(state: State) -> Iterator[Problem]:
+    gpus = state.gpus
+    blocking = not gpus.by_uuid
+    count = len(gpus.unreadable) + len(gpus.topology.gpus)
+    if reason := _only_cause([bad.reason for bad in gpus.unreadable], count):
+        yield Problem("GPUUnreadable", f"none of the {count} GPUs can be read: {reason}", blocking=blocking)
+        return
+    read_before = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in state.health.faults}
+    for bad in gpus.unreadable:
+        lead = "stays as it was read before" if bad.index in read_before else "is left out"
+        yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=blocking)
+
+
+def _only_cause(causes: Collection[str], count: int) -> str:
+    """The cause that all of several GPUs have, so that it is said once; empty if there is none."""
+    different = set(causes)
+    return different.pop() if len(causes) == count > 1 and len(different) == 1 else ""
 
 
 def _usable_problems(state: State) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpuagent.domain.events import Event, GpuLost, HealthRead
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Handle, Nvml
-from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason, may_be_shared
 from gpuagent.nvml.health.health_query import HealthQuery
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ class PollSchedule:
         healthy_s: polling period of a healthy GPU.
         unhealthy_s: polling period of an unhealthy GPU.
         alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
+        doubt: takes the loss of a GPU whose error may be the one of all GPUs, and posts it if it is not. If None, such
+            a loss is posted like any other.
     """
 
     post: Callable[[Event], None]
@@ -45,6 +47,7 @@ class PollSchedule:
     healthy_s: float
     unhealthy_s: float
     alive_s: float
+    doubt: Callable[[GpuLost], None] | None = None
 
 
 class HealthPoll:
@@ -266,9 +269,15 @@ class HealthPoll:
         if not self._lost:
             self._reported = gpu_reason(err)
             log.warning("Lost a GPU", extra={"gpu": self.index, "error": self._reported})
-            self._post(GpuLost(uuid, self._reported, self._pulse.clock()))
+            self._report_loss(GpuLost(uuid, self._reported, self._pulse.clock()), shared=may_be_shared(err))
         self._lost = True
         self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset
+
+    def _report_loss(self, loss: GpuLost, *, shared: bool) -> None:
+        if shared and self._pulse.doubt and not self._pulse.stopping.is_set():
+            self._pulse.doubt(loss)
+        else:
+            self._post(loss)
 
     def _post(self, event: Event) -> None:
         if not self._pulse.stopping.is_set():

@@ -9,6 +9,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.resource_slice import slice_spec
 from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.gpus.gpu import UnreadableGpu
 from gpuagent.domain.node_state.known_gpus import DRIVER_GRACE_S
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -152,3 +153,27 @@ def test_devices_for_claims_are_tainted_while_the_driver_is_gone():
     node = in_force(Mode.DRA)
     driver_goes(node)
     assert [taint["key"] for taint in taints(box()[0], node.state)] == ["gpu.gpuagent.io/unreadable"]
+
+
+# -- what all GPUs share ------------------------------------------------------------------------------------------
+
+
+def messages(node: NodeUnderTest, reason: str) -> list[str]:
+    return [problem.message for problem in problems(node.state) if problem.reason == reason]
+
+
+def test_a_fault_that_all_gpus_have_is_said_once():
+    node = in_force(Mode.SHARE)
+    lose_all(node)
+    assert messages(node, "GPUUnhealthy") == ["all 2 GPUs of this node: GPU is lost"]
+    node = in_force(Mode.SHARE, box(3))
+    lose_all(node)
+    assert len(messages(node, "GPUUnhealthy")) == 2
+
+
+def test_an_error_of_all_gpus_at_the_start_is_said_once():
+    unreadable = tuple(UnreadableGpu(index, "nvmlDeviceGetUUID: Not Supported") for index in range(8))
+    node = NodeUnderTest(Mode.SHARE).inventory(unreadable=unreadable).holdings()
+    text = "none of the 8 GPUs can be read: nvmlDeviceGetUUID: Not Supported"
+    assert messages(node, "GPUUnreadable") == [text]
+    assert node_condition(node.state)["reason"] == "GPUUnreadable"

@@ -10,6 +10,7 @@ import pytest
 from gpuagent.domain.events import DriverUnavailable, GpuLost, HealthRead, InventoryRead, XidRaised
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.host.nvidia_driver import ControlDevice
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.gpu_reader import device_nodes
 from gpuagent.nvml.health import xid_watch
@@ -435,3 +436,106 @@ def test_a_gpu_that_does_not_report_its_mig_mode_is_read_once(simulate, watch, m
     simulator.action(0, 1)
     watched.event_named("HealthRead")
     assert watched.quiet()
+
+
+# -- what all GPUs share ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """The container has lost its devices: the kernel refuses to open the driver's control device."""
+    control = ControlDevice("/dev/nvidiactl", "Operation not permitted", forbidden=True)
+    monkeypatch.setattr("gpuagent.nvml.watch.control_device", lambda dev: control)
+
+
+SHARED = ("UNKNOWN", "NO_PERMISSION", "OPERATING_SYSTEM")
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"])
+@pytest.mark.parametrize("error", SHARED)
+def test_an_error_that_all_gpus_give_is_the_drivers_and_is_said_once(simulate, watch, make_box, function, error):
+    simulator = simulate(make_box(4))
+    watched = watch(simulator, alive_s=0.05, vitals_s=0.1, unhealthy_vitals_s=0.1)
+    before = watched.next(InventoryRead).inventory
+    watched.watching(*range(4))
+    simulator.fail(function, error)
+    reason = watched.next(DriverUnavailable).reason
+    assert reason.startswith(function)
+    assert "none of the 4 GPUs can be read" in reason
+    assert "nvidiactl cannot be opened (No such file or directory)" in reason
+    assert watched.quiet(), "no GPU is blamed"
+    simulator.fail(function, None)
+    while watched.event_named("InventoryRead").inventory != before:  # it may see the error go from GPU to GPU
+        pass
+    assert watched.watch.restart_helps is None
+
+
+def test_a_container_that_lost_its_devices_is_to_be_restarted(simulate, watch, make_box, forbidden):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, alive_s=0.05)
+    watched.next(InventoryRead)
+    simulator.fail("nvmlDeviceGetMemoryInfo", "UNKNOWN")
+    assert "container has lost its devices" in watched.next(DriverUnavailable).reason
+    assert watched.watch.restart_helps == "/dev/nvidiactl cannot be opened any more (Operation not permitted)"
+    simulator.fail("nvmlDeviceGetMemoryInfo", None)
+    watched.next(InventoryRead)
+    assert watched.watch.restart_helps is None
+
+
+def test_a_container_that_never_had_the_devices_is_not_restarted_in_vain(simulate, watch, make_box, forbidden):
+    simulator = simulate(make_box(1))
+    simulator.fail("nvmlDeviceGetMemoryInfo", "UNKNOWN")
+    watched = watch(simulator)
+    assert "the only GPU cannot be read" in watched.next(DriverUnavailable).reason
+    assert watched.watch.restart_helps is None
+
+
+def test_the_only_gpu_of_a_node_is_blamed_while_the_driver_can_be_opened(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, alive_s=0.05)
+    watched.next(InventoryRead)
+    simulator.fail("nvmlDeviceGetMemoryInfo", "UNKNOWN")
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+
+
+def test_one_gpu_among_others_is_blamed_for_its_own_error(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    watched = watch(simulator, alive_s=0.05)
+    watched.next(InventoryRead)
+    simulator.fail("nvmlDeviceGetMemoryInfo", "UNKNOWN", gpu=1)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 1)
+
+
+def test_a_gpu_that_is_lost_already_does_not_hide_what_the_others_share(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    watched = watch(simulator, alive_s=0.05, vitals_s=0.1)
+    watched.next(InventoryRead)
+    simulator.lose(0)
+    watched.event_named("GpuLost")
+    simulator.fail("nvmlDeviceGetMemoryInfo", "UNKNOWN", gpu=1)
+    simulator.fail("nvmlDeviceGetMemoryInfo", "UNKNOWN", gpu=2)
+    assert "none of the 3 GPUs can be read" in watched.event_named("DriverUnavailable").reason
+
+
+@pytest.mark.parametrize(("loaded", "helps"), [("580.95.05", False), ("590.10", True), ("", False)])
+def test_a_restart_helps_if_the_driver_was_replaced(simulate, watch, make_box, tmp_path, loaded, helps):
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {loaded}  Mon Sep  1 2025\n")
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, proc=tmp_path / "proc")
+    watched.next(InventoryRead)
+    simulator.driver(False, "LIB_RM_VERSION_MISMATCH")
+    assert "of different versions" in watched.next(DriverUnavailable).reason
+    assert bool(watched.watch.restart_helps) is helps
+
+
+def test_a_call_that_hangs_on_every_gpu_is_the_drivers(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, patience_s=0.05)
+    watched.next(InventoryRead)
+    simulator.hang("nvmlDeviceGetName")
+    watched.watch.reread()
+    assert "none of the 2 GPUs answers: nvmlDeviceGetName on GPU 0" in watched.next(DriverUnavailable).reason
+    simulator.unhang()
+    assert len(watched.event_named("InventoryRead").inventory.gpus) == 2

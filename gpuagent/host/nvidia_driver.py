@@ -1,0 +1,47 @@
+"""What the kernel says about NVIDIA's driver, without NVML: its control device, its version, its GPUs."""
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROL_DEVICE = "nvidiactl"
+_FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
+_VERSION = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlDevice:
+    """An attempt to open ``/dev/nvidiactl``, which every program that uses a GPU opens first.
+
+    Attributes:
+        path: of the device node.
+        error: why it cannot be opened, in the kernel's words; empty if it can.
+        forbidden: the kernel does not let this container open it, as after the container lost its devices.
+    """
+
+    path: str
+    error: str = ""
+    forbidden: bool = False
+
+
+def control_device(dev: Path) -> ControlDevice:
+    """Try to open the driver's control device."""
+    path = dev / CONTROL_DEVICE
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as err:
+        return ControlDevice(str(path), os.strerror(err.errno or 0), err.errno in _FORBIDDEN)
+    os.close(descriptor)
+    return ControlDevice(str(path))
+
+
+def module_version(proc: Path) -> str:
+    """The version of the loaded kernel module, such as ``580.95.05``; empty if none is loaded."""
+    try:
+        text = (proc / "driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    match = _VERSION.search(text)
+    return match[1] if match else ""
