@@ -18,6 +18,7 @@ from gpuagent.domain.dra.device_health import device_healths
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
+from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Refusal
@@ -61,8 +62,6 @@ FIRST_LIST_WAIT_S = 0.3
 
 The first device list is then complete.
 """
-FIRST_PODS_S = 3.0
-"""How long after the start kubelet's calls wait for the first list of pods, which has the schedulers' decisions."""
 BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
 """Longest pause of the loop while an Allocate in progress delays the removal of draining units."""
@@ -87,10 +86,13 @@ class Agent:
         self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
         self._clock = time.monotonic
         self._remembered = LastMode(settings.state_dir)
-        remembered = None if settings.mode else self._remembered.load()
+        stored = self._remembered.load()
+        remembered = None if settings.mode else stored
         self._state = State(
             policy=settings.policy,
             node=Node(mode=settings.mode or remembered or Mode.DEFAULT, mode_known=bool(settings.mode or remembered)),
+            # Without an API server, nothing shows a decision.
+            pods=Pods(decided_before=settings.uses_api_server and self._remembered.schedulers),
             advertised=Advertised(lists=dict.fromkeys(settings.resources.names, ())),
             isolation=IsolationDrivers(
                 layers={name: Layer(driver=name, installed=False) for name in self._watched_drivers},
@@ -138,7 +140,6 @@ class Agent:
         # Made now, started last: earlier events wait in its queue. The constructor loads no library.
         self.kube: ClusterSync | None = None
         if settings.uses_api_server:
-            self.allocator.expect_pods(FIRST_PODS_S)
             self.kube = ClusterSync(
                 settings.kubeconfig,
                 settings.node_name,
@@ -309,14 +310,18 @@ class Agent:
                 self._watched_drivers[name].desire(need)
 
     def _keep_mode(self, state: State) -> None:
-        if not self._settings.mode and state.node.object is not None:
+        if state.node.object is not None:
             # An agent that starts in mode dra looks for slices, and deletes them when it reads another mode.
-            unsaved = self._remembered.keep(Mode.DRA if state.claims.published else state.node.mode)
+            mode = Mode.DRA if state.claims.published else state.node.mode
+            unsaved = self._remembered.keep(None if self._settings.mode else mode)
             if unsaved != state.node.mode_unsaved:
                 self.post(ev.ModeKept(unsaved, self._clock()))
 
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
+        if now.schedulers and not self._remembered.schedulers:
+            # Before a call is answered from this snapshot: the agent may be killed after that, and must still know.
+            self._remembered.keep(schedulers=True)
         if self.kube:
             self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
@@ -413,6 +418,8 @@ class Agent:
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
         connected = endpoint.stage is Stage.CONNECTED
+        if endpoint.stage is Stage.REGISTERING and self.kube:
+            self.allocator.expect_pods()  # kubelet's calls come from now on
         self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock(), connected))
         if connected:
             self.holdings.refresh()

@@ -36,6 +36,7 @@ class Allocator:
     Attributes:
         prefer: as `PreferredAllocation.prefer`.
         occupancy: the devices in use now.
+        expect_pods: as `AllocatorState.expect_pods`.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -54,12 +55,9 @@ class Allocator:
         preferred = PreferredAllocation(self._state, kubelet, send_event, fetch)
         self._old = preferred.old
         self.occupancy, self.prefer = self._state.occupancy, preferred.prefer
+        self.expect_pods = self._state.expect_pods
         self._refusals = RefusalEvents(clock, send_event)
         self._kubelet, self._isolation, self._strategy, self._send_event = kubelet, isolation, strategy, send_event
-
-    def expect_pods(self, within_s: float) -> None:
-        """Have calls wait up to `within_s` seconds from now for the first list of the node's pods."""
-        self._state.first_pods_by = self._state.clock() + within_s
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
@@ -78,6 +76,7 @@ class Allocator:
         """
         picked = frozenset(ids)
         with self.in_flight:
+            self._state.wait_for_pods()
             exchanged = self._old.exchange(resource, picked) if self._old.active else {}
             grant = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
         if not exchanged:
@@ -130,7 +129,8 @@ class Allocator:
             Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
         """
         state, picked = self._state, frozenset(ids)
-        state.occupancy()  # waits for the first pods
+        state.wait_for_pods(undecided=True)
+        state.occupancy()  # refuses while the agent starts
         if given_by_another(picked):
             log.info("Let a container of another plugin start again", extra={"resource": resource})
             return None

@@ -12,20 +12,25 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.snapshot import Snapshot
 
+FIRST_PODS_S = 3.0
+"""How long calls wait for the first list of pods, from the first registration with kubelet."""
+
+DECIDED_PODS_S = 10.0
+"""The same on a node where a scheduler decides, also while the API server fails.
+
+Kubelet never admits again a pod that it was refused devices for, so a longer wait is better than a refusal.
+"""
+
 MOST_GIVEN = 1024
 """Maximum number of stored grants."""
 
 
 class AllocatorState:
-    """State shared by all calls: one lock guards immutable values, and is never held during a call elsewhere.
-
-    Attributes:
-        first_pods_by: until when calls wait for the first list of the node's pods, in monotonic seconds.
-    """
+    """State shared by all calls: one lock guards immutable values, and is never held during a call elsewhere."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.first_pods_by = float("-inf")
+        self._registered_at = float("-inf")
         self._changed = threading.Condition()
         self._tracker = AdmissionTracker()
         self._snapshot: Snapshot | None = None
@@ -53,10 +58,24 @@ class AllocatorState:
         occupancy.work_out()
         return tracker
 
+    def expect_pods(self) -> None:
+        """Have calls wait for the first list of the node's pods, from now on and for a bounded time."""
+        if self._registered_at == float("-inf"):
+            self._registered_at = self.clock()
+
+    def wait_for_pods(self, *, undecided: bool = False) -> None:
+        """Wait for the first list of pods, which has the schedulers' decisions; `undecided`: no decision matters."""
+        since_s = self.clock() - self._registered_at
+        if since_s >= DECIDED_PODS_S:
+            return
+        self.wait(lambda snap: not snap.pods_awaited, FIRST_PODS_S - since_s)
+        if not undecided:
+            left_s = self._registered_at + DECIDED_PODS_S - self.clock()
+            self.wait(lambda snap: snap.pods_known or not snap.schedulers, left_s)
+
     def occupancy(self) -> Occupancy:
         """The devices in use now. Raises Refusal: no snapshot was published yet."""
-        if (left_s := self.first_pods_by - (now := self.clock())) > 0:
-            self.wait(lambda snap: not snap.pods_awaited, left_s)
+        now = self.clock()
         with self._changed:
             snap = self._snapshot
             if snap is None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
@@ -25,7 +26,7 @@ NAMING_S = 1.0
 """How long to wait for kubelet's allocations, which name the containers."""
 
 MOST_FETCHED = 8
-"""Pods that are read from the API server for one call."""
+"""Pods that are read one by one from the API server for one call; where more are missing, all are read at once."""
 
 Fetch = Callable[[Collection[PodName] | None, float], frozenset[str] | None]
 """Reads pods of this node, which the watch may not have shown yet, within a timeout in seconds; None: all of them.
@@ -56,6 +57,7 @@ class PreferredAllocation:
             raise Refusal(Reason.EMPTY_REQUEST, f"{text}, and {len(available)} are available")
         if not request.must_include <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+        self._state.wait_for_pods()
         occupancy = self._state.occupancy()
         if self.old.active and self.old.counts_although_asked(occupancy):
             return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
@@ -103,11 +105,11 @@ class PreferredAllocation:
             return found
 
         found = identify(request, occupancy.tracker, snap, query, certainly=certainly)
-        unseen: Collection[PodName] | None = None if silent and snap.schedulers else ()
-        if isinstance(found, Unknown) and found.unseen:
+        unseen: Collection[PodName] | None = None if silent and snap.may_be_decided else ()
+        if snap.unread_pods or (isinstance(found, Unknown) and found.unseen):
             unseen = self._unseen(occupancy, listing=may_list)
         if unseen is not None and not unseen:
-            return found
+            return found if snap.schedulers else _no_decided_pod(found)
         until = self._state.clock() + WAIT_S
         uids = self._fetch(unseen, WAIT_S)
         left_s = until - self._state.clock()
@@ -115,24 +117,30 @@ class PreferredAllocation:
         if shown and uids:
             occupancy = self._state.occupancy()
             asked = (lambda _pods: None) if silent else query  # kubelet has just not answered
-            return identify(request, occupancy.tracker, occupancy.snapshot, asked, certainly=certainly)
+            found = identify(request, occupancy.tracker, occupancy.snapshot, asked, certainly=certainly)
+            return _no_decided_pod(found) if unseen else found
         self._rest_until = self._state.clock() + REST_S
-        if not shown and snap.schedulers:
+        if not shown and snap.may_be_decided:
             why = "the API server did not show the node's pods in time"
             return Unknown(why=why, maybe_decided=True, between=tuple(unseen or snap.decided))
-        return found
+        return _no_decided_pod(found)
 
     def _unseen(self, occupancy: Occupancy, *, listing: bool) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
 
-        None if kubelet cannot be queried: each pod of the node may be one.
+        None if kubelet cannot be queried, or lists many: each pod of the node may be one.
+
+        Before the first list of pods, these are all pods that the agent has not read: one of them may have devices from
+        before the agent's restart, and lack others. A pod that lacks all is read again, because no watch would show
+        that another pod has its name now.
 
         If no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
         the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
         ordinary init containers.
         """
         snap, tracker = occupancy.snapshot, occupancy.tracker
-        if not snap.pods_known or (not snap.schedulers and self._state.clock() < self._rest_until):
+        resting = not snap.pods_known or self._state.clock() < self._rest_until
+        if resting and not snap.may_be_decided:
             return []
         ours, past = snap.resource_kinds, {*snap.with_devices, *tracker.by_pod, *tracker.refused}
         seen = set()
@@ -143,9 +151,13 @@ class PreferredAllocation:
         listed = self._kubelet.query(None, listing=listing)
         if listed is None:
             return None
-        bare = {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
         known = {pod.name for pod in snap.pods}
-        return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
+        bare = {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
+        if not snap.pods_known:
+            asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, ours))}
+            return [pod for pod, _ in listed if pod not in known or pod in bare & asking]
+        names = sorted(bare - seen, key=known.__contains__)
+        return names if len(names) <= MOST_FETCHED else None
 
     def _with_named_containers(self, request: AllocationRequest, occupancy: Occupancy) -> Occupancy:
         """The devices in use, with containers named by kubelet if a GPU seems full: two without a name may be one."""
@@ -170,3 +182,8 @@ class PreferredAllocation:
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no others are free; if that container still runs, they are held twice"
         self._send_event(Announcement("DevicesReallocated", text, warning=True))
+
+
+def _no_decided_pod(found: Requester) -> Requester:
+    """The requester, after a read of the pods that kubelet lists: one that was not among them has no decision."""
+    return replace(found, maybe_decided=False) if isinstance(found, Unknown) and found.unseen else found

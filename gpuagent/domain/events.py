@@ -71,10 +71,18 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
-    """Every pod bound to this node, as the API server has it now. Some pods that ended earlier are missing."""
+    """The pods bound to this node that the agent has read. Some pods that ended earlier are missing.
+
+    Attributes:
+        complete: every pod of the node was read in this run; False for pods that the agent read one by one, before the
+            first list came.
+        followed: the agent follows changes of all pods now.
+    """
 
     pods: tuple[Pod, ...] = field(repr=False)
     at: float
+    complete: bool = True
+    followed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

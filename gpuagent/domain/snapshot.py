@@ -37,10 +37,11 @@ class Snapshot:
     maps ids in kubelet's allocations to the units in their place. `kubelet` is kubelet's version. `checkpoint` is from
     the same moment as `holdings`.
 
-    `pods_known`: the pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
+    `pods_known`: all pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
     the first list of pods is still to come. `living_pods` are in the order in which the agent saw them; of one name,
     the newest. `decided` maps them to containers with a scheduler's decision. `schedulers`: a scheduler has decided on
-    a pod of this node before the pod held devices; later, annotations of the agent look the same. `claimed` are UUIDs
+    a pod of this node before the pod held devices, in this run or an earlier one; later, annotations of the agent look
+    the same. `may_be_decided`: a scheduler may have decided on a pod that the agent has not seen. `claimed` are UUIDs
     of the GPUs that prepared ResourceClaims have.
     """
 
@@ -69,7 +70,13 @@ class Snapshot:
     decisions: Mapping[PodName, Decision | Ignored]
     decided: Mapping[PodName, tuple[DecidedContainer, ...]]
     schedulers: bool
+    may_be_decided: bool
     claimed: frozenset[str]
+
+    @property
+    def unread_pods(self) -> bool:
+        """Whether a pod that the agent has not read may be the one that asks, and may be decided."""
+        return self.may_be_decided and not self.pods_known
 
     @property
     def holdings_known(self) -> bool:
@@ -222,6 +229,10 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
     living = former.living_pods if former is not None and former.pods is state.pods.seen else _living(state.pods.seen)
     decisions, decided = _decisions(state, living, former)
+    schedulers = _schedulers(state, living, decisions, former)
+    awaited = not state.pods.known and state.pods.problem is None
+    # The API server answers, but its pods are still to come: there may be decisions among them.
+    maybe = awaited and state.node.object is not None
     now = Snapshot(
         policy=state.policy,
         mode=state.node.mode,
@@ -240,14 +251,15 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         pods=state.pods.seen,
         pods_known=state.pods.known,
         pods_watched=state.pods.watched,
-        pods_awaited=not state.pods.known and state.pods.problem is None,
+        pods_awaited=awaited,
         device_nodes=state.gpus.device_nodes,
         layers=state.isolation.layers,
         bound=state.isolation.bound,
         living_pods=living,
         decisions=decisions,
         decided=decided,
-        schedulers=_schedulers(state, living, decisions, former),
+        schedulers=schedulers,
+        may_be_decided=schedulers or maybe,
         claimed=state.claims.held,
     )
     if former is not None:
@@ -321,9 +333,13 @@ def _schedulers(
     decisions: Mapping[PodName, Decision | Ignored],
     former: Snapshot | None,
 ) -> bool:
-    if former and (former.schedulers or former.living_pods is living):
-        return former.schedulers
-    before = former.living_pods if former else {}
+    if state.pods.decided_before or (former and former.schedulers):
+        return True
+    if state.holdings.listed is None:
+        return False  # a pod with annotations of the agent's own would count: it seems to hold nothing
+    before = former.living_pods if former and former.holdings_known else {}
+    if before is living:
+        return False
     held = {holding.owner.pod for holding in state.living_holdings}
     whole = state.node.mode is Mode.TOPOLOGY
     return any(

@@ -1,6 +1,7 @@
 """HTTP side of the stand-in API server: paths, verbs, Status objects, and the watch stream."""
 
 import json
+import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,11 @@ class Handler(BaseHTTPRequestHandler):
                 return
             watching = query.get("watch") in ("true", "1")
             verb = self._verb(target, watching=watching)
+            while verb == "list" and (target.resource, bool(target.namespace)) in self.api.held:
+                if self.server.ended:
+                    self.close_connection = True
+                    return
+                time.sleep(0.02)
             self.api.requests[f"{verb} {target.spoken}"] += 1
             if (verb, target.spoken) in self.api.denied:
                 raise _forbidden(verb, target)

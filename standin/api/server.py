@@ -74,6 +74,7 @@ class ApiServer:
         self.answering = threading.Event()
         self.answering.set()
         self.silent = False
+        self.held: set[tuple[str, bool]] = set()  # resources whose lists wait: of one namespace, or of all
         self.watches: set[socket.socket] = set()
         self.lists = OpenLists()
         self._port = 0
@@ -133,9 +134,14 @@ class ApiServer:
         """Keep watches open and say nothing on them, not even their end, until ``resume``; other calls work."""
         self.silent = True
 
+    def hold_lists(self, resource: str, *, namespaced: bool = False) -> None:
+        """Hold back lists of all objects of ``resource``, and with ``namespaced`` also those of a namespace."""
+        self.held |= {(resource, False), (resource, namespaced)}
+
     def resume(self) -> None:
-        """End ``pause`` and ``silence``."""
+        """End ``pause``, ``silence`` and ``hold_lists``."""
         self.silent = False
+        self.held = set()
         self.answering.set()
 
     def deny(self, verb: str, resource: str) -> None:

@@ -150,7 +150,9 @@ def identify(
     reused = [one for one in tracker.admission if not one.ids.isdisjoint(request.must_include)]
     if reused and fitting and fitting[0].pod and fitting[0].pod.uid == reused[-1].pod_uid:
         return replace(fitting[0], certain=reused[-1].certain)
-    matters = snap.schedulers or certainly
+    if query is None and snap.schedulers and not snap.pods_known:
+        return search.unseen(maybe_decided=True)  # the pods that were read may not be all that wait
+    matters = snap.may_be_decided or certainly
     if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
     listed: dict[PodName, list[Sequence[Holding]]] = {}
@@ -164,7 +166,7 @@ def identify(
                 listed[name].append(holdings)
         if requester := search.by_kubelet(pods, listed):
             return requester
-    return search.unseen()
+    return search.unseen(maybe_decided=query is not None and snap.unread_pods)
 
 
 @dataclass(frozen=True)
@@ -349,7 +351,8 @@ class Search:
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
         names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
-        maybe_decided = bool(names) or (self.snap.schedulers and not fitting)  # the agent may not have seen it
+        unseen = self.snap.unread_pods or (self.snap.schedulers and not fitting)  # the agent may not have seen it
+        maybe_decided = bool(names) or unseen
         undecided = not fitting or len(names) < len(fitting)
         return Unknown(why=why, maybe_decided=maybe_decided, between=names, maybe_undecided=undecided, deleted=deleted)
 
@@ -358,10 +361,14 @@ class Search:
             return one.pod is not None and decided_text(one.pod, GROUP_ANNOTATION) is not None
         return one.pod.gpu_count_label is not None or isinstance(one.decision(self.snap), Decision)
 
-    def unseen(self, deleted: Pod | None = None) -> Requester:
+    def unseen(self, deleted: Pod | None = None, *, maybe_decided: bool = False) -> Requester:
         """The requester where no known container fits: an unseen pod, or the second resource of its container."""
+        if pair := self._unseen_pair():
+            return pair
         why = "kubelet lists no pod that the agent has seen and that lacks this"
-        return self._unseen_pair() or Unknown(why=why, unseen=True, deleted=deleted)
+        if maybe_decided:
+            why = "the API server has not shown the node's pods yet"
+        return Unknown(why=why, unseen=True, maybe_decided=maybe_decided, deleted=deleted)
 
 
 def _next_container(

@@ -13,20 +13,23 @@ class Pods:
     """Every pod bound to this node, in `seen`. Some pods that ended earlier are missing.
 
     Attributes:
-        known: the pods were read in this run.
+        known: all of them were read in this run. Before that, `seen` has those that the agent read one by one.
+        decided_before: a scheduler decided on a pod of this node in an earlier run.
         problem: why the agent does not see changes of pods.
         annotations_problem: why the annotations of pods are not up to date.
     """
 
     seen: tuple[Pod, ...] = ()
     known: bool = False
+    decided_before: bool = False
     problem: str | None = None
     annotations_problem: str | None = None
 
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.PodsSeen():
-                return replace(self, seen=event.pods, known=True, problem=None)
+                problem = None if event.followed else self.problem
+                return replace(self, seen=event.pods, known=self.known or event.complete, problem=problem)
             case ev.ApiUnavailable(what="pods"):
                 return replace(self, problem=event.reason)
             case ev.AnnotationsKept():

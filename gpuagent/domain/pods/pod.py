@@ -117,6 +117,10 @@ class Pod:
     sandboxed: bool = False
     """Kubelet has made its sandbox, which it does once the claims are prepared, and again after a reboot."""
 
+    def asks(self, resource: str) -> bool:
+        """Whether one of its containers requests any units."""
+        return any(container.asks(resource) for container in self.containers)
+
     @property
     def mirror(self) -> bool:
         """Whether it mirrors a pod from a file of the node, which kubelet does not admit. Any author can set this."""

@@ -103,7 +103,8 @@ class Watcher:
                 while there is None:
                     lists = self.pods.lists
                     _, items = self._client.page(path, {"fieldSelector": selector})
-                    there = self.pods.fetched([self.pods.read(item) for item in items], lists)
+                    found = [self.pods.read(item) for item in items]
+                    there = self.pods.fetched(found, lists, complete=pods is None)
                 uids |= there
             except (KubeError, ValueError) as err:
                 log.warning("Failed to read pods", extra={"path": path, "selector": selector, "error": str(err)})
@@ -172,6 +173,8 @@ class NodePods:
     Attributes:
         known: the pods now.
         lists: how many lists were taken.
+        complete: every pod of the node was read at least once.
+        followed: the list was taken, and nothing has failed since.
     """
 
     def __init__(
@@ -190,6 +193,7 @@ class NodePods:
         self._failures: list[str] = []
         self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
         self.lists = 0
+        self.complete = self.followed = False
 
     def read(self, found: Json) -> Pod:
         pod = kept(parse_pod(found), self._resources)
@@ -204,6 +208,7 @@ class NodePods:
             seen = {uid: _same(known, listed.pop(uid)) for uid, known in self.known.items() if uid in listed}
             self.known, self._changed = seen | listed, True
             self.lists += 1
+            self.complete = self.followed = True
         self._updated.set()
 
     def changed(self, kind: str, item: Pod) -> None:
@@ -216,8 +221,10 @@ class NodePods:
             self._changed = True
         self._updated.set()
 
-    def fetched(self, items: Sequence[Pod], lists: int) -> set[str] | None:
+    def fetched(self, items: Sequence[Pod], lists: int, *, complete: bool = False) -> set[str] | None:
         """Add pods that the watch has not shown; return the UIDs of those whose deletion it has not shown either.
+
+        `complete`: these are all pods of the node that have not ended.
 
         None if `lists` is outdated, because the pods were listed since. The watch from there on shows no earlier
         deletion, so these pods must be read again.
@@ -228,13 +235,15 @@ class NodePods:
             there = {item.uid: item for item in sorted(items, key=_age) if item.uid not in self._deleted}
             new = {uid: item for uid, item in there.items() if uid not in self.known}
             self.known |= new
-            self._changed = self._changed or bool(new)
+            self._changed = self._changed or bool(new) or complete > self.complete
+            self.complete = self.complete or complete
         self._updated.set()
         return set(there)
 
     def failed(self, reason: str) -> None:
         # By the same thread as the pods, so that a failure never overtakes what was seen before it.
         with self._lock:
+            self.followed = False
             self._failures.append(f"watching pods of node {self._node_name}: {reason}")
         self._updated.set()
 
@@ -245,8 +254,9 @@ class NodePods:
                 pods = tuple(self.known.values()) if self._changed else None
                 failures, self._failures = self._failures, []
                 self._changed = False
+                complete, followed = self.complete, self.followed
             if pods is not None:
-                self._post(PodsSeen(pods, self._clock()))
+                self._post(PodsSeen(pods, self._clock(), complete, followed))
             for failure in failures:
                 self._post(ApiUnavailable(failure, self._clock(), "pods"))
             self._stopped.wait(self._burst_s)

@@ -124,6 +124,45 @@ def test_a_mode_that_could_not_be_saved_is_saved_later(tmp_path):
     assert kept.saved is LastMode(folder).load() is Mode.SHARE
 
 
+def test_that_a_scheduler_decides_is_kept_for_good(tmp_path):
+    kept = LastMode(tmp_path)
+    assert kept.load() is None
+    assert not kept.schedulers
+    assert kept.keep(Mode.SHARE) is None
+    assert kept.keep(schedulers=True) is None
+    assert kept.keep(Mode.TOPOLOGY) is None
+    again = LastMode(tmp_path)
+    assert again.load() is Mode.TOPOLOGY
+    assert again.schedulers
+
+
+def test_without_a_mode_a_scheduler_is_kept_too(tmp_path):
+    assert LastMode(tmp_path).keep(schedulers=True) is None
+    again = LastMode(tmp_path)
+    assert again.load() is None
+    assert again.schedulers
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"mode": "nonsense"}', "\xff"])
+def test_in_a_file_that_cannot_be_read_a_scheduler_may_have_been(tmp_path, text):
+    (tmp_path / "mode.json").write_text(text)
+    kept = LastMode(tmp_path)
+    kept.load()
+    assert kept.schedulers
+
+
+def test_a_file_that_cannot_be_replaced_may_lack_a_scheduler(tmp_path, monkeypatch):
+    (tmp_path / "mode.json").write_text(json.dumps({"mode": "share"}))
+    monkeypatch.setattr("gpuagent.system.last_mode.os.access", lambda *_: False)
+    monkeypatch.setattr(
+        "gpuagent.system.last_mode.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only"))
+    )
+    kept = LastMode(tmp_path)
+    assert kept.load() is Mode.SHARE
+    assert kept.schedulers
+    assert "whether a scheduler chooses GPUs on this node could not be saved" in (kept.keep(Mode.SHARE) or "")
+
+
 def test_the_pauses_grow_while_a_mode_cannot_be_saved(tmp_path, monkeypatch):
     now, tries = 0.0, []
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from gpuagent.allocator import allocator_state
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.allocator.preferred_allocation import REST_S
 from gpuagent.domain import events as ev
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.mark.parametrize("seen", ["seen", "cannot be seen"])
-def test_the_first_question_after_a_start_waits_for_the_pods(seen):
+def test_the_first_question_after_a_start_waits_for_the_pods(seen, monkeypatch):
     """Kubelet may ask before the API server has answered; where that fails, nobody waits any longer."""
     node = in_force(Mode.SHARE, box(4))
     allocator = Allocator(
@@ -40,7 +41,9 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
         strategy=DeviceStrategy.DEVICE_NODES,
         send_event=lambda _: None,
     )
-    allocator.expect_pods(60.0)
+    monkeypatch.setattr(allocator_state, "FIRST_PODS_S", 60.0)
+    monkeypatch.setattr(allocator_state, "DECIDED_PODS_S", 60.0)
+    allocator.expect_pods()
     allocator.publish(node.snap)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(allocator.prefer, MEM, sorted(node.ids(MEM)), (), 4)

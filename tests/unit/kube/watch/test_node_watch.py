@@ -1,6 +1,7 @@
 """The node and its pods are followed through everything the server can do."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +122,35 @@ def test_a_pod_that_was_read_is_known_once_and_does_not_outlive_its_deletion() -
     pods.changed("DELETED", late)
     assert pods.fetched([late], 0) == set()
     assert list(pods.known) == ["a"]
+
+
+def test_pods_that_are_read_before_the_list_are_not_all_pods(
+    server: ApiServer, posted: "PostedEvents", watcher: Watcher
+) -> None:
+    """Nor does a read show that the watch goes on again."""
+    for name in ("early", "other"):
+        server.create_pod(name, node="n1")
+    server.hold_lists("pods")
+    watcher.start()
+    watcher.fetch([PodName("default", "early")])
+    seen = posted.pods({"early"})
+    assert not seen.complete
+    assert not seen.followed
+    server.resume()
+    seen = posted.pods({"early", "other"})
+    assert seen.complete
+    assert seen.followed
+
+
+def test_a_read_of_all_pods_before_the_list_is_complete() -> None:
+    posted: list[PodsSeen] = []
+    pods = NodePods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
+    assert pods.fetched([], 0, complete=True) == set()
+    threading.Thread(target=pods.run, daemon=True).start()
+    while not posted:
+        time.sleep(0.01)
+    pods.stop()
+    assert (posted[0].complete, posted[0].followed) == (True, False)
 
 
 @pytest.mark.parametrize("there", [True, False])
