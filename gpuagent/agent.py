@@ -254,7 +254,7 @@ class Agent:
     def _loop(self) -> None:
         self._publish(self._state)
         for problem in problems.problems(self._state):
-            if problem.reason != "DriverUnavailable":  # no thread has called the driver yet
+            if not problem.passing:
                 self._announce(Announcement(problem.reason, problem.message, warning=problem.warning))
         while True:
             due = deadline(self._state)

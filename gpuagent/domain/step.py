@@ -125,10 +125,10 @@ def _of_change(before: State, after: State) -> tuple[Announcement, ...]:
         still = f"it stays unhealthy: {after.health.faults[uuid]}" if uuid in after.health.faults else "it is healthy"
         text = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid}) is not fenced any more; {still}"
         changes.append(Announcement("GPUUnfenced", text))
-    known = {(problem.reason, problem.message) for problem in problems(before)}
+    known = {(problem.reason, problem.message) for problem in problems(before) if not problem.passing}
     changes += [
         Announcement(problem.reason, problem.message, warning=problem.warning)
         for problem in problems(after)
-        if (problem.reason, problem.message) not in known
+        if not problem.passing and (problem.reason, problem.message) not in known
     ]
     return (*changes, *health_notices(before, after))

@@ -76,6 +76,11 @@ class MemoryUnit:
         """The words after a number of units in a sentence: ``GiB``, ``x 256MiB``."""
         return str(self) if self.mib in {1, 1024} else f"x {self}"
 
+    @property
+    def size(self) -> str:
+        """The amount of one unit in a sentence: ``1 GiB``, ``256 MiB``."""
+        return f"{self.mib // 1024} GiB" if self.mib % 1024 == 0 else f"{self.mib} MiB"
+
     def __str__(self) -> str:
         return self.name
 
@@ -110,3 +115,11 @@ def smallest_unit_that_fits(gpus: tuple[Gpu, ...], kind: Kind) -> MemoryUnit:
     while list_bytes(gpus, kind, MemoryUnit(mib)) > MAX_LIST_BYTES:
         mib *= 2
     return MemoryUnit(mib)
+
+
+def largest_unit(memory_mib: int) -> MemoryUnit | None:
+    """The largest unit that fits a GPU: of whole GiB, or of MiB below that; None for a GPU without memory."""
+    gib = memory_mib // 1024
+    if gib:
+        return MemoryUnit(gib * 1024)
+    return MemoryUnit(memory_mib) if memory_mib > 0 else None

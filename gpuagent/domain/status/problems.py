@@ -3,16 +3,26 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from gpuagent.domain.deviceplugin.advertise import unkept_promise
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.domain.reconcile.startup_taint import taint_stands
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, PROMISES, Mode
-from gpuagent.domain.sharing.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
+from gpuagent.domain.sharing.units import (
+    MANY_DEVICES,
+    MAX_LIST_BYTES,
+    largest_unit,
+    list_bytes,
+    smallest_unit_that_fits,
+    units_of,
+)
 from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
 from gpuagent.domain.usable_gpus import serves_gpus, unusable_words, usable_gpus
@@ -30,6 +40,8 @@ class Problem:
     warning: bool = True
     blocking: bool = False
     """Whether it breaks the mode's promise, so that the node condition is False."""
+    passing: bool = False
+    """Whether it usually ends by itself within seconds: it is shown, and no Event is sent about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,7 @@ def problems(state: State) -> list[Problem]:
         *_driver_problems(state),
         *_usable_problems(state),
         *_mode_problems(state),
+        *_unit_problems(state),
         *_offer_problems(state),
         *_claim_problems(state),
         *_outside_problems(state),
@@ -71,8 +84,9 @@ def problems(state: State) -> list[Problem]:
 def _driver_problems(state: State) -> Iterator[Problem]:
     gpus, faults = state.gpus, state.health.faults
     if gpus.driver_problem is not None:
+        text, not_read = f"NVIDIA driver: {gpus.driver_problem}", gpus.driver_problem == NOT_READ
         blocking = gpus.driver_gone or not gpus.by_uuid
-        yield Problem("DriverUnavailable", f"NVIDIA driver: {gpus.driver_problem}", blocking=blocking)
+        yield Problem("DriverUnavailable", text, blocking=blocking, passing=not_read)
     elif not gpus.by_uuid and not gpus.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
     yield from _unreadable_problems(state)
@@ -85,6 +99,9 @@ def _driver_problems(state: State) -> Iterator[Problem]:
             yield Problem("MIGEnabled", text)
         if gpu_.uuid in faults and not shared_fault:
             yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {faults[gpu_.uuid]}")
+        if not_asked := state.health.unasked.get(gpu_.uuid):
+            text = f"GPU {gpu_.index} ({gpu_.uuid}): {not_asked}"
+            yield Problem("GPUUnhealthy", text, warning=False, passing=True)
         if case := state.health.by_uuid.get(gpu_.uuid):
             yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.resource_kinds.values()):
@@ -128,7 +145,8 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     node = state.node
     if not node.mode_known:
         text = "the node's label was not read yet and no earlier run stored a mode: no GPUs are advertised until it is"
-        yield Problem("ModeNotYetKnown", text, blocking=True)
+        # An agent that starts for the first time reads the label within a second. Only a failure is news.
+        yield Problem("ModeNotYetKnown", text, blocking=True, passing=node.problem is None)
     if node.label_problem:
         yield Problem("InvalidModeLabel", node.label_problem)
     if node.mode_unsaved:
@@ -143,16 +161,35 @@ def _mode_problems(state: State) -> Iterator[Problem]:
             "with this label"
         )
         yield Problem("ConflictingDevicePlugin", text, blocking=True)
-    now = switch(state)
-    if now.waiting_for:
-        pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
-        text = f"mode {node.mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
+    yield from _switch_problems(state)
+
+
+def _switch_problems(state: State) -> Iterator[Problem]:
+    mode, progress = state.node.mode, switch(state)
+    if progress.waiting_for:
+        pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in progress.waiting_for}))
+        text = f"mode {mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
         yield Problem("ModeSwitchWaiting", text, warning=False)
+    if progress.phase == "settling":
+        text = (
+            f"mode {mode}: GPUs of the former mode are advertised in some seconds. Its units leave "
+            "kubelet's lists, and then the agent reads kubelet's allocations"
+        )
+        yield Problem("ModeSwitchWaiting", text, warning=False, passing=True)
 
 
 def _isolation_problems(state: State) -> Iterator[Problem]:
+    yield from _promise_problems(state)
+    yield from _layer_problems(state, state.layer)
+
+
+def _promise_problems(state: State) -> Iterator[Problem]:
     mode, layer, promised = state.node.mode, state.layer, ", ".join(sorted(PROMISES[state.node.mode]))
-    if state.isolation.unheard or layer.standby:  # the driver reports its state in a moment
+    if state.isolation.unheard or layer.standby:
+        if unkept_promise(state):
+            awaited = ", ".join(sorted(state.isolation.unheard or {layer.driver}))
+            text = f"mode {mode} waits for the first report of isolation driver {awaited}: no GPUs are advertised until"
+            yield Problem("IsolationNotYetKnown", f"{text} then", warning=False, passing=True)
         return
     if not layer.keeps(mode) and state.policy.allow_unisolated:
         text = (
@@ -177,7 +214,6 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
     elif state.node.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
         yield Problem("IsolationDisabled", text, blocking=True)
-    yield from _layer_problems(state, layer)
 
 
 def _layer_problems(state: State, layer: Layer) -> Iterator[Problem]:
@@ -186,6 +222,41 @@ def _layer_problems(state: State, layer: Layer) -> Iterator[Problem]:
         if gpu.uuid in layer.left_out:
             text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {state.node.mode}: {layer.left_out[gpu.uuid]}"
             yield Problem("GPUIsolationUnsupported", text)
+
+
+def _unit_problems(state: State) -> Iterator[Problem]:
+    """GPUs with less memory than one unit, where memory is given out in units."""
+    unit = state.policy.unit
+    shared = [name for name, kind in state.resource_kinds.items() if kind.is_memory]
+    if state.node.mode is Mode.DRA:
+        shared = [DRA_DRIVER]
+    gpus = [gpu for gpu in state.gpus.by_index if not gpu.mig]
+    small = [gpu for gpu in gpus if gpu.memory_mib < unit.mib]
+    if not shared or not small:
+        return
+    resource = shared[0]
+    if len(small) == len(gpus):
+        largest = max(gpus, key=lambda gpu: gpu.memory_mib)
+        text = (
+            f"{resource} stays at 0: a unit of {unit.size} is larger than every GPU of this node. The largest is GPU "
+            f"{largest.index} with {largest.memory_mib} MiB; {_smaller_unit(largest)}"
+        )
+        yield Problem("MemoryUnitTooLarge", text, blocking=True)
+        return
+    for gpu in small:
+        text = (
+            f"GPU {gpu.index} ({gpu.uuid}) is left out of {resource}: it has {gpu.memory_mib} MiB, less than one unit "
+            f"of {unit.size}; {_smaller_unit(gpu)}"
+        )
+        yield Problem("GPUSmallerThanUnit", text)
+
+
+def _smaller_unit(gpu: Gpu) -> str:
+    """What to do about a GPU that is smaller than a unit."""
+    fits = largest_unit(gpu.memory_mib)
+    if fits is None:
+        return "the driver reports no memory for it: use it whole, for example in mode topology"
+    return f"set --memory-unit to {fits} or less"
 
 
 def _offer_problems(state: State) -> Iterator[Problem]:
@@ -208,24 +279,21 @@ def _offer_problems(state: State) -> Iterator[Problem]:
 
 
 def _claim_problems(state: State) -> Iterator[Problem]:
-    """While the node publishes devices, or has claims from a time when it did."""
-    claims, publishes = state.claims, state.node.mode is Mode.DRA
-    if not publishes and not claims.prepared:
-        return
-    if claims.registration_problem is not None:
+    """While the node publishes devices, or has claims or slices from a time when it did."""
+    claims, mode = state.claims, state.node.mode
+    publishes = mode is Mode.DRA
+    if claims.registration_problem is not None and (publishes or claims.prepared):
         text = (
             f"kubelet does not accept DRA driver {DRA_DRIVER}: {claims.registration_problem}. Pods with claims wait "
             "until it does; mode dra needs Kubernetes 1.36 or later"
         )
         yield Problem("DRADriverNotRegistered", text, blocking=publishes)
-    if claims.problem is not None:
-        yield Problem("ResourceSlicesUnavailable", claims.problem, blocking=publishes and not claims.followed)
-    if claims.write_problem is not None:
-        yield Problem("ResourceSliceNotWritten", claims.write_problem, blocking=publishes)
-    if publishes:
-        yield from _stored_slice_problems(state)
+    yield from _slice_problems(state)
+    if not publishes:
+        return
+    yield from _stored_slice_problems(state)
     layer = serving_layer(state)
-    if not publishes or state.isolation.unheard:
+    if state.isolation.unheard:
         return
     yield from _layer_problems(state, layer)
     if (problem := layer.problem_in(serving_mode(state))) and not layer.standby:
@@ -267,20 +335,46 @@ def _stored_slice_problems(state: State) -> Iterator[Problem]:
         yield Problem("ResourceSliceChanged", text)
 
 
+def _slice_problems(state: State) -> Iterator[Problem]:
+    claims, mode = state.claims, state.node.mode
+    publishes = mode is Mode.DRA
+    if not publishes and not claims.prepared and not claims.published:
+        return
+    # Another mode gets the GPUs only when the slices with them are gone.
+    withheld = "" if publishes or not claims.published else f"; mode {mode} gets its GPUs when the slices are deleted"
+    if claims.problem is not None:
+        blocking = bool(withheld) or (publishes and not claims.followed)
+        yield Problem("ResourceSlicesUnavailable", f"{claims.problem}{withheld}", blocking=blocking)
+    if claims.write_problem is not None:
+        blocking = publishes or bool(withheld)
+        yield Problem("ResourceSliceNotWritten", f"{claims.write_problem}{withheld}", blocking=blocking)
+
+
+def _allocations_problems(state: State) -> Iterator[Problem]:
+    problem, unread = state.holdings.problem, state.holdings.listed is None
+    until = "no GPUs are advertised until it answers"
+    if problem is None:
+        if unread:
+            text = f"kubelet's pod-resources API was not read yet: {until}"
+            yield Problem("PodResourcesUnavailable", text, warning=False, passing=True)
+        return
+    consequence = until if unread else "what was known of it is used"
+    if not unread and state.advertised.unaudited:
+        consequence += f", and mode {state.node.mode} gets GPUs of the former mode when it answers"
+    text = f"kubelet's pod-resources API: {problem}; {consequence}"
+    yield Problem("PodResourcesUnavailable", text, blocking=unread)
+
+
 def _outside_problems(state: State) -> Iterator[Problem]:
-    holdings = state.holdings
-    if holdings.problem is not None:
-        unread = holdings.listed is None
-        still = "no GPUs are advertised until it answers" if unread else "what was known of it is used"
-        text = f"kubelet's pod-resources API: {holdings.problem}; {still}"
-        yield Problem("PodResourcesUnavailable", text, blocking=unread)
+    yield from _allocations_problems(state)
     # A text about one resource names it. Equal texts are about kubelet itself, and become one problem.
     for text in dict.fromkeys(state.advertised.registration_problems.values()):
         yield Problem("ResourceNotRegistered", text, blocking=True)
-    if holdings.counts_only:
+    if state.holdings.counts_only:
         text = (
-            f"kubelet {holdings.kubelet} picks device ids without asking the agent: they are counts here. The agent "
-            "chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' annotations"
+            f"kubelet {state.holdings.kubelet} picks device ids without asking the agent: they are counts here. "
+            "The agent chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' "
+            "annotations"
         )
         yield Problem("PreferredAllocationUnsupported", text, warning=False)
     if state.node.problem is not None:

@@ -49,12 +49,13 @@ def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. The writer adds the times."""
     found = problems(state)
     blocking = [problem for problem in found if problem.blocking]
+    lasting = [problem for problem in found if problem.blocking or not problem.passing]
     ready = () if blocking else (Problem("Ready", f"mode {state.node.mode}, {_gpus_words(state)}"),)
     return {
         "type": CONDITION_TYPE,
         "status": "False" if blocking else "True",
         "reason": (*blocking, *ready)[0].reason,
-        "message": printable("; ".join(problem.message for problem in (*ready, *found))),
+        "message": printable("; ".join(problem.message for problem in (*ready, *lasting))),
     }
 
 

@@ -163,7 +163,16 @@ def test_what_keeps_the_node_from_claims_is_its_condition(event, reason):
     assert reasons(found) == [reason]
     condition = node_condition(found.state)
     assert (condition["status"], condition["reason"]) == ("False", reason)
-    assert reasons(found.label("share").wait(1)) == [], "no claim is left"
+    assert "DRADriverNotRegistered" not in reasons(found.label("share").wait(1)), "no claim is left"
+
+
+def test_slices_that_cannot_be_deleted_are_why_another_mode_gets_no_gpus():
+    left = published(node()).label("share").wait(60).holdings()
+    left.send(ev.SliceWritten("resource slice n: 403", left.now))
+    assert left.offer(GPU_MEM) == {}
+    (text,) = [p.message for p in problems(left.state) if p.reason == "ResourceSliceNotWritten"]
+    assert "mode share gets its GPUs when the slices are deleted" in text
+    assert node_condition(left.state)["status"] == "False"
 
 
 def test_a_slice_that_was_never_read_is_worse_than_one_that_is_old():

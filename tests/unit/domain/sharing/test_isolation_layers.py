@@ -106,9 +106,10 @@ def test_what_every_driver_lacks_is_reported_where_none_is_installed():
     assert "cgpu: not loaded: install it" in problem.message
 
 
-def test_nothing_is_reported_before_the_drivers_have_looked():
+def test_before_the_drivers_have_looked_that_is_shown_and_no_event_is_sent():
     node = living().isolation(unheard=frozenset({"cgpu"}))
-    assert reasons(node) == []
+    assert reasons(node) == ["IsolationNotYetKnown"]
+    assert node.wait(1).announced() == []
     reports(node, replace(CGPU, installed=False))
     assert reasons(node) == ["IsolationMissing"]
 

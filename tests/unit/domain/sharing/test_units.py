@@ -13,6 +13,7 @@ from gpuagent.domain.sharing.units import (
     MAX_LIST_BYTES,
     MemoryUnit,
     UnitId,
+    largest_unit,
     list_bytes,
     parse_id,
     smallest_unit_that_fits,
@@ -184,3 +185,13 @@ def test_every_id_of_a_snapshot_leads_to_its_gpu():
     snap = in_force(Mode.CORE_MEM).snap
     assert len(snap.units) == 2 * (16 + 100)
     assert all(snap.gpus[u].key == parse_id(device_id).gpu_key for device_id, u in snap.units.items())
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "text"), [(24258, "23GiB"), (1024, "GiB"), (1023, "1023MiB"), (1, "MiB"), (0, None)]
+)
+def test_the_largest_unit_that_a_gpu_has_can_be_set(memory_mib, text):
+    largest = largest_unit(memory_mib)
+    assert (largest and str(largest)) == text
+    if largest:
+        assert MemoryUnit.parse(str(largest)).mib <= memory_mib

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -35,7 +36,8 @@ OLD = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0, 1))
 
 
 def reasons(node: NodeUnderTest) -> list[str]:
-    return [problem.reason for problem in problems(node.state)]
+    """Of the problems that last."""
+    return [problem.reason for problem in problems(node.state) if not problem.passing]
 
 
 def message(node: NodeUnderTest, reason: str) -> str:
@@ -62,7 +64,7 @@ def test_a_kubelet_that_picks_units_itself_is_reported():
 
 
 def test_before_the_driver_answered_that_is_the_problem():
-    assert reasons(NodeUnderTest(Mode.SHARE)) == ["DriverUnavailable"]
+    assert node_condition(NodeUnderTest(Mode.SHARE).state)["reason"] == "DriverUnavailable"
     assert "not read yet" in message(NodeUnderTest(Mode.SHARE), "DriverUnavailable")
 
 
@@ -108,6 +110,52 @@ def test_a_unit_too_small_names_the_smallest_that_fits():
     assert "655360 units of MiB" in text
     fits = MemoryUnit.parse(re.search(r"--memory-unit to (\w+) or more", text)[1])
     assert reasons(in_force(Mode.SHARE, tuple(gpu(n, 80) for n in range(8)), unit=fits)) == ["DeviceCountHigh"]
+
+
+@pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CORE_MEM, Mode.DRA])
+def test_a_unit_larger_than_every_gpu_names_the_largest_that_works(mode):
+    gpus = [gpu(n, memory_mib=mib) for n, mib in enumerate((512, 24258, 16384))]
+    node = in_force(mode, gpus, unit=MemoryUnit.parse("64GiB"))
+    text = message(node, "MemoryUnitTooLarge")
+    assert "GPU 1 with 24258 MiB" in text
+    assert node_condition(node.state)["status"] == "False"
+    works = MemoryUnit.parse(re.search(r"--memory-unit to (\w+) or less", text)[1])
+    better = in_force(mode, gpus, unit=works)
+    assert reasons(better)[:2] == ["GPUSmallerThanUnit"] * 2
+    assert node_condition(better.state)["status"] == "True"
+
+
+def test_a_gpu_smaller_than_a_unit_names_the_unit_that_it_would_have():
+    node = in_force(Mode.SHARE, (gpu(0, memory_mib=512), gpu(1)))
+    assert message(node, "GPUSmallerThanUnit") == (
+        f"GPU 0 ({uuid(0)}) is left out of {MEM}: it has 512 MiB, less than one unit of 1 GiB; "
+        "set --memory-unit to 512MiB or less"
+    )
+    nothing = in_force(Mode.SHARE, (gpu(0, memory_mib=0), gpu(1)))
+    assert "reports no memory for it: use it whole" in message(nothing, "GPUSmallerThanUnit")
+    assert reasons(in_force(Mode.TOPOLOGY, (gpu(0, memory_mib=512), gpu(1)))) == []
+
+
+def test_what_is_not_read_yet_is_shown_and_no_event_is_sent():
+    node = NodeUnderTest(Mode.SHARE)
+    assert [(p.reason, p.passing) for p in problems(node.state)] == [
+        ("DriverUnavailable", True),
+        ("PodResourcesUnavailable", True),
+    ]
+    node.inventory(*box())
+    assert node_condition(node.state)["message"] == "mode share, 2 GPUs"
+    assert node.holdings().announced() == []
+    assert reasons(node) == []
+
+
+def test_an_unread_label_is_news_only_if_reading_it_fails():
+    node = NodeUnderTest()
+    node.state = replace(node.state, node=replace(node.state.node, mode_known=False))
+    node.inventory(*box()).holdings()
+    assert node_condition(node.state)["reason"] == "ModeNotYetKnown"
+    assert node.announced() == []
+    node.send(ev.ApiUnavailable("it is silent", node.now))
+    assert node.announced() == ["ModeNotYetKnown", "APIServerUnavailable"]
 
 
 def test_many_devices_are_a_warning_with_a_cure():
