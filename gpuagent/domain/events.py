@@ -111,6 +111,30 @@ class AnnotationsKept:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeKept:
+    """The agent's fields of the Node are up to date (`problem` is None), or `problem` says why a write failed."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EventsSent:
+    """The API server takes Events (`problem` is None), or `problem` says why it refuses them."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PreparesTried:
+    """Kubelet can be made to prepare claims again (`problem` is None), or `problem` says why not."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModeKept:
     """The mode in force is saved for the next start (`problem` is None), or `problem` says why not."""
 
@@ -273,6 +297,9 @@ Event = (
     | ApiUnavailable
     | ReportsKept
     | AnnotationsKept
+    | NodeKept
+    | EventsSent
+    | PreparesTried
     | ModeKept
     | FenceRead
     | FenceUnreadable

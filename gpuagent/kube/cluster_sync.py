@@ -67,7 +67,7 @@ class ClusterSync:
             failed=policy.clean_failed_pods,
             burst_s=0.01,
         )
-        self._node = NodeWriter(self._client, node_name)
+        self._node = NodeWriter(self._client, node_name, lambda problem: post(ev.NodeKept(problem, time.monotonic())))
         self._config_maps = ConfigMapWriter(
             self._client, lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
         )
@@ -79,14 +79,18 @@ class ClusterSync:
         self._annotations = AnnotationWriter(
             self._client, lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
         )
-        self._events = EventSender(self._client, node_name)
+        self._events = EventSender(
+            self._client, node_name, on_problem=lambda problem: post(ev.EventsSent(problem, time.monotonic()))
+        )
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
         self._slice_writer = SliceWriter(
             self._client,
             lambda problem: post(ev.SliceWritten(problem, time.monotonic())),
             lambda name, sent, stored: post(ev.SliceStored(name, sent, stored, time.monotonic())),
         )
-        self._prepare_again = PrepareAgain(self._client)
+        self._prepare_again = PrepareAgain(
+            self._client, on_problem=lambda problem: post(ev.PreparesTried(problem, time.monotonic()))
+        )
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
         self._reconcilers = (
             *(self._node, self._config_maps, self._deleter, self._annotations),

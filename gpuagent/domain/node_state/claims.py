@@ -32,6 +32,7 @@ class Claims:
         retried: names of those that are to be written once more, as the API server may have changed.
         retry_at: when all of `stored` are retried.
         drops_counters: the API server does not keep the counters of sets.
+        retry_problem: why kubelet cannot be made to prepare claims again.
         registered: kubelet accepts the driver.
         registration_problem: why not.
         superseded: a newer agent serves beside this one, which leaves to it what both would write.
@@ -48,6 +49,7 @@ class Claims:
     retried: frozenset[str] = frozenset()
     retry_at: float = float("inf")
     drops_counters: bool = False
+    retry_problem: str | None = None
     registered: bool = False
     registration_problem: str | None = None
     superseded: bool = False
@@ -64,6 +66,8 @@ class Claims:
                 found = replace(self, superseded=event.by_newer)
             case ev.SliceWritten():
                 found = replace(self, write_problem=event.problem)
+            case ev.PreparesTried():
+                found = replace(self, retry_problem=event.problem)
             case ev.SlicesSeen():
                 found = replace(
                     self,

@@ -23,6 +23,8 @@ class Node:
         mode_unsaved: why the mode is not saved for the next start.
         object: as the API server had it last, decoded JSON; None before the first read.
         problem: why the agent does not see changes of the object.
+        write_problem: why the agent's fields of the object are not up to date.
+        events_problem: why the API server refuses Events.
         configmaps_problem: why the ConfigMaps about the node are not up to date.
     """
 
@@ -35,6 +37,8 @@ class Node:
     placement_problem: str | None = None
     object: Mapping[str, Any] | None = None
     problem: str | None = None
+    write_problem: str | None = None
+    events_problem: str | None = None
     configmaps_problem: str | None = None
 
     def taken(self, event: ev.Event, policy: Policy) -> Self:
@@ -45,6 +49,14 @@ class Node:
                 return replace(self, problem=event.reason)
             case ev.ModeKept():
                 return replace(self, mode_unsaved=event.problem)
+        return self._written(event)
+
+    def _written(self, event: ev.Event) -> Self:
+        match event:
+            case ev.NodeKept():
+                return replace(self, write_problem=event.problem)
+            case ev.EventsSent():
+                return replace(self, events_problem=event.problem)
             case ev.ReportsKept():
                 return replace(self, configmaps_problem=event.problem)
         return self

@@ -70,9 +70,9 @@ def problems(state: State) -> list[Problem]:
     """All current problems, worst first."""
     return [
         *_driver_problems(state),
+        *_unit_problems(state),
         *_usable_problems(state),
         *_mode_problems(state),
-        *_unit_problems(state),
         *_offer_problems(state),
         *_claim_problems(state),
         *_outside_problems(state),
@@ -232,6 +232,8 @@ def _unit_problems(state: State) -> Iterator[Problem]:
         shared = [DRA_DRIVER]
     gpus = [gpu for gpu in state.gpus.by_index if not gpu.mig]
     small = [gpu for gpu in gpus if gpu.memory_mib < unit.mib]
+    if state.node.mode is Mode.DRA:
+        small = [gpu for gpu in small if not gpu.only_whole]
     if not shared or not small:
         return
     resource = shared[0]
@@ -255,7 +257,7 @@ def _smaller_unit(gpu: Gpu) -> str:
     """What to do about a GPU that is smaller than a unit."""
     fits = largest_unit(gpu.memory_mib)
     if fits is None:
-        return "the driver reports no memory for it: use it whole, for example in mode topology"
+        return "the driver reports no memory for it: use it whole, in mode topology, or with claims in mode dra"
     return f"set --memory-unit to {fits} or less"
 
 
@@ -381,15 +383,27 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("APIServerUnavailable", state.node.problem)
     if state.pods.problem is not None:
         yield Problem("PodsUnavailable", state.pods.problem)
+    yield from _write_problems(state)
+    if taint_stands(state):
+        text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
+        yield Problem("StartupTaint", text, warning=False)
+
+
+def _write_problems(state: State) -> Iterator[Problem]:
+    """What the API server refuses."""
+    # While the Node cannot be watched, that is the problem, and no write of it is new.
+    if state.node.write_problem is not None and state.node.problem is None:
+        yield Problem("NodeNotWritten", state.node.write_problem)
+    if state.node.events_problem is not None:
+        yield Problem("EventsRefused", state.node.events_problem)
     if state.node.configmaps_problem is not None:
         yield Problem("ReportNotWritten", state.node.configmaps_problem)
     if state.cleanup.problem is not None:
         yield Problem("FailedPodsNotDeleted", state.cleanup.problem)
-    if taint_stands(state):
-        text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
-        yield Problem("StartupTaint", text, warning=False)
     if state.pods.annotations_problem is not None:
         yield Problem("AnnotationsNotWritten", state.pods.annotations_problem)
+    if state.claims.retry_problem is not None:
+        yield Problem("PrepareNotRetried", state.claims.retry_problem)
 
 
 def _fence_problems(state: State) -> Iterator[Problem]:

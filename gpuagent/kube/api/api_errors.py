@@ -1,5 +1,6 @@
 """Errors of API server calls, in words for people. No exception of the library leaves ``gpuagent.kube``."""
 
+import re
 import ssl
 
 from gpuagent.system.printable import error_words
@@ -21,6 +22,13 @@ class ApiConfigError(KubeError):
 
 class ApiUnreachable(KubeError):  # noqa: N818 - a state of the world, as the events name it
     """No answer: connection refused, timed out or broken, or a TLS failure. A later try may succeed."""
+
+
+class ApiStarting(ApiUnreachable):
+    """The API server forbids everything for its first seconds, until it has read its roles."""
+
+    def __init__(self) -> None:
+        super().__init__("the API server has just started and forbids everything until it has read its roles")
 
 
 class ApiError(KubeError):
@@ -49,9 +57,17 @@ class ApiError(KubeError):
 
 
 def refused(verb: str, resource: str, group: str, message: str) -> ApiError:
-    """Return the 403 for ``verb`` on ``resource`` (``nodes/status``): its text names the right that RBAC must allow."""
-    hint = f'RBAC refuses: allow verb "{verb}" on resource "{resource}" in API group "{group}" ({message})'
+    """Return the 403 for ``verb`` on ``resource`` (``nodes/status``): its text says who refuses, and what to allow."""
+    if _IS_RBAC.search(message):
+        hint = f'RBAC refuses: allow verb "{verb}" on resource "{resource}" in API group "{group}" ({message})'
+    else:
+        # A webhook, an admission policy or a quota: a further right would not help.
+        hint = f'an admission check refuses {verb} on "{resource}": have it allow this client ({message})'
     return ApiError(403, "Forbidden", message, hint)
+
+
+_IS_RBAC = re.compile(r"\bcannot\b|^(Forbidden)?$", re.IGNORECASE)
+"""A refusal by RBAC says what the user cannot do. A server before the API server may refuse without words."""
 
 
 def connection_words(error: BaseException | None) -> str:

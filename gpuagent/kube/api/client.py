@@ -1,13 +1,15 @@
 """Raw JSON calls to the API server, with timeouts, and errors in words for people."""
 
 import json
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuagent.kube.api.api_errors import ApiError
-from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
+from gpuagent.kube.api.api_errors import ApiError, ApiStarting, ApiUnreachable, KubeError
+from gpuagent.kube.api.error_answers import FORBIDDEN, UNAUTHORIZED, error_of
 from gpuagent.kube.api.list_text import read_list
 from gpuagent.kube.watch.stream import Watch
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Params = Mapping[str, str | int | bool]
+
+ROLES_S = 15.0
+"""For this long after it was away, an API server that forbids something may not have read its roles yet."""
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
@@ -80,6 +85,9 @@ class Client:
         compressed: bool = False,
         answered: Callable[[str, str], None] = lambda _verb, _code: None,
     ) -> None:
+        self.clock = time.monotonic
+        self._is_away = False
+        self._back_at = -math.inf
         self._kubeconfig = kubeconfig
         self._answered = answered
         self._context = context
@@ -146,7 +154,12 @@ class Client:
         if not 200 <= response.status < 300:
             data = transport.body(response, self.timeouts.call_s)
             raise self._error("watch", path, response, data)
-        return Watch(response, lambda err: transport.unreachable(err, silence_s))
+
+        def broken(err: Exception) -> ApiUnreachable:
+            self._is_away = True
+            return transport.unreachable(err, silence_s)
+
+        return Watch(response, broken)
 
     def close(self) -> None:
         """Drop credentials and idle connections; a later call starts afresh."""
@@ -210,8 +223,14 @@ class Client:
         try:
             response = send()
             code = str(response.status)
+        except ApiUnreachable:
+            self._is_away = True
+            raise
         finally:
             self._answered(verb, code)
+        if self._is_away:
+            self._is_away = False
+            self._back_at = self.clock()
         return response
 
     def _connected(self) -> "Transport":
@@ -222,9 +241,11 @@ class Client:
                 self._transport = transport.connect(self._kubeconfig, self._context)
             return self._transport
 
-    def _error(self, verb: str, path: str, response: "HTTPResponse", data: bytes) -> ApiError:
+    def _error(self, verb: str, path: str, response: "HTTPResponse", data: bytes) -> KubeError:
         if response.status == UNAUTHORIZED:
             self.close()  # credentials may have been rotated on disk: read them again next time
+        if response.status == FORBIDDEN and self.clock() < self._back_at + ROLES_S:
+            return ApiStarting()
         return error_of(verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After"))
 
 

@@ -6,8 +6,7 @@ import re
 from gpuagent.domain.pods.json_values import mapping, number
 from gpuagent.kube.api.api_errors import ApiError, refused
 
-UNAUTHORIZED = 401
-_FORBIDDEN = 403
+UNAUTHORIZED, FORBIDDEN = 401, 403
 _SECONDS = re.compile("[0-9]{1,6}", re.ASCII)
 
 
@@ -29,12 +28,17 @@ def error_of(  # noqa: PLR0913 - what the answer has
     except ValueError:
         answer = {}
     message = str(answer.get("message") or reason)
-    if status == _FORBIDDEN:
+    if status == FORBIDDEN:
         return refused(verb, *resource_of(path), message)
     seconds = int(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
     if seconds is None:
         seconds = number(mapping(answer.get("details")).get("retryAfterSeconds"))
-    return ApiError(status, str(answer.get("reason") or reason), message, retry_after_s=seconds)
+    named = str(answer.get("reason") or reason)
+    hint = ""
+    if status == UNAUTHORIZED:
+        what_to_do = "check the token of the service account, or the kubeconfig"
+        hint = f"the API server answers {status} {named}: it does not accept the credentials; {what_to_do}"
+    return ApiError(status, named, message, hint, retry_after_s=seconds)
 
 
 def resource_of(path: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from gpuagent.domain.pods.json_values import mapping, text
-from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.api_errors import ApiError, ApiStarting, KubeError
 from gpuagent.kube.api.client import Api
 from gpuagent.kube.api.pages import list_pages
 from gpuagent.kube.watch.stream import Watch
@@ -80,6 +80,9 @@ class Follow(Generic[T]):
                     log.info("Listed again, as the watch was too old", extra={"path": self.path})
                 else:
                     self._fail(str(err))
+            except ApiStarting as err:
+                # Its absence was reported before, and its roles are read in seconds.
+                log.debug("Waits for the API server's roles", extra={"path": self.path, "reason": str(err)})
             except KubeError as err:
                 self._fail(str(err))
             except Exception as err:

@@ -13,7 +13,7 @@ from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 DELAYS = Delays(partial(Backoff, limit_s=60.0), pace=partial(Backoff, 0.05, 5.0), recheck_s=30.0)
 """The recheck is for a watch that does not show the pod's next version."""
@@ -60,4 +60,5 @@ class AnnotationWriter(KeyedReconciler[PodWrite]):
         return Outcome.DONE
 
     def describe(self, value: PodWrite, err: KubeError) -> str:
-        return f"annotations of pod {value.pod}: {err}"
+        rights = "; the agent needs patch on pods" if err.status == _FORBIDDEN else ""
+        return f"annotations of pod {value.pod}: {err}{rights}"

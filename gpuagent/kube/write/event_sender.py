@@ -22,6 +22,8 @@ COUNT_GAP_S = 10.0
 """Least time between two writes of an Event's count: hundreds of XIDs may come in a second, each a repeat."""
 FORBIDDEN_GAP_S, FORBIDDEN_TRIES = 5.0, 6
 """Retries after a 403: an API server that has just started forbids everything until it has read its roles."""
+REFUSED_S = 600.0
+"""How long a namespace is reported whose Events were refused and that has had none since."""
 _QUEUE = 256
 _REMEMBERED = 512
 MESSAGE_CHARS = 1024
@@ -85,7 +87,8 @@ class _Series:
 class EventSender(Worker):
     """A daemon thread that sends the queued Events, oldest first, and retries while the server is away.
 
-    The count of an Event that the server has is sent once in ``count_gap_s``, the last one too.
+    The count of an Event that the server has is sent once in ``count_gap_s``, the last one too. ``on_problem`` receives
+    the reason why the server refuses Events, and None when it takes one again.
     """
 
     def __init__(  # noqa: PLR0913 (all by name)
@@ -97,8 +100,12 @@ class EventSender(Worker):
         clock: Callable[[], float] = time.monotonic,
         backoff: Backoff | None = None,
         count_gap_s: float = COUNT_GAP_S,
+        on_problem: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         super().__init__("kube-events")
+        self._on_problem = on_problem
+        self._refusing: dict[str, tuple[str, float]] = {}
+        self._problem: str | None = None
         self._client = client
         self._node_name = node_name
         self._wall = wall
@@ -178,7 +185,19 @@ class EventSender(Worker):
             series.due = self._clock() + self._count_gap_s
             self._count(sent=1)
             self._reported.clear()
+        self._refusing.pop(key.involved.namespace, None)
+        self._report()
         return 0.0
+
+    def _report(self) -> None:
+        """Report a namespace whose Events are refused, as long as no Event is taken there."""
+        now = self._clock()
+        recent = {name: refusal for name, refusal in self._refusing.items() if now - refusal[1] < REFUSED_S}
+        self._refusing = recent
+        problem = next((text for text, _ in recent.values()), None)
+        if problem != self._problem:
+            self._problem = problem
+            self._on_problem(problem)
 
     def _failed(self, key: _Key, series: _Series, err: Exception) -> float:
         # While the server does not answer, the watch of the Node reports that.
@@ -195,6 +214,9 @@ class EventSender(Worker):
             # Permanently refused (RBAC, a namespace in deletion): it must not delay the others.
             with self._wake:
                 self._count(refused=1)
+            if not _is_ending(err):
+                self._refusing[key.involved.namespace] = _refusal(key, err), self._clock()
+            self._report()
             return 0.0
         with self._wake:
             self._queue[key] = series
@@ -259,3 +281,18 @@ class EventSender(Worker):
     def _count(self, *, sent: int = 0, dropped: int = 0, refused: int = 0) -> None:
         had = self._counts
         self._counts = EventCounts(had.sent + sent, had.dropped + dropped, had.refused + refused)
+
+
+def _is_ending(err: Exception) -> bool:
+    """Whether the Event's namespace is gone or being deleted: no Event can be sent there, and none is missed."""
+    if not isinstance(err, ApiError):
+        return False
+    return err.status == _NOT_FOUND or "being terminated" in err.message
+
+
+def _refusal(key: _Key, err: Exception) -> str:
+    rights = (
+        "; the agent needs create and patch on events" if isinstance(err, ApiError) and err.status == _FORBIDDEN else ""
+    )
+    where = key.involved.namespace or "default"
+    return f"the API server refuses Events in namespace {where}: {err}{rights}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from gpuagent.kube.api.api_errors import ApiUnreachable, KubeError
+from gpuagent.kube.api.api_errors import ApiStarting, ApiUnreachable, KubeError
 from gpuagent.kube.write.worker import Worker
 from gpuagent.system.backoff import Backoff
 
@@ -196,7 +196,10 @@ class KeyedReconciler(Worker, Generic[V]):
             return KubeError(f"{type(err).__name__}: {err}")
 
     def _settle(self, item: _Item[V], value: V, result: Outcome | KubeError) -> None:
-        failure = self.describe(value, result) if isinstance(result, KubeError) else ""
+        if isinstance(result, ApiStarting):
+            failure = item.failure  # the next attempts show whether it is one
+        else:
+            failure = self.describe(value, result) if isinstance(result, KubeError) else ""
         if failure and failure != item.failure:
             log.debug("Failed to write", extra={"reason": failure})
         elif item.failure and not failure:
@@ -205,7 +208,8 @@ class KeyedReconciler(Worker, Generic[V]):
         item.done = result is Outcome.DONE and item.value is value
         now = time.monotonic()
         item.not_before = now + self._delay_s(item, result, now)
-        item.due = item.not_before if failure or item.value is not value else now + self._delays.recheck_s
+        again = isinstance(result, KubeError) or item.value is not value
+        item.due = item.not_before if again else now + self._delays.recheck_s
 
     def _delay_s(self, item: _Item[V], result: Outcome | KubeError, now: float) -> float:
         if isinstance(result, ApiUnreachable):

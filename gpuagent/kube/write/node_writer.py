@@ -1,6 +1,5 @@
 """Keeps the agent's fields of its Node up to date."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +12,7 @@ from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.kube.watch.trim import trim_node
 from gpuagent.kube.write.keyed_reconciler import DELAYS, Delays, KeyedReconciler, Outcome
 
-log = logging.getLogger(__name__)
-
-_CONFLICT = 409
+_FORBIDDEN, _CONFLICT = 403, 409
 # An observation older than the agent's own write is a delayed watch event. After this time it counts anyway.
 _STALE_S = 10.0
 
@@ -38,6 +35,7 @@ class NodeWriter(KeyedReconciler[_Difference]):
     Args:
         client: shared with others.
         node_name: the Node that is written.
+        on_problem: receives the reason why a part of the Node cannot be written, and None when all can be.
         wall: seconds since the epoch, for times in objects.
         delays: the delays of each part.
     """
@@ -46,11 +44,12 @@ class NodeWriter(KeyedReconciler[_Difference]):
         self,
         client: Api,
         node_name: str,
+        on_problem: Callable[[str | None], None] = lambda _: None,
         *,
         wall: Callable[[], float] = time.time,
         delays: Delays = DELAYS,
     ) -> None:
-        super().__init__("kube-write", delays, self._log)
+        super().__init__("kube-write", delays, on_problem)
         self._client = client
         self._path = f"/api/v1/nodes/{node_name}"
         self._wall = wall
@@ -104,16 +103,14 @@ class NodeWriter(KeyedReconciler[_Difference]):
         return Outcome.DONE
 
     def describe(self, value: _Difference, err: KubeError) -> str:
-        return f"node {value.part}: {err}"
+        # Name all required rights at once: each part may lack another one.
+        rights = "; the agent needs patch on nodes and on nodes/status" if err.status == _FORBIDDEN else ""
+        return f"node {value.part} cannot be written: {err}{rights}"
 
     def _compare(self) -> None:
         self.desire(
             _Difference(part, self._node, self._desired_node) for part in _patches(self._node, self._desired_node)
         )
-
-    def _log(self, problem: str | None) -> None:
-        if problem:
-            log.warning("Failed to update the Node", extra={"path": self._path, "reason": problem})
 
 
 def _patches(node: Mapping[str, Any], desired: DesiredNode, now: str = "") -> Mapping[str, NodePatch]:

@@ -25,10 +25,16 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
     Args:
         client: shared with others.
         clock: monotonic seconds.
+        on_problem: receives the reason why a pod cannot be changed, and None when all can be.
     """
 
-    def __init__(self, client: Api, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__("kube-prepare", Delays(recheck_s=FIRST_S))
+    def __init__(
+        self,
+        client: Api,
+        clock: Callable[[], float] = time.monotonic,
+        on_problem: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        super().__init__("kube-prepare", Delays(recheck_s=FIRST_S), on_problem)
         self._client, self._clock = client, clock
         self._tries: dict[str, tuple[int, float]] = {}
 

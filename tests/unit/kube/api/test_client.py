@@ -1,5 +1,6 @@
 """Calls, their errors in words, and how the client is configured."""
 
+import json
 import ssl
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pytest
 from urllib3 import BaseHTTPResponse, PoolManager
 from urllib3.connection import HTTPSConnection
 
-from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable
-from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiStarting, ApiUnreachable
+from gpuagent.kube.api.client import ROLES_S, STRATEGIC_MERGE_PATCH, Client, Timeouts
 from gpuagent.kube.api.error_answers import error_of, resource_of
 from gpuagent.kube.api.transport import Request, Transport, connect
 from standin.api.handler import Handler
@@ -62,6 +63,38 @@ def test_forbidden_names_what_rbac_must_allow(server: ApiServer, client: Client)
     server.deny("watch", "pods")
     with pytest.raises(ApiError, match='allow verb "watch" on resource "pods"'):
         client.watch("/api/v1/pods")
+
+
+def test_a_refusal_that_is_not_by_rbac_asks_for_no_further_right():
+    """A webhook, a policy, a quota and a namespace in deletion answer 403 too."""
+    quota = 'pods "p" is forbidden: exceeded quota: gpus'
+    webhook = 'admission webhook "w.example.com" denied the request: no'
+    policy = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"
+    for message in (quota, webhook, policy):
+        text = str(error_of("patch", f"{NODE}/status", 403, "Forbidden", json.dumps({"message": message}).encode()))
+        assert text == f'an admission check refuses patch on "nodes/status": have it allow this client ({message})'
+    for said in (b"", b"<html>", json.dumps({"message": 'User "u" cannot patch resource "nodes"'}).encode()):
+        text = str(error_of("patch", f"{NODE}/status", 403, "Forbidden", said))
+        assert 'RBAC refuses: allow verb "patch" on resource "nodes/status"' in text
+
+
+def test_a_server_that_comes_back_may_forbid_until_it_has_read_its_roles(server: ApiServer, client: Client) -> None:
+    now = 100.0
+    client.clock = lambda: now
+    server.deny("get", "nodes")
+    with pytest.raises(ApiError, match="RBAC refuses"):
+        client.get(NODE)
+    server.stop()
+    with pytest.raises(ApiUnreachable):
+        client.get(NODE)
+    server.start()
+    for seconds in (0.0, ROLES_S - 0.1):
+        now = 100.0 + seconds
+        with pytest.raises(ApiStarting):
+            client.get(NODE)
+    now = 100.0 + ROLES_S
+    with pytest.raises(ApiError, match="RBAC refuses"):
+        client.get(NODE)
 
 
 def test_a_silent_server_surfaces(server: ApiServer, client: Client) -> None:

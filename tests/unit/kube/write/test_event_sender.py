@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuagent.kube.api.api_errors import refused
+from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import (
     COUNT_GAP_S,
     FORBIDDEN_GAP_S,
@@ -152,6 +153,30 @@ def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[Event
     assert server.wait(lambda: server.forbidden == FORBIDDEN_TRIES + 1)
     assert log.flush(PATIENCE_S)
     assert log.counts().refused == 1
+
+
+def test_events_that_are_refused_are_a_problem_until_one_is_taken_there(client: Client, server: ApiServer) -> None:
+    problems: list[str | None] = []
+    log = EventSender(client, "n1", on_problem=problems.append)
+    log.start()
+
+    def send(about: Involved, text: str) -> int:
+        log.add(about, "Normal", "Test", text)
+        assert log.flush(PATIENCE_S)
+        return len(problems)
+
+    server.fail("create", "events", 422, 422, 404)
+    counts = [
+        send(POD, "a"),
+        send(POD, "the same words are one problem"),
+        send(Involved.pod("gone", "p", "uid-2"), "its namespace is being deleted"),
+        send(Involved.pod("other", "p", "uid-3"), "is taken in another namespace"),
+        send(POD, "is taken"),
+    ]
+    log.stop()
+    assert counts == [1, 1, 1, 1, 2]
+    assert "the API server refuses Events in namespace default: the API server answers 422" in str(problems[0])
+    assert problems[1] is None
 
 
 def counts_are(server: ApiServer, counts: list[int]) -> bool:

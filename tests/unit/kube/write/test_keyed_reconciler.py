@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, KubeError
+from gpuagent.kube.api.api_errors import ApiError, ApiStarting, ApiUnreachable, KubeError
 from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcome
 from gpuagent.system.backoff import Backoff
 from standin.waiting import PATIENCE_S
@@ -145,6 +145,16 @@ def test_all_keys_wait_for_a_server_that_cannot_be_reached_until_it_is_seen(make
     assert objects.flush(PATIENCE_S)
     assert sorted(objects.attempts) == [Value("a", "1"), Value("a", "1"), Value("b", "1")]
     assert objects.problems == ["a: no answer", None]
+
+
+def test_a_server_that_has_not_read_its_roles_is_asked_again_and_is_no_problem(make: Callable[..., Objects]) -> None:
+    objects = make()
+    objects.outcomes["a"] = ApiStarting()
+    objects.desire([Value("a", "1")])
+    objects.wait(3)
+    objects.outcomes.clear()
+    assert objects.flush(PATIENCE_S)
+    assert objects.problems == []
 
 
 def test_a_nudge_does_not_shorten_the_delay_of_a_refused_key(make: Callable[..., Objects]) -> None:
