@@ -145,7 +145,8 @@ class _Devices:
         def rank(numbered: tuple[int, Gpu]) -> tuple[bool, float, int]:
             n, gpu = numbered
             place = places.get(n, len(places) + n)
-            return used[gpu.uuid] > gpu.memory_mib - unit.mib, sign * used[gpu.uuid] / gpu.memory_mib, place
+            used_part = used[gpu.uuid] / gpu.memory_mib if gpu.memory_mib else 0.0
+            return used[gpu.uuid] > gpu.memory_mib - unit.mib, sign * used_part, place
 
         ordered = [gpu for _, gpu in sorted(enumerate(self.usable), key=rank)]
         return [self._gpu(gpu) for gpu in ordered[:PART]]

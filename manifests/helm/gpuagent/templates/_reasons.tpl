@@ -1,14 +1,15 @@
 {{- define "gpuagent.reasons" -}}
 ['APIServerUnavailable', 'AnnotationCorrected', 'AnnotationsNotWritten', 'ApplicationXID',
 'ConflictingDevicePlugin', 'DRADriverNotRegistered', 'DeviceCountHigh', 'DeviceListTooLarge',
-'DevicesReallocated', 'DriverUnavailable', 'FailedPodDeleted', 'FailedPodsNotDeleted', 'FeatureGateOff',
-'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept', 'GPUDegraded', 'GPUFenced',
-'GPUGroupDiffers', 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPURecovered', 'GPURefused', 'GPUUnfenced',
-'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel',
-'IsolationDisabled', 'IsolationDown', 'IsolationMissing', 'MIGEnabled', 'MixedGPUs', 'ModeLabelRemoved',
-'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU',
+'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FailedPodDeleted', 'FailedPodsNotDeleted',
+'FeatureGateOff', 'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept',
+'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPURecovered',
+'GPURefused', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID',
+'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown', 'IsolationMissing',
+'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
+'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten',
 'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable',
-'PreferredAllocationUnsupported', 'Ready', 'ReportNotWritten', 'ResourceNotRegistered',
+'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready', 'ReportNotWritten', 'ResourceNotRegistered',
 'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}
