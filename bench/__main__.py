@@ -12,6 +12,7 @@ from bench import inspecting, result
 from bench.agent import attacking, claims, memory, reacting, resting, rpc, scraping, starting
 from bench.node import BenchError, compile_everything
 from bench.placement import topology
+from bench.scheduling import attacking as scheduler_attacking
 from bench.scheduling import cluster, jobs
 from bench.trace import placing
 from gpuagent.system.output import exit_with
@@ -71,12 +72,17 @@ def _measure(part: str, results: result.Results, *, quick: bool) -> None:
         "rest": lambda: resting.measure(results, 5 if quick else 60, _say),
         "memory": lambda: memory.measure(results, 3 if quick else 20, _say, quick=quick),
         "scrape": lambda: scraping.measure(results, 5 if quick else 40, _say),
-        "attack": lambda: attacking.measure(results, 10 if quick else 60, _say),
+        "attack": lambda: _attacks(results, quick=quick),
         "claims": lambda: claims.measure(results, 2 if quick else 10, 50 if quick else 1000, _say),
         "topology": lambda: topology.measure(results, _say, quick=quick),
         "inspect": lambda: inspecting.measure(results, 1 if quick else 5, _say),
     }
     measures[part]()
+
+
+def _attacks(results: result.Results, *, quick: bool) -> None:
+    attacking.measure(results, 10 if quick else 60, _say)
+    scheduler_attacking.measure(results, 100 if quick else 1000, _say)
 
 
 def _reactions(results: result.Results, *, quick: bool) -> None:

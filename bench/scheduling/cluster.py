@@ -255,7 +255,7 @@ def _used_ms(process: Process) -> float:
 
 def _buckets(replica: Replica) -> Iterator[tuple[str, float, float]]:
     """Verb, seconds, and how many calls took at most these."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{replica.port}/metrics") as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{replica.pages_port}/metrics") as page:
         text = page.read().decode()
     for seconds, verb, count in re.findall(rf'^{_SECONDS}{{le="(.*)",verb="(.*)"}} (.*)$', text, re.MULTILINE):
         yield verb, float(seconds), float(count)

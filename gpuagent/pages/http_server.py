@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
@@ -28,7 +28,9 @@ PAUSE_S = 1.0
 """Pause after an accept that failed, for example because the process has no file descriptor left."""
 WARNING_GAP_S = 60.0
 
-Page = Callable[[], tuple[str, bytes]]
+Body = bytes | Sequence[bytes]
+"""A large one comes in pieces, so that the connections that it goes to can share them."""
+Page = Callable[[], tuple[str, Body]]
 """Content type and body. It may take its time."""
 Probe = Callable[[], str | None]
 """The problem, or None. It answers at once: it runs in the thread of the server."""
@@ -40,15 +42,17 @@ def json_page(read: Callable[[], Any]) -> Page:
 
 
 class HttpServer:
-    """Serves `pages` and `probes` by path until stopped. `port` is the real one where 0 was requested.
+    """Serves `pages` and `probes` by path until stopped. `host` and `port` are the real ones, as where 0 was requested.
 
     One thread serves all connections, so that clients in any number delay kubelet's calls by that one thread only.
     """
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Page], probes: Mapping[str, Probe]) -> None:
         self._pages, self._probes = pages, probes
-        self._listener = _listen(address)
-        self.port: int = self._listener.getsockname()[1]
+        self._listener = listen(address, BACKLOG)
+        self.host: str
+        self.port: int
+        self.host, self.port = self._listener.getsockname()[:2]
         self._pool = ThreadPoolExecutor(PAGE_THREADS, thread_name_prefix="http-page")
         self._waiting: dict[socket.socket, asyncio.Task[None]] = {}
         """Connections that wait for their client, to send or to read; the longest wait first."""
@@ -105,7 +109,8 @@ class HttpServer:
                         head += more
                 answer = await self._answer(client, head)
                 async with asyncio.timeout(ANSWER_S):
-                    await self._loop.sock_sendall(client, answer)
+                    for piece in answer:
+                        await self._loop.sock_sendall(client, piece)
         except (OSError, TimeoutError) as err:
             log.debug("Lost an HTTP connection", extra={"request": _line(head), "error": str(err) or "too slow"})
         except Exception:
@@ -113,7 +118,9 @@ class HttpServer:
         finally:
             self._waiting.pop(client, None)
 
-    async def _answer(self, client: socket.socket, head: bytes) -> bytes:
+    async def _answer(self, client: socket.socket, head: bytes) -> Sequence[bytes]:
+        """The pieces of the answer, head first."""
+        body: Body
         method, _, target = _line(head).rpartition(" ")[0].partition(" ")
         path = target.partition("?")[0]
         if b"\r\n\r\n" not in head:
@@ -131,16 +138,22 @@ class HttpServer:
             known = ", ".join((*self._pages, *self._probes))
             code, content_type, body = _text(HTTPStatus.NOT_FOUND, f"not found; there are {known}")
         log.debug("Answered HTTP request", extra={"request": _line(head), "status": int(code)})
+        pieces = (body,) if isinstance(body, bytes) else tuple(body)
         lines = (
             f"HTTP/1.1 {code.value} {code.phrase}",
             f"Content-Type: {content_type}",
-            f"Content-Length: {len(body)}",
+            f"Content-Length: {sum(map(len, pieces))}",
             *(("Allow: GET, HEAD",) if code is HTTPStatus.METHOD_NOT_ALLOWED else ()),
             "Connection: close",
         )
-        return "".join(f"{line}\r\n" for line in (*lines, "")).encode() + (b"" if method == "HEAD" else body)
+        answer_head = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+        if method == "HEAD":
+            return (answer_head,)
+        if len(pieces) == 1:
+            return (answer_head + pieces[0],)
+        return (answer_head, *pieces)
 
-    async def _page(self, client: socket.socket, page: Page) -> tuple[HTTPStatus, str, bytes]:
+    async def _page(self, client: socket.socket, page: Page) -> tuple[HTTPStatus, str, Body]:
         if self._making >= MOST_PAGES:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} requests are being answered; try again")
         task = self._waiting.pop(client)
@@ -149,13 +162,13 @@ class HttpServer:
             return HTTPStatus.OK, *(await self._loop.run_in_executor(self._pool, page))
         except Exception:
             log.exception("HTTP page failed")
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; the agent's log says why")
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; the log says why")
         finally:
             self._making -= 1
             self._waiting[client] = task
 
 
-def _listen(address: tuple[str, int]) -> socket.socket:
+def listen(address: tuple[str, int], backlog: int) -> socket.socket:
     """A listening socket: of IPv4 and IPv6 where the address has no host. Raises OSError."""
     both = not address[0] and socket.has_dualstack_ipv6()
     listener = socket.socket(socket.AF_INET6 if both or ":" in address[0] else socket.AF_INET)
@@ -166,7 +179,7 @@ def _listen(address: tuple[str, int]) -> socket.socket:
         # A connection is accepted with its first bytes: a probe's request is read before another can replace it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen(backlog)
         listener.setblocking(False)
     except OSError:
         listener.close()

@@ -7,6 +7,7 @@ import socket
 import time
 
 from gpuagent.kube.api.access import access
+from gpuagent.pages.http_server import HttpServer, listen
 from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.connection import Connection
@@ -18,9 +19,13 @@ from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.routes import Routes
-from gpuscheduler.extender.server import listen, serve
+from gpuscheduler.extender.server import BACKLOG, CallServer
 from gpuscheduler.followers import CONFIG_MAPS, ConfigMapFollower, NodeFollower, PodFollower
 from gpuscheduler.metrics import SchedulerMetrics, Values
+from gpuscheduler.pages.heartbeat import Heartbeat
+from gpuscheduler.pages.paced_reading import PacedReading
+from gpuscheduler.pages.page_server import page_server
+from gpuscheduler.pages.usage_page import usage_page
 from gpuscheduler.scheduler_settings import SchedulerSettings
 from gpuscheduler.service import Service
 
@@ -44,20 +49,28 @@ class App:
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
-        self._listener = _listen("listen", settings.listen)
-        self._pages = _listen("http-address", settings.http_address) if settings.http_address else None
+        self._listener = _listener(settings.listen)
         mix = Mix()
         self._core = Scheduling(named(settings.policy, mix), mix, settings.scheduler_name)
         self._follows: dict[str, ListWatch] = {}
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()
-        self._metrics = SchedulerMetrics(self._values)
+        self._value_reading = PacedReading(self._values)
+        self._usage_reading = PacedReading(lambda: usage_page(self._core))
+        self._metrics = SchedulerMetrics(self._value_reading.get)
+        self._heartbeat = Heartbeat()
+        self._pages = self._page_server(settings.http_address) if settings.http_address else None
         self._stop = asyncio.Event()
 
     @property
     def address(self) -> str:
         """Where it listens for kube-scheduler's calls."""
-        return _address(self._listener)
+        return _address(*self._listener.getsockname()[:2])
+
+    @property
+    def pages(self) -> str:
+        """Where it listens for readers of pages and probes; ``off`` if nowhere."""
+        return _address(self._pages.host, self._pages.port) if self._pages else "off"
 
     def stop(self) -> None:
         """Finish the calls in progress, then end `run`."""
@@ -85,23 +98,25 @@ class App:
             self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
             work = [follow.run() for follow in self._follows.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
+            work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
             if lease:
                 work.append(lease.run())
             else:
                 self._leading.set()
+            server = CallServer(Routes(service, self._metrics), self._listener)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one) for one in work]
-                servers = [group.create_task(serve(Routes(service, self._metrics), self._listener, self._stop))]
+                serving = group.create_task(server.run(self._stop))
                 if self._pages:
-                    pages = Routes(service, self._metrics, calls=False)
-                    servers.append(group.create_task(serve(pages, self._pages, self._stop, limited=True)))
-                pages_at = _address(self._pages) if self._pages else "off"
-                log.info("Listening", extra={"address": self.address, "pages": pages_at})
+                    self._pages.start()
+                log.info("Listening", extra={"address": self.address, "pages": self.pages})
                 await self._stop.wait()
                 service.stop()
-                await asyncio.gather(*servers)
+                await serving
                 for task in tasks:
                     task.cancel()
+        if self._pages:
+            self._pages.stop()
 
     def _follow(self, resource: str, connection: Connection, path: str, follower: ObjectFollower) -> None:
         self._follows[resource] = ListWatch(connection, path, follower, lambda: self._metrics.watch_failed(resource))
@@ -131,7 +146,20 @@ class App:
         pod = self._core.pods.get(uid)
         return pod is not None and not pod.node
 
-    def _values(self) -> Values:
+    def _page_server(self, address: tuple[str, int]) -> HttpServer:
+        try:
+            return page_server(
+                address,
+                metrics=self._metrics.page,
+                usage=self._usage_reading.get,
+                alive=self._heartbeat.problem,
+                problem=self._problem,
+            )
+        except OSError as err:
+            self._listener.close()
+            raise _cannot_listen("http-address", address, err) from err
+
+    async def _values(self) -> Values:
         core = self._core
         jobs = core.jobs.states()
         bound = sum(bool(pod.node) for pod in core.pods.values())
@@ -151,13 +179,16 @@ class App:
         }
 
 
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
+def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _listen(setting: str, address: tuple[str, int]) -> socket.socket:
+def _listener(address: tuple[str, int]) -> socket.socket:
     try:
-        return listen(*address)
+        return listen(address, BACKLOG)
     except OSError as err:
-        raise ConfigError(f"cannot listen on --{setting} {address[0]}:{address[1]}: {err.strerror}") from err
+        raise _cannot_listen("listen", address, err) from err
+
+
+def _cannot_listen(setting: str, address: tuple[str, int], err: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen on --{setting} {address[0]}:{address[1]}: {err.strerror}")

@@ -16,6 +16,9 @@ from gpuagent.system.printable import printable
 from gpuscheduler.app import App
 from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 
+SWITCH_S = 0.0005
+"""How long a thread of the pages may go on computing while the scheduler's loop has work. Python's default is 5 ms."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command, and end the process once it has stopped. Returns 2 after a usage error, also in settings."""
@@ -23,6 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         settings = TABLE.load(vars(options), os.environ)
         write_out = log.setup(settings.log_format, settings.log_level)
+        sys.setswitchinterval(SWITCH_S)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings))
     except (ConfigError, ApiConfigError) as err:

@@ -48,7 +48,7 @@ class SchedulerSettings:
     listen: tuple[str, int] = setting(
         ("127.0.0.1", 9446),
         listen,
-        "address of kube-scheduler's calls, and of all pages; any program that reaches it can reserve GPUs",
+        "address of kube-scheduler's calls; any program that reaches it can bind pods and reserve GPUs",
         metavar="HOST:PORT",
     )
     http_address: tuple[str, int] | None = setting(

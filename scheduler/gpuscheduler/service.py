@@ -6,7 +6,7 @@ All of it runs on one event loop, so that the core takes one event or call at a 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from gpuagent.kube.api.api_errors import KubeError
@@ -17,7 +17,6 @@ from gpuscheduler.core.pod_facts import PodFacts, pod_facts
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
 from gpuscheduler.extender.protocol import BindCall, FilterCall, PreemptCall
 from gpuscheduler.extender.routes import Left
-from gpuscheduler.usage_page import usage_page
 
 log = logging.getLogger(__name__)
 
@@ -132,10 +131,6 @@ class Service:
         victims = self.core.preempt(pod_facts(call.pod), call.proposed, time.monotonic())
         self._settle()
         return victims
-
-    def usage(self) -> Iterator[bytes]:
-        """The page, see `usage_page`."""
-        return usage_page(self.core)
 
     async def tick(self) -> None:
         """Have the core do what is due until canceled."""

@@ -1,4 +1,4 @@
-"""The HTTP side: kube-scheduler's calls as its extender protocol has them, pages for people, and the server.
+"""The port of kube-scheduler's calls, as its extender protocol has them.
 
-Only this package imports uvicorn. It translates and answers; the calls themselves are served by an `Extender`.
+It bounds, translates and answers; the calls themselves are served by an `Extender`.
 """

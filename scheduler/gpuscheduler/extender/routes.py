@@ -1,18 +1,17 @@
-"""The HTTP paths: kube-scheduler's calls, probes and pages. A plain ASGI application.
+"""The HTTP paths of kube-scheduler's calls.
 
 A valid call gets status 200; if it fails, `Error` has the reason in a sentence, which kube-scheduler logs. Other
-requests get 400. Paths may begin with the prefix of Aliyun's
-extender, so that this scheduler can take its place.
+requests get 400. Paths may begin with the prefix of Aliyun's extender, so that this scheduler can take its place.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Protocol
 
-from gpuagent.pages.http_server import Page
 from gpuscheduler.core.calls import FilterAnswer
+from gpuscheduler.extender.call_head import HeadError
 from gpuscheduler.extender.protocol import (
     BindCall,
     FilterCall,
@@ -25,22 +24,18 @@ from gpuscheduler.extender.protocol import (
     preempt_call,
     preempt_result,
 )
-from gpuscheduler.extender.web_pages import cluster_pages
-from gpuscheduler.metrics import CONTENT_TYPE, SchedulerMetrics
+from gpuscheduler.metrics import SchedulerMetrics
 
 log = logging.getLogger(__name__)
 
 PREFIX = "/gpushare-scheduler"
 """Of the paths of Aliyun's extender."""
-MOST_BODY = 64 * 1024 * 1024
-"""Bytes of a call. 5,000 whole nodes are about 15 MB."""
+MOST_BODY, MOST_BIND_BODY = 32 * 1024 * 1024, 16 * 1024
+"""Bytes of a call: 5,000 whole nodes are about 15 MB. A bind call has four names."""
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Left = Callable[[], Awaitable[None]]
-Answer = tuple[int, str, bytes | Iterator[bytes]]
-"""Status, content type, and the body; a large one in pieces that are made as they are sent."""
+Answer = tuple[HTTPStatus, str, bytes]
+"""Status, content type and body."""
 JSON = "application/json"
 
 
@@ -59,85 +54,52 @@ class Extender(Protocol):
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Node name to UIDs of the pods to evict there."""
 
-    def problem(self) -> str:
-        """Why calls cannot be answered now; empty if they can."""
-
-    def usage(self) -> Iterator[bytes]:
-        """The page of what is in use and reserved and which pods wait: JSON in small pieces, as it may be large."""
-
 
 class Routes:
-    """The ASGI application.
+    """Reads and answers the calls.
 
     Args:
-        service: answers the calls.
+        service: serves them.
         metrics: counts them.
-        calls: whether to answer kube-scheduler's calls, or pages alone.
     """
 
-    def __init__(self, service: Extender, metrics: SchedulerMetrics, *, calls: bool = True) -> None:
+    def __init__(self, service: Extender, metrics: SchedulerMetrics) -> None:
         self._service, self._metrics = service, metrics
-        self._pages: dict[str, Callable[[], Answer]] = {
-            "/healthz": lambda: _text(200, "ok"),
-            "/readyz": self._readiness,
-            "/metrics": lambda: (200, CONTENT_TYPE, metrics.page()),
-            "/usage": lambda: (200, JSON, service.usage()),
-            **{path: _file(page) for path, page in cluster_pages().items()},
+        self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {
+            "/filter": self._filter,
+            "/bind": self._bind,
+            "/preempt": self._preempt,
         }
-        self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {}
-        if calls:
-            self._calls = {"/filter": self._filter, "/bind": self._bind, "/preempt": self._preempt}
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        method, path = scope["method"], scope["path"].removeprefix(PREFIX)
-        if path in self._calls:
-            answer = await self._called(method, path, receive)
-        elif path not in self._pages:
-            answer = _text(404, f"there are {', '.join((*self._calls, *self._pages))}")
-        elif method not in {"GET", "HEAD"}:
-            answer = _text(405, "the pages are for GET")
-        else:
-            answer = self._pages[path]()
-        if answer is None:
-            return
-        status, content_type, body = answer
-        headers = [(b"content-type", content_type.encode())]
-        if isinstance(body, bytes):
-            headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        if method != "HEAD" and not isinstance(body, bytes):
-            for piece in body:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # calls come between the pieces
-        await send({"type": "http.response.body", "body": body if isinstance(body, bytes) else b""})
-
-    async def _called(self, method: str, path: str, receive: Receive) -> Answer | None:
+    def check(self, method: str, path: str, body_bytes: int) -> None:
+        """Refuse, by its head, a request that is no call or is too large. Raises HeadError."""
+        path = path.removeprefix(PREFIX)
+        if path not in self._calls:
+            calls = ", ".join(self._calls)
+            raise HeadError(HTTPStatus.NOT_FOUND, f"there are {calls}; the pages are on the port of --http-address")
         if method != "POST":
-            return _text(405, "kube-scheduler calls with POST")
-        try:
-            body = await _body(receive)
-        except OverflowError:
-            return _text(413, f"the call has more than {MOST_BODY} bytes")
-        if body is None:
-            return None
+            raise HeadError(HTTPStatus.METHOD_NOT_ALLOWED, "kube-scheduler calls with POST")
+        most = MOST_BIND_BODY if path == "/bind" else MOST_BODY
+        if body_bytes > most:
+            why = f"the call has {body_bytes} bytes, more than {most}"
+            raise HeadError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
-        async def left() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        began, result = time.perf_counter(), "failed"
+    async def answer(self, path: str, body: bytes, left: Left) -> Answer:
+        """Serve a call that `check` has let pass."""
+        path = path.removeprefix(PREFIX)
+        began = time.perf_counter()
+        result = "failed"
         try:
             result, answer = await self._calls[path](body, left)
         except ProtocolError as err:
             result = "malformed"
-            return _text(400, str(err))
+            return text_answer(HTTPStatus.BAD_REQUEST, str(err))
         except Exception:  # the caller gets a sentence, the log the trace
             log.exception("Call failed", extra={"path": path})
-            return 200, JSON, error_result("the scheduler's extender failed; its log says why")
+            answer = error_result("the scheduler's extender failed; its log says why")
         finally:
             self._metrics.answered(path[1:], result, time.perf_counter() - began)
-        return 200, JSON, answer
+        return HTTPStatus.OK, JSON, answer
 
     async def _filter(self, body: bytes, _: Left) -> tuple[str, bytes]:
         call = filter_call(body)
@@ -153,13 +115,10 @@ class Routes:
         victims = self._service.preempt(call)
         return "victims" if victims else "none", preempt_result(victims, call.violations)
 
-    def _readiness(self) -> Answer:
-        problem = self._service.problem()
-        return _text(503, problem) if problem else _text(200, "ok")
 
-
-def _file(page: Page) -> Callable[[], Answer]:
-    return lambda: (200, *page())
+def text_answer(status: HTTPStatus, text: str) -> Answer:
+    """A sentence for people."""
+    return status, "text/plain; charset=utf-8", text.encode() + b"\n"
 
 
 def _word(answer: FilterAnswer) -> str:
@@ -168,22 +127,3 @@ def _word(answer: FilterAnswer) -> str:
     if answer.nodes:
         return "placed"
     return answer.cause or ("full" if answer.failed else "impossible")
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """The body; None if the caller has gone. Raises OverflowError."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MOST_BODY:
-            raise OverflowError
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _text(status: int, text: str) -> Answer:
-    return status, "text/plain; charset=utf-8", text.encode() + b"\n"

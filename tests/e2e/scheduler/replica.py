@@ -58,6 +58,7 @@ class Replica:
         name: the host name of both.
         extender: the process under test.
         scheduler: kube-scheduler, which calls it.
+        pages_port: of the extender's pages and probes.
         link: between the extender and the API server.
     """
 
@@ -74,11 +75,13 @@ class Replica:
         self._directory.mkdir(exist_ok=True)
         self.link = BreakableConnection(control_plane.address)
         self.port = free_port()
+        self.pages_port = free_port()
         address = f"127.0.0.1:{self.port}"
         kubeconfig = self._through_link(control_plane.kubeconfig(pki.GPU_SCHEDULER))
         extender = (
             *(sys.executable, "-m", "gpuscheduler", "run", "--kubeconfig", str(kubeconfig)),
-            *("--listen", address, "--http-address", "off", "--lease", f"kube-system/{LEASE}"),
+            *("--listen", address, "--http-address", f"127.0.0.1:{self.pages_port}"),
+            *("--lease", f"kube-system/{LEASE}"),
         )
         # A host name of its own, as a pod has, by which the lease names its holder.
         host = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
@@ -115,7 +118,7 @@ class Replica:
 
     def wait_for_extender(self) -> None:
         """Wait until it answers calls."""
-        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)))
+        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.pages_port, timeout=2)))
 
     def revive(self) -> None:
         """Start what does not run, as kubelet does. kube-scheduler ends by itself when it loses the lease."""

@@ -24,7 +24,7 @@ def test_it_shows_what_is_held_and_which_pods_wait_and_why(
 ) -> None:
     make_allocations(share_node(f"node-{n}", gpus=2) for n in range(12))
     replica = make_replica("a")
-    with opened(f"http://127.0.0.1:{replica.port}/", size) as page:
+    with opened(f"http://127.0.0.1:{replica.pages_port}/", size) as page:
         expect(page.locator("#nodes article")).to_have_count(12)
         assert page.locator("#nodes h2").all_inner_texts() == [f"node-{n}" for n in range(12)]
         control_plane.add_pods([pod("holds", {GPU_MEM: 60}), pod("waits", {GPU_MEM: 100})])

@@ -77,8 +77,8 @@ class RunningScheduler:
     def __init__(self, cluster, **settings):
         self.cluster = cluster
         self.loop = asyncio.new_event_loop()
-        alone = {"listen": ("127.0.0.1", 0), "http_address": None, "lease": ""}
-        self.app = App(SchedulerSettings(**(alone | settings)))
+        alone = {"listen": ("127.0.0.1", 0), "http_address": ("127.0.0.1", 0), "lease": ""}
+        self.app = self.loop.run_until_complete(app(SchedulerSettings(**(alone | settings))))
         self.pool = ThreadPoolExecutor(16)
         self.thread = threading.Thread(target=self.run, name="scheduler")
         self.thread.start()
@@ -97,16 +97,13 @@ class RunningScheduler:
         self.pool.shutdown()
 
     def get(self, path):
-        return self.request("GET", path)
+        return request(self.app.pages, "GET", path)
 
-    def request(self, method, path, body=None):
-        with closing(http.client.HTTPConnection(self.app.address, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
+    def post(self, path, body):
+        return request(self.app.address, "POST", path, body)
 
     def call(self, path, body):
-        status, body = self.request("POST", path, json.dumps(body))
+        status, body = self.post(path, json.dumps(body))
         assert status == 200, body
         return json.loads(body)
 
@@ -136,6 +133,18 @@ class RunningScheduler:
         """Value of the metric whose name and labels are `line`; 0 before its first count."""
         lines = self.get("/metrics")[1].splitlines()
         return next((float(one.rpartition(" ")[2]) for one in lines if one.startswith(f"{line} ")), 0.0)
+
+
+async def app(settings):
+    """It is created on its loop."""
+    return App(settings)
+
+
+def request(address, method, path, body=None):
+    with closing(http.client.HTTPConnection(address, timeout=PATIENCE_S)) as connection:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 def until(condition):

@@ -174,7 +174,7 @@ def test_a_node_that_refused_a_pod_is_avoided_by_pods_of_its_owner(cluster, sche
 @pytest.mark.parametrize("body", ["", "{", "[]", '{"Pod": 1}', '{"NodeNames": ["n1"]}', "\x00"])
 def test_what_is_no_call_is_refused_and_disturbs_nothing(cluster, scheduler, body):
     for path in ("/filter", "/bind", "/preempt"):
-        assert scheduler.request("POST", path, body)[0] == 400
+        assert scheduler.post(path, body)[0] == 400
     assert scheduler.place(cluster.pod()) == "n1"
 
 

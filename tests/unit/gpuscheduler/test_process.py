@@ -12,14 +12,14 @@ import pytest
 
 from gpuscheduler.cli import run
 from standin.waiting import PATIENCE_S
-from tests.unit.gpuscheduler.running_scheduler import until
+from tests.unit.gpuscheduler.running_scheduler import request, until
 
 
 @contextmanager
 def process(cluster, *flags):
     kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "kubeconfig")
     command = [sys.executable, "-m", "gpuscheduler", "run", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0"]
-    command += ["--http-address", "off", "--lease", "off", "--log-format", "json", *flags]
+    command += ["--http-address", "127.0.0.1:0", "--lease", "off", "--log-format", "json", *flags]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as running:
         yield running
@@ -43,36 +43,48 @@ def test_sigterm_answers_the_calls_in_progress(cluster):
     pods = cluster.job("j", 2, gpus=2)
     with process(cluster) as running:
         lines = events(running)
-        address = next(one for one in lines if one["event"] == "Listening")["address"]
+        listening = next(one for one in lines if one["event"] == "Listening")
+        address, pages = listening["address"], listening["pages"]
         assert next(one for one in lines if one["event"] == "Ready")["pods"] == 2
         with closing(call(address, "/filter", {"Pod": pods[0], "NodeNames": ["n1"]})) as connection:
             assert json.loads(connection.getresponse().read())["NodeNames"] == ["n1"]
         meta = pods[0]["metadata"]
         body = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1"}
         with closing(call(address, "/bind", body)) as waiting:
-            until(lambda: b'"reserved":["default/j-0"]' in page(address, "/usage"))
+            until(lambda: b'"reserved":["default/j-0"]' in page(pages, "/usage"))
             running.send_signal(signal.SIGTERM)
             assert json.loads(waiting.getresponse().read())["Error"] == "the scheduler's extender stops"
         assert running.wait() == 0
 
 
-def test_pages_have_an_address_of_their_own_without_calls(cluster):
+def test_pages_and_calls_have_an_address_each(cluster):
     cluster.share_node("n1")
-    with process(cluster, "--http-address", "127.0.0.1:0") as running:
+    with process(cluster) as running:
         lines = events(running)
         listening = next(one for one in lines if one["event"] == "Listening")
         next(one for one in lines if one["event"] == "Ready")
-        for path in ("/healthz", "/readyz", "/metrics", "/usage"):
-            assert page(listening["pages"], path) == page(listening["address"], path) or path == "/metrics"
-        for name, status in (("pages", 404), ("address", 400)):
-            with closing(call(listening[name], "/filter", {})) as connection:
-                assert connection.getresponse().status == status
+        for path in ("/", "/healthz", "/readyz", "/metrics", "/usage"):
+            assert status(listening["pages"], "GET", path) == 200
+            assert status(listening["address"], "GET", path) == 404
+        assert status(listening["pages"], "POST", "/filter") == 405
+        assert status(listening["address"], "POST", "/filter") == 400
+
+
+def test_without_pages_calls_are_answered(cluster):
+    with process(cluster, "--http-address", "off") as running:
+        listening = next(one for one in events(running) if one["event"] == "Listening")
+        assert listening["pages"] == "off"
+        assert status(listening["address"], "POST", "/filter") == 400
 
 
 def call(address, path, body):
     connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
     connection.request("POST", path, json.dumps(body))
     return connection
+
+
+def status(address, method, path):
+    return request(address, method, path, "{}" if method == "POST" else None)[0]
 
 
 def page(address, path):

@@ -71,6 +71,7 @@ def server(gate: GatedPage, wrong: dict[str, str | None]) -> Iterator[HttpServer
     pages = {
         "/page": json_page(lambda: {"a": 1}),
         "/huge": lambda: ("text/plain", b"x" * HUGE),
+        "/pieces": lambda: ("text/plain", (b"a" * HUGE, b"", b"b")),
         "/late": gate.page,
         "/fails": failing,
     }
@@ -130,12 +131,21 @@ def test_pages_and_probes(server: HttpServer, wrong: dict[str, str | None]) -> N
     assert ask(server, "/readyz")[:2] == (503, b"no driver\n")
     wrong["/readyz"] = None
     assert ask(server, "/readyz")[:2] == (200, b"ok\n")
-    assert ask(server, "/")[:2] == (404, b"not found; there are /page, /huge, /late, /fails, /healthz, /readyz\n")
+    assert ask(server, "/")[:2] == (
+        404,
+        b"not found; there are /page, /huge, /pieces, /late, /fails, /healthz, /readyz\n",
+    )
 
 
 def test_a_head_request_has_the_length_and_no_body(server: HttpServer) -> None:
     status, body, headers = ask(server, "/page", "HEAD")
     assert (status, body, headers["Content-Length"]) == (200, b"", "13")
+
+
+def test_a_page_in_pieces_is_one_body(server: HttpServer) -> None:
+    status, body, headers = ask(server, "/pieces")
+    assert (status, body, headers["Content-Length"]) == (200, b"a" * HUGE + b"b", str(HUGE + 1))
+    assert ask(server, "/pieces", "HEAD")[1] == b""
 
 
 def test_a_page_that_fails_is_an_error_and_the_next_one_is_answered(

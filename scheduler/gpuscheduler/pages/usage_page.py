@@ -1,5 +1,6 @@
 """The page /usage: what is free on each GPU, which pods use it or have it reserved, and which pods wait and why."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,9 +9,27 @@ from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.scheduling import Scheduling
 
+PIECE_BYTES = 64 * 1024
 
-def usage_page(core: Scheduling) -> Iterator[bytes]:
-    """JSON in pieces, as the page may be large. Between two of them the core may change."""
+
+async def usage_page(core: Scheduling) -> tuple[bytes, ...]:
+    """JSON in pieces that connections share, as the page may be large.
+
+    Calls come in between, node by node. So the page shows each node as it is at a moment, not all of them at one.
+    """
+    pieces: list[bytes] = []
+    piece = bytearray()
+    for part in usage_parts(core):
+        piece += part
+        if len(piece) >= PIECE_BYTES:
+            pieces.append(bytes(piece))
+            piece.clear()
+        await asyncio.sleep(0)
+    return (*pieces, bytes(piece))
+
+
+def usage_parts(core: Scheduling) -> Iterator[bytes]:
+    """The page node by node. Between two of them the core may change."""
     yield b'{"nodes":['
     separator = b""
     for name in sorted(core.usage.nodes):

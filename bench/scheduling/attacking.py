@@ -1,0 +1,143 @@
+"""A filter call while strangers attack a port of gpuscheduler, and the memory that they cost."""
+
+import http.client
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from bench.agent.resting import fields
+from bench.node import BenchError
+from bench.result import ROOT, Results, Say
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
+from gpuagent.domain.sharing.mode import GPU_MEM
+from standin.api.server import ApiServer, node_body
+
+NODES, GPUS, MEMORY = 500, 8, 80
+CLIENTS, SPARE_FILES = 2000, 100
+TIMES, MIB = 2.0, 10.0
+"""A filter call may take at most this many times its usual time, and memory may grow by less than this."""
+ATTACKS = {
+    "150 MiB of headers": ("bench.agent.endless_headers", "150", "many"),
+    "a header of 60 MiB": ("bench.agent.endless_headers", "60", "one"),
+    "2,000 slow clients": ("bench.agent.slow_clients", str(CLIENTS)),
+}
+PORTS = {"pages": "port of pages", "address": "port of calls"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """The process, and how to call it.
+
+    Attributes:
+        proc: its folder in /proc.
+        ports: by name in its log.
+        call: a filter call; its milliseconds.
+    """
+
+    proc: Path
+    ports: dict[str, str]
+    call: Callable[[], float]
+
+    def rss_mib(self) -> float:
+        """Resident memory."""
+        return fields(self.proc / "status")["VmRSS"] / 1024
+
+
+def measure(results: Results, calls: int, say: Say) -> None:
+    """Medians of this many filter calls: before each attack, beside it, and after it."""
+    with tempfile.TemporaryDirectory(prefix="gb-") as folder, _scheduler(Path(folder)) as scheduler:
+        for _ in range(calls):
+            scheduler.call()
+        for port, where in PORTS.items():
+            for what, attack in ATTACKS.items():
+                say(f"gpuscheduler under attack: {what} on the {where}")
+                _attack(
+                    results, scheduler, calls, f"{what} on the {where}", (attack[0], scheduler.ports[port], *attack[1:])
+                )
+
+
+def _attack(results: Results, scheduler: Scheduler, calls: int, what: str, command: tuple[str, ...]) -> None:
+    usual = [scheduler.call() for _ in range(calls)]
+    before = scheduler.rss_mib()
+    beside: list[float] = []
+    with _attackers(command) as attackers:
+        while len(beside) < calls or (command[0].endswith("headers") and attackers.poll() is None):
+            beside.append(scheduler.call())
+    usual += [scheduler.call() for _ in range(calls)]
+    grown = scheduler.rss_mib() - before
+    ratio = median(beside) / median(usual)
+    for name, values in (("usual", usual), ("beside", beside)):
+        results.keep(f"gpuscheduler attack, {what}: {name} ms", values)
+    text = f"{median(beside):.2f} ms, usually {median(usual):.2f} ms; memory +{max(grown, 0):.1f} MiB"
+    holds = ratio < TIMES and grown < MIB
+    results.row(f"filter call beside {what}", text, f"< {TIMES:g} x usual, < {MIB:g} MiB", holds)
+
+
+@contextmanager
+def _attackers(command: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = CLIENTS + SPARE_FILES
+    files = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    with subprocess.Popen(  # noqa: S603 (ourselves)
+        (sys.executable, "-m", *command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard)),  # noqa: PLW1509
+    ) as attackers:
+        if not (attackers.stdout and attackers.stdout.readline()):
+            raise BenchError("the attackers ended by themselves")
+        yield attackers
+        attackers.communicate("end\n")
+
+
+@contextmanager
+def _scheduler(folder: Path) -> Iterator[Scheduler]:
+    api = ApiServer("control-plane")
+    try:
+        names = [f"node-{n:04}" for n in range(NODES)]
+        gpus = node_gpus_text(NodeGpus(tuple(NodeGpu(n, memory=MEMORY) for n in range(GPUS))))
+        for name in names:
+            node = node_body(name, {}, "")
+            node["metadata"]["annotations"] = {NODE_GPUS_ANNOTATION: gpus}
+            api.objects.create("nodes", "", node)
+        body = json.dumps({"Pod": api.create_pod("p", {GPU_MEM: "4"}, node=""), "NodeNames": names})
+        kubeconfig = api.write_kubeconfig(folder / "kubeconfig")
+        flags = ("--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
+        command = (sys.executable, "-m", "gpuscheduler", "run", *flags, "--lease", "off", "--log-format", "json")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as running:  # noqa: S603
+            yield _following(running, body)
+            running.kill()
+    finally:
+        api.stop()
+
+
+def _following(running: subprocess.Popen[str], body: str) -> Scheduler:
+    """The process, once it is ready."""
+    lines = [json.loads(line) for line in islice(running.stderr or (), 2)]
+    events = {line["event"]: line for line in lines}
+    if events.keys() != {"Listening", "Ready"}:
+        raise BenchError(f"gpuscheduler did not become ready: {lines}")
+    connection = http.client.HTTPConnection(events["Listening"]["address"], timeout=60)
+
+    def call() -> float:
+        began = time.perf_counter()
+        connection.request("POST", "/filter", body)
+        with closing(connection.getresponse()) as answer:
+            answer.read()
+        return (time.perf_counter() - began) * 1000
+
+    ports = {name: events["Listening"][name].rpartition(":")[2] for name in PORTS}
+    return Scheduler(Path(f"/proc/{running.pid}"), ports, call)

@@ -1,0 +1,5 @@
+"""Pages and probes, on a port and in threads of their own: whoever reads them delays no call of kube-scheduler.
+
+The server is the agent's. The threads read values that the scheduler's loop has made for them, a few times a second at
+most, and never the scheduler's state.
+"""

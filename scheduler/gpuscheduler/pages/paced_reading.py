@@ -1,0 +1,65 @@
+"""Values of the scheduler's loop for threads: made now and then however many ask, and never changed after."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+GAP_S, PART = 0.1, 9.0
+"""Least pause after a reading, and as a multiple of what it took: readers get a tenth of the loop at most."""
+WAIT_S = 5.0
+"""How long a thread waits for a reading."""
+
+
+class PacedReading(Generic[T]):
+    """One value, read on the loop when threads ask for it. Create it on the running event loop.
+
+    One reading serves all threads that asked before it began, so each gets a value from after its question.
+
+    Args:
+        read: makes the value, which nobody changes after. If it takes long, it lets other tasks run in between.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._loop = asyncio.get_running_loop()
+        self._asking: list[Future[T]] = []
+        self._asked = asyncio.Event()
+
+    def get(self) -> T:
+        """The value, in any thread but the loop's. Raises TimeoutError, and what the reading raised."""
+        future: Future[T] = Future()
+        self._loop.call_soon_threadsafe(self._ask, future)
+        return future.result(WAIT_S)
+
+    async def run(self) -> None:
+        """Serve threads until it is canceled."""
+        asking: list[Future[T]] = []
+        try:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                asking, self._asking = self._asking, []
+                began = time.monotonic()
+                await self._serve(asking)
+                await asyncio.sleep(max(GAP_S, PART * (time.monotonic() - began)))
+        finally:
+            for future in (*asking, *self._asking):
+                future.cancel()
+
+    async def _serve(self, asking: list[Future[T]]) -> None:
+        try:
+            value = await self._read()
+        except Exception as err:  # noqa: BLE001 (the thread logs it as the failure of its page)
+            for future in asking:
+                future.set_exception(err)
+            return
+        for future in asking:
+            future.set_result(value)
+
+    def _ask(self, future: Future[T]) -> None:
+        self._asking.append(future)
+        self._asked.set()

@@ -1,0 +1,40 @@
+"""Which page is at which path."""
+
+from collections.abc import Callable
+
+from gpuagent.pages.http_server import HttpServer, Page, Probe
+from gpuagent.pages.web_pages import SHARED, web_page
+from gpuscheduler.metrics import CONTENT_TYPE
+
+JSON = "application/json"
+
+
+def page_server(
+    address: tuple[str, int],
+    *,
+    metrics: Callable[[], bytes],
+    usage: Callable[[], tuple[bytes, ...]],
+    alive: Probe,
+    problem: Callable[[], str],
+) -> HttpServer:
+    """The server of pages and probes, not started. Raises OSError.
+
+    Args:
+        address: where it listens.
+        metrics: makes the page /metrics, in a thread of the server.
+        usage: makes the page /usage in the same way.
+        alive: what is wrong with the process.
+        problem: why calls cannot be answered now; empty if they can.
+    """
+    pages: dict[str, Page] = {
+        "/metrics": lambda: (CONTENT_TYPE, metrics()),
+        "/usage": lambda: (JSON, usage()),
+        **_cluster_pages(),
+    }
+    return HttpServer(address, pages, {"/healthz": alive, "/readyz": lambda: problem() or None})
+
+
+def _cluster_pages() -> dict[str, Page]:
+    """The page of the cluster at ``/``, and the files that it loads, by path."""
+    own = {"/": web_page("cluster.html", "gpuscheduler"), "/cluster.js": web_page("cluster.js", "gpuscheduler")}
+    return own | {f"/{name}": web_page(name) for name in SHARED}
