@@ -22,7 +22,7 @@ from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import ClusterFacts, ClusterReport, build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
-from inspectcgpu.show.health import health, problems
+from inspectcgpu.show.health import has_problem, health
 from inspectcgpu.show.narrow import fits, narrow
 from inspectcgpu.show.screen import Screen
 from inspectcgpu.show.summary import summary
@@ -84,7 +84,7 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
         _complain(f"node {name} has no GPUs to share or to place")
     for name in nodes.missing:
         _complain(f"there is no node {name}")
-    return 1 if nodes.missing or (options.health and any(map(problems, report.nodes))) else 0
+    return 1 if nodes.missing or (options.health and any(map(has_problem, report.nodes))) else 0
 
 
 def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -164,7 +164,7 @@ def _parser() -> CommandLine:
         prog="kubectl inspect cgpu",
         description="Show which GPU of the cluster has what on it: memory, compute, whole GPUs, and the pods.",
         epilog="Exit codes: 0 success, 1 the cluster cannot be read, or there is no such node, 2 usage error, also in "
-        "the kubeconfig. With --health, 1 also if a node has a problem.",
+        "the kubeconfig. With --health, 1 also if a node has a problem that is not for information only.",
         examples=EXAMPLES,
     )
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="nodes to show (default: every node with GPUs)")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
-from inspectcgpu.read.agent_page import AgentView
+from inspectcgpu.read.agent_page import AgentView, SeenProblem
 from inspectcgpu.read.configmaps import HEALTHY, GpuConfigMap
 from inspectcgpu.read.gpu_node import RESOURCES, GpuNode
 from inspectcgpu.read.gpu_pod import GpuPod, Places
@@ -83,7 +83,10 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `amounts` has resource to units allocated, those without a GPU included, out of the allocatable."""
+    """One node. `amounts` has resource to units allocated, those without a GPU included, out of the allocatable.
+
+    `problems` are those that its agent reports; None if it did not answer.
+    """
 
     node: GpuNode
     measure: Measure
@@ -94,6 +97,7 @@ class NodeReport:
     links: tuple[tuple[str, ...], ...] = ()
     seen: bool = False
     unseen: str = ""
+    problems: tuple[SeenProblem, ...] | None = None
 
     @property
     def unit(self) -> str:
@@ -177,10 +181,20 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: ClusterFacts) -> NodeRep
         name: Amount(sum(gpu.amounts[name].allocated for gpu in gpus) + pending[name], node.allocatable.get(name, 0))
         for name in shown
     }
-    links = configmap.links if configmap else ()
     if page and not view:
         unseen = NO_GPUS_SEEN
-    return NodeReport(node, measured, gpus, amounts, dict(pending), reports, links, view is not None, unseen)
+    return NodeReport(
+        node=node,
+        measure=measured,
+        gpus=gpus,
+        amounts=amounts,
+        pending=dict(pending),
+        pods=reports,
+        links=configmap.links if configmap else (),
+        seen=view is not None,
+        unseen=unseen,
+        problems=page.problems if page else None,
+    )
 
 
 def _numbers(node: GpuNode, view: AgentView | None, configmap: GpuConfigMap | None) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from gpuagent.domain.deviceplugin.advertise import unkept_promise
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
@@ -31,6 +32,9 @@ MANY_ENTRIES = 8
 """Maximum number of fence file entries that one message names."""
 
 
+Severity = Literal["blocking", "warning", "info"]
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One problem that limits the resources of the node. `reason` is CamelCase, as in conditions."""
@@ -42,6 +46,13 @@ class Problem:
     """Whether it breaks the mode's promise, so that the node condition is False."""
     passing: bool = False
     """Whether it usually ends by itself within seconds: it is shown, and no Event is sent about it."""
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is: ``blocking``, ``warning``, or ``info`` for what is as it should be."""
+        if self.blocking:
+            return "blocking"
+        return "warning" if self.warning and not self.passing else "info"
 
 
 @dataclass(frozen=True, slots=True)

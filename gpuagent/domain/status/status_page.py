@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuagent.domain.dra.isolation import serving_layer
@@ -20,6 +20,8 @@ from gpuagent.system.printable import printable
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
 
 CONDITION_TYPE = "GPUAgentReady"
+INFO_MARK = "for information: "
+"""Before each message of the condition about something that is as it should be."""
 
 
 def node_labels(state: State) -> dict[str, str | None]:
@@ -55,8 +57,14 @@ def node_condition(state: State) -> dict[str, str]:
         "type": CONDITION_TYPE,
         "status": "False" if blocking else "True",
         "reason": (*blocking, *ready)[0].reason,
-        "message": printable("; ".join(problem.message for problem in (*ready, *lasting))),
+        "message": printable("; ".join((*(problem.message for problem in ready), *_in_words(lasting)))),
     }
+
+
+def _in_words(found: Iterable[Problem]) -> list[str]:
+    """The messages, the worst first. Those that are for information are marked, for `kubectl inspect cgpu --health`."""
+    ordered = sorted(found, key=lambda problem: problem.severity == "info")
+    return [INFO_MARK + problem.message if problem.severity == "info" else problem.message for problem in ordered]
 
 
 def _gpus_words(state: State) -> str:
@@ -89,7 +97,16 @@ def status(state: State) -> dict[str, Any]:
             for resource, blocks in state.advertised.lists.items()
         }
         | _devices(state),
-        "problems": [{"reason": p.reason, "message": p.message, "warning": p.warning} for p in problems(state)],
+        "problems": [_problem(problem) for problem in problems(state)],
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "reason": problem.reason,
+        "severity": problem.severity,
+        "message": problem.message,
+        "warning": problem.warning,
     }
 
 

@@ -4,14 +4,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping, mappings, number, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.domain.status.problems import Severity
 from inspectcgpu.read.gpu_node import MOST_GPUS, RESOURCES
 from inspectcgpu.read.gpu_pod import Places
+
+SEVERITIES = get_args(Severity)
+"""The worst first."""
 
 _CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
 
@@ -29,12 +33,22 @@ class SeenGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenProblem:
+    """One problem as the agent reports it; `severity` is ``blocking``, ``warning`` or ``info``."""
+
+    severity: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentView:
     """One node's page. `places` has every pod to which kubelet has allocated GPUs of these resources."""
 
     unit: MemoryUnit | None
     gpus: Mapping[int, SeenGpu]
     places: Mapping[PodName, Places] = field(default_factory=dict)
+    problems: tuple[SeenProblem, ...] = ()
 
 
 def read_page(page: str) -> AgentView | None:
@@ -58,7 +72,15 @@ def read_page(page: str) -> AgentView | None:
             if match and units and resource in RESOURCES:
                 mine = places.setdefault(PodName(match[1], match[2]), {}).setdefault(resource, {})
                 mine[minor] = mine.get(minor, 0) + units
-    return AgentView(_unit(found["memory_unit"]), gpus, places)
+    found_problems = tuple(map(_problem, mappings(found.get("problems"))))
+    return AgentView(_unit(found["memory_unit"]), gpus, places, found_problems)
+
+
+def _problem(problem: Mapping[str, Any]) -> SeenProblem:
+    severity = text(problem.get("severity"))
+    if severity not in SEVERITIES:  # an agent before 0.1.0 reports only whether it is a warning
+        severity = "info" if problem.get("warning") is False else "warning"
+    return SeenProblem(severity, text(problem.get("reason")), text(problem.get("message")))
 
 
 def _gpu(gpu: Mapping[str, Any], minor: int) -> SeenGpu:

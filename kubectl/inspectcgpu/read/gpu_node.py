@@ -41,6 +41,7 @@ class GpuNode:
         allocatable: resource to units, unhealthy GPUs left out; only those that are not 0.
         agent: it has the condition that this project's agent writes.
         problem: message of that condition where it is not True; "" where it is.
+        remarks: problems in the message of that condition where it is True; "" without any.
     """
 
     name: str
@@ -54,6 +55,7 @@ class GpuNode:
     allocatable: Mapping[str, int] = field(default_factory=dict)
     agent: bool = False
     problem: str = ""
+    remarks: str = ""
 
     def offered(self, resource: str) -> int:
         """All units, including those of unhealthy GPUs, which are not allocatable."""
@@ -84,6 +86,7 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
         allocatable=allocatable,
         agent=condition is not None,
         problem="" if condition is None or condition.get("status") == "True" else _spoken(condition),
+        remarks="" if condition is None or condition.get("status") != "True" else _remarks(condition),
     )
 
 
@@ -114,3 +117,8 @@ def _mib(label: str) -> int | None:
 
 def _spoken(condition: Mapping[str, Any]) -> str:
     return f"{text(condition.get('reason'))}: {text(condition.get('message'))}"
+
+
+def _remarks(condition: Mapping[str, Any]) -> str:
+    """The message begins with mode and GPUs; problems follow."""
+    return text(condition.get("message")).partition("; ")[2]

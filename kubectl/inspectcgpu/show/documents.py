@@ -81,6 +81,10 @@ def _node(node: NodeReport) -> dict[str, Any]:
         "unit": None if unit is None else str(unit),
         "unitMiB": None if unit is None else unit.mib,
         "problem": spec.problem or None,
+        "problems": [
+            {"severity": problem.severity, "reason": problem.reason, "message": problem.message}
+            for problem in node.problems or ()
+        ],
         "capacity": dict(spec.capacity),
         "allocatable": dict(spec.allocatable),
         "amounts": {name: _sum(amount) for name, amount in node.amounts.items()},

@@ -1,36 +1,82 @@
 """The health of the fleet: a row for each problem of a node, the nodes with problems first."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from textwrap import wrap
 
+from gpuagent.domain.status.status_page import INFO_MARK
 from gpuagent.pages.cells import GAP, Style, align, row, width
 from gpuagent.system.printable import printable
+from inspectcgpu.read.agent_page import SEVERITIES
 from inspectcgpu.report import ClusterReport, NodeReport
-from inspectcgpu.show.notes import node_notes
+from inspectcgpu.show.notes import amount_notes, node_notes
 
-_LEAST = 24
+_LEAST = 16
 """Columns below which a problem is not wrapped."""
+_HEADS = ("NODE", "MODE", "HEALTHY GPUS", "SEVERITY", "PROBLEM")
+INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of a node; `severity` as the agents report it."""
+
+    severity: str
+    text: str
 
 
 def health(report: ClusterReport, *, colour: bool, columns: int | None = None) -> list[str]:
     """The lines, and how many nodes have a problem. Problems are wrapped to a terminal's `columns`."""
-    faulty = [node for node in report.nodes if problems(node)]
-    heads = ("NODE", "MODE", "HEALTHY GPUS", "PROBLEM")
-    before = [(node.node.name, node.node.mode or "-") for node in report.nodes]
-    taken = sum(max(map(width, column)) for column in zip(heads[:2], *before, strict=True)) + width(heads[2])
-    room = (columns or 0) - taken - 3 * len(GAP)
-    rows = [row(*heads, style=Style.HEAD)]
-    for node in sorted(report.nodes, key=lambda node: (not problems(node), node.node.name)):
+    room = _room(report, columns)
+    rows = [row(*_HEADS, style=Style.HEAD)]
+    for node in sorted(report.nodes, key=lambda node: (not has_problem(node), node.node.name)):
         well = sum(not gpu.cause for gpu in node.gpus)
         first = (node.node.name, node.node.mode or "-", f"{well}/{len(node.gpus)}")
-        for text in problems(node) or ["-"]:
-            for line in wrap(printable(text), room) if room >= _LEAST else [text]:
-                rows.append(row(*first, line, style=Style.PLAIN if text == "-" else Style.ILL))
-                first = ("", "", "")
-    whole = [*align(rows, colour=colour), "", f"{len(faulty)} of {len(report.nodes)} nodes have a problem"]
+        for finding in findings(node) or [Finding("-", "-")]:
+            severity, style = finding.severity, Style.PLAIN if finding.severity in (INFO, "-") else Style.ILL
+            for line in wrap(printable(finding.text), room) if room >= _LEAST else [finding.text]:
+                rows.append(row(*first, severity, line, style=style))
+                first, severity = ("", "", ""), ""
+    faulty = sum(map(has_problem, report.nodes))
+    whole = [*align(rows, colour=colour), "", f"{faulty} of {len(report.nodes)} nodes have a problem"]
     return [*whole, *(f"- {text}" for text in report.problems)]
 
 
-def problems(node: NodeReport) -> list[str]:
-    """What is wrong with a node, a sentence each."""
-    unseen = [f"its agent could not be asked: {node.unseen}"] if node.unseen else []
-    return [*node_notes(node), *unseen]
+def _room(report: ClusterReport, columns: int | None) -> int:
+    """Columns for the text of a problem; below 0 without a terminal."""
+    names = [_HEADS[0], *(node.node.name for node in report.nodes)]
+    modes = [_HEADS[1], *(node.node.mode or "-" for node in report.nodes)]
+    severities = [_HEADS[3], *SEVERITIES]
+    taken = sum(max(map(width, column)) for column in (names, modes, [_HEADS[2]], severities))
+    return (columns or 0) - taken - 4 * len(GAP)
+
+
+def has_problem(node: NodeReport) -> bool:
+    """Whether anything is wrong with a node that is not for information only."""
+    return any(finding.severity != INFO for finding in findings(node))
+
+
+def findings(node: NodeReport) -> list[Finding]:
+    """What is wrong with a node, the worst first: its agent's problems, else what can be seen without the agent."""
+    found = [*_of_agent(node)] if node.problems is not None else [*_without_agent(node)]
+    if node.unseen:
+        found.append(Finding("warning", f"its agent could not be asked: {node.unseen}"))
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _of_agent(node: NodeReport) -> Iterator[Finding]:
+    for problem in node.problems or ():
+        yield Finding(problem.severity, f"{problem.reason}: {problem.message}")
+    if not node.problems:
+        # The agent reports nothing, and kubelet shows less than it has.
+        yield from (Finding("warning", text) for text in amount_notes(node))
+
+
+def _without_agent(node: NodeReport) -> Iterator[Finding]:
+    """The node's condition has the problems that last, and not the severity of each."""
+    remarks = node.node.remarks
+    severity = "blocking" if node.node.problem else "warning"
+    yield from (Finding(severity, text) for text in node_notes(node))
+    if remarks:
+        severity = INFO if remarks.startswith(INFO_MARK) else "warning"
+        yield Finding(severity, remarks)

@@ -43,18 +43,25 @@ def _pods(report: ClusterReport) -> Iterator[PodReport]:
 
 def node_notes(node: NodeReport) -> Iterator[str]:
     """What the inspector sees of a node that is not as it should be."""
-    spec = node.node
-    unhealthy = [gpu for gpu in node.gpus if gpu.cause]
-    for gpu in unhealthy:
-        cause = "" if gpu.cause == "Unhealthy" else f" ({gpu.cause})"
-        yield f"GPU {gpu.number} is unhealthy{cause}"
+    for gpu in node.gpus:
+        if gpu.cause:
+            cause = "" if gpu.cause == "Unhealthy" else f" ({gpu.cause})"
+            yield f"GPU {gpu.number} is unhealthy{cause}"
     if node.measure.doubt and not node.seen:
         yield node.measure.doubt
+    spec = node.node
     if not any(spec.offered(name) for name in RESOURCES):
         yield f"mode {spec.mode}, and nothing is advertised{f': {spec.problem}' if spec.problem else ''}"
         return
     if spec.problem:
         yield spec.problem
+    yield from amount_notes(node)
+
+
+def amount_notes(node: NodeReport) -> Iterator[str]:
+    """Amounts that are lower than they should be, and no unhealthy GPU that would say why."""
+    spec = node.node
+    unhealthy = any(gpu.cause for gpu in node.gpus)
     for name in RESOURCES:
         has, shall = spec.allocatable.get(name, 0), spec.capacity.get(name, 0)
         if has < shall and not (unhealthy and has):

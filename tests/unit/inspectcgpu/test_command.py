@@ -568,11 +568,62 @@ def test_problems_are_wrapped_to_the_terminal(server, config):
     assert "3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away" in wide
 
 
+def test_health_shows_every_problem_that_an_agent_reports_with_its_severity(server, call, agent, monkeypatch):
+    """A mistyped label leaves the condition True; what is for information only is no reason to get up at night."""
+    problems = [
+        {"reason": "GPUFenced", "severity": "info", "message": "GPU 1 is fenced", "warning": False},
+        {"reason": "InvalidModeLabel", "severity": "warning", "message": "'shrae' is not a mode", "warning": True},
+        {"reason": "NoGPUs", "severity": "blocking", "message": "no GPU", "warning": True},
+        {"reason": "Old", "message": "of an agent before severities", "warning": True},
+    ]
+    for count, code in ((1, 1), (2, 1), (3, 1), (4, 1)):
+        monkeypatch.setitem(STATUS, "problems", problems[:count])
+        found, out, _ = call("--health", "--agent-port", agent)
+        shown = [
+            tuple(line.split()[3:5]) if line.startswith("n1") else tuple(line.split()[:2]) for line in out.splitlines()
+        ]
+        assert found == (0 if count == 1 else code), out
+        for problem in problems[:count]:
+            assert (problem.get("severity", "warning"), f"{problem['reason']}:") in shown
+    assert shown[1] == ("blocking", "NoGPUs:"), "the worst first"
+    monkeypatch.setitem(STATUS, "problems", [])
+    assert call("--health", "--agent-port", agent)[0] == 0
+    (node,) = json.loads(call("-o", "json", "--agent-port", agent)[1])["nodes"]
+    assert node["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "shown"),
+    [
+        ("mode share, 4 GPUs", 0, "-"),
+        ("mode share, 4 GPUs; node label x='y' is not a mode", 1, "warning"),
+        ("mode share, 4 GPUs; for information: GPU 0 is fenced", 0, "info"),
+        ("mode share, 4 GPUs; it is broken; for information: GPU 0 is fenced", 1, "warning"),
+    ],
+)
+def test_without_the_agent_health_reads_the_problems_in_a_condition_that_is_true(server, call, message, code, shown):
+    condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": message}
+    add_node(server, "n1", mem=56, conditions=[condition])
+    found, out, _ = call("--health", "--no-agents")
+    assert (found, out.splitlines()[1].split()[3]) == (code, shown)
+
+
+def test_an_agent_that_does_not_answer_is_a_problem_beside_those_of_its_condition(server, call):
+    message = "mode share, 4 GPUs; node label x='y' is not a mode"
+    condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": message}
+    add_node(server, "n1", mem=56, conditions=[condition])
+    server.deny("get", "nodes/proxy")
+    code, out, _ = call("--health")
+    assert code == 1
+    assert "node label x='y' is not a mode" in out
+    assert "its agent could not be asked: " in out
+
+
 HEALTH = """\
-NODE  MODE      HEALTHY GPUS  PROBLEM
-n2    topology  4/4           3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away
-n3    mps       4/4           mode mps, and nothing is advertised: NoIsolation: no MPS
-n1    share     4/4           -
+NODE  MODE      HEALTHY GPUS  SEVERITY  PROBLEM
+n2    topology  4/4           warning   3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away
+n3    mps       4/4           blocking  mode mps, and nothing is advertised: NoIsolation: no MPS
+n1    share     4/4           -         -
 
 2 of 3 nodes have a problem
 """

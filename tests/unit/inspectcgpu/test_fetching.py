@@ -70,7 +70,7 @@ def test_what_rbac_refuses_once_is_asked_no_more(monkeypatch):
     monkeypatch.setattr(fetching, "AT_A_TIME", 1)
 
     def answer(_path):
-        raise refused("get", "pods/proxy", "", "no")
+        raise refused("get", "pods/proxy", "", 'User "u" cannot get resource "pods/proxy"')
 
     agents = Agents(answer)
     pages = fetch(agents, tasks(3), 20)

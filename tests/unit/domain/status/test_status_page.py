@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
 from gpuagent.domain import state
+from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import UnreadableGpu
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -156,6 +157,20 @@ def test_an_unread_label_is_news_only_if_reading_it_fails():
     assert node.announced() == []
     node.send(ev.ApiUnavailable("it is silent", node.now))
     assert node.announced() == ["ModeNotYetKnown", "APIServerUnavailable"]
+
+
+def test_the_condition_names_problems_before_what_is_for_information():
+    node = in_force(Mode.SHARE, box(2), fence_file="/f").send(ev.FenceRead(Fence(indexes=frozenset({"0"})), 1.0))
+    node.label("bogus")
+    assert [(p.reason, p.severity) for p in problems(node.state)] == [
+        ("InvalidModeLabel", "warning"),
+        ("GPUFenced", "info"),
+    ]
+    ready, bogus, fenced = node_condition(node.state)["message"].split("; ", 2)
+    assert ready.startswith("mode share, ")
+    assert "is not a mode" in bogus
+    assert "for information: GPU 0" in fenced
+    assert [p["severity"] for p in status(node.state)["problems"]] == ["warning", "info"]
 
 
 def test_many_devices_are_a_warning_with_a_cure():
