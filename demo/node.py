@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,8 +111,7 @@ class DemoNode:
 
     def status(self) -> dict[str, Any]:
         """What `gpuagent status -o json` prints."""
-        page: dict[str, Any] = json.loads(self.page("status") or b"{}")
-        return page
+        return self._json_page("status")
 
     def table(self) -> str:
         """What `gpuagent status` prints."""
@@ -119,12 +119,26 @@ class DemoNode:
 
     def topology(self) -> dict[str, Any]:
         """What `gpuagent topology -o json` prints."""
-        page: dict[str, Any] = json.loads(self.page("topology") or b"{}")
-        return page
+        return self._json_page("topology")
+
+    def _json_page(self, path: str) -> dict[str, Any]:
+        """A page of the agent. On a busy machine one request may get no answer in time. Raises RuntimeError."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            body = self.page(path)
+            if body is not None:
+                page: dict[str, Any] = json.loads(body)
+                return page
+        raise RuntimeError(f"the agent does not answer at {self.url}/{path}:\n{self.log.read_text(encoding='utf-8')}")
 
     def run_pod(self, name: str, labels: Mapping[str, str] | None = None, **limits: int) -> Admission:
-        """Bind a pod to the node, let kubelet admit it and start its container."""
+        """Bind a pod to the node, let kubelet admit it and start its container.
+
+        A scheduler would bind it only when the node has the amounts. One of two resources may get there earlier.
+        """
         named = {_RESOURCES[short]: amount for short, amount in limits.items()}
+        if not self.wait(lambda: all(self._offered(resource) >= amount for resource, amount in named.items())):
+            raise RuntimeError(f"the node does not have {named} for pod {name}; it shows:\n{self.table()}")
         created = self.api.create_pod(
             name, {key: str(amount) for key, amount in named.items()}, node=NODE, labels=labels
         )
@@ -136,6 +150,9 @@ class DemoNode:
         else:
             self.api.delete_pod(name)
         return admission
+
+    def _offered(self, resource: str) -> int:
+        return self.kubelet.allocatable(resource) or 0
 
     def end_pod(self, name: str) -> None:
         """The pod ends and is deleted."""

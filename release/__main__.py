@@ -47,11 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     _run(sys.executable, "-m", "hatchling", "build", "-d", str(options.out))
-    with TemporaryDirectory(prefix="release-") as folder:
-        chart = shutil.copytree(CHART, Path(folder) / CHART.name)
-        path = chart / "Chart.yaml"
-        path.write_text(published(path.read_text(encoding="utf-8"), options.home), encoding="utf-8")
-        _run(options.helm, "package", str(chart), "--destination", str(options.out))
+    package_chart(options.helm, options.home, options.out)
     archives = dict(_plugins(options.out, f"{options.home}/releases/download/v{VERSION}"))
     text = yaml.safe_dump(manifest(VERSION, options.home, archives), sort_keys=False)
     (options.out / f"{NAME}.yaml").write_text(text, encoding="utf-8")
@@ -62,13 +58,43 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def package_chart(helm: str, home: str, out: Path) -> Path:
+    """Package the chart as a release publishes it: it installs the release's image without a value. Returns the file.
+
+    Args:
+        helm: the program.
+        home: address of the repository.
+        out: folder of the file.
+    """
+    with TemporaryDirectory(prefix="release-") as folder:
+        chart = shutil.copytree(CHART, Path(folder) / CHART.name)
+        metadata, values = chart / "Chart.yaml", chart / "values.yaml"
+        metadata.write_text(published(metadata.read_text(encoding="utf-8"), home), encoding="utf-8")
+        values.write_text(with_image(values.read_text(encoding="utf-8"), home), encoding="utf-8")
+        _run(helm, "package", str(chart), "--destination", str(out))
+    return out / f"{CHART.name}-{VERSION}.tgz"
+
+
+def image_repository(home: str) -> str:
+    """Where the workflow of a release pushes the image: the repository's own address, in lower case."""
+    return f"ghcr.io{urlsplit(home).path.lower()}"
+
+
+def with_image(values: str, home: str) -> str:
+    """The chart's values with the repository of the image. Comments stay."""
+    without, of_release = '\n  repository: ""\n', f"\n  repository: {image_repository(home)}\n"
+    if values.count(without) != 1:
+        raise ValueError("values.yaml must have image.repository once, and empty")
+    return values.replace(without, of_release)
+
+
 def published(chart: str, home: str) -> str:
     """Chart.yaml with what depends on the repository, whose address no file of the tree has."""
     metadata: dict[str, Any] = yaml.safe_load(chart)
     page = f"{home}/blob/v{VERSION}"
     image = {
         "name": "gpuagent",
-        "image": f"ghcr.io{urlsplit(home).path.lower()}:{VERSION}",
+        "image": f"{image_repository(home)}:{VERSION}",
         "platforms": ["linux/amd64", "linux/arm64"],
     }
     links = {"documentation": f"{page}/docs/index.md", "changelog": f"{page}/CHANGELOG.md", "support": f"{home}/issues"}
