@@ -3,6 +3,7 @@
 from docsite.markdown import MADE, table
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION
 from gpuagent.domain.pods import annotations
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
@@ -33,6 +34,12 @@ LABELS = (
 )
 ANNOTATIONS = (
     (NODE_GPUS_ANNOTATION, "node", "agent", "[the GPUs that a scheduler may use](../annotations.md#gpuagentiogpus)"),
+    (
+        HELD_GPUS_ANNOTATION,
+        "node",
+        "agent",
+        "[what pods hold](../annotations.md#gpuagentioheld), where their annotations do not say it",
+    ),
     (annotations.MEMORY_ANNOTATION, "pod", "scheduler, agent", 'units of memory by container and GPU, `{"0":{"1":4}}`'),
     (annotations.CORE_ANNOTATION, "pod", "scheduler, agent", "percent of compute, in the same form"),
     (annotations.V1_GPU, "pod", "scheduler, agent", "the GPU of the pod, a minor number"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.pods.pod import Holding, Pod, PodName
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
-from gpuagent.domain.state import State
+from gpuagent.domain.state import State, once
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 """Resources that schedulers write in annotations."""
@@ -62,6 +62,29 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
             found = _read(pod, held[pod.name], by_key)
             if found is not None:
                 yield found
+
+
+def changed_pods(state: State, before: State | None) -> list[Pod]:
+    """The node's pods that are not as in `before`: `certain` may say something else of them than it did then."""
+    unchanged: Collection[Pod] = ()
+    by_uid = bool(state.holdings.recorded)
+    if before and before.gpus.by_uuid is state.gpus.by_uuid and bool(before.holdings.recorded) is by_uid:
+        was = _held(before)
+        now = _held(state)
+        unchanged = [pod for pod in before.pods.seen if all(was.get(of) == now.get(of) for of in (pod.name, pod.uid))]
+    same = {id(pod) for pod in unchanged}
+    return [pod for pod in state.pods.seen if id(pod) not in same]
+
+
+@once
+def _held(state: State) -> dict[object, set[object]]:
+    """What `certain` reads of each pod: by name its holdings, by UID its entries in the checkpoint."""
+    held: dict[object, set[object]] = defaultdict(set)
+    for holding in state.living_holdings:
+        held[holding.owner.pod].add(holding)
+    for entry in state.holdings.recorded.items():
+        held[entry[0][0]].add(entry)
+    return held
 
 
 def _unmistakable(state: State) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The whole state of the agent, as one frozen value."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from gpuagent.domain.pods.holdings import NVIDIA_GPU, held_otherwise
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
+from gpuagent.domain.scheduling.held_gpus import PodsHeld
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
@@ -34,6 +35,7 @@ class State:
 
     Attributes:
         former_units: pods with units of another size than the current one, in words.
+        published_pods: what pods hold whose annotations did not always say so.
     """
 
     policy: Policy
@@ -48,6 +50,7 @@ class State:
     cleanup: Cleanup = Cleanup()
     claims: Claims = Claims()
     former_units: tuple[str, ...] = ()
+    published_pods: PodsHeld = field(default_factory=dict)
 
     @cached_property
     def resource_kinds(self) -> dict[str, Kind]:

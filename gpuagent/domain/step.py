@@ -8,6 +8,7 @@ from gpuagent.domain.deviceplugin import advertise
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.domain.pods.failed_pod import Failure
 from gpuagent.domain.reconcile import failed_pods
+from gpuagent.domain.reconcile.published_holdings import with_published_pods
 from gpuagent.domain.reconcile.startup_taint import shows_amounts, taint_stands
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
@@ -22,6 +23,9 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     after = _bound(_audited(state, _taken(state, event), event), event)
     after = failed_pods.rounds(advertise.advertise(after, event.at), event.at)
     after = _with_former_units(state, after)
+    published = with_published_pods(state, after)
+    if published is not after.published_pods:
+        after = replace(after, published_pods=published)
     return after, (*_of_event(event, after), *_of_change(state, after))
 
 

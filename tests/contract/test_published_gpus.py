@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus
 from gpuagent.domain.scheduling.node_links import node_links
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
@@ -115,10 +116,12 @@ def test_the_annotation_is_put_back_and_those_of_others_are_not_touched(node: Ma
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
     one.run()
     publishes(one, NodeGpu(0, 24))
-    written = annotations(one)[NODE_GPUS_ANNOTATION]
+    keys = {NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION}
+    assert one.server.wait(lambda: annotations(one).keys() == keys)
+    written = annotations(one)
     for text in (None, "forged"):
-        annotate(one, **{NODE_GPUS_ANNOTATION: text, "theirs": "x"})
-        assert one.server.wait(lambda: annotations(one) == {NODE_GPUS_ANNOTATION: written, "theirs": "x"})
+        annotate(one, **dict.fromkeys(keys, text), theirs="x")
+        assert one.server.wait(lambda: annotations(one) == {**written, "theirs": "x"})
 
 
 def test_a_restart_of_the_agent_does_not_withdraw_the_gpus(node: MakeNode) -> None:

@@ -4,21 +4,21 @@
 removes none.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.certain_holdings import PodHeld, certain
+from gpuagent.domain.certain_holdings import PodHeld, certain, changed_pods
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Assumed, Malformed, Shares
-from gpuagent.domain.pods.pod import Pod, PodName
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
-from gpuagent.domain.state import State, once
+from gpuagent.domain.state import State
 
 _SHARES = ((GPU_MEM, an.MEMORY_ANNOTATION), (GPU_CORE, an.CORE_ANNOTATION))
 _DIGITS = 20
@@ -59,28 +59,11 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
 
     `former` are the writes for `before`. An unchanged pod with the same allocations needs the same write.
     """
-    known: Collection[Pod] = ()
-    by_uid = bool(state.holdings.recorded)
-    if before and before.gpus.by_uuid is state.gpus.by_uuid and bool(before.holdings.recorded) is by_uid:
-        was, now = _held(before), _held(state)
-        known = [pod for pod in before.pods.seen if all(was.get(of) == now.get(of) for of in (pod.name, pod.uid))]
-    same = {id(pod) for pod in known}
-    new = [pod for pod in state.pods.seen if id(pod) not in same]
+    new = changed_pods(state, before)
     kept = {pod.uid for pod in state.pods.seen}.difference(pod.uid for pod in new)
     drafts = ((held.pod, _write(held, state)) for held in certain(state, new))
     needed = (w for pod, w in drafts if (w.texts or w.stamped) and (w.corrections or not pod.deleting))
     return (*(w for w in former if w.uid in kept), *needed)
-
-
-@once
-def _held(state: State) -> dict[object, set[object]]:
-    """What `certain` reads of each pod: by name its holdings, by UID its entries in the checkpoint."""
-    found: dict[object, set[object]] = defaultdict(set)
-    for holding in state.living_holdings:
-        found[holding.owner.pod].add(holding)
-    for entry in state.holdings.recorded.items():
-        found[entry[0][0]].add(entry)
-    return found
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:

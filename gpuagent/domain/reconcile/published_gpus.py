@@ -1,4 +1,4 @@
-"""The node annotation `gpuagent.io/gpus`, in which the agent publishes the node's GPUs to schedulers."""
+"""The annotations of the Node, in which the agent publishes its GPUs, and what pods hold, to schedulers."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from gpuagent.domain.certain_holdings import RESOURCES
 from gpuagent.domain.deviceplugin.advertise import at_zero
 from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.node_state.known_gpus import NOT_READ
+from gpuagent.domain.reconcile.published_holdings import held_annotation
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode
@@ -22,7 +23,9 @@ def node_annotations(state: State) -> dict[str, str]:
     """
     holdings, driver = state.holdings.listed, state.gpus.driver_problem
     unread = not state.node.mode_known or holdings is None or driver == NOT_READ or bool(state.isolation.unheard)
-    return {} if unread else {NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state))}
+    if unread:
+        return {}
+    return {NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state)), **held_annotation(state)}
 
 
 def published_gpus(state: State) -> NodeGpus:

@@ -32,7 +32,7 @@ SKEW_NS = 60 * 10**9
 
 GpuUnits = Mapping[str, int]
 """GPU UUID to units; the same number on each."""
-_Numbers = dict[str, dict[int, int]]
+ContainerUnits = dict[str, dict[int, int]]
 """Container's name to minor number to units."""
 
 
@@ -97,20 +97,35 @@ def read(
     if memory is None or not pod.annotations:
         return None
     core = next((name for name in resource_kinds if name != memory), None)
-    found = _read(pod, memory, core, minors)
-    if found is None or isinstance(found, Ignored):
-        return found
-    if why := for_another_pod(pod):
-        return Ignored(why)
-    key, tables = found
+    decided = decided_units(pod, memory, core, minors)
+    if decided is None or isinstance(decided, Ignored):
+        return decided
+    key, tables = decided
     return _resolved(pod, key, tables, minors, amounts)
 
 
-def _read(
+def decided_units(
     pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]
-) -> tuple[str, Mapping[str, _Numbers]] | Ignored | None:
-    """The annotation that names the GPUs, and the decided units of each resource."""
-    tables: dict[str, _Numbers] = {}
+) -> tuple[str, Mapping[str, ContainerUnits]] | Ignored | None:
+    """The annotation that names the GPUs of a pod's shares, and the decided units of each resource.
+
+    The units of each container are those of its limits, no more and no less: everything else is no decision for this
+    pod. `memory` and `core` are the names of the resources; `core` is None where annotations about compute do not
+    count. `minors` are as for `read`.
+    """
+    units = _fitting_units(pod, memory, core, minors)
+    if units is None or isinstance(units, Ignored):
+        return units
+    if why := for_another_pod(pod):
+        return Ignored(why)
+    return units
+
+
+def _fitting_units(
+    pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]
+) -> tuple[str, Mapping[str, ContainerUnits]] | Ignored | None:
+    """As `decided_units`, also where another pod was decided on."""
+    tables: dict[str, ContainerUnits] = {}
     found = _memory(pod, memory, minors)
     if isinstance(found, Ignored):
         return found
@@ -143,7 +158,7 @@ def decided_text(pod: Pod, key: str) -> str | None:
     return None if for_another_pod(pod) else pod.annotations.get(key)
 
 
-def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, _Numbers] | Ignored | None:
+def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, ContainerUnits] | Ignored | None:
     """Memory by V2, or by V1 if V2 has no decision."""
     newer = _v2(pod, MEMORY_ANNOTATION, resource, minors)
     if newer is not None and not isinstance(newer, Ignored):
@@ -154,7 +169,7 @@ def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, _N
     return V1_GPU, older
 
 
-def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> _Numbers | Ignored | None:
+def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> ContainerUnits | Ignored | None:
     found = shares(pod.annotations, key, minors)
     if isinstance(found, Malformed):
         return Ignored(str(found)[len("annotation ") :])
@@ -164,7 +179,7 @@ def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> _Number
     beyond = [n for n, gpus in found.containers.items() if n >= len(apps) and any(gpus.values())]
     if beyond:
         return Ignored(f"{key} names container {beyond[0]}, and the pod has {len(apps)}")
-    table: _Numbers = {}
+    table: ContainerUnits = {}
     for number, container in enumerate(apps):
         gpus = {gpu: units for gpu, units in found.containers.get(number, {}).items() if units}
         wanted = container.limits.get(resource, 0)
@@ -180,7 +195,7 @@ def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> _Number
     return table
 
 
-def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> _Numbers | Ignored | None:
+def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> ContainerUnits | Ignored | None:
     found = assumed(pod.annotations, minors)
     if isinstance(found, Malformed):
         return Ignored(str(found)[len("annotation ") :])
@@ -218,7 +233,7 @@ def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
     return None
 
 
-def _same_gpu_units(pod: Pod, resource: str, table: _Numbers) -> _Numbers:
+def _same_gpu_units(pod: Pod, resource: str, table: ContainerUnits) -> ContainerUnits:
     """Units of `resource` on the GPU of the container's other resource, for containers on one GPU."""
     limits = {c.name: c.limits.get(resource, 0) for c in pod.app_containers}
     return {
@@ -226,7 +241,7 @@ def _same_gpu_units(pod: Pod, resource: str, table: _Numbers) -> _Numbers:
     }
 
 
-def _apart(pod: Pod, memory: _Numbers, core: _Numbers) -> Ignored | None:
+def _apart(pod: Pod, memory: ContainerUnits, core: ContainerUnits) -> Ignored | None:
     for container in pod.app_containers:
         here, there = memory.get(container.name), core.get(container.name)
         if here and there and here.keys() != there.keys():
@@ -238,7 +253,7 @@ def _apart(pod: Pod, memory: _Numbers, core: _Numbers) -> Ignored | None:
 def _resolved(
     pod: Pod,
     key: str,
-    tables: Mapping[str, _Numbers],
+    tables: Mapping[str, ContainerUnits],
     minors: Mapping[str, int],
     amounts: Mapping[str, GpuUnits],
 ) -> Decision:
@@ -266,7 +281,7 @@ def _resolved(
 
 
 def _too_much(
-    pod: Pod, tables: Mapping[str, _Numbers], by_minor: Mapping[int, str], amounts: Mapping[str, GpuUnits]
+    pod: Pod, tables: Mapping[str, ContainerUnits], by_minor: Mapping[int, str], amounts: Mapping[str, GpuUnits]
 ) -> str:
     """Why the pod does not fit even on an empty node; empty if it fits."""
     for resource, of in amounts.items():

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mappings
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 
 Json = dict[str, Any]
@@ -15,7 +16,7 @@ def trim_node(node: Mapping[str, Any]) -> Json:
     return {
         "metadata": {
             **_picked(metadata, ("name", "uid", "resourceVersion", "labels")),
-            "annotations": _picked(mapping(metadata.get("annotations")), (NODE_GPUS_ANNOTATION,)),
+            "annotations": _picked(mapping(metadata.get("annotations")), (NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION)),
         },
         "spec": {"taints": list(mappings(spec.get("taints")))},
         "status": {

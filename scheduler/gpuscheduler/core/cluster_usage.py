@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.gpu_request import GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
-from gpuscheduler.core.pod_facts import Used
 
 
 class ClusterUsage:

@@ -6,10 +6,9 @@ from itertools import combinations
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
 from gpuagent.domain.sharing.mode import Placement
-from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, Group, RequestKind
+from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, Group, RequestKind, Used
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
-from gpuscheduler.core.pod_facts import WHOLE, Used
 
 NODE_TRIES = 500
 """Sets of GPUs that are tried for one pod on one node."""
@@ -128,9 +127,17 @@ def serves(request: GpuRequest, choice: Choice) -> bool:
         return [amounts for _, amounts in choice.used] == [WHOLE] * request.gpus
     given = {n: sum(gpus.values(), NOTHING) for n, gpus in choice.containers.items()}
     asked = {n: amounts for group in request.groups for n, amounts in group.containers}
+    if given != asked or any(amounts in (WHOLE, NOTHING) for _, amounts in choice.used):
+        return False
     total = sum((amounts for _, amounts in choice.used), NOTHING)
-    whole = any(amounts == WHOLE for _, amounts in choice.used)
-    return not whole and given == asked and sum(asked.values(), NOTHING).within(total) and request.need.within(total)
+    enough = sum(asked.values(), NOTHING).within(total) and request.need.within(total)
+    return enough and total.within(_most(request))
+
+
+def _most(request: GpuRequest) -> Amounts:
+    """All that a choice for the request can use: each group on GPUs of its own, rounded up on each."""
+    shares = (group.need.over(request.gpus) for group in request.groups for _ in range(request.gpus))
+    return sum(shares, NOTHING)
 
 
 def still_fits(request: GpuRequest, node: NodeUsage, choice: Choice) -> bool:

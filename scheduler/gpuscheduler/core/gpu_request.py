@@ -54,6 +54,11 @@ class Amounts:
 
 
 NOTHING = Amounts()
+WHOLE = Amounts(-1, -1)
+"""Stands for all of a GPU."""
+
+Used = tuple[tuple[int, Amounts], ...]
+"""Minor number of each GPU and what is used of it, by ascending number. A whole GPU uses `WHOLE`."""
 
 
 class RequestKind(enum.Enum):

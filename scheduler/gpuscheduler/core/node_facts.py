@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from gpuagent.domain.pods.annotations import Malformed
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.scheduling.held_gpus import HeldGpu, held_gpus
 from gpuagent.domain.scheduling.node_gpus import MOST_GPUS, NodeGpu, NodeGpus, node_gpus
 from gpuagent.domain.sharing.mode import (
     CORE_PERCENT_PER_GPU,
@@ -19,6 +20,7 @@ from gpuagent.domain.sharing.mode import (
     PLACEMENT_LABEL,
     Placement,
 )
+from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
 
 MODEL_LABEL = "aliyun.accelerator/nvidia_name"
 _CPU = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)([num]?)", re.ASCII)
@@ -37,6 +39,7 @@ class NodeFacts:
         placement: how shares are placed on it.
         assumed: the node does not publish its GPUs, so `gpus` follow from its amounts.
         problem: the published GPUs could not be read.
+        held: UID to what a pod uses, for the pods of which the agent publishes it. None if the agent publishes none.
     """
 
     name: str
@@ -46,6 +49,7 @@ class NodeFacts:
     placement: Placement = Placement.BINPACK
     assumed: bool = False
     problem: str = ""
+    held: Mapping[str, Used] | None = field(default=None, hash=False)
 
 
 def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> NodeFacts | None:
@@ -68,6 +72,7 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
         placement=Placement.SPREAD if labels.get(PLACEMENT_LABEL) == Placement.SPREAD else Placement.BINPACK,
         assumed=published is not found,
         problem=str(published) if isinstance(published, Malformed) else "",
+        held=_held(annotations),
     )
 
 
@@ -75,6 +80,17 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
 def _first(gpus: NodeGpus) -> NodeGpus:
     """The first value that was equal to this one: a cluster has thousands of nodes, of few kinds."""
     return gpus
+
+
+def _held(annotations: Mapping[str, Any]) -> dict[str, Used] | None:
+    pods = held_gpus(annotations)
+    if pods is None or isinstance(pods, Malformed):
+        return None
+    return {uid: tuple((gpu.minor, _amounts(gpu)) for gpu in sorted(gpus)) for uid, gpus in pods.items()}
+
+
+def _amounts(gpu: HeldGpu) -> Amounts:
+    return WHOLE if gpu.whole else Amounts(gpu.memory, gpu.core)
 
 
 def _by_amounts(allocatable: Mapping[str, Any], unhealthy: Collection[int]) -> NodeGpus:

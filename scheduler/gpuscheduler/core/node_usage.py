@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
-from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, RequestKind, Used
 from gpuscheduler.core.node_facts import NodeFacts
-from gpuscheduler.core.pod_facts import WHOLE, Used
 
 Units = tuple[tuple[Amounts, ...], tuple[int, ...]]
 

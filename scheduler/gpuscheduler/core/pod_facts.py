@@ -1,33 +1,22 @@
 """A pod as the scheduler keeps it: small, because a cluster has tens of thousands."""
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from gpuagent.domain.pods.annotations import (
-    CORE_ANNOTATION,
-    MEMORY_ANNOTATION,
-    Assumed,
-    Shares,
-    assumed,
-    gpu_names,
-    shares,
-)
+from gpuagent.domain.pods.annotations import gpu_names
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, count_of, parse_pod
-from gpuagent.domain.scheduling.decision import for_another_pod
-from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
-from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind, gpu_request
+from gpuagent.domain.scheduling.decision import Ignored, decided_units, for_another_pod
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, RequestKind, Used, gpu_request
 from gpuscheduler.core.node_facts import cores
 
-Used = tuple[tuple[int, Amounts], ...]
-"""Minor number of each GPU and what is used of it, by ascending number. A whole GPU uses `WHOLE`."""
 COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
 """The plan of a job, written on one of its pods before the first is bound."""
 MOST_TEXT = 1024
-WHOLE = Amounts(-1, -1)
-"""Stands for all of a GPU."""
 _Value = TypeVar("_Value", bound=Hashable)
 
 
@@ -55,7 +44,8 @@ class PodFacts:
         node: where it is bound; empty while it is not.
         request: the GPUs that it asks for.
         cpu: cores that it asks for.
-        used: what its annotations say that it uses of each GPU; None without a valid decision.
+        used: what it uses of each GPU, by its annotations or what `Scheduling` knows better; None without a valid
+            decision.
         priority: of its PriorityClass.
         created: creationTimestamp.
         ended: it succeeded or failed.
@@ -135,29 +125,35 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 
 
 def _used(pod: Pod, request: GpuRequest) -> Used | None:
-    """The use of each GPU by the annotations; None where they are no decision for this pod."""
-    if for_another_pod(pod):
-        return None
+    """The use of each GPU by the annotations; None where they are no decision that gives the pod just its limits."""
     if request.kind is RequestKind.WHOLE:
-        names = gpu_names(pod.annotations, GROUP_ANNOTATION)
-        if not isinstance(names, tuple) or not all(name.isdecimal() for name in names):
-            return None
-        return tuple((minor, WHOLE) for minor in sorted(map(int, names)))
-    memory, core = (shares(pod.annotations, key) for key in (MEMORY_ANNOTATION, CORE_ANNOTATION))
+        return None if for_another_pod(pod) else _whole(pod, request.gpus)
     # Annotations of another pod, copied from a template, stay beside those of the Binding.
-    first = memory if isinstance(memory, Shares) and request.need.memory else Shares({})
-    second = core if isinstance(core, Shares) and request.need.core else Shares({})
-    if minors := sorted(first.by_gpu.keys() | second.by_gpu.keys()):
-        needs = _needs(request, {minor: _on(minor, first) | _on(minor, second) for minor in minors})
-        said = {n: Amounts(first.by_gpu.get(n, 0), second.by_gpu.get(n, 0)) for n in minors}
-        return tuple((n, said[n].at_least(needs[n])) for n in minors)
-    one = assumed(pod.annotations)
-    return ((one.gpu, request.need),) if isinstance(one, Assumed) else None
+    core_resource = GPU_CORE if request.need.core else None
+    decided = decided_units(pod, GPU_MEM, core_resource, {})
+    if decided is None or isinstance(decided, Ignored):
+        return None
+    _, tables = decided
+    numbers = {container.name: number for number, container in enumerate(pod.app_containers)}
+    memory = Counter[int]()
+    core = Counter[int]()
+    containers: dict[int, set[int]] = {}
+    for resource, total in ((GPU_MEM, memory), (GPU_CORE, core)):
+        for name, gpus in tables.get(resource, {}).items():
+            total.update(gpus)
+            for minor in gpus:
+                containers.setdefault(minor, set()).add(numbers[name])
+    needs = _needs(request, containers)
+    return tuple((minor, Amounts(memory[minor], core[minor]).at_least(needs[minor])) for minor in sorted(containers))
 
 
-def _on(minor: int, decided: Shares) -> set[int]:
-    """Indexes of the containers with units of a GPU."""
-    return {n for n, gpus in decided.containers.items() if gpus.get(minor)}
+def _whole(pod: Pod, count: int) -> Used | None:
+    """The whole GPUs that the annotation names; None unless they are as many as the pod asks for."""
+    names = gpu_names(pod.annotations, GROUP_ANNOTATION)
+    if not isinstance(names, tuple) or not all(name.isdecimal() for name in names):
+        return None
+    minors = sorted({int(name) for name in names})
+    return tuple((minor, WHOLE) for minor in minors) if len(minors) == count else None
 
 
 def _needs(request: GpuRequest, on: Mapping[int, Collection[int]]) -> dict[int, Amounts]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Report
@@ -10,7 +10,7 @@ from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import GpuRequest, RequestKind, Used
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
@@ -59,6 +59,10 @@ class _Rest:
     ended: bool = False
 
 
+_RestKey = tuple[str, str, str]
+"""Namespace and owner of pods, and the node. A tenant may name any owner in the references of its pods."""
+
+
 class Scheduling:
     """The cluster as the API server shows it, and the reservations.
 
@@ -91,7 +95,7 @@ class Scheduling:
         self._wake_ups = WakeUps(self.usage, self.pods, self._fitting)
         self._fragmentation = Fragmentation()
         self._cpu: dict[str, tuple[str, float]] = {}
-        self._rests: dict[tuple[str, str], _Rest] = {}
+        self._rests: dict[_RestKey, _Rest] = {}
         self._ended_members: list[PodFacts] = []
         self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
         self._ready = False
@@ -102,15 +106,20 @@ class Scheduling:
         if former and former.facts == node:
             return
         if former:  # the reason of a refusal may be gone
-            self._rests = {key: rest for key, rest in self._rests.items() if key[1] != node.name}
+            self._rests = {key: rest for key, rest in self._rests.items() if key[2] != node.name}
         self.usage.node_seen(node)
+        for uid in node.held or ():
+            pod = self.pods.get(uid)
+            if pod and pod.node == node.name:
+                self._count(self._as_decided(pod))
 
     def node_gone(self, name: str) -> None:
         """Forget a node."""
         self.usage.node_gone(name)
 
     def pod_seen(self, pod: PodFacts, now: float) -> None:
-        """Take a pod as it is now."""
+        """Take a pod as it is now, and for what was decided before: as it was then."""
+        pod = self._as_decided(pod)
         self._count_cpu(pod)
         if pod.ended:
             if pod.refused and pod.uid in self.pods:
@@ -125,12 +134,9 @@ class Scheduling:
             return
         if self._ready and pod.uid not in self.pods:
             self._learn(pod)
-        self.pods[pod.uid] = pod
         if pod.node:
             self._wake_ups.forget(pod.uid)
-        if pod.node and pod.request.kind is not RequestKind.NONE:
-            self.reservations.end([pod.uid])
-            self.usage.use(pod.uid, pod.node, pod.request if pod.used is None else pod.used)
+        self._count(pod)
         if member:
             self.jobs.pod_seen(pod, now)
 
@@ -378,6 +384,40 @@ class Scheduling:
         node = self.usage.nodes.get(name)
         return fit(pod.request, node, preferred, links=self.links, tries=tries) if node else None
 
+    def _as_decided(self, pod: PodFacts) -> PodFacts:
+        """A bound pod with what was decided for it, which stands until the pod is gone.
+
+        Its author may edit annotations and labels while it runs. None of that changes the devices that it has, so it
+        must not change what others get. The agent's word on the Node comes first, because no tenant can write Nodes.
+        Then comes what this scheduler has bound, then the first decision that was seen on the bound pod.
+        """
+        if not pod.node:
+            return pod
+        former = self.pods.get(pod.uid)
+        if former and former.node:
+            later = pod
+            pod = replace(pod, request=former.request, job=former.job, used=former.used)
+            node = self.usage.nodes.get(pod.node)
+            if pod.used is None and not (node and node.facts.held is not None):
+                # No agent of this node publishes what pods hold. So another plugin may name the GPUs afterwards.
+                pod = replace(pod, used=later.used if later.request == pod.request else None)
+        elif (reservation := self.reservations.get(pod.uid)) and reservation.sent and pod.node in reservation.choices:
+            pod = replace(pod, request=reservation.pod.request, used=reservation.choices[pod.node].used)
+        held = self._held(pod)
+        return pod if held is None else replace(pod, used=held)
+
+    def _held(self, pod: PodFacts) -> Used | None:
+        """What a pod holds according to the agent of its node; None where the agent does not say it."""
+        node = self.usage.nodes.get(pod.node)
+        return node.facts.held.get(pod.uid) if node and node.facts.held else None
+
+    def _count(self, pod: PodFacts) -> None:
+        """Keep the pod, and count what it uses if it is bound."""
+        self.pods[pod.uid] = pod
+        if pod.node and pod.request.kind is not RequestKind.NONE:
+            self.reservations.end([pod.uid])
+            self.usage.use(pod.uid, pod.node, pod.request if pod.used is None else pod.used)
+
     def _learn(self, pod: PodFacts) -> None:
         """Count a pod in the mix of pods, by which policies rate nodes."""
         if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
@@ -404,16 +444,18 @@ class Scheduling:
 
     def _rest(self, pod: PodFacts, now: float) -> None:
         self.refusals[pod.node] += 1
-        former = self._rests.get((pod.owner, pod.node))
+        key = pod.name.namespace, pod.owner, pod.node
+        former = self._rests.get(key)
         length_s = min(former.length_s * 2, REST_LIMIT_S) if former else REST_FIRST_S
-        self._rests[pod.owner, pod.node] = _Rest(now + length_s, length_s)
+        self._rests[key] = _Rest(now + length_s, length_s)
         text = f"Node {pod.node} refused the pod. Pods of its owner avoid the node for {length_s:.0f} s."
         self.jobs.actions.append(Report(pod.name, pod.uid, "NodeAvoided", text))
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
-        rests = [name for (owner, name), rest in self._rests.items() if owner == pod.owner and now < rest.until]
-        return dict.fromkeys(rests, "it refused a pod of the same owner a moment ago")
+        owner = pod.name.namespace, pod.owner
+        resting = [key[2] for key, rest in self._rests.items() if key[:2] == owner and now < rest.until]
+        return dict.fromkeys(resting, "it refused a pod of the same owner a moment ago")
 
 
 def _gave_up(request: GpuRequest) -> str:

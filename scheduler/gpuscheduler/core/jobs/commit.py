@@ -7,9 +7,8 @@ from typing import Any
 from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping
 from gpuscheduler.core.fit import Choice
-from gpuscheduler.core.gpu_request import Amounts
+from gpuscheduler.core.gpu_request import WHOLE, Amounts
 from gpuscheduler.core.jobs.plan import Places
-from gpuscheduler.core.pod_facts import WHOLE
 
 MOST_TEXT = 256 * 1024
 """Bytes of all annotations of an object, which the API server limits."""

@@ -318,7 +318,8 @@ class Jobs:
         """Minor numbers of the GPUs that pods of the job have on a node."""
         job = self._jobs.get(_key(pod), _Job())
         planned = [choice.used for name, choice in (job.plan.places.values() if job.plan else ()) if name == node]
-        bound = [one.used for one in job.bound if one.node == node and one.used]
+        members = [self._pods.get(member.uid, member) for member in job.bound if member.node == node]
+        bound = [member.used for member in members if member.used]
         return {minor for used in (*planned, *bound) for minor, _ in used}
 
     def left_bind(self, pod: PodFacts) -> None:

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 from hypothesis import settings
 
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, held_gpus_text
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
 from gpuscheduler.core.node_facts import node_facts
@@ -29,16 +30,21 @@ class LeastFree:
         return np.where(fits, roomy.min(axis=1) + free.sum(axis=1) / 1000, np.inf), roomy.argmin(axis=1)
 
 
-def shared_node(name="n1", gpus=2, memory=10, core=0, cpu="32", **rules):
-    return node(name, NodeGpus(tuple(NodeGpu(n, memory, core) for n in range(gpus)), both=bool(core), **rules), cpu)
+def shared_node(name="n1", gpus=2, memory=10, core=0, cpu="32", held=None, **rules):  # noqa: PLR0913 (by name)
+    shared = tuple(NodeGpu(n, memory, core) for n in range(gpus))
+    return node(name, NodeGpus(shared, both=bool(core), **rules), cpu, held)
 
 
-def whole_node(name="n1", gpus=8, cpu="96"):
-    return node(name, NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(gpus))), cpu)
+def whole_node(name="n1", gpus=8, cpu="96", held=None):
+    return node(name, NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(gpus))), cpu, held)
 
 
-def node(name, gpus, cpu="32"):
-    metadata = {"name": name, "annotations": {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)}}
+def node(name, gpus, cpu="32", held=None):
+    """A node with these GPUs; `held` is what its agent publishes of pods, None for an agent that publishes nothing."""
+    annotations = {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)}
+    if held is not None:
+        annotations[HELD_GPUS_ANNOTATION] = held_gpus_text(held)
+    metadata = {"name": name, "annotations": annotations}
     return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": cpu}}})
 
 

@@ -28,12 +28,12 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JO
 from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import fit, keeps_rules
-from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.gpu_request import WHOLE, RequestKind
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.node_usage import NodeUsage
-from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, WHOLE, pod_facts
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, BindOutcome, Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, node, pod_object
 

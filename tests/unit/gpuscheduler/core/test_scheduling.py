@@ -9,6 +9,7 @@ import pytest
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_GPU
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
+from gpuagent.domain.scheduling.held_gpus import HeldGpu
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import (
     GPU_CORE,
@@ -257,11 +258,14 @@ def test_amounts_that_no_node_has_do_no_harm(scheduling):
 
 
 def test_the_agents_correction_moves_what_is_used(scheduling):
-    asked = pod_object(mem=5)
+    asked = pod_object(mem=5, uid="u")
     node, _ = place(scheduling, asked)
-    asked["metadata"]["annotations"][MEMORY_ANNOTATION] = '{"0":{"1":5}}'
-    scheduling.pod_seen(pod_facts(asked), 1.0)
+    scheduling.node_seen(shared_node(node, held={"u": (HeldGpu(1, memory=5),)}))
     assert free(scheduling, node) == [10, 5]
+    scheduling.node_seen(shared_node(node, held={}))
+    assert free(scheduling, node) == [10, 5]
+    scheduling.pod_gone("u", 1.0)
+    assert free(scheduling, node) == [10, 10]
 
 
 def test_a_pod_of_another_scheduler_counts_on_every_gpu_until_its_gpu_is_known(scheduling):

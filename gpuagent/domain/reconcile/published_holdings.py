@@ -1,0 +1,102 @@
+"""What the agent publishes of pods on its Node: what they hold, if their annotations do not say it.
+
+Authors of pods can change annotations, and cannot change Nodes. So a scheduler takes the Node's word before that of a
+pod's annotations. A pod whose annotations once said something else stays published until it is gone: then a tenant who
+changes them again and again causes no further write of the Node.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from gpuagent.domain.certain_holdings import PodHeld, certain, changed_pods
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.annotations import gpu_names
+from gpuagent.domain.pods.json_values import mapping
+from gpuagent.domain.scheduling.decision import Ignored, decided_units, for_another_pod
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, PodsHeld, held_gpus, held_gpus_text
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
+from gpuagent.domain.state import State
+
+_SHARES = (GPU_MEM, GPU_CORE)
+
+
+def with_published_pods(before: State, after: State) -> PodsHeld:
+    """The pods to publish, by UID, in the order in which they came."""
+    former = after.published_pods
+    if after.holdings.listed is None or not after.pods.known:
+        return former
+    # The Node still shows what a former run of the agent has published.
+    by_former_run = _on_node(after) - former.keys()
+    same_pods = before.pods.seen is after.pods.seen
+    if same_pods and after.same_allocations(before) and not by_former_run:
+        return former
+    pods = changed_pods(after, before)
+    if by_former_run:
+        looked_at = {pod.uid for pod in pods}
+        pods += [pod for pod in after.pods.seen if pod.uid in by_former_run - looked_at]
+    published = {uid: held for uid, held in former.items() if uid in after.pods.living_uids}
+    for pod_held in certain(after, pods):
+        uid = pod_held.pod.uid
+        if uid in former or uid in by_former_run or not is_said(pod_held, after.gpus.by_uuid):
+            published[uid] = _gpus(pod_held, after.gpus.by_uuid)
+    return former if published == former else published
+
+
+def held_annotation(state: State) -> dict[str, str]:
+    """The annotation of the Node. There is none until the agent has read the pods, so the last text stays."""
+    return {HELD_GPUS_ANNOTATION: held_gpus_text(state.published_pods)} if state.pods.known else {}
+
+
+def is_said(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
+    """Whether the pod's annotations, read as a scheduler reads them, say just what the pod holds."""
+    pod = held.pod
+    whole = {gpus[uuid].minor for uuid, _ in held.of(GPU_WHOLE)}
+    if whole:
+        names = gpu_names(pod.annotations, GROUP_ANNOTATION)
+        return isinstance(names, tuple) and not for_another_pod(pod) and set(names) == set(map(str, whole))
+    core = GPU_CORE if held.of(GPU_CORE) else None
+    decided = decided_units(pod, GPU_MEM, core, {})
+    if decided is None or isinstance(decided, Ignored):
+        return False
+    _, tables = decided
+    numbers = {container.name: number for number, container in enumerate(pod.app_containers)}
+    said = {
+        (resource, numbers[name]): units
+        for resource, containers in tables.items()
+        for name, units in containers.items()
+        if units
+    }
+    holds = {place: _by_minor(amounts, gpus) for place, amounts in held.containers.items()}
+    # No annotation can name what sidecars and init containers hold. It follows if the pod is on its own GPUs only.
+    of_pod = {minor for resource in _SHARES for minor in _by_minor(held.of(resource), gpus)}
+    return said == holds and (not any(held.unnumbered.values()) or len(of_pod) == (pod.gpu_count or 1))
+
+
+def _gpus(held: PodHeld, gpus: Mapping[str, Gpu]) -> tuple[HeldGpu, ...]:
+    memory = _by_minor(held.of(GPU_MEM), gpus)
+    core = _by_minor(held.of(GPU_CORE), gpus)
+    whole = _by_minor(held.of(GPU_WHOLE), gpus)
+    minors = sorted({*memory, *core, *whole})
+    return tuple(HeldGpu(minor, memory.get(minor, 0), core.get(minor, 0), minor in whole) for minor in minors)
+
+
+def _by_minor(amounts: Mapping[tuple[str, Any], int], gpus: Mapping[str, Gpu]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for (uuid, _), units in amounts.items():
+        minor = gpus[uuid].minor
+        total[minor] = total.get(minor, 0) + units
+    return total
+
+
+def _on_node(state: State) -> frozenset[str]:
+    """UIDs of the pods that the Node shows now."""
+    annotations = mapping(mapping(mapping(state.node.object).get("metadata")).get("annotations"))
+    text = annotations.get(HELD_GPUS_ANNOTATION)
+    return _uids(text) if isinstance(text, str) else frozenset()
+
+
+@lru_cache(maxsize=1)
+def _uids(text: str) -> frozenset[str]:
+    pods = held_gpus({HELD_GPUS_ANNOTATION: text})
+    return frozenset(pods) if isinstance(pods, dict) else frozenset()

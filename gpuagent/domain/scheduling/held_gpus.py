@@ -1,0 +1,82 @@
+"""The node annotation `gpuagent.io/held`, in which the agent publishes what pods hold by kubelet's allocations.
+
+Tenants write the annotations of their pods, and no Nodes. So for the pods in it, this annotation decides.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.pods.annotations import MOST_UNITS, Malformed, shown
+
+HELD_GPUS_ANNOTATION = "gpuagent.io/held"
+MOST_TEXT = 32 * 1024
+"""Characters of the annotation. Pods beyond are left out: each takes about fifty."""
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HeldGpu:
+    """What a pod holds of one GPU.
+
+    Attributes:
+        minor: minor number of the GPU.
+        memory: units of `aliyun.com/gpu-mem`.
+        core: percent of `aliyun.com/gpu-core.percentage`.
+        whole: the pod holds all of the GPU.
+    """
+
+    minor: int
+    memory: int = 0
+    core: int = 0
+    whole: bool = False
+
+
+PodsHeld = Mapping[str, tuple[HeldGpu, ...]]
+"""UID of a pod to what it holds."""
+
+
+def held_gpus_text(pods: PodsHeld) -> str:
+    """The annotation's text; `held_gpus` reads the same back. Of too many pods, the last ones are left out."""
+    start = f'{{"v":{_VERSION},"pods":{{'
+    end = "}}"
+    entries: list[str] = []
+    size = len(start) + len(end)
+    for uid, gpus in pods.items():
+        values = [[gpu.minor, gpu.memory, gpu.core, int(gpu.whole)] for gpu in gpus]
+        entry = f"{json.dumps(uid)}:{json.dumps(values, separators=(',', ':'))}"
+        size += len(entry) + 1
+        if size > MOST_TEXT:
+            break
+        entries.append(entry)
+    return start + ",".join(entries) + end
+
+
+def held_gpus(annotations: Mapping[str, Any]) -> PodsHeld | Malformed | None:
+    """Read the annotation; None where it is absent: the agent is too old to write it, or there is none."""
+    text = annotations.get(HELD_GPUS_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        decoded = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        decoded = None
+    pods = decoded.get("pods") if isinstance(decoded, dict) and decoded.get("v") == _VERSION else None
+    if not isinstance(pods, dict):
+        return Malformed(HELD_GPUS_ANNOTATION, f"is no object of version {_VERSION} with pods: {shown(text)}")
+    held: dict[str, tuple[HeldGpu, ...]] = {}
+    for uid, entries in pods.items():
+        if not (isinstance(entries, list) and all(map(_is_entry, entries))):
+            return Malformed(HELD_GPUS_ANNOTATION, f"has an invalid list of GPUs for a pod: {shown(text)}")
+        held[uid] = tuple(HeldGpu(minor, memory, core, bool(whole)) for minor, memory, core, whole in entries)
+    return held
+
+
+def _is_entry(entry: object) -> bool:
+    width = len(HeldGpu.__dataclass_fields__)
+    return isinstance(entry, list) and len(entry) == width and all(map(_is_number, entry))
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST_UNITS
