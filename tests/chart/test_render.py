@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ OLDER = [f"1.{minor}" for minor in range(18, 25)]
 VERSIONS = OLDER + [f"1.{minor}" for minor in range(25, 37)]
 OLDER_PLAIN = {"gpuagent-1.18.yaml": range(18, 19), "gpuagent-1.19-to-1.29.yaml": range(19, 25)}
 
+DECISIONS = "gpu-decisions"
 EVERYTHING: dict[str, Any] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["regcred"]},
     "settings": {"memory-unit": "256MiB", "max-pods-per-gpu": 10, "settle": 0.5, "core-mem-both": False},
@@ -52,6 +54,7 @@ EVERYTHING: dict[str, Any] = {
     "podLabels": {"team": "ml"},
     "podAnnotations": {"note": "yes"},
     "startupTaint": "gpuagent/starting",
+    "admissionPolicy": {"decisions": "create", "decisionWriters": ["system:node-agent"]},
     "metrics": {
         "perContainerUse": True,
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -229,17 +232,51 @@ def test_policies_are_there_where_the_api_server_has_them(
 ) -> None:
     objects = chart.render(version=version, admissionPolicy={"enabled": enabled})
     kinds = [one["kind"] for one in objects]
-    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 4 * there
+    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 5 * there
 
 
 def test_policies_are_about_the_service_account_where_it_is(chart: Chart) -> None:
     objects = chart.render(namespace="gpu")
     account = "system:serviceaccount:gpu:gpuagent"
     for one in objects:
-        if one["kind"] == "ValidatingAdmissionPolicy":
+        if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] != DECISIONS:
             assert one["spec"]["matchConditions"][0]["expression"] == f"request.userInfo.username == '{account}'"
     role = find(objects, "RoleBinding", "gpuagent")
     assert (role["metadata"]["namespace"], role["subjects"][0]["namespace"]) == ("kube-system", "gpu")
+
+
+def decision_policy(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Its spec."""
+    return dict(find(objects, "ValidatingAdmissionPolicy", DECISIONS)["spec"])
+
+
+def test_decisions_are_kept_from_updates_by_default_and_from_creations_on_request(chart: Chart) -> None:
+    for how, operations in (("update", [["UPDATE"]]), ("create", [["UPDATE"], ["CREATE"]])):
+        objects = chart.render(admissionPolicy={"decisions": how})
+        rules = decision_policy(objects)["matchConstraints"]["resourceRules"]
+        assert [rule["operations"] for rule in rules] == operations
+        # Through each of them, the API server takes annotations.
+        assert {"pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"} == set(rules[0]["resources"])
+        find(objects, "ValidatingAdmissionPolicyBinding", DECISIONS)
+    assert decision_policy(chart.render()) == decision_policy(chart.render(admissionPolicy={"decisions": "update"}))
+
+
+def test_without_the_policy_of_decisions_the_agents_own_policies_stay(chart: Chart) -> None:
+    objects = chart.render(admissionPolicy={"decisions": "none"})
+    policies = [one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicy"]
+    assert policies
+    assert DECISIONS not in policies
+
+
+def test_the_agent_and_the_operators_writers_are_named(chart: Chart) -> None:
+    objects = chart.render(namespace="gpu", admissionPolicy={"decisionWriters": ["system:node-agent", "acs:scheduler"]})
+    (rule,) = decision_policy(objects)["validations"]
+    (names,) = re.findall(r"request.userInfo.username in (\[[^]]*\])", rule["expression"])
+    assert re.findall(r"'([^']+)'", names) == [
+        "system:serviceaccount:gpu:gpuagent",
+        "system:node-agent",
+        "acs:scheduler",
+    ]
 
 
 def pod_rights(objects: list[dict[str, Any]]) -> set[str]:
@@ -404,6 +441,8 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
         ({"updateStrategy": {"maxSurge": 1}}, "'maxSurge' not allowed"),
         ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
+        ({"admissionPolicy": {"decisions": False}}, "/admissionPolicy/decisions"),
+        ({"admissionPolicy": {"decisionWriters": ["x' || true"]}}, "/admissionPolicy/decisionWriters/0"),
         ({"cleanFailedPods": "yes"}, "/cleanFailedPods"),
         ({"rbac": {"podAnnotations": "no"}}, "/rbac/podAnnotations"),
         ({"rbac": {"podAnnotations": False}, "settings": {"annotate-pods": True}}, "set rbac.podAnnotations to true"),

@@ -91,55 +91,8 @@ def test_tenants_cannot_set_the_environment_of_gpus(cluster: Cluster) -> None:
     ]
     assert cluster.api("POST", PODS, init)[0] == 422
     assert cluster.api("POST", PODS, pod_with(envFrom=[{"configMapRef": {"name": "sly"}}]))[0] == 422
-    shown = pod_with()
-    shown["metadata"]["annotations"] = {"topology.kubernetes.io/gpu-visible": "0,1"}
-    assert cluster.api("POST", PODS, shown)[0] == 422
-    decided = pod_with()
-    decided["metadata"]["annotations"] = {"scheduler.framework.gpushare.allocation": '{"0":{"1":4}}'}
-    assert cluster.api("POST", PODS, decided)[0] == 422
     assert cluster.api("POST", PODS, pod_with())[0] == 201
     assert cluster.api("POST", PODS, pod_with(env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]))[0] == 201
-
-
-@pytest.fixture
-def agents_token(cluster: Cluster) -> Iterator[str]:
-    """Of the ServiceAccount that the chart makes, with every right: only the policy may stop it."""
-    account = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": "gpuagent", "namespace": "kube-system"},
-    }
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "documents"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "gpuagent", "namespace": "kube-system"}],
-    }
-    for manifest in (account, binding):
-        cluster.apply(manifest)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
-    yield cluster.client.expect("POST", f"{cluster.client.path_of(account)}/token", request)["status"]["token"]
-    for manifest in (binding, account):
-        cluster.api("DELETE", cluster.client.path_of(manifest))
-
-
-@pytest.mark.usefixtures("policy")
-def test_the_agent_may_annotate_pods_of_tenants_and_tenants_may_not(cluster: Cluster, agents_token: str) -> None:
-    """The policy for tenants does not keep the agent from what docs/annotations.md says."""
-    pod = cluster.create_pod(pod_with())["metadata"]["name"]
-    path = f"/api/v1/namespaces/default/pods/{pod}"
-
-    def patch(changed: Json, token: str | None = None) -> int:
-        return cluster.api("PATCH", path, {"metadata": changed}, "application/merge-patch+json", token)[0]
-
-    keys = ("ALIYUN_COM_GPU_MEM_IDX", "scheduler.framework.gpushare.allocation", "topology.kubernetes.io/gpu-group")
-    assert patch({"annotations": dict.fromkeys(keys, "1")}, agents_token) == 200
-    for key in keys:
-        assert patch({"annotations": {key: "0"}}) == 422
-        assert patch({"annotations": {key: None}}) == 422
-    assert patch({"annotations": {"example.com/mine": "1"}, "labels": {"mine": "1"}}) == 200
-    cluster.delete_pod(pod)
 
 
 def test_an_amount_in_requests_alone_is_refused(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
@@ -41,7 +42,7 @@ def condition(kind: str) -> Json:
 LABELS: Json = {
     "metadata": {"labels": {"aliyun.accelerator/nvidia_count": "8", "aliyun.accelerator/nvidia_name": None}}
 }
-GPUS: Json = {"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "{}"}}}
+GPUS: Json = {"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "{}", HELD_GPUS_ANNOTATION: "{}"}}}
 COUNT: Json = {"status": {"capacity": {"aliyun.com/gpu-count": "8"}, "allocatable": {"aliyun.com/gpu-count": "8"}}}
 ITS_OWN = [
     pytest.param(NODE, LABELS, MERGE, id="labels"),
@@ -94,8 +95,9 @@ def test_a_token_that_names_no_node_is_refused(
         (NODE, {"metadata": {"labels": {"ack.node.gpu.schedule": "share"}}}, "the labels aliyun.accelerator"),
         (NODE, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "the labels aliyun.accelerator"),
         (STATUS, {"metadata": {"labels": {"kubernetes.io/hostname": "x"}}}, "the labels aliyun.accelerator"),
-        (NODE, {"metadata": {"annotations": {"a": "b"}}}, "annotation gpuagent.io/gpus only"),
+        (NODE, {"metadata": {"annotations": {"a": "b"}}}, "only the annotations gpuagent.io/gpus"),
         (NODE, {"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "x" * 4097}}}, "at most 4096 characters"),
+        (NODE, {"metadata": {"annotations": {HELD_GPUS_ANNOTATION: "x" * 32769}}}, "32768"),
         (NODE, {"metadata": {"finalizers": ["a/b"]}}, "finalizers, owners and generateName"),
         (NODE, {"metadata": {"generateName": "junk"}}, "finalizers, owners and generateName"),
         (NODE, {"spec": {"unschedulable": True}}, "spec"),

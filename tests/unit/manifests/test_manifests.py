@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, MOST_TEXT
 from gpuagent.domain.scheduling.node_gpus import MOST_GPUS, NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS
 from gpuagent.settings import settings as config
 from gpuagent.settings import values as settingvalues
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation import boxes
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from manifests.render import (
     CHART,
     CHARTS_OWN,
@@ -182,7 +184,8 @@ def test_the_policy_of_nodes_takes_the_longest_annotation_of_the_agent():
     """Units are below a million: one of 1 MiB on a GPU of a terabyte."""
     (rule,) = (one["expression"] for one in policy("nodes")["validations"] if "newAnnotations.all" in one["expression"])
     assert re.findall(r"key == '([^']+)' && size\(variables.newAnnotations\[key\]\) <= (\d+)", rule) == [
-        (NODE_GPUS_ANNOTATION, "4096")
+        (NODE_GPUS_ANNOTATION, "4096"),
+        (HELD_GPUS_ANNOTATION, str(MOST_TEXT)),
     ]
     gpus = tuple(NodeGpu(n, 10**6, 100, whole=True) for n in range(MOST_GPUS))
     assert len(node_gpus_text(NodeGpus(gpus, 10**6, 10**6, 100, both=False, links="0" * 16))) < 4096
@@ -196,6 +199,16 @@ def test_the_policy_lets_the_agent_set_the_annotations_that_it_knows():
     )
     (own,) = (one["expression"] for one in policy["spec"]["variables"] if one["name"] == "ownAnnotations")
     assert set(re.findall(r"'([^']+)'", own)) == set(WRITTEN_KEYS)
+
+
+def test_the_policy_of_decisions_names_what_schedulers_and_agents_write_on_pods():
+    (found,) = (
+        one
+        for one in objects("gpuagent.yaml")
+        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "gpu-decisions")
+    )
+    (keys,) = (one["expression"] for one in found["spec"]["variables"] if one["name"] == "decisions")
+    assert set(re.findall(r"'([^']+)'", keys)) == {*WRITTEN_KEYS, COMMIT_ANNOTATION}
 
 
 def leaves(values: dict[str, Any], path: str = "") -> set[str]:

@@ -40,9 +40,12 @@ validations:
   - expression: >-
       variables.newAnnotations.all(key,
       key == 'gpuagent.io/gpus' && size(variables.newAnnotations[key]) <= 4096
+      || key == 'gpuagent.io/held' && size(variables.newAnnotations[key]) <= 32768
       || (key in variables.oldAnnotations && variables.oldAnnotations[key] == variables.newAnnotations[key]))
       && variables.oldAnnotations.all(key, key in variables.newAnnotations)
-    message: the agent may set the annotation gpuagent.io/gpus only, to at most 4096 characters
+    message: >-
+      the agent may set only the annotations gpuagent.io/gpus, to at most 4096 characters, and gpuagent.io/held, to at
+      most 32768
   - expression: >-
       has(object.metadata.finalizers) == has(oldObject.metadata.finalizers)
       && (!has(object.metadata.finalizers) || object.metadata.finalizers == oldObject.metadata.finalizers)
@@ -89,6 +92,14 @@ validations:
     message: the agent may not change what kubelet says of the node
 {{- end }}
 
+{{/* The annotations that say which GPUs a pod has. */}}
+{{- define "gpuagent.decisions" -}}
+'scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
+'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME',
+'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible',
+'gpuagent.io/decided'
+{{- end }}
+
 {{- define "gpuagent.policy.pods" -}}
 {{- include "gpuagent.policy.annotations" . }}
 {{- $dra := .Values.dra.enabled }}
@@ -96,10 +107,7 @@ validations:
 - name: ownAnnotations
   expression: >-
     [{{ if $dra }}'gpuagent.io/prepare-again'{{ if $shows }},
-    {{ end }}{{ end }}{{ if $shows }}'scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
-    'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME',
-    'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible',
-    'gpuagent.io/decided'{{ end }}]
+    {{ end }}{{ end }}{{ if $shows }}{{ include "gpuagent.decisions" . | trim | nindent 4 | trim }}{{ end }}]
 {{- $annotates := include "gpuagent.patchesPods" . }}
 {{- $cleans := include "gpuagent.cleans" . }}
 {{- $may := list }}
