@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpuagent.domain.gpus.gpu import Gpu
@@ -10,6 +10,7 @@ from gpuagent.domain.gpus.topology import Topology
 from gpuagent.domain.node_state.device_lists import DeviceRange, Lists
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.ring import best_ring
+from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.pods.exchange import Exchanged
 from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
@@ -22,6 +23,7 @@ from gpuagent.domain.scheduling.decision import (
     decided_text,
     read,
 )
+from gpuagent.domain.scheduling.held_gpus import HeldGpu, PodsHeld
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import GPU_CORE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
 from gpuagent.domain.sharing.units import device_ids, units_of
@@ -36,6 +38,9 @@ class Snapshot:
     advertised ids. `sets` chooses among the GPUs of `topology` if the mode in force advertises whole GPUs. `exchanged`
     maps ids in kubelet's allocations to the units in their place. `kubelet` is kubelet's version. `checkpoint` is from
     the same moment as `holdings`.
+
+    `pods` have the annotations and labels that decided on them; `seen_pods` are as the API server has them now.
+    `published_pods` is what the agent says of some of them on the Node.
 
     `pods_known`: all pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
     the first list of pods is still to come. `living_pods` are in the order in which the agent saw them; of one name,
@@ -60,6 +65,8 @@ class Snapshot:
     exchanged: Exchanged
     kubelet: str
     pods: tuple[Pod, ...]
+    seen_pods: tuple[Pod, ...]
+    published_pods: PodsHeld
     pods_known: bool
     pods_watched: bool
     pods_awaited: bool
@@ -227,7 +234,8 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         listed = [(resource, block) for resource, blocks in lists.items() for block in blocks]
         blocks = {(resource, *block.key): frozenset(ids_of(block)) for resource, block in listed}
         units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
-    living = former.living_pods if former is not None and former.pods is state.pods.seen else _living(state.pods.seen)
+    pods = _as_decided(state, former)
+    living = former.living_pods if former is not None and former.pods is pods else _living(pods)
     decisions, decided = _decisions(state, living, former)
     schedulers = _schedulers(state, living, decisions, former)
     awaited = not state.pods.known and state.pods.problem is None
@@ -248,7 +256,9 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         checkpoint=state.holdings.checkpoint,
         exchanged=state.holdings.exchanged,
         kubelet=state.holdings.kubelet,
-        pods=state.pods.seen,
+        pods=pods,
+        seen_pods=state.pods.seen,
+        published_pods=state.published_pods,
         pods_known=state.pods.known,
         pods_watched=state.pods.watched,
         pods_awaited=awaited,
@@ -280,6 +290,39 @@ def _keep_indexes(now: Snapshot, former: Snapshot) -> None:
     vars(now).update({name: vars(former)[name] for name in kept if name in vars(former)})
 
 
+def _as_decided(state: State, former: Snapshot | None) -> tuple[Pod, ...]:
+    """The pods with the annotations and labels that they had when the agent first saw them.
+
+    Schedulers decide before they bind. Any author of a pod can edit it later, also while kubelet admits it or while it
+    runs: such an edit must not change what others get. For whole GPUs of a pod that no scheduler decided on, or whose
+    decision was not followed, kubelet's allocations count instead: kubelet may lose them and ask again.
+    """
+    seen, published = state.pods.seen, state.published_pods
+    if former and former.seen_pods is seen and former.published_pods is published:
+        return former.pods
+    known = {pod.uid: pod for pod in former.pods} if former else {}
+    pods = tuple([_first_seen(pod, known.get(pod.uid), published.get(pod.uid, ())) for pod in seen])
+    return former.pods if former and _are_same(pods, former.pods) else pods
+
+
+def _first_seen(pod: Pod, former: Pod | None, held: Collection[HeldGpu]) -> Pod:
+    if pod.ended:
+        return pod
+    first = former or pod
+    annotations = first.annotations
+    if held and all(gpu.whole for gpu in held):
+        group = ",".join(str(gpu.minor) for gpu in held)
+        annotations = {**annotations, GROUP_ANNOTATION: group, DECIDED_ANNOTATION: pod.uid}
+    if (pod.annotations, pod.labels) == (annotations, first.labels):
+        return pod
+    decided = replace(pod, annotations=annotations, labels=first.labels)
+    return former if former is not None and decided == former else decided
+
+
+def _are_same(pods: Collection[Pod], others: Collection[Pod]) -> bool:
+    return len(pods) == len(others) and all(pod is other for pod, other in zip(pods, others, strict=True))
+
+
 def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
     newest = {pod.name: pod for pod in sorted(pods, key=lambda pod: pod.created) if not pod.ended}
     return {pod.name: pod for pod in pods if newest.get(pod.name) is pod}
@@ -288,10 +331,7 @@ def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
 def _decisions(
     state: State, living: Mapping[PodName, Pod], former: Snapshot | None
 ) -> tuple[Mapping[PodName, Decision | Ignored], Mapping[PodName, tuple[DecidedContainer, ...]]]:
-    """Decisions of schedulers for the living pods. Each pod's annotations are read once.
-
-    Schedulers decide before they bind. A later edit has no effect, because any author of a pod can make one.
-    """
+    """Decisions of schedulers for the living pods. Each pod's annotations are read once."""
     resource_kinds, gpus, listed = state.resource_kinds, state.gpus.by_uuid, state.gpus.topology.gpus
     present = {uuid: gpus[uuid].minor for uuid in listed}
     # A new GPU in the slot of a lost one has its minor number.

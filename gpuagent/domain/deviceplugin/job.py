@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
-from gpuagent.domain.pods.annotations import Malformed, gpu_names, shown
+from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, Malformed, gpu_names, shown
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName, asked, count_of
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import for_another_pod
@@ -108,6 +108,8 @@ def differences(pod: Pod, uuids: Collection[str], visible_gpus: Collection[str],
             names = ", ".join(snapshot.names[uuid] for uuid in sorted(has))
             why = "the agent cannot identify the requesting pod for certain"
             if key == VISIBLE_ANNOTATION and not snapshot.policy.trust_visible:
+                if pod.annotations.get(DECIDED_ANNOTATION) == pod.uid:
+                    continue  # gpuscheduler always names the job's GPUs, for agents that trust it
                 why = "--trust-gpu-visible is off"
             yield _text(pod, key, f"names {shown(pod.annotations[key])}, and it {word} {names}: {why}")
 

@@ -283,6 +283,14 @@ def test_a_pod_that_does_not_see_what_the_annotation_says_gets_the_reason():
     assert text.endswith("gpu-visible names '0,3', and it sees GPU 3: --trust-gpu-visible is off")
 
 
+def test_the_gpus_of_a_job_that_our_scheduler_names_for_agents_which_trust_it_are_no_warning():
+    pod = named("a", 1, "3", visible="0,3")
+    pod["metadata"]["annotations"][DECIDED_ANNOTATION] = pod["metadata"]["uid"]
+    kubelet = mesh(pod, trusted=False)
+    assert in_environment(kubelet.serve(owner("a"), WHOLE, 1)) == [3]
+    assert kubelet.events == []
+
+
 @pytest.mark.parametrize("rejected", [set(), {"a"}])
 def test_other_gpus_are_shown_only_where_kubelet_lists_one_pod_that_could_be_meant(rejected):
     """Before 1.34 kubelet still lists a pod that it rejected a moment ago."""
@@ -387,10 +395,10 @@ def test_in_mode_default_a_topology_decision_is_nothing():
 
 def test_a_gpu_of_a_former_mode_or_in_mig_mode_is_not_shown():
     gpus = (*box(7), gpu(7, mig=True))
-    node = in_force(Mode.SHARE, gpus, trust_visible=True)
-    node.inventory(*gpus, wiring=DGX1V).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
-    node.label("topology").wait(3).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
     for visible, name in (("0,3", "GPU 0"), ("3,7", "GPU 7")):
+        node = in_force(Mode.SHARE, gpus, trust_visible=True)
+        node.inventory(*gpus, wiring=DGX1V).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
+        node.label("topology").wait(3).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
         kubelet = FakeKubelet(node).pods(pod_json("old", {MEM: 1}), named("a", 1, "3", visible))
         refusal = kubelet.refusal(lambda kubelet=kubelet: kubelet.serve(owner("a"), WHOLE, 1))
         assert f"shows it {name}, which is not advertised" in refusal.message
