@@ -156,7 +156,12 @@ def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) 
 def _asking(options: argparse.Namespace) -> Asking | None:
     if options.no_agents:
         return None
-    return Asking(namespace=options.agent_namespace, port=options.agent_port, timeout_s=options.agent_timeout)
+    return Asking(
+        namespace=options.agent_namespace,
+        port=options.agent_port,
+        timeout_s=options.agent_timeout,
+        every_agent=options.health,
+    )
 
 
 def _parser() -> CommandLine:

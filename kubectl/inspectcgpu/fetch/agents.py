@@ -23,11 +23,15 @@ USE_NOT_SEEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The namespace and port of agents, and the timeout of their answers (see `fetching.deadline_s`)."""
+    """The namespace and port of agents, and the timeout of their answers (see `fetching.deadline_s`).
+
+    With `every_agent`, agents are also queried where labels and annotations show all holders.
+    """
 
     namespace: str = "kube-system"
     port: int = 9445
     timeout_s: float = 5.0
+    every_agent: bool = False
 
 
 @dataclass(slots=True)

@@ -103,7 +103,8 @@ def read_other_sources(
 ) -> OtherSources:
     """Read ConfigMaps where they matter, and query agents (never where `asking` is None) where they have more data.
 
-    With `usage` every agent is queried for the usage of containers. Never raises: the result has the problems.
+    With `usage` every agent is queried for the usage of containers, and where `asking` says so for its problems. Never
+    raises: the result has the problems.
     """
     configmaps: dict[str, GpuConfigMap] = {}
     problems: list[str] = []
@@ -128,7 +129,7 @@ def read_other_sources(
         return OtherSources(configmaps, Answers(usage_problem=problem), tuple(problems), claims)
     busy = {pod.node for pod in pods if pod.node and not pod.refused}
     names = [node.name for node in nodes]
-    wanted = agents_wanted(nodes, pods) - claims.slices.keys()
+    wanted = set(names) if asking.every_agent else agents_wanted(nodes, pods) - claims.slices.keys()
     users = [name for name in names if name in busy] if usage else []
     # An agent that is queried for usage is queried for holders too: kubelet's allocations outrank annotations.
     marked = {node.name for node in nodes if node.agent}
