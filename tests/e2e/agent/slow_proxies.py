@@ -1,4 +1,4 @@
-"""An API server whose watches are late, and a pod-resources socket that is slow or silent: proxies to the real ones."""
+"""An API server whose watches or lists are late, and a pod-resources socket that is slow or silent: proxies to the real ones."""
 
 import http.client
 import json
@@ -10,6 +10,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
@@ -21,9 +22,27 @@ _PIECE = 65536
 _OF_A_CONNECTION = {"host", "connection", "accept-encoding"}
 
 
+@dataclass
+class SlowApi:
+    """A proxy to the API server, for the agent.
+
+    Attributes:
+        kubeconfig: of the agent, with the proxy in place of the server.
+        watches_late_s: how late each event of a watch comes.
+        lists_late_s: how late each list of the node's pods comes; pods that are read by name come at once.
+        away: every new connection is closed without an answer.
+    """
+
+    kubeconfig: Path
+    watches_late_s: float = 0.0
+    lists_late_s: float = 0.0
+    away: bool = False
+
+
 @contextmanager
-def late_watches(cluster: Cluster, late_s: float, workdir: Path) -> Iterator[Path]:
-    """A kubeconfig of the agent's: events of watches come `late_s` seconds late, every other answer at once."""
+def slow_api(cluster: Cluster, workdir: Path) -> Iterator[SlowApi]:
+    """A proxy that is as slow as it is told to be."""
+    slow = SlowApi(workdir / "slow.kubeconfig")
     config = json.loads(cluster.kubeconfig("gpuagent").read_text())
     real = config["clusters"][0]["cluster"]
     server = urlsplit(real["server"])
@@ -32,6 +51,12 @@ def late_watches(cluster: Cluster, late_s: float, workdir: Path) -> Iterator[Pat
     class Handler(BaseHTTPRequestHandler):
         def _forward(self) -> None:
             assert server.hostname
+            if slow.away:
+                self.close_connection = True
+                return
+            late = "watch" in parse_qs(urlsplit(self.path).query)
+            if self.command == "GET" and urlsplit(self.path).path == "/api/v1/pods" and not late:
+                time.sleep(slow.lists_late_s)
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name: text for name, text in self.headers.items() if name.lower() not in _OF_A_CONNECTION}
             with closing(http.client.HTTPSConnection(server.hostname, server.port, context=tls)) as connection:
@@ -40,9 +65,8 @@ def late_watches(cluster: Cluster, late_s: float, workdir: Path) -> Iterator[Pat
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
                 self.end_headers()
-                late = "watch" in parse_qs(urlsplit(self.path).query)
                 with suppress(BrokenPipeError, ConnectionResetError):
-                    for line in _late(answer, late_s) if late else [answer.read()]:
+                    for line in _late(answer, slow.watches_late_s) if late else [answer.read()]:
                         self.wfile.write(line)
 
         do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _forward  # noqa: N815 (names of the base class)
@@ -52,10 +76,9 @@ def late_watches(cluster: Cluster, late_s: float, workdir: Path) -> Iterator[Pat
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{proxy.server_port}"}
-        path = workdir / "late.kubeconfig"
-        path.write_text(json.dumps(config))
+        slow.kubeconfig.write_text(json.dumps(config))
         try:
-            yield path
+            yield slow
         finally:
             proxy.shutdown()
 

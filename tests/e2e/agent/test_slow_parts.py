@@ -17,7 +17,7 @@ from tests.e2e.agent.bursts import GPUS, MANY, WHOLE, burst, manifest
 from tests.e2e.agent.conftest import KUBELET_DIR, Node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.share_scheduler import ShareScheduler
-from tests.e2e.agent.slow_proxies import SlowSocket, late_watches
+from tests.e2e.agent.slow_proxies import SlowSocket, slow_api
 from tests.e2e.cluster import WAIT_S, Cluster
 
 SOCKET = KUBELET_DIR / "pod-resources" / "kubelet.sock"
@@ -27,8 +27,9 @@ LATE_S = 5.0
 def test_watches_that_are_five_seconds_late(
     kubelet: str, cluster: Cluster, make_node: Callable[..., Node], never_starts: str, tmp_path: Path
 ) -> None:
-    with late_watches(cluster, LATE_S, tmp_path) as kubeconfig:
-        node = make_node(mode="share", flags=(*MANY, "--kubeconfig", str(kubeconfig)))
+    with slow_api(cluster, tmp_path) as api:
+        api.watches_late_s = LATE_S
+        node = make_node(mode="share", flags=(*MANY, "--kubeconfig", str(api.kubeconfig)))
         node.wait_amounts(mem=GPUS * WHOLE)
         scheduler = placed(node, never_starts, 60)
         audit_decisions(node, scheduler.decided)
