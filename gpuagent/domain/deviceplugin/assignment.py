@@ -84,6 +84,7 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
     same_gpus, decision = requester.container_gpus, requester.decision(snap)
     decided = decision_of(requester, resource, snap)
     limited = same_gpus or (decided and snap.policy.keep_decisions)
+    chosen = decision.uuids if isinstance(decision, Decision) else ()
     found = ShareRequest(
         resource=resource,
         size=request.size,
@@ -95,8 +96,9 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         suspect=_units_by_gpu((occupancy.suspect_ids & request.offered) - request.must_include, snap),
         gpu_count=gpu_count(pod, resource, request.size, snap.resource_kinds) if spread and pod else 1,
         room=requester.room(resource),
-        # A sidecar goes to the GPUs of its pod's other containers if it fits.
-        pinned=requester.init_gpus or (decision.uuids if isinstance(decision, Decision) and not limited else ()),
+        cramped=() if spread else _cramped(requester, occupancy),
+        # A sidecar and its pod's other containers go to the same GPUs if they fit.
+        pinned=requester.init_gpus or (chosen if chosen and not limited else requester.sidecar_gpus),
         short=() if same_gpus else _short_gpus(resource, requester, occupancy),
         only=decided[0] if decided else same_gpus or None,
         leaving=_listed(resource, snap, healthy=False),
@@ -112,6 +114,20 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         choose_share(found)
         return found
     return replace(found, only=None, decided="", reserved=occupancy.reserved(resource, requester.pod_name))
+
+
+def _cramped(requester: Requester, occupancy: Occupancy) -> list[set[str]]:
+    """For each group of containers that should be on one GPU with a sidecar: UUIDs of the GPUs that are too full."""
+    snap = occupancy.snapshot
+    found = []
+    for containers in requester.beside():
+        cramped = set[str]()
+        for resource in snap.resource_kinds:
+            need = sum(one.limits.get(resource, 0) for one in containers)
+            free, reserved = occupancy.free(resource), occupancy.reserved(resource, requester.pod_name)
+            cramped |= {uuid for uuid in snap.gpus if free.get(uuid, 0) - reserved.get(uuid, 0) < need}
+        found.append(cramped)
+    return found
 
 
 def _units_by_gpu(ids: Collection[str], snap: Snapshot) -> Mapping[str, int]:

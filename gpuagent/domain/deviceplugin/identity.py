@@ -50,6 +50,7 @@ class Requester:
         container: None with `pod`.
         container_gpus: UUIDs of the GPUs of the container's other resource, if it has that already.
         init_gpus: UUIDs of the GPUs of the pod's init containers, whose units kubelet reuses for later ones.
+        sidecar_gpus: UUIDs of the GPUs of the pod's sidecars.
         certain: kubelet's allocations name the pod, or no other could be meant.
     """
 
@@ -58,6 +59,7 @@ class Requester:
     container_gpus: frozenset[str] = frozenset()
     init_gpus: frozenset[str] = frozenset()
     certain: bool = False
+    sidecar_gpus: frozenset[str] = frozenset()
 
     @property
     def owner(self) -> ContainerRef | None:
@@ -73,6 +75,20 @@ class Requester:
             return 0
         return max(container.limits.get(resource, 0) for container in self.pod.containers)
 
+    def beside(self) -> tuple[Sequence[ContainerSpec], ...]:
+        """What should fit on one GPU with this sidecar: all containers that come after it, or at least the largest.
+
+        Empty for a container that is no sidecar. Kubelet asks for sidecars first.
+        """
+        if self.pod is None or self.container is None or not self.container.sidecar:
+            return ()
+        containers = self.pod.containers
+        later = [one for one in containers[containers.index(self.container) + 1 :] if one.limits and not one.init]
+        if not later:
+            return ()
+        largest = max(later, key=lambda one: sum(one.limits.values()))
+        return [self.container, *later], [self.container, largest]
+
     def other(self, resource: str, resource_kinds: Collection[str]) -> int:
         """Units of the mode's other resource for this container, or for the largest one that may reuse its GPU."""
         if self.pod is None or self.container is None:
@@ -85,7 +101,10 @@ class Requester:
         if self.pod is None:
             return (self.container_gpus,)
         needs = self.room(resource), self.other(resource, resource_kinds)
-        own = self.container_gpus, self.init_gpus, *needs, self.pod.gpu_count_label
+        amounts = [one.limits for containers in self.beside() for one in containers]
+        beside = tuple([tuple(limits.items()) for limits in amounts])
+        gpus = self.container_gpus, self.init_gpus, self.sidecar_gpus
+        own = *gpus, beside, *needs, self.pod.gpu_count_label
         if resource not in resource_kinds or not resource_kinds[resource].is_whole:
             return own
         named = (decided_text(self.pod, key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
@@ -250,7 +269,9 @@ class Search:
         init = pod.init_names
         container_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name == container.name])
         init_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name in init])
-        return Requester(pod, container, container_gpus, init_gpus, certain)
+        sidecars = {one.name for one in pod.containers if one.sidecar}
+        sidecar_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name in sidecars])
+        return Requester(pod, container, container_gpus, init_gpus, certain, sidecar_gpus)
 
     def alike(self, fitting: Collection[Requester]) -> bool:
         """Whether all of them get the same answer."""

@@ -1,6 +1,6 @@
 """Chooses the GPUs of a share: one, by binpack or spread, or several with equal parts."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuagent.domain.refusal import Reason, Refusal
@@ -21,6 +21,7 @@ class ShareRequest:
         suspect: GPU UUID to the number of free units that a container may still hold.
         gpu_count: over how many GPUs to spread, evenly.
         room: units that later containers of the pod need on that GPU.
+        cramped: UUIDs of GPUs where the containers that should be together do not fit, the most wanted ones first.
         pinned: UUIDs of GPUs preferred before all others.
         leaving: UUIDs of GPUs that are unhealthy or leave the list; kubelet may not have read that yet.
         short: UUIDs of GPUs that seem to lack the container's other resource.
@@ -42,6 +43,7 @@ class ShareRequest:
     suspect: Mapping[str, int] = field(default_factory=dict)
     gpu_count: int = 1
     room: int = 0
+    cramped: Sequence[Collection[str]] = ()
     pinned: Collection[str] = ()
     short: Collection[str] = ()
     leaving: Collection[str] = ()
@@ -80,7 +82,7 @@ def choose_share(request: ShareRequest) -> tuple[str, ...]:
     return tuple(ranked[: request.gpu_count])
 
 
-def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
+def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, list[bool], int, int]:
     """Best first: not leaving, pinned, not short, enough certain units, room for later containers, placement."""
     free = request.left(uuid)
     return (
@@ -89,6 +91,7 @@ def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool
         uuid in request.short,
         request.free[uuid] - request.suspect.get(uuid, 0) < each,
         free < request.room,
+        [uuid in cramped for cramped in request.cramped],
         free if request.placement is Placement.BINPACK else -free,
         request.order[uuid],
     )

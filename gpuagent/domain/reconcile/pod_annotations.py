@@ -124,7 +124,8 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
     if len(text) > an.MOST_TEXT:
         return  # the agent could not read it back, and would write it again and again
     if found is None:
-        if got and not held.unnumbered.get(resource):  # else the annotation would be incomplete
+        # With a sidecar, the annotation lacks the sidecar's units. V1 has them all, but names only one GPU.
+        if got and (not held.unnumbered.get(resource) or len(_by_number(held.of(resource), gpus)) > 1):
             draft.put({key: text})
         return
     if isinstance(found, Shares):

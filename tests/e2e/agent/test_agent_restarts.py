@@ -106,18 +106,19 @@ def test_killed_amid_bursts_of_decided_pods_and_jobs(
     node.wait_amounts(**{"mem": GPUS * WHOLE} if mode == "share" else {"gpu": GPUS})
     bursts = Bursts(node, mode, never_starts, rng)
     for _ in range(KILLS):
-        before, after = bursts.make(4), bursts.make(4)
+        before, meanwhile, after = bursts.make(2), bursts.make(2), bursts.make(4)
         binding = threading.Thread(target=bursts.bind, args=(before,))
         binding.start()
         time.sleep(rng.uniform(0, 0.5))
         node.agent.kill()
         node.agent.start()
-        for name in after:
-            time.sleep(rng.uniform(0, 0.6))
+        for name in meanwhile:
+            time.sleep(rng.uniform(0, 0.4))
             bursts.bind([name])
+        node.agent.wait_ready()  # it has registered: its first calls come now
+        bursts.bind(after)
         binding.join()
-        bursts.check([*before, *after])
-        node.agent.wait_ready()
+        bursts.check([*before, *meanwhile, *after])
     print(f"\n{KILLS} kills, kubelet {kubelet}, mode {mode}: {dict(bursts.outcomes)}")
     assert bursts.outcomes["admitted"], "no pod was admitted"
 

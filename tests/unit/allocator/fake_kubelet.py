@@ -142,9 +142,10 @@ class FakeKubelet:
             return None
         found = [pod for pod in self.unseen if pods is None or PodName("ml", pod["metadata"]["name"]) in pods]
         self.unseen = [pod for pod in self.unseen if pod not in found]
-        if found:
+        complete = self.node.state.pods.known or pods is None
+        if found or complete > self.node.state.pods.known:
             seen = (*self.node.state.pods.seen, *map(parse_pod, found))
-            self.node.send(ev.PodsSeen(seen, self.node.now))
+            self.node.send(ev.PodsSeen(seen, self.node.now, complete))
             self.publish()
         return frozenset(pod["metadata"]["uid"] for pod in found)
 

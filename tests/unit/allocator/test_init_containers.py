@@ -53,6 +53,39 @@ def test_units_reused_unevenly_never_grant_more_than_was_paid_for_on_a_gpu():
         assert share.units <= 1, "one unit on GPU 1"
 
 
+@pytest.mark.parametrize(
+    ("free", "sizes", "on"),
+    [
+        ((4, 16), (2, 3), (1, 1)),  # GPU 0 is fuller, and too full for both
+        ((4, 16), (1, 3), (0, 0)),
+        ((4, 7, 16), (2, 3, 4), (2, 2, 2)),
+        ((4, 9, 16), (2, 3, 4), (1, 1, 1)),
+        ((5, 7), (2, 4, 4), (1, 1, 0)),  # no GPU has room for all: the sidecar and the largest go together
+        ((2, 4), (2, 4), (0, 1)),
+    ],
+)
+def test_a_sidecar_is_where_the_pods_other_containers_fit(free, sizes, on):
+    kubelet = kubelet_in_share(*(gpu(n, units) for n, units in enumerate(free)))
+    side, *apps = sizes
+    kubelet.pods(pod_json("a", *({MEM: size} for size in apps), sidecar=({MEM: side},)))
+    names = ["side-0", *("main" if n == 0 else f"main-{n}" for n in range(len(apps)))]
+    for name, size in zip(names, sizes, strict=True):
+        kubelet.serve(owner("a", name), MEM, size)
+    assert [kubelet.on(owner("a", name), MEM) for name in names] == [{uuid(n)} for n in on]
+
+
+def test_a_sidecar_is_where_both_resources_of_the_other_container_fit():
+    kubelet = kubelet_in_core_mem(gpu(0, 8), gpu(1, 16)).pods(
+        pod_json("busy", {MEM: 1, CORE: 60}), pod_json("a", {MEM: 4, CORE: 40}, sidecar=({MEM: 2, CORE: 20},))
+    )
+    kubelet.serve(owner("busy"), MEM, 1)
+    kubelet.serve(owner("busy"), CORE, 60)
+    for name, memory, cores in (("side-0", 2, 20), ("main", 4, 40)):
+        kubelet.serve(owner("a", name), MEM, memory)
+        kubelet.serve(owner("a", name), CORE, cores)
+        assert kubelet.on(owner("a", name), MEM) == kubelet.on(owner("a", name), CORE) == {uuid(1)}
+
+
 def test_a_sidecar_and_an_app_container_get_units_of_their_own():
     kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 2}, sidecar=({MEM: 2},)))
     kubelet.serve(owner("a", "side-0"), MEM, 2)

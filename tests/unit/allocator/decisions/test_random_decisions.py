@@ -7,7 +7,7 @@ ends them; the agent restarts. No pod is refused, for the scheduler counted righ
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.refusal import Reason, Refusal
@@ -271,6 +272,51 @@ class DecidedUnasked(Decided):
             self.show()
 
 
+class DecidedAndRestarted(Decided):
+    """The agent starts again, and its first list of pods is late: a pod gets its own GPU, or is refused."""
+
+    late = False
+    readable = True
+
+    @rule(readable=st.booleans(), answers=st.booleans())
+    def restart(self, readable: bool = True, answers: bool = True) -> None:
+        """`readable`: the API server answers reads of pods by name. `answers`: kubelet answers queries."""
+        self.late, self.readable = True, readable
+        self.kubelet.allocations.answers_queries = answers
+        self.node = in_force(Mode.SHARE, box(len(self.gpus), self.units))
+        self.node.state = replace(self.node.state, pods=Pods(decided_before=True))
+        super().restart()
+        self.show()
+
+    @rule()
+    def the_list_comes(self) -> None:
+        self.late = False
+        self.kubelet.allocations.answers_queries = True
+        self.show()
+
+    def show(self) -> None:
+        if not self.late:
+            self.kubelet.unseen = []
+            super().show()
+            return
+        shown = {pod.name.name for pod in self.node.state.pods.seen}
+        unseen = [pod.json for pod in self.pods.values() if pod.name not in shown]
+        self.kubelet.unseen = unseen if self.readable else None
+
+    @precondition(lambda self: any(pod.given is None for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def admit(self, n: int) -> None:
+        try:
+            super().admit(n)
+        except Refusal as refusal:
+            doubt = {Reason.UNKNOWN_POD, Reason.GPU_DECISION, Reason.NO_SINGLE_GPU, Reason.NOT_ENOUGH}
+            assert refusal.reason in doubt
+            failed = next(pod for pod in self.pods.values() if pod.name == self.kubelet.allocations.admitting)
+            del self.pods[failed.name]
+            self.kubelet.end(failed.name)
+            self.show()
+
+
 class DecidedAndReported(Decided):
     """Annotations are made true."""
 
@@ -286,7 +332,7 @@ def explored(lives: type[Decided]) -> type:
 
 
 TestDecided, TestDecidedUnasked = explored(Decided), explored(DecidedUnasked)
-TestDecidedAndTold = explored(DecidedAndReported)
+TestDecidedAndTold, TestDecidedAndRestarted = explored(DecidedAndReported), explored(DecidedAndRestarted)
 
 
 def test_a_pod_that_ended_at_once_leaves_no_place_to_go_on_from():

@@ -237,6 +237,12 @@ def test_a_pod_with_units_that_positions_cannot_say_is_reported_in_the_family_th
     assert after[an.V1_UNITS] == "3"
 
 
+def test_a_pod_whose_sidecar_is_on_another_gpu_is_reported_by_its_other_containers():
+    node = node_with(share("a", 1, 0, 1), share("a", 2, 9, container="side-0"))
+    after = settles(node, pod_json("a", {MEM: 2}, sidecar=({MEM: 1},)))
+    assert after == {**MINE, V2: '{"0":{"1":2}}'}
+
+
 def test_whole_gpus_are_reported():
     held = holding("a", unit_ids(3, GT, 0) | unit_ids(0, GT, 0), WHOLE)
     assert settles(node_with(held, mode=Mode.TOPOLOGY), pod_json("a", {WHOLE: 2})) == {**MINE, GROUP_ANNOTATION: "0,3"}
