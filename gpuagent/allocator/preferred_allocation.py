@@ -62,12 +62,14 @@ class PreferredAllocation:
         if self.old.active and self.old.counts_although_asked(occupancy):
             return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
         requester = self._identify(request, self._with_named_containers(request, occupancy))
+        _log_identified(request, requester)
         if requester.container_gpus and not requester.certain:
             try:
                 return self.choose(request, requester)
             except Refusal:
                 # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
                 requester = self._identify(request, self._state.occupancy(), certainly=True)
+                _log_identified(request, requester)
         if isinstance(requester, Unknown) and requester.deleted:
             self._state.refused(requester.deleted)
         try:
@@ -182,6 +184,16 @@ class PreferredAllocation:
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no others are free; if that container still runs, they are held twice"
         self._send_event(Announcement("DevicesReallocated", text, warning=True))
+
+
+def _log_identified(request: AllocationRequest, requester: Requester) -> None:
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    why = "kubelet lists no other" if requester.certain else "the most likely of those that fit"
+    if isinstance(requester, Unknown):
+        why = requester.why
+    extra = {"resource": request.resource, "units": request.size, "container": str(requester.owner), "reason": why}
+    log.debug("Identified the requesting container", extra=extra)
 
 
 def _no_decided_pod(found: Requester) -> Requester:

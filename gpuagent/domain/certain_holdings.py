@@ -48,6 +48,16 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
     in admission, and pods whose name another pod had when kubelet's allocations were read. It also leaves out a pod
     with a unit of a GPU that the agent has not read.
     """
+    yield from (found for _, found in _judged(state, pods) if isinstance(found, PodHeld))
+
+
+def uncertain(state: State, pods: Collection[Pod]) -> Iterator[tuple[Pod, str]]:
+    """Those of the node's `pods` that hold devices and that `certain` leaves out, each with the reason."""
+    yield from ((pod, found) for pod, found in _judged(state, pods) if isinstance(found, str))
+
+
+def _judged(state: State, pods: Collection[Pod]) -> Iterator[tuple[Pod, PodHeld | str]]:
+    """The pods that hold devices, each with its units, or why they are not certain."""
     names = {pod.name for pod in pods}
     held: dict[PodName, list[Holding]] = defaultdict(list)
     for holding in state.living_holdings if names else ():
@@ -58,10 +68,13 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
     for pod in pods:
         if pod.ended or not pod.uid or pod.name not in held:
             continue
-        if _complete(pod, held[pod.name]) and _of_this_uid(pod, held[pod.name], recorded):
+        if not _complete(pod, held[pod.name]):
+            yield pod, "kubelet's allocations do not have what its containers request"
+        elif not _of_this_uid(pod, held[pod.name], recorded):
+            yield pod, "kubelet's checkpoint does not have its devices under its UID"
+        else:
             found = _read(pod, held[pod.name], by_key)
-            if found is not None:
-                yield found
+            yield pod, found or "it has units of a GPU that the agent has not read"
 
 
 def changed_pods(state: State, before: State | None) -> list[Pod]:

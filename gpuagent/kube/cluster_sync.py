@@ -1,5 +1,6 @@
 """The API server's side of the agent: its watches and its writes."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.certain_holdings import uncertain
 from gpuagent.domain.dra.unprepared import left_over, unprepared
 from gpuagent.domain.pods.pod import Controller, Pod, PodName
 from gpuagent.domain.policy import Policy
@@ -33,6 +35,8 @@ from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
 from gpuagent.kube.write.prepare_again import PrepareAgain
 from gpuagent.kube.write.slice_writer import SliceWriter
+
+log = logging.getLogger(__name__)
 
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
@@ -100,6 +104,7 @@ class ClusterSync:
         self._annotated: State | None = None
         self._sliced: State | None = None
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
+        self._skipped: dict[str, tuple[PodName, str]] = {}
         self._fetching = threading.Thread()
 
     def start(self) -> None:
@@ -190,7 +195,17 @@ class ClusterSync:
         self._annotated, before = state, self._writes
         self._writes = pod_annotations.writes(state, known, before)
         self._annotations.desire(self._writes)
+        if log.isEnabledFor(logging.DEBUG):
+            self._log_skipped(state)
         return tuple(pod_annotations.corrected(before, self._writes))
+
+    def _log_skipped(self, state: State) -> None:
+        """Log why pods are not annotated, each reason once."""
+        skipped = {pod.uid: (pod.name, why) for pod, why in uncertain(state, state.pods.seen)}
+        for uid, (name, why) in skipped.items():
+            if self._skipped.get(uid) != (name, why):
+                log.debug("Did not annotate a pod", extra={"pod": str(name), "reason": why})
+        self._skipped = skipped
 
     def send_event(self, announcement: Announcement) -> None:
         """Send an Event about each pod of the announcement, its controller, or the node if it is about no pod."""

@@ -1,5 +1,6 @@
 """Pods that the watch has not shown yet: the agent reads them from the API server."""
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -153,6 +154,18 @@ def test_pods_whose_init_containers_alone_hold_units_do_not_keep_another_from_be
     kubelet.unseen = [decided("z", 3, second=59)]
     serve(kubelet, "z")
     assert at(kubelet, "z") == [3]
+
+
+def test_the_log_says_how_a_container_was_identified(caplog):
+    caplog.set_level(logging.DEBUG, "gpuagent.allocator")
+    kubelet = kubelet_with(decided("served", 0))
+    serve(kubelet, "served")
+    serve(kubelet, "static")
+    said = [(r.container, r.reason) for r in caplog.records if r.message == "Identified the requesting container"]
+    assert said == [
+        ("ml/served[main]", "kubelet lists no other"),
+        ("None", "kubelet lists no pod that the agent has seen and that lacks this"),
+    ]
 
 
 class GetAlone(FakeAllocations):

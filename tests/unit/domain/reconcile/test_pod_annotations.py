@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.certain_holdings import uncertain
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Assumed, Shares
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding
@@ -241,6 +242,12 @@ def test_a_pod_whose_sidecar_is_on_another_gpu_is_reported_by_its_other_containe
     node = node_with(share("a", 1, 0, 1), share("a", 2, 9, container="side-0"))
     after = settles(node, pod_json("a", {MEM: 2}, sidecar=({MEM: 1},)))
     assert after == {**MINE, V2: '{"0":{"1":2}}'}
+
+
+def test_a_pod_that_is_not_annotated_has_a_reason():
+    node = node_with(share("a", 1, 0, 1), share("b", 2, 9, 8)).pods(pod_json("a", {MEM: 3}), pod_json("b", {MEM: 2}))
+    found = [(pod.name.name, why) for pod, why in uncertain(node.state, node.state.pods.seen)]
+    assert found == [("a", "kubelet's allocations do not have what its containers request")]
 
 
 def test_whole_gpus_are_reported():
