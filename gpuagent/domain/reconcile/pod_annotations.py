@@ -124,8 +124,9 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
     if len(text) > an.MOST_TEXT:
         return  # the agent could not read it back, and would write it again and again
     if found is None:
-        # With a sidecar, the annotation lacks the sidecar's units. V1 has them all, but names only one GPU.
-        if got and (not held.unnumbered.get(resource) or len(_by_number(held.of(resource), gpus)) > 1):
+        # With a sidecar, the annotation lacks the sidecar's units. V1 has all memory, if that is on one GPU.
+        by_v1 = resource == GPU_MEM and len(_by_number(held.of(resource), gpus)) == 1
+        if got and not (by_v1 and held.unnumbered.get(resource)):
             draft.put({key: text})
         return
     if isinstance(found, Shares):

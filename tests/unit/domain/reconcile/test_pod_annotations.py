@@ -244,6 +244,14 @@ def test_a_pod_whose_sidecar_is_on_another_gpu_is_reported_by_its_other_containe
     assert after == {**MINE, V2: '{"0":{"1":2}}'}
 
 
+def test_the_compute_of_a_pod_with_a_sidecar_is_reported_by_its_other_containers():
+    held = [holding("a", unit_ids(1, MM, n), container=name) for n, name in enumerate(("main", "side-0"))]
+    cores = [holding("a", unit_ids(1, CM, n), CORE, name) for n, name in enumerate(("main", "side-0"))]
+    pod = pod_json("a", {MEM: 1, CORE: 1}, sidecar=({MEM: 1, CORE: 1},))
+    after = settles(node_with(*held, *cores, mode=Mode.CORE_MEM), pod)
+    assert (after[an.V1_UNITS], after[V2_CORE], V2 in after) == ("2", '{"0":{"1":1}}', False)
+
+
 def test_a_pod_that_is_not_annotated_has_a_reason():
     node = node_with(share("a", 1, 0, 1), share("b", 2, 9, 8)).pods(pod_json("a", {MEM: 3}), pod_json("b", {MEM: 2}))
     found = [(pod.name.name, why) for pod, why in uncertain(node.state, node.state.pods.seen)]
