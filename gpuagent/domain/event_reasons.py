@@ -29,6 +29,7 @@ EventReason = Literal[
     "GPUGroupDiffers",
     "GPUIsolationUnsupported",
     "GPULinkDegraded",
+    "GPUMemoryUnknown",
     "GPURecovered",
     "GPURefused",
     "GPUSmallerThanUnit",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 CONTROL_DEVICE = "nvidiactl"
 _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
+_MINOR = re.compile(r"^Device Minor:\s*(\d{1,3})\s*$", re.MULTILINE)
 _VERSION = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s")
 
 
@@ -35,6 +36,16 @@ def control_device(dev: Path) -> ControlDevice:
         return ControlDevice(str(path), os.strerror(err.errno or 0), err.errno in _FORBIDDEN)
     os.close(descriptor)
     return ControlDevice(str(path))
+
+
+def minor_number(proc: Path, pci_name: str) -> int | None:
+    """The N of ``/dev/nvidiaN`` of the GPU at a PCI address as the kernel writes it; None if the module has none."""
+    try:
+        text = (proc / "driver/nvidia/gpus" / pci_name / "information").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = _MINOR.search(text)
+    return int(match[1]) if match else None
 
 
 def module_version(proc: Path) -> str:

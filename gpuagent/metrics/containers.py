@@ -56,7 +56,7 @@ def arena(reading: Reading) -> MetricValues:
         gpu, sample = reading.state.gpus.by_uuid[uuid], reading.samples.by_uuid.get(uuid)
         for (pod, allocate_mode), memory in pods.items():
             series = (reading.node_name, pod.namespace, pod.name, uuid, str(gpu.minor), allocate_mode)
-            total[series] = gpu.memory_mib * MIB
+            total[series] = gpu.memory_mib * MIB or None
             duty[series] = None if sample is None or sample.busy is None else round(sample.busy * 100, 1)
             whole = None if sample is None else sample.memory_used_bytes
             used[series] = memory if allocate_mode == "share" else whole

@@ -15,7 +15,7 @@ def gpus(reading: Reading) -> MetricValues:
     yield f.HEALTHY, {labels(gpu): float(gpu.uuid not in unhealthy) for gpu in all_}
     yield f.FENCED, {labels(gpu): float(gpu.uuid in fenced) for gpu in all_}
     yield from _xids(reading)
-    yield f.TOTAL, {labels(gpu): gpu.memory_mib * MIB for gpu in all_}
+    yield f.TOTAL, {labels(gpu): gpu.memory_mib * MIB for gpu in all_ if gpu.memory_mib}
     yield f.RESERVED, {labels(gpu): gpu.reserved_mib * MIB for gpu in all_ if gpu.reserved_mib}
     if state.holdings.listed is not None:
         yield from _given(reading)

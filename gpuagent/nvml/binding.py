@@ -142,7 +142,10 @@ class Nvml:
         return self._read("nvmlDeviceGetPciInfo", gpu, answers.pci_address)
 
     def memory_bytes(self, gpu: Handle) -> tuple[int, int]:
-        """Total and reserved memory. Drivers before 510 count the reserved part as used: 0."""
+        """Total and reserved memory. Drivers before 510 count the reserved part as used: 0.
+
+        Raises CallError with one of `ABSENT` for a GPU that shares the memory of the host, such as a GB10.
+        """
         function = "nvmlDeviceGetMemoryInfo"
         try:
             return self._read(
@@ -237,9 +240,22 @@ class Nvml:
     def probe(self, gpu: Handle) -> None:
         """Make a cheap call that the library does not answer from its own cache.
 
-        By NVML's reference the call returns GPU_IS_LOST for a GPU that fell off the bus.
+        By NVML's reference the call returns GPU_IS_LOST for a GPU that fell off the bus. A GPU that does not report its
+        memory is asked for its temperature.
         """
-        self._ask("nvmlDeviceGetMemoryInfo", gpu)
+        try:
+            self._ask("nvmlDeviceGetMemoryInfo", gpu)
+        except CallError as err:
+            if err.code not in ABSENT:
+                raise
+            self._probe_temperature(gpu)
+
+    def _probe_temperature(self, gpu: Handle) -> None:
+        try:
+            self._ask("nvmlDeviceGetTemperature", gpu, pynvml.NVML_TEMPERATURE_GPU)
+        except CallError as err:
+            if err.code not in ABSENT:
+                raise
 
     def supported_events(self, gpu: Handle) -> int:
         """Bits of the event types that this GPU can report; 0 if it has no events at all."""

@@ -44,10 +44,12 @@ _DRIVER_ADVICE = {
     " module or reboot the node, then restart the agent's pod",
 }
 _GPU_ADVICE = {
+    3: "the agent cannot serve a GPU without this answer; see whether another driver version gives it",
     ODD: "see NVRM lines in `dmesg`, and whether another driver version answers the same",
     4: "check the mode of its /dev/nvidia node and that the agent's container is privileged",
     7: "check the GPU's external power cables",
     11: "the kernel gives it no interrupts; see `dmesg`, check the BIOS, reboot the node",
+    13: f"{LIBRARY} is too old for this agent: upgrade the NVIDIA driver",
     14: "its infoROM is corrupted; have the board checked",
     15: "it fell off the bus; see NVRM lines in `dmesg`, drain and reboot the node, reseat or replace the GPU",
     16: "drain it and run `nvidia-smi --gpu-reset`, or reboot the node",

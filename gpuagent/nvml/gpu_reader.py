@@ -1,26 +1,34 @@
 """Reads the inventory from the driver: the GPUs and their properties."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
+from gpuagent.host.nvidia_driver import minor_number
 from gpuagent.nvml.answers import MIB
 from gpuagent.nvml.binding import ABSENT, Handle, Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
 SYSFS, DEV, PROC = Path("/sys"), Path("/dev"), Path("/proc")
+T = TypeVar("T")
+
+UNKNOWN_MODEL = "NVIDIA GPU"
+"""Model of a GPU that does not report its name."""
 MOST_NUMA_NODE = 1023
 """The most NUMA nodes of Linux (MAX_NUMNODES)."""
 
 
-def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) -> Inventory:
+def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV, proc: Path = PROC) -> Inventory:
     """Read every GPU in its own error scope: one that fails is `unreadable`, the others are whole.
 
     Args:
         nvml: the facade to read through (the guard against hanging calls reads its `pending`).
         sysfs: where sysfs is mounted; source of the NUMA node of a PCI device.
         dev: where the device nodes are.
+        proc: where procfs is mounted.
 
     Returns:
         The inventory in NVML's order. No GPU at all is an ordinary answer: ``gpus == ()``.
@@ -37,14 +45,14 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
         version = nvml.driver_version()
         for index in range(count_gpus(nvml)):
             try:
-                gpu = read_gpu(nvml, index, sysfs)
+                gpu = read_gpu(nvml, index, sysfs, proc)
                 *_, links[gpu.uuid] = read_links(nvml, index)
                 gpus.append(gpu)
             except CallError as err:
                 if err.code in DRIVER_WIDE:
                     raise driver_error(err) from err
                 unreadable.append(UnreadableGpu(index, gpu_reason(err)))
-        bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus}
+        bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id}
         try:
             for gpu in gpus:
                 *_, relations = read_relations(nvml, gpu.index, bus_ids)
@@ -73,51 +81,60 @@ def sysfs_name(pci_bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def read_gpu(nvml: Nvml, index: int, sysfs: Path) -> Gpu:
-    """Read one GPU from NVML. Raises CallError."""
+def read_gpu(nvml: Nvml, index: int, sysfs: Path, proc: Path) -> Gpu:
+    """Read one GPU from NVML. Raises CallError.
+
+    The agent cannot serve a GPU without its UUID and its minor number, which name it in containers. Every other fact
+    may be missing, and the modes that need it say so.
+    """
     handle = nvml.handle(index)
-    total, reserved = nvml.memory_bytes(handle)
-    bus_id = nvml.pci_bus_id(handle)
+    uuid = nvml.uuid(handle)
+    total, reserved = _if_supported(lambda: nvml.memory_bytes(handle), (0, 0))
+    bus_id = _if_supported(lambda: nvml.pci_bus_id(handle), "")
     return Gpu(
-        uuid=nvml.uuid(handle),
+        uuid=uuid,
         index=index,
-        minor=nvml.minor(handle),
+        minor=_minor(nvml, handle, bus_id, proc),
         pci_bus_id=bus_id,
-        model=nvml.name(handle),
+        model=_if_supported(lambda: nvml.name(handle), UNKNOWN_MODEL),
         memory_mib=total // MIB,
         reserved_mib=reserved // MIB,
-        compute_capability=_compute_capability(nvml, handle),
-        numa_node=_numa_node(nvml, handle, sysfs / "bus/pci/devices" / sysfs_name(bus_id) / "numa_node"),
-        mig=_mig(nvml, handle),
+        compute_capability=_if_supported(lambda: nvml.compute_capability(handle), None),
+        numa_node=_numa_node(nvml, handle, bus_id, sysfs),
+        mig=_if_supported(lambda: nvml.mig_enabled(handle), otherwise=False),
     )
 
 
-def _compute_capability(nvml: Nvml, handle: Handle) -> tuple[int, int] | None:
+def _if_supported(question: Callable[[], T], otherwise: T) -> T:
+    """The answer, or `otherwise` if the driver or the GPU does not have this fact. Raises CallError."""
     try:
-        return nvml.compute_capability(handle)
+        return question()
     except CallError as err:
         if err.code in ABSENT:
-            return None
+            return otherwise
         raise
 
 
-def _mig(nvml: Nvml, handle: Handle) -> bool:
+def _minor(nvml: Nvml, handle: Handle, bus_id: str, proc: Path) -> int:
+    """The N of ``/dev/nvidiaN``; the kernel module is asked if NVML does not say it."""
     try:
-        return nvml.mig_enabled(handle)
+        return nvml.minor(handle)
     except CallError as err:
-        if err.code in ABSENT:
-            return False
-        raise
+        known = minor_number(proc, sysfs_name(bus_id)) if bus_id and err.code in ABSENT else None
+        if known is None:
+            raise
+        return known
 
 
-def _numa_node(nvml: Nvml, handle: Handle, sysfs_file: Path) -> int | None:
-    """The NUMA node whose CPUs are nearest.
+def _numa_node(nvml: Nvml, handle: Handle, bus_id: str, sysfs: Path) -> int | None:
+    """The NUMA node whose CPUs are nearest; None if unknown, as no mode needs it.
 
     sysfs takes precedence. Where GPU memory is itself a NUMA node (Grace), NVML's call names that node, which has no
     CPUs, so kubelet could not align pods to it.
     """
     try:
-        node = int(sysfs_file.read_text(encoding="ascii"))
+        file = sysfs / "bus/pci/devices" / sysfs_name(bus_id) / "numa_node"
+        node = int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         try:
             node = nvml.numa_node(handle)

@@ -19,7 +19,7 @@ from gpuagent.nvml.driver_errors import (
     gpu_reason,
     may_be_shared,
 )
-from gpuagent.nvml.gpu_reader import read_gpu
+from gpuagent.nvml.gpu_reader import PROC, read_gpu
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
 log = logging.getLogger(__name__)
@@ -61,10 +61,11 @@ class Readings:
         links_patience_s: how long it then waits for the slowest links.
         clock: monotonic seconds, for the facades.
         sysfs: where sysfs is mounted.
+        proc: where procfs is mounted.
         late: called when an answer comes after its wait has timed out: the next look takes the answer.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all by name)
         self,
         *,
         patience_s: float,
@@ -72,9 +73,10 @@ class Readings:
         clock: Callable[[], float],
         sysfs: Path,
         late: Callable[[], None],
+        proc: Path = PROC,
     ) -> None:
         self._patience_s = links_patience_s
-        self._sysfs = sysfs
+        self._sysfs, self._proc = sysfs, proc
         self._gpus: Questions[int, Gpu] = Questions(patience_s=patience_s, clock=clock, late=late)
         self._wiring: Questions[_About, Wiring] = Questions(patience_s=links_patience_s, clock=clock, late=late)
         self._answers: dict[_About, Wiring] = {}
@@ -84,7 +86,8 @@ class Readings:
         asked = [self._ask_gpu(index) for index in range(count)]
         self._gpus.wait()
         readings = [_reading(index, question) for index, question in enumerate(asked)]
-        bus_ids = {reading.index: reading.gpu.pci_bus_id for reading in readings if reading.gpu}
+        gpus = [reading.gpu for reading in readings if reading.gpu]
+        bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id}
         wiring = {gpu.uuid: self._ask_wiring(gpu, bus_ids) for reading in readings if (gpu := reading.gpu)}
         self._wiring.wait()
         return [
@@ -93,7 +96,9 @@ class Readings:
 
     def _ask_gpu(self, index: int) -> BoundedQuery[Gpu]:
         name = f"nvml-read-{index}"
-        return self._gpus.ask(index, name, lambda nvml: _contained(index, lambda: [read_gpu(nvml, index, self._sysfs)]))
+        return self._gpus.ask(
+            index, name, lambda nvml: _contained(index, lambda: [read_gpu(nvml, index, self._sysfs, self._proc)])
+        )
 
     def _ask_wiring(self, gpu: Gpu, bus_ids: Mapping[int, str]) -> tuple[_Part, _Part]:
         index = gpu.index

@@ -91,6 +91,7 @@ class NvmlWatch:
             links_patience_s=links_patience_s,
             clock=clock,
             sysfs=sysfs,
+            proc=proc,
             late=self._wishes.now,
         )
         self._health = HealthWatch(

@@ -73,7 +73,8 @@ def _gpus(page: dict[str, Any], *, colour: bool) -> list[str]:
         model = row(f"{gpu['model']}, {_memory(gpu['memory_mib'])}") if others else []
         rows.append([*row(str(gpu["index"])), _health(gpu), *row(_held(gpu, unit)), *model])
         below[len(rows) - 1] = [*_cause(gpu, colour=colour), *_containers(gpu, unit)]
-    same = [] if others else [f"{models(gpus)}, {_memory(memory)} each", ""]
+    each = " each" if memory else ""
+    same = [] if others else [f"{models(gpus)}, {_memory(memory)}{each}", ""]
     table = align(rows, colour=colour)
     return [*same, *(line for at, first in enumerate(table) for line in (first, *below.get(at, ())))]
 
@@ -125,6 +126,8 @@ def _amount(resource: str, units: int, unit: MemoryUnit) -> str:
 
 
 def _memory(mib: int) -> str:
+    if not mib:
+        return "memory not reported"
     return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
 
 

@@ -23,6 +23,7 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class BoxGpu:
     """One simulated GPU. Sizes in MiB as NVML reports them; `mig` is None where the GPU cannot do MIG.
 
+    `memory_reported` is false where GPU and CPU share their memory, so that NVML has no size to report.
     `pcie` is generation and lanes; `pcie_path` leads from its NUMA node down to it. The driver does not report values
     that are None or empty here.
     """
@@ -37,6 +38,7 @@ class BoxGpu:
     numa_node: int | None = None
     mig: bool | None = None
     xid_events: bool = True
+    memory_reported: bool = True
     pcie: tuple[int, int] | None = None
     pcie_path: tuple[str, ...] = ()
     links: tuple[BoxLink, ...] = ()
@@ -155,6 +157,7 @@ def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
     lanes, nodes = pcie(table), [path(table, text) for text in paths]
     model, mig = table.take("model", str), table.take("mig", bool, None)
     xid_events = table.take("xid_events", bool, True)
+    memory_reported = table.take("memory_reported", bool, True)
     table.end()
     return [
         BoxGpu(
@@ -163,6 +166,7 @@ def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
             pci_bus_id=bus,
             model=model,
             memory_mib=memory,
+            memory_reported=memory_reported,
             reserved_mib=reserved,
             compute_capability=(int(capability[1]), int(capability[2])),
             numa_node=numa[i] if numa[i] >= 0 else None,

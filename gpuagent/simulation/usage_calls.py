@@ -21,6 +21,8 @@ NOT_AVAILABLE = int(pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value)
 @of(USE, "nvmlDeviceGetMemoryInfo")
 def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     memory, spec = out._obj, gpu.spec  # noqa: SLF001
+    if not spec.memory_reported:
+        return NOT_SUPPORTED
     memory.total, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB + gpu.used_bytes
     memory.free = memory.total - memory.used
     return OK
@@ -31,6 +33,8 @@ def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     memory, spec = out._obj, gpu.spec  # noqa: SLF001
     if memory.version != pynvml.nvmlMemory_v2:
         return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    if not spec.memory_reported:
+        return NOT_SUPPORTED
     memory.total, memory.reserved, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB, gpu.used_bytes
     memory.free = memory.total - memory.reserved - memory.used
     return OK

@@ -102,7 +102,7 @@ def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit
     for gpu in devices:
         if is_admin:
             memory_mib, cores = 0, 0
-        elif members:
+        elif members or gpu.only_whole:
             memory_mib, cores = gpu.memory_mib, 0
         else:
             memory_mib, cores = _consumed(result, gpu, unit)

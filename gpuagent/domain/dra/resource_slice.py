@@ -109,7 +109,8 @@ class _Devices:
     @cached_property
     def free(self) -> frozenset[int]:
         """Places of the usable GPUs that a claim can have whole."""
-        return frozenset(n for n, gpu in enumerate(self.usable) if not self.used[gpu.uuid] and not self.taints(gpu))
+        usable = enumerate(self.usable)
+        return frozenset(n for n, gpu in usable if gpu.uuid not in self.used and not self.taints(gpu))
 
     @cached_property
     def kept_sets(self) -> dict[str, frozenset[str]]:
@@ -145,8 +146,9 @@ class _Devices:
         def rank(numbered: tuple[int, Gpu]) -> tuple[bool, float, int]:
             n, gpu = numbered
             place = places.get(n, len(places) + n)
-            used_part = used[gpu.uuid] / gpu.memory_mib if gpu.memory_mib else 0.0
-            return used[gpu.uuid] > gpu.memory_mib - unit.mib, sign * used_part, place
+            if gpu.only_whole:
+                return gpu.uuid in used, 0.0, place
+            return used[gpu.uuid] > gpu.memory_mib - unit.mib, sign * used[gpu.uuid] / gpu.memory_mib, place
 
         ordered = [gpu for _, gpu in sorted(enumerate(self.usable), key=rank)]
         return [self._gpu(gpu) for gpu in ordered[:PART]]
@@ -174,10 +176,10 @@ class _Devices:
     def _gpu(self, gpu: Gpu) -> Json:
         device: Json = {
             "name": device_name(gpu),
-            "allowMultipleAllocations": True,
             "attributes": _attributes(gpu, self.state) | self._domain(gpu),
-            "capacity": _capacity(gpu, self.state),
         }
+        if not gpu.only_whole:  # else there is no memory to share out, and one claim has the device
+            device |= {"allowMultipleAllocations": True, "capacity": _capacity(gpu, self.state)}
         if self.has_sets:
             device["consumesCounters"] = [{"counterSet": COUNTERS, "counters": _counters([gpu.uuid])}]
         if tainted := self.taints(gpu):
@@ -234,8 +236,9 @@ def _attributes(gpu: Gpu, state: State) -> Json:
         "isolation": {"string": layer},
         "memoryIsolated": {"bool": Isolates.MEMORY in isolates},
         "computeIsolated": {"bool": Isolates.COMPUTE in isolates},
-        "resource.kubernetes.io/pciBusID": {"string": _pci_bus_id(gpu)},
     }
+    if gpu.pci_bus_id:
+        attributes["resource.kubernetes.io/pciBusID"] = {"string": _pci_bus_id(gpu)}
     if version := _version(state.gpus.driver_version):
         attributes["driverVersion"] = {"version": version}
     if gpu.numa_node is not None:

@@ -27,7 +27,7 @@ class Gpu:
         uuid: as NVML spells it, ``GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx``. The identity of the GPU.
         index: NVML enumeration index; may change when another GPU dies.
         minor: N of ``/dev/nvidiaN``.
-        pci_bus_id: ``00000000:07:00.0``.
+        pci_bus_id: ``00000000:07:00.0``; empty if the driver does not report it.
         model: product name, ``NVIDIA A100-SXM4-80GB``.
         memory_mib: total framebuffer in MiB, rounded down (NVML memory info ``total``); 0 if the driver does not report
             it, as for GPUs that share the memory of the host.
@@ -121,5 +121,5 @@ def _names(gpu: Gpu) -> tuple[tuple[str, str | int], ...]:
         ("UUID", gpu.uuid),
         ("device id key", gpu.key),
         ("minor number", gpu.minor),
-        ("PCI address", gpu.pci_bus_id),
+        *([("PCI address", gpu.pci_bus_id)] if gpu.pci_bus_id else []),
     )

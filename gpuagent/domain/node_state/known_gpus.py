@@ -74,7 +74,9 @@ class Gpus:
         known = self.by_uuid
         # The number of units that were advertised does not change while the agent runs.
         read = {
-            gpu.uuid: replace(gpu, memory_mib=known[gpu.uuid].memory_mib) if gpu.uuid in known else gpu
+            gpu.uuid: replace(gpu, memory_mib=known[gpu.uuid].memory_mib or gpu.memory_mib)
+            if gpu.uuid in known
+            else gpu
             for gpu in inventory.gpus
         }
         wiring = {**self.wiring, **inventory.wiring}

@@ -143,13 +143,26 @@ def _usable_problems(state: State) -> Iterator[Problem]:
     gpus = state.gpus
     if not gpus.by_uuid or gpus.driver_gone or state.health.unasked:
         return  # another problem says so already, or the GPUs are asked for their health just now
-    if usable_gpus(state) or not serves_gpus(state):
+    if usable_gpus(state) or not serves_gpus(state) or _all_too_small(state):
         return
     text = (
         f"mode {state.node.mode} has no usable GPU: of {len(gpus.by_uuid)}, {unusable_words(state)}. "
         "The problems of the single GPUs say why, and what to do"
     )
     yield Problem("NoUsableGPU", text, blocking=True)
+
+
+def _unknown_memory_problems(state: State) -> Iterator[Problem]:
+    """GPUs whose memory cannot be shared out, because the driver does not say how much there is."""
+    resource = next((name for name, kind in state.resource_kinds.items() if kind.is_memory), None)
+    for gpu in state.gpus.by_index:
+        if resource and gpu.only_whole and not gpu.mig:
+            text = (
+                f"GPU {gpu.index} ({gpu.uuid}) has no units of {resource}: the driver does not report its memory, as "
+                "for GPUs that share the memory of the host. Use it whole: with mode topology, with whole GPUs in mode "
+                "default, or with claims for whole GPUs in mode dra"
+            )
+            yield Problem("GPUMemoryUnknown", text)
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:
@@ -241,14 +254,13 @@ def _unit_problems(state: State) -> Iterator[Problem]:
     shared = [name for name, kind in state.resource_kinds.items() if kind.is_memory]
     if state.node.mode is Mode.DRA:
         shared = [DRA_DRIVER]
-    gpus = [gpu for gpu in state.gpus.by_index if not gpu.mig]
+    yield from _unknown_memory_problems(state)
+    gpus = _sized_gpus(state)
     small = [gpu for gpu in gpus if gpu.memory_mib < unit.mib]
-    if state.node.mode is Mode.DRA:
-        small = [gpu for gpu in small if not gpu.only_whole]
     if not shared or not small:
         return
     resource = shared[0]
-    if len(small) == len(gpus):
+    if _all_too_small(state):
         largest = max(gpus, key=lambda gpu: gpu.memory_mib)
         text = (
             f"{resource} stays at 0: a unit of {unit.size} is larger than every GPU of this node. The largest is GPU "
@@ -264,12 +276,21 @@ def _unit_problems(state: State) -> Iterator[Problem]:
         yield Problem("GPUSmallerThanUnit", text)
 
 
+def _sized_gpus(state: State) -> list[Gpu]:
+    """GPUs whose memory can be shared out."""
+    return [gpu for gpu in state.gpus.by_index if not gpu.mig and not gpu.only_whole]
+
+
+def _all_too_small(state: State) -> bool:
+    """Whether a unit is larger than every GPU, which is a problem of its own."""
+    unit, gpus = state.policy.unit, _sized_gpus(state)
+    shares_memory = state.node.mode is Mode.DRA or any(kind.is_memory for kind in state.resource_kinds.values())
+    return shares_memory and bool(gpus) and all(gpu.memory_mib < unit.mib for gpu in gpus)
+
+
 def _smaller_unit(gpu: Gpu) -> str:
     """What to do about a GPU that is smaller than a unit."""
-    fits = largest_unit(gpu.memory_mib)
-    if fits is None:
-        return "the driver reports no memory for it: use it whole, in mode topology, or with claims in mode dra"
-    return f"set --memory-unit to {fits} or less"
+    return f"set --memory-unit to {largest_unit(gpu.memory_mib)} or less"
 
 
 def _offer_problems(state: State) -> Iterator[Problem]:

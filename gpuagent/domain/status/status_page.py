@@ -33,7 +33,7 @@ def node_labels(state: State) -> dict[str, str | None]:
     first = gpus[0]
     return {
         "aliyun.accelerator/nvidia_name": _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_."),
-        "aliyun.accelerator/nvidia_mem": f"{first.memory_mib}MiB",
+        "aliyun.accelerator/nvidia_mem": f"{first.memory_mib}MiB" if first.memory_mib else None,
         "aliyun.accelerator/nvidia_count": str(len(gpus)),
     }
 

@@ -52,7 +52,7 @@ def _claimed(claim: PreparedClaim, state: State) -> Iterator[tuple[str, Share]]:
     for one in claim.used:
         gpu, units = state.gpus.by_uuid.get(one.uuid), one.memory_mib // state.policy.unit.mib
         if gpu and one.whole:
-            yield gpu.uuid, Share(gpu.memory_mib * MIB, 1.0, Mode.DEFAULT, claim)
+            yield gpu.uuid, Share(_all_memory(gpu), 1.0, Mode.DEFAULT, claim)
         elif gpu:
             memory = memory_limit(gpu, kind, units, state.policy.unit)
             yield gpu.uuid, Share(memory, one.cores / CORE_PERCENT_PER_GPU or None, Mode.DRA, claim)
@@ -78,7 +78,7 @@ def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
         return Share(None, None, None)
     mode = next(iter(kinds)).mode
     if any(kind.is_whole for kind in kinds):
-        return Share(gpu.memory_mib * MIB, 1.0, mode)
+        return Share(_all_memory(gpu), 1.0, mode)
     memory = next(((kind, count) for kind, count in kinds.items() if kind.is_memory), None)
     core = sum(count for kind, count in kinds.items() if not kind.is_memory)
     return Share(
@@ -86,6 +86,11 @@ def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
         core / CORE_PERCENT_PER_GPU if core else None,
         mode,
     )
+
+
+def _all_memory(gpu: Gpu) -> int | None:
+    """Bytes of the GPU's memory; None if the driver does not report them."""
+    return gpu.memory_mib * MIB or None
 
 
 def memory_limit(gpu: Gpu, kind: Kind, count: int, unit: MemoryUnit) -> int:

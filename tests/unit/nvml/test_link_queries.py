@@ -119,6 +119,7 @@ def relations(inventory, gpu, *others):
         ("pcie-4x-a10", picture(FOUR_AT_HOST_BRIDGES)),
         ("mixed", picture(MIXED)),
         ("t4", [["X"]]),
+        ("gb10", [["X"]]),
     ],
 )
 def test_every_box_is_joined_as_the_real_machine(name, expected, simulate, look):

@@ -539,3 +539,15 @@ def test_a_call_that_hangs_on_every_gpu_is_the_drivers(simulate, watch, make_box
     assert "none of the 2 GPUs answers: nvmlDeviceGetName on GPU 0" in watched.next(DriverUnavailable).reason
     simulator.unhang()
     assert len(watched.event_named("InventoryRead").inventory.gpus) == 2
+
+
+def test_a_gpu_that_does_not_report_its_memory_is_watched_like_any_other(simulate, watch):
+    simulator = simulate("gb10")
+    watched = watch(simulator, vitals_s=0.02, alive_s=0.01)
+    assert len(watched.next(InventoryRead).inventory.gpus) == 1
+    watched.watching(0)
+    simulator.action(0, 2)
+    while watched.event_named("HealthRead").vitals.action != 2:
+        pass
+    simulator.lose(0, silent=True)
+    assert watched.event_named("GpuLost").uuid == uuid(simulator, 0)

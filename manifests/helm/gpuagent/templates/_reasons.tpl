@@ -3,13 +3,13 @@
 'ConflictingDevicePlugin', 'DRADriverNotRegistered', 'DeviceCountHigh', 'DeviceListTooLarge',
 'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FailedPodDeleted', 'FailedPodsNotDeleted',
 'FeatureGateOff', 'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept',
-'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPURecovered',
-'GPURefused', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID',
-'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown', 'IsolationMissing',
-'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
-'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten',
-'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable',
-'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready', 'ReportNotWritten', 'ResourceNotRegistered',
-'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
-'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
+'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported', 'GPULinkDegraded',
+'GPUMemoryUnknown', 'GPURecovered', 'GPURefused', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy',
+'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled',
+'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs',
+'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs',
+'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable',
+'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready', 'ReportNotWritten',
+'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable',
+'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}

@@ -155,3 +155,13 @@ def test_the_cdi_specification_has_what_the_grant_has():
     assert f"NVIDIA_VISIBLE_DEVICES={list(GPUS)[1]}" in first["env"]
     assert {"path": "/dev/nvidia1"} in first["deviceNodes"]
     assert "mounts" not in first
+
+
+def test_a_gpu_that_does_not_report_its_memory_is_claimed_whole():
+    gpus = {one.uuid: one for one in box(1, 0)}
+    whole = claim(result(0, consumedCapacity={}, shareID=""), device_class="gpu.gpuagent.io")
+    (one,) = claimed_gpus(whole, "n", gpus, UNIT)
+    assert (one.whole, one.memory_mib) == (True, 0)
+    (grant,) = grants((one,), Mode.SHARE, gpus, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
+    assert grant.env["NVIDIA_VISIBLE_DEVICES"] == one.uuid
+    assert not any(name.startswith("ALIYUN") for name in grant.env)

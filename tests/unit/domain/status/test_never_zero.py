@@ -17,6 +17,7 @@ from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, Isolates, Ki
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, problems
+from gpuagent.domain.usable_gpus import serves_gpus, usable_gpus
 from tests.unit.domain.builders import NodeUnderTest, gpu, holding, node_json, unit_ids, uuid
 from tests.unit.domain.dra.prepared_claims import prepared
 
@@ -84,7 +85,8 @@ def explains(problem: Problem, shortfall: Shortfall, state: State) -> bool:
     if problem.reason in SAYS_NOTHING_OF_AMOUNTS:
         return False
     names = (shortfall.gpu.uuid, f"GPU {shortfall.gpu.index} ", shortfall.resource, f"mode {state.node.mode}")
-    whole_node = problem.reason == "DriverUnavailable" or "no GPUs are advertised" in problem.message
+    about_all = problem.message.startswith(("all ", "none of the "))
+    whole_node = about_all or problem.reason == "DriverUnavailable" or "no GPUs are advertised" in problem.message
     return whole_node or any(name in problem.message for name in names)
 
 
@@ -268,6 +270,16 @@ def test_on_a_node_that_was_ready_a_low_amount_has_a_problem_that_explains_it(da
     for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=25), "history"):
         action(node, data)
         assert unexplained(node.state) == []
+
+
+@given(st.data())
+def test_whatever_happens_a_node_that_serves_has_a_usable_gpu_or_is_not_ready(data):
+    node = a_node(data)
+    for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=25), "history"):
+        action(node, data)
+        state = node.state
+        if serves_gpus(state) and not usable_gpus(state) and not state.health.unasked:
+            assert any(problem.blocking for problem in problems(state))
 
 
 WORKS = Layer(driver="cgpu", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
