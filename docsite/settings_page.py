@@ -36,7 +36,8 @@ AGENT_MORE = {
 
 SCHEDULER_MORE = {
     "lease": "Only beside the leader does gpuscheduler wake and nominate pods.",
-    "listen": "Callers are not authenticated: keep it on the loopback. It serves no pages.",
+    "client_ca_file": "See [a client certificate](../gpuscheduler.md#a-client-certificate).",
+    "listen": "Keep it on the loopback. It serves no pages.",
     "policy": "See [Placement](../placement.md).",
     "scheduler_name": "Several names with commas. Pods of other schedulers count once they are bound.",
 }

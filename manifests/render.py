@@ -44,6 +44,9 @@ CHARTS_OWN = {
 SCHEDULER_CHARTS_OWN = {
     "kubeconfig": "the pod's service account",
     "listen": "the address in kube-scheduler's configuration",
+    "tls_cert_file": "plain HTTP, on the loopback of the pod",
+    "tls_private_key_file": "plain HTTP, on the loopback of the pod",
+    "client_ca_file": "plain HTTP, on the loopback of the pod",
     "http_address": "the port of the probes",
     "lease": "the one of kube-scheduler's configuration",
     "scheduler_name": "scheduler.name",

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import socket
+import ssl
 import time
 
 from gpuagent.kube.api.access import access
@@ -18,6 +19,7 @@ from gpuscheduler.core.jobs.jobs import JobState
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.extender.caller_tls import TlsError, TlsFiles, caller_tls
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import BACKLOG, CallServer
 from gpuscheduler.followers import CONFIG_MAPS, ConfigMapFollower, NodeFollower, PodFollower
@@ -49,6 +51,7 @@ class App:
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
+        self._tls = _tls(settings)
         self._listener = _listener(settings.listen)
         mix = Mix()
         self._core = Scheduling(named(settings.policy, mix), mix, settings.scheduler_name)
@@ -103,13 +106,14 @@ class App:
                 work.append(lease.run())
             else:
                 self._leading.set()
-            server = CallServer(Routes(service, self._metrics), self._listener)
+            server = CallServer(Routes(service, self._metrics), self._listener, self._tls)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one) for one in work]
                 serving = group.create_task(server.run(self._stop))
                 if self._pages:
                     self._pages.start()
-                log.info("Listening", extra={"address": self.address, "pages": self.pages})
+                callers = "with a client certificate" if self._tls else "any"
+                log.info("Listening", extra={"address": self.address, "callers": callers, "pages": self.pages})
                 await self._stop.wait()
                 service.stop()
                 await serving
@@ -188,6 +192,25 @@ def _listener(address: tuple[str, int]) -> socket.socket:
         return listen(address, BACKLOG)
     except OSError as err:
         raise _cannot_listen("listen", address, err) from err
+
+
+def _tls(settings: SchedulerSettings) -> ssl.SSLContext | None:
+    """For the port of calls; None for plain HTTP. Raises ConfigError."""
+    given = {
+        "--tls-cert-file": settings.tls_cert_file,
+        "--tls-private-key-file": settings.tls_private_key_file,
+        "--client-ca-file": settings.client_ca_file,
+    }
+    files = [path for path in given.values() if path is not None]
+    if not files:
+        return None
+    if len(files) < len(given):
+        missing = ", ".join(name for name, path in given.items() if path is None)
+        raise ConfigError(f"{', '.join(given)} go together: also set {missing}, or none of them")
+    try:
+        return caller_tls(TlsFiles(*files))
+    except TlsError as err:
+        raise ConfigError(str(err)) from err
 
 
 def _cannot_listen(setting: str, address: tuple[str, int], err: OSError) -> ConfigError:

@@ -48,8 +48,20 @@ class SchedulerSettings:
     listen: tuple[str, int] = setting(
         ("127.0.0.1", 9446),
         listen,
-        "address of kube-scheduler's calls; any program that reaches it can bind pods and reserve GPUs",
+        "address of kube-scheduler's calls; without --client-ca-file, any program that reaches it can bind pods and "
+        "reserve GPUs",
         metavar="HOST:PORT",
+    )
+    tls_cert_file: Path | None = setting(
+        None, values.path_or_off, "PEM file with the certificate for HTTPS on --listen (default: plain HTTP)"
+    )
+    tls_private_key_file: Path | None = setting(
+        None, values.path_or_off, "PEM file with the key of --tls-cert-file, without a password"
+    )
+    client_ca_file: Path | None = setting(
+        None,
+        values.path_or_off,
+        "PEM file with the CA of the callers: --listen answers only those with a client certificate of it",
     )
     http_address: tuple[str, int] | None = setting(
         ("", 9447),

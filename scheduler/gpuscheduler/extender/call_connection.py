@@ -79,8 +79,6 @@ class CallConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
-        # Without a buffer, `pause_writing` says that the client has not read all of an answer.
-        self._transport.set_write_buffer_limits(high=0)
         self._changed(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
@@ -163,6 +161,9 @@ class CallConnection(asyncio.Protocol):
             f"Connection: {'keep-alive' if keeps else 'close'}",
         )
         head = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+        # So `pause_writing` says that the client has not read all of the answer. Not before the first answer: TLS may
+        # still have to write the end of its handshake, and with 0 it always pauses.
+        self._transport.set_write_buffer_limits(high=1, low=0)
         self._transport.write(head + body)
         if not keeps:
             self._transport.close()

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from standin.ports import free_port
 from tests.e2e.cluster import WAIT_S, pki
+from tests.e2e.cluster.manifests import Json
 from tests.e2e.cluster.processes import Process
 from tests.e2e.scheduler.breakable_connection import BreakableConnection
 from tests.e2e.scheduler.control_plane import LEASE
@@ -53,6 +54,7 @@ class Replica:
         flags: further flags of the extender.
         extends: whether kube-scheduler calls the extender.
         alone: whether no other replica ever takes over from it. If not, wait with `revived_while`.
+        certificates: folder with those of the documentation, by which the extender recognizes kube-scheduler.
 
     Attributes:
         name: the host name of both.
@@ -70,6 +72,7 @@ class Replica:
         *,
         extends: bool = True,
         alone: bool = True,
+        certificates: Path | None = None,
     ) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
@@ -86,11 +89,11 @@ class Replica:
         # A host name of its own, as a pod has, by which the lease names its holder.
         host = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
         self.name = name
-        self.extender = control_plane.process(f"{name}-extender", (*host, *extender, *flags))
+        self.extender = control_plane.process(f"{name}-extender", (*host, *extender, *tls_flags(certificates), *flags))
         self._scheduler_port = free_port()
         config = self._configuration(
             control_plane.kubeconfig("system:kube-scheduler"),
-            f"http://{address}" if extends else None,
+            _extender(address, certificates) if extends else None,
             LEASE_OF_ONE if alone else _LEASE_OF_SEVERAL,
         )
         self.scheduler = control_plane.process(
@@ -144,7 +147,7 @@ class Replica:
         path.write_text(json.dumps(config))
         return path
 
-    def _configuration(self, kubeconfig: Path, extender: str | None, lease: Mapping[str, str]) -> Path:
+    def _configuration(self, kubeconfig: Path, extender: Json | None, lease: Mapping[str, str]) -> Path:
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
@@ -154,24 +157,41 @@ class Replica:
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
             "profiles": [{"schedulerName": SCHEDULER_NAME}],
-            "extenders": [
-                {
-                    "urlPrefix": extender,
-                    "filterVerb": "filter",
-                    "bindVerb": "bind",
-                    "preemptVerb": "preempt",
-                    "nodeCacheCapable": True,
-                    "ignorable": False,
-                    "httpTimeout": "30s",
-                    "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
-                }
-            ]
-            if extender
-            else [],
+            "extenders": [extender] if extender else [],
         }
         path = self._directory / "scheduler.json"
         path.write_text(json.dumps(config, indent=2))
         return path
+
+
+def tls_flags(certificates: Path | None) -> tuple[str, ...]:
+    """Flags of the extender, for certificates in this folder; none without one."""
+    if certificates is None:
+        return ()
+    return (
+        *("--tls-cert-file", str(certificates / "server.crt")),
+        *("--tls-private-key-file", str(certificates / "server.key")),
+        *("--client-ca-file", str(certificates / "ca.crt")),
+    )
+
+
+def _extender(address: str, certificates: Path | None) -> Json:
+    """How kube-scheduler calls the extender."""
+    tls: Json = {}
+    if certificates:
+        files = {"certFile": "caller.crt", "keyFile": "caller.key", "caFile": "ca.crt"}
+        tls = {"enableHTTPS": True, "tlsConfig": {key: str(certificates / name) for key, name in files.items()}}
+    return {
+        "urlPrefix": f"https://{address}" if certificates else f"http://{address}",
+        "filterVerb": "filter",
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "httpTimeout": "30s",
+        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
+        **tls,
+    }
 
 
 def revived_while(replicas: Collection[Replica], wait: Callable[[float], Result]) -> Result:

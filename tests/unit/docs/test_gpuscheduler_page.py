@@ -81,7 +81,7 @@ def test_the_example_is_the_charts_configuration_without_a_scheduler_of_its_own(
     template = (ROOT / "manifests/helm/gpuagent/templates/_scheduler.tpl").read_text(encoding="utf-8")
     (extender,) = example["extenders"]
     for name, value in extender.items():
-        if name not in {"managedResources", "httpTimeout"}:
+        if name not in {"managedResources", "httpTimeout", "urlPrefix", "enableHTTPS", "tlsConfig"}:
             assert re.search(rf"\b{name}: {str(value).lower() if isinstance(value, bool) else value}\n", template), name
     assert [one["name"] for one in extender["managedResources"]] == [mode.GPU_MEM, mode.GPU_CORE, mode.GPU_WHOLE]
     assert SchedulerSettings().listen[1] == int(extender["urlPrefix"].rpartition(":")[2])
