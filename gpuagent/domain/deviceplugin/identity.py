@@ -89,6 +89,12 @@ class Requester:
         largest = max(later, key=lambda one: sum(one.limits.values()))
         return [self.container, *later], [self.container, largest]
 
+    def _amounts_beside(self) -> tuple[object, ...]:
+        """The amounts of `beside`, to compare."""
+        if self.container is None or not self.container.sidecar:
+            return ()
+        return tuple([tuple(one.limits.items()) for containers in self.beside() for one in containers])
+
     def other(self, resource: str, resource_kinds: Collection[str]) -> int:
         """Units of the mode's other resource for this container, or for the largest one that may reuse its GPU."""
         if self.pod is None or self.container is None:
@@ -101,10 +107,8 @@ class Requester:
         if self.pod is None:
             return (self.container_gpus,)
         needs = self.room(resource), self.other(resource, resource_kinds)
-        amounts = [one.limits for containers in self.beside() for one in containers]
-        beside = tuple([tuple(limits.items()) for limits in amounts])
         gpus = self.container_gpus, self.init_gpus, self.sidecar_gpus
-        own = *gpus, beside, *needs, self.pod.gpu_count_label
+        own = *gpus, self._amounts_beside(), *needs, self.pod.gpu_count_label
         if resource not in resource_kinds or not resource_kinds[resource].is_whole:
             return own
         named = (decided_text(self.pod, key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
@@ -174,15 +178,16 @@ def identify(
     matters = snap.may_be_decided or certainly
     if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
+    queried = set[PodName]()
     listed: dict[PodName, list[Sequence[Holding]]] = {}
     for pods in search.to_query(fitting):
-        if missing := {pod.name for pod in pods} - listed.keys():
+        if missing := {pod.name for pod in pods} - queried:
             answer = query(missing) if query else None
             if answer is None:
                 return search.unanswered(fitting)
-            listed |= {name: [] for name in missing}
+            queried |= missing
             for name, holdings in answer:
-                listed[name].append(holdings)
+                listed.setdefault(name, []).append(holdings)
         if requester := search.by_kubelet(pods, listed):
             return requester
     return search.unseen(maybe_decided=query is not None and snap.unread_pods)
@@ -307,6 +312,8 @@ class Search:
         go_on: list[Requester] = []
         admitting = self.tracker.last.pod_uid if self.tracker.last else None
         for pod in pods:
+            if pod.name not in listed:
+                continue
             # Kubelet does not list devices of ordinary init containers.
             init = [one for one in self._given() if one[0] in pod.init_names] if pod.uid == admitting else []
             for holdings in listed[pod.name]:
