@@ -99,6 +99,24 @@ def test_a_pod_that_cannot_be_read_is_refused_with_the_reason(node: MakeNode, ve
     admit_all(one, pods)
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_kubelet_that_asks_nobody_is_refused_until_the_pods_are_known(node: MakeNode) -> None:
+    """Before 1.19, ids are counts, and the environment names the GPU."""
+    one = node("1.18", box(4, 16), labels={MODE_LABEL: "share"})
+    (one.root / "state").mkdir()
+    (one.root / "state" / "mode.json").write_text('{"mode": "share", "schedulers": true}')
+    decided = one.bind(pod("decided", {MEM: 3}), annotations=by_v2(3, size=3))
+    one.server.hold_lists("pods")
+    start(one)
+    assert "the API server has not shown the node's pods yet" in one.kubelet.admit(decided).failed
+    again = pod("again", {MEM: 3})
+    one.server.resume()
+    one.kubelet.remove(decided)
+    one.server.delete_pod("decided")
+    outcome = one.kubelet.admit(one.bind(again, annotations=by_v2(2, size=3)))
+    assert outcome.containers["c0"].env["NVIDIA_VISIBLE_DEVICES"] == one.uuids[2]
+
+
 @pytest.mark.parametrize("version", ["1.20", "1.36"])
 def test_an_api_server_that_comes_back_together_with_the_agent(node: MakeNode, version: str) -> None:
     one = sharing(node, version)

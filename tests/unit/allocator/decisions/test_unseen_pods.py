@@ -70,6 +70,17 @@ def test_a_pod_that_only_kubelet_has_seen_is_read_from_the_api_server(seen):
     assert at(kubelet, "a") == [3]
 
 
+def test_one_of_many_pods_that_only_kubelet_has_seen_is_found():
+    """Kubelet also lists pods that ask for no GPU, and the watch has shown none of them."""
+    kubelet = kubelet_with(decided("served", 0, size=1))
+    serve(kubelet, "served", 1)
+    others = [pod_json(f"p{n}", {}) for n in range(30)]
+    kubelet.allocations.rejected |= {f"p{n}" for n in range(30)}
+    kubelet.unseen = [*others, decided("z", 3, second=9)]
+    serve(kubelet, "z")
+    assert at(kubelet, "z") == [3]
+
+
 def test_a_node_s_first_decided_pod_is_read_from_the_api_server():
     kubelet = kubelet_with()
     kubelet.unseen = [decided("first", 3)]
