@@ -296,11 +296,9 @@ class Agent:
             self._announce(announcement)
         if self.kube:
             # First: an older desired state may not apply to the node that was just read.
-            corrections = self.kube.desire(after)
+            self.kube.desire(after)
             if isinstance(event, ev.NodeSeen):
                 self.kube.observe(event.node)
-            for announcement in corrections:
-                self._announce(announcement)
         self._follow_holdings(before, after)
         with self._starting:
             if not self._stopping.is_set():

@@ -8,7 +8,7 @@ from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.domain.pods.failed_pod import FailedPod
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod, PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer
 
@@ -131,6 +131,15 @@ class PreparesTried:
     """Kubelet can be made to prepare claims again (`problem` is None), or `problem` says why not."""
 
     problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationsCorrected:
+    """The API server has taken annotations of a pod that contradicted kubelet's allocations before, as `texts` say."""
+
+    pod: PodName
+    texts: tuple[str, ...]
     at: float
 
 
@@ -297,6 +306,7 @@ Event = (
     | ApiUnavailable
     | ReportsKept
     | AnnotationsKept
+    | AnnotationsCorrected
     | NodeKept
     | EventsSent
     | PreparesTried

@@ -103,6 +103,9 @@ def _of_event(event: ev.Event, after: State) -> tuple[Announcement, ...]:
             why = "is on the list of those to be ignored" if event.vitals is None or event.vitals.action is None else ""
             text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
             return (Announcement("HarmlessXID", text),)
+        case ev.AnnotationsCorrected(pod, texts):
+            # After the write, which is delayed where a user edits annotations again and again: so are these Events.
+            return tuple(Announcement("AnnotationCorrected", text, warning=True, pods=(pod,)) for text in texts)
         case ev.FailedPodDeleted():
             # No pod name in the text, so that the pods of one controller share one Event with a count.
             refused = "refused by the node's GPU agent; its Event GPURefused says why"

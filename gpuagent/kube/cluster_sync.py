@@ -81,7 +81,9 @@ class ClusterSync:
             lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
         )
         self._annotations = AnnotationWriter(
-            self._client, lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
+            self._client,
+            lambda problem: post(ev.AnnotationsKept(problem, time.monotonic())),
+            lambda write: post(ev.AnnotationsCorrected(write.pod, write.corrections, time.monotonic())),
         )
         self._events = EventSender(
             self._client, node_name, on_problem=lambda problem: post(ev.EventsSent(problem, time.monotonic()))
@@ -165,11 +167,8 @@ class ClusterSync:
         """Whether a claim is gone at the API server and kubelet does not have it, for certain."""
         return self._forgotten.is_forgotten(claim)
 
-    def desire(self, state: State) -> tuple[Announcement, ...]:
-        """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`.
-
-        Returns the announcements about annotations that are corrected.
-        """
+    def desire(self, state: State) -> None:
+        """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`."""
         self._node.set_desired(
             status_page.node_labels(state),
             status_page.node_capacity(state),
@@ -186,18 +185,17 @@ class ClusterSync:
             self._slice_writer.desire(slice_writes(state, self._node_name))
         self._prepare_again.desire(unprepared(state))
         self._forgotten.desire(left_over(state))
-        return self._annotate(state)
+        self._annotate(state)
 
-    def _annotate(self, state: State) -> tuple[Announcement, ...]:
+    def _annotate(self, state: State) -> None:
         known = self._annotated
         if not state.pods.watched or (known and known.pods.seen is state.pods.seen and known.same_allocations(state)):
-            return ()  # the server refuses writes to an outdated pod; held units are checked only after a change
-        self._annotated, before = state, self._writes
-        self._writes = pod_annotations.writes(state, known, before)
+            return  # the server refuses writes to an outdated pod; held units are checked only after a change
+        self._annotated = state
+        self._writes = pod_annotations.writes(state, known, self._writes)
         self._annotations.desire(self._writes)
         if log.isEnabledFor(logging.DEBUG):
             self._log_skipped(state)
-        return tuple(pod_annotations.corrected(before, self._writes))
 
     def _log_skipped(self, state: State) -> None:
         """Log why pods are not annotated, each reason once."""

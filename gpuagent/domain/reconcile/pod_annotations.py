@@ -5,11 +5,10 @@ removes none.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.certain_holdings import PodHeld, certain, changed_pods
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods import annotations as an
@@ -64,15 +63,6 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
     drafts = ((held.pod, _write(held, state)) for held in certain(state, new))
     needed = (w for pod, w in drafts if (w.texts or w.stamped) and (w.corrections or not pod.deleting))
     return (*(w for w in former if w.uid in kept), *needed)
-
-
-def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:
-    """Announcements to pods of the corrections that are new in `after`."""
-    known = {(write.uid, text) for write in before for text in write.corrections}
-    for write in after:
-        for text in write.corrections:
-            if (write.uid, text) not in known:
-                yield Announcement("AnnotationCorrected", text, warning=True, pods=(write.pod,))
 
 
 @dataclass(slots=True)

@@ -15,8 +15,15 @@ log = logging.getLogger(__name__)
 
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
-DELAYS = Delays(partial(Backoff, limit_s=60.0), pace=partial(Backoff, 0.05, 5.0), recheck_s=30.0)
-"""The recheck is for a watch that does not show the pod's next version."""
+DELAYS = Delays(
+    partial(Backoff, limit_s=60.0),
+    # A user may edit the annotations of a pod again and again. So writes of one pod become rare, and its Events too.
+    pace=partial(Backoff, 0.05, 300.0),
+    conflicts=partial(Backoff, 0.02, 10.0),
+    # For a watch that does not show the pod's next version.
+    recheck_s=30.0,
+    quiet_s=900.0,
+)
 
 
 class AnnotationWriter(KeyedReconciler[PodWrite]):
@@ -29,6 +36,7 @@ class AnnotationWriter(KeyedReconciler[PodWrite]):
     Args:
         client: shared with others.
         on_problem: receives the reason why annotations cannot be written, and None when they can be.
+        on_corrected: receives each write with corrections that the server has taken.
         wall_ns: Unix nanoseconds, for the time of an assignment.
         delays: the delays of each pod.
     """
@@ -37,12 +45,14 @@ class AnnotationWriter(KeyedReconciler[PodWrite]):
         self,
         client: Api,
         on_problem: Callable[[str | None], None] = lambda _: None,
+        on_corrected: Callable[[PodWrite], None] = lambda _: None,
         *,
         wall_ns: Callable[[], int] = time.time_ns,
         delays: Delays = DELAYS,
     ) -> None:
         super().__init__("kube-annotations", delays, on_problem)
         self._client = client
+        self._on_corrected = on_corrected
         self._wall_ns = wall_ns
 
     def key(self, value: PodWrite) -> str:
@@ -57,6 +67,8 @@ class AnnotationWriter(KeyedReconciler[PodWrite]):
                 return Outcome.OUTDATED
             raise
         log.info("Annotated pod", extra={"pod": str(value.pod), "keys": ",".join(sorted(value.texts))})
+        if value.corrections:
+            self._on_corrected(value)
         return Outcome.DONE
 
     def describe(self, value: PodWrite, err: KubeError) -> str:

@@ -6,7 +6,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -17,9 +17,6 @@ from gpuagent.system.backoff import Backoff
 log = logging.getLogger(__name__)
 
 V = TypeVar("V")
-
-QUIET_S = 60.0
-"""After this long without an attempt, the delays of a key start over."""
 
 
 class Outcome(enum.Enum):
@@ -38,12 +35,17 @@ class Delays:
     Attributes:
         backoff: makes the delays after failures.
         pace: makes the delays before another value, against a fight with another writer.
+        conflicts: makes the delays after attempts that were outdated: short, or an object that changes often is never
+            written.
         recheck_s: seconds after which the same value is attempted again.
+        quiet_s: after this long without an attempt, the delays of a key start over.
     """
 
     backoff: Callable[[], Backoff] = Backoff
     pace: Callable[[], Backoff] = partial(Backoff, 0.2, 0.2)
+    conflicts: Callable[[], Backoff] = partial(Backoff, 0.02, 0.5)
     recheck_s: float = math.inf
+    quiet_s: float = 60.0
 
 
 DELAYS = Delays()
@@ -56,7 +58,7 @@ class _Item(Generic[V]):
     Attributes:
         pace: delays after attempts that were done.
         failures: delays after those that failed.
-        conflicts: delays after those that were outdated: short, or an object that changes often is never written.
+        conflicts: delays after those that were outdated.
         value: the desired value; None after it was withdrawn.
         done: the last attempt for this value was done.
         due: when the next attempt for this value may begin.
@@ -67,7 +69,7 @@ class _Item(Generic[V]):
 
     pace: Backoff
     failures: Backoff
-    conflicts: Backoff = field(default_factory=partial(Backoff, 0.02, 0.5))
+    conflicts: Backoff
     value: V | None = None
     done: bool = False
     due: float = 0.0
@@ -121,7 +123,7 @@ class KeyedReconciler(Worker, Generic[V]):
         with self._wake:
             for key, value in desired.items():
                 if key not in self._items:
-                    self._items[key] = _Item(self._delays.pace(), self._delays.backoff())
+                    self._items[key] = _Item(self._delays.pace(), self._delays.backoff(), self._delays.conflicts())
                 item = self._items[key]
                 if item.value != value:
                     item.value, item.done, item.due = value, False, item.not_before
@@ -156,7 +158,7 @@ class KeyedReconciler(Worker, Generic[V]):
         if item.value is not None:
             item.value, item.failure = None, ""
             self._wake.notify_all()
-        if time.monotonic() - item.began_at > QUIET_S:
+        if time.monotonic() - item.began_at > self._delays.quiet_s:
             del self._items[key]
 
     def _run(self) -> None:
@@ -180,7 +182,7 @@ class KeyedReconciler(Worker, Generic[V]):
                 elif (wait_s := max(item.due, self._unreachable_until) - now) > 0:
                     self._wake.wait(wait_s)
                 else:
-                    if now - item.began_at > QUIET_S:
+                    if now - item.began_at > self._delays.quiet_s:
                         item.pace.reset()
                     item.began_at, self._busy = now, True
                     return item, item.value

@@ -176,9 +176,8 @@ OF_PODS = (
     "allocator/refusal_events",
     "domain/deviceplugin/assignment",
     "domain/deviceplugin/job",
-    "domain/reconcile/pod_annotations",
 )
-"""The modules that send Events about requests and annotations."""
+"""The modules that send Events about requests."""
 
 
 def test_every_event_is_documented():

@@ -13,7 +13,7 @@ from gpuagent.domain.certain_holdings import uncertain
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Assumed, Shares
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding
-from gpuagent.domain.reconcile.pod_annotations import PodWrite, corrected, writes
+from gpuagent.domain.reconcile.pod_annotations import PodWrite, writes
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
 from tests.unit.domain.builders import (
     CORE,
@@ -434,21 +434,20 @@ def test_what_is_kept_of_former_writes_is_what_would_come_out_anew(then):
 # -- what people hear -----------------------------------------------------------------------------------------------------
 
 
-def test_a_correction_is_reported_once_and_again_when_it_is_needed_again():
-    right = pod_json("a", {MEM: 4}, annotations={**BY_SCHEDULER, an.V1_ASSIGNED: "true"})
+def test_a_correction_is_reported_when_the_server_has_taken_it():
     forged = pod_json("a", {MEM: 4}, annotations={**BY_SCHEDULER, an.V1_GPU: "3"})
     node = node_with(share("a", 1, 0, 1, 2, 3))
-    wrong = writes(node.pods(forged).state)
-    (announcement,) = corrected((), wrong)
+    node.announced()
+    write = only(node.pods(forged))
+    assert node.announced() == []
+    node.send(ev.AnnotationsCorrected(write.pod, write.corrections, node.now))
+    (announcement,) = node.announcements
     assert (announcement.reason, announcement.warning, announcement.pods) == (
         "AnnotationCorrected",
         True,
         (owner("a").pod,),
     )
-    assert list(corrected(wrong, writes(node.pods(forged).state))) == []
-    none = writes(node.pods(right).state)
-    assert list(corrected(wrong, none)) == []
-    assert len(list(corrected(none, wrong))) == 1
+    assert announcement.message == write.corrections[0]
 
 
 def test_what_is_repeated_of_anothers_text_is_short():

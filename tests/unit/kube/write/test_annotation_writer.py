@@ -1,6 +1,8 @@
 """Pods get the annotations they need, whatever others and the server do; each write against the version it follows from."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,27 @@ def test_a_write_that_the_watch_does_not_show_is_tried_again() -> None:
             assert server.written.wait_for(lambda: server.writes > 1, PATIENCE_S)
     finally:
         writer.stop()
+
+
+def test_an_author_who_edits_a_pod_again_and_again_causes_few_writes_and_events() -> None:
+    """The delay doubles with each write, so their number grows with the logarithm of the time."""
+    server, reported = SilentWatchServer(), list[PodWrite]()
+    writer = AnnotationWriter(server, on_corrected=reported.append)
+    writer.start()
+    began = time.monotonic()
+    try:
+        for version in range(500):
+            texts = (f"annotation says {version}",)
+            writer.desire([PodWrite(PodName("ml", "a"), "uid-a", str(version), {KEY: "1"}, corrections=texts)])
+            with server.written:
+                server.written.wait(0.002)
+            if version % 2:
+                writer.desire([])  # the watch shows a correction
+    finally:
+        writer.stop()
+    most = math.log2((time.monotonic() - began) / 0.0375 + 1) + 2
+    assert 1 <= server.writes <= most
+    assert len(reported) == server.writes
 
 
 def write(pod: Pod | Json, text: str = "1", *, stamped: bool = False) -> PodWrite:

@@ -244,12 +244,11 @@ def test_a_bug_does_not_end_the_thread(make: Callable[..., Objects]) -> None:
     assert objects.problems == ["a: RuntimeError: a bug", None]
 
 
-def test_keys_of_yesterday_are_forgotten(make: Callable[..., Objects], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_yesterday_are_forgotten(make: Callable[..., Objects]) -> None:
     class Name:
         pass
 
-    monkeypatch.setattr("gpuagent.kube.write.keyed_reconciler.QUIET_S", 0.0)
-    objects, name = make(), Name()
+    objects, name = make(quiet_s=0.0), Name()
     objects.desire([Value(name, "1")])
     assert objects.flush(PATIENCE_S)
     objects.desire([])
