@@ -32,6 +32,7 @@ EventReason = Literal[
     "GPUMemoryUnknown",
     "GPURecovered",
     "GPURefused",
+    "GPURequestMistaken",
     "GPUSmallerThanUnit",
     "GPUUnfenced",
     "GPUUnhealthy",

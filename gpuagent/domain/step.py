@@ -15,6 +15,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.health_notices import health_notices
 from gpuagent.domain.status.interop import by_former_units
+from gpuagent.domain.status.pod_notices import pod_notices
 from gpuagent.domain.status.problems import problems
 
 
@@ -138,4 +139,4 @@ def _of_change(before: State, after: State) -> tuple[Announcement, ...]:
         for problem in problems(after)
         if not problem.passing and (problem.reason, problem.message) not in known
     ]
-    return (*changes, *health_notices(before, after))
+    return (*changes, *health_notices(before, after), *pod_notices(before, after))

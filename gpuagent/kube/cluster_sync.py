@@ -20,7 +20,7 @@ from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slic
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
-from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.mode import GPU_COUNT, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
 from gpuagent.kube.api.api_errors import KubeError
@@ -67,7 +67,7 @@ class ClusterSync:
             self._client,
             node_name,
             post,
-            resources=policy.resources.names,
+            resources=(*policy.resources.names, GPU_COUNT),
             failed=policy.clean_failed_pods,
             burst_s=0.01,
         )

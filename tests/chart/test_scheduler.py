@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS
+from gpuagent.domain.sharing.mode import GPU_COUNT
 from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
 from gpuscheduler.core.gpu_request import RESOURCES
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
@@ -145,7 +146,7 @@ def test_kube_scheduler_calls_the_extender_beside_it(chart: Chart) -> None:
     assert (host, extender["urlPrefix"]) == ("127.0.0.1", f"http://127.0.0.1:{port}")
     assert {extender[f"{verb}Verb"] for verb in ("filter", "bind", "preempt")} == {"filter", "bind", "preempt"}
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
-    assert [one["name"] for one in extender["managedResources"]] == list(RESOURCES)
+    assert [one["name"] for one in extender["managedResources"]] == [*RESOURCES, GPU_COUNT]
     election = found["leaderElection"]
     assert settings.lease == f"{election['resourceNamespace']}/{election['resourceName']}" == f"gpu/{NAME}"
     rules = find(objects, "Role", NAME)["rules"]

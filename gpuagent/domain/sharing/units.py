@@ -5,13 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
-from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, Kind
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, GPU_MEM, Kind
 
 MAX_LIST_BYTES = 4_000_000
 """Kubelet's gRPC client receives 4,194,304 bytes at most; a larger list leaves the resource at 0 forever."""
 
 MANY_DEVICES = 5_000
 """Above this number of devices of one resource, kubelet's restarts and pod status become slow."""
+
+MORE_THAN_A_NODE = 2**20
+"""Units of one resource that no node has: their list would exceed `MAX_LIST_BYTES` several times."""
 
 KINDS = {kind.value: kind for kind in Kind}
 """Middle part of a device id to its kind."""
@@ -123,3 +126,16 @@ def largest_unit(memory_mib: int) -> MemoryUnit | None:
     if gib:
         return MemoryUnit(gib * 1024)
     return MemoryUnit(memory_mib) if memory_mib > 0 else None
+
+
+def if_bytes(units: int, unit: MemoryUnit | None = None) -> str:
+    """What to write in place of an amount of bytes, such as ``8Gi``; empty for an amount that a node may have.
+
+    `unit` is that of the node; None where the node is not known.
+    """
+    if units < MORE_THAN_A_NODE:
+        return ""
+    each = unit or MemoryUnit()
+    default = "" if unit else " by default"
+    write = -(-units // (each.mib * 2**20))
+    return f"an amount of {GPU_MEM} is a number of units, each of {each.size}{default}, and not of bytes: write {write}"

@@ -11,6 +11,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import PodName, asked, parse_pod
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from gpuagent.domain.sharing.units import if_bytes
 from inspectcgpu.read.gpu_node import RESOURCES
 from inspectcgpu.read.waits import refused, waits_for
 
@@ -81,9 +82,15 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
         sources=reading.sources,
         visible=reading.visible(),
         faults=tuple(reading.faults),
-        waits=waits_for(found),
+        waits=_with_hint(waits_for(found), asks),
         refused=was_refused,
     )
+
+
+def _with_hint(waits: str, asks: Mapping[str, int]) -> str:
+    """Kube-scheduler and kubelet do not say that an amount of bytes is a mistake; gpuscheduler does."""
+    hint = if_bytes(asks.get(GPU_MEM, 0))
+    return f"{waits}; {hint}" if waits and hint and hint not in waits else waits
 
 
 def _may_ask(spec: Mapping[str, Any]) -> bool:

@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from gpuagent.domain.pods.annotations import MOST_UNITS
+from gpuagent.domain.pods.mistaken import COUNT_ONLY, asks_for_count
 from gpuagent.domain.pods.pod import ContainerSpec, Pod, asked, most_at_once
 from gpuagent.domain.scheduling.decision import handing_on
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.units import MORE_THAN_A_NODE, if_bytes
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 """The resources that the scheduler places."""
@@ -117,18 +118,27 @@ def gpu_request(pod: Pod) -> GpuRequest:
     """The request of a pod."""
     named = {name for c in pod.containers for name in (*c.limits, *c.unread) if name in RESOURCES}
     if not named:
-        return NO_REQUEST
+        return GpuRequest(RequestKind.SHARE, problem=COUNT_ONLY) if asks_for_count(pod) else NO_REQUEST
     kind = RequestKind.WHOLE if GPU_WHOLE in named else RequestKind.SHARE
     if unread := [f"{name} of {c.name}" for c in pod.containers for name in sorted(c.unread.intersection(RESOURCES))]:
         return GpuRequest(kind, problem=f"asks for an amount that is no whole number ({unread[0]})")
-    most = max(amount for c in pod.containers for name, amount in c.limits.items() if name in RESOURCES)
-    if most > MOST_UNITS:
-        return GpuRequest(kind, problem=f"asks for {most} of one resource, which is more than any node has")
+    if problem := _more_than_a_node(pod):
+        return GpuRequest(kind, problem=problem)
     if kind is RequestKind.SHARE:
         return _share(pod)
     if others := sorted(named - {GPU_WHOLE}):
         return GpuRequest(kind, problem=f"asks for {GPU_WHOLE} and for {others[0]}; ask for one of them")
     return GpuRequest(kind, gpus=asked(pod, GPU_WHOLE))
+
+
+def _more_than_a_node(pod: Pod) -> str:
+    """Why no node has as much as a container asks for, whatever its GPUs; empty if one may."""
+    limits = [limit for container in pod.containers for limit in container.limits.items() if limit[0] in RESOURCES]
+    resource, most = max(limits, key=lambda limit: limit[1])
+    if most < MORE_THAN_A_NODE:
+        return ""
+    hint = if_bytes(most) if resource == GPU_MEM else ""
+    return f"asks for {most} of {resource}, which is more than any node has{f'; {hint}' if hint else ''}"
 
 
 def _share(pod: Pod) -> GpuRequest:

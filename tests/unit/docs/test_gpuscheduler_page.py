@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from gpuagent.domain.sharing import mode
+from gpuscheduler.core.gpu_request import RESOURCES
 from gpuscheduler.scheduler_settings import SchedulerSettings
 from tests.unit.docs.test_docs import ROOT, quoted, section, table
 
@@ -83,5 +84,5 @@ def test_the_example_is_the_charts_configuration_without_a_scheduler_of_its_own(
     for name, value in extender.items():
         if name not in {"managedResources", "httpTimeout", "urlPrefix", "enableHTTPS", "tlsConfig"}:
             assert re.search(rf"\b{name}: {str(value).lower() if isinstance(value, bool) else value}\n", template), name
-    assert [one["name"] for one in extender["managedResources"]] == [mode.GPU_MEM, mode.GPU_CORE, mode.GPU_WHOLE]
+    assert [one["name"] for one in extender["managedResources"]] == [*RESOURCES, mode.GPU_COUNT]
     assert SchedulerSettings().listen[1] == int(extender["urlPrefix"].rpartition(":")[2])

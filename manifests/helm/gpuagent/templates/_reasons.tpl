@@ -4,12 +4,13 @@
 'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FailedPodDeleted', 'FailedPodsNotDeleted',
 'FeatureGateOff', 'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept',
 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported', 'GPULinkDegraded',
-'GPUMemoryUnknown', 'GPURecovered', 'GPURefused', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy',
-'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled',
-'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs',
-'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs',
-'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable',
-'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready', 'ReportNotWritten',
-'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable',
-'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
+'GPUMemoryUnknown', 'GPURecovered', 'GPURefused', 'GPURequestMistaken', 'GPUSmallerThanUnit', 'GPUUnfenced',
+'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel',
+'IsolationDisabled', 'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled',
+'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch',
+'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch',
+'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready',
+'ReportNotWritten', 'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten',
+'ResourceSlicesUnavailable', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon',
+'XIDUntied']
 {{- end }}

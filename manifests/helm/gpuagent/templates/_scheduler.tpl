@@ -56,6 +56,8 @@ extenders:
       {{- range include "gpuscheduler.resources" . | fromJsonArray }}
       - {name: {{ . }}, ignoredByScheduler: false}
       {{- end }}
+      # It gives a pod no GPU; gpuscheduler refuses such a pod and says what to ask for.
+      - {name: aliyun.com/gpu-count, ignoredByScheduler: false}
 {{- end }}
 
 {{- define "gpuscheduler.resources" -}}

@@ -3,12 +3,12 @@
 import pytest
 
 from gpuagent.domain.pods.pod import parse_pod
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
 from gpuscheduler.core.gpu_request import NO_REQUEST, Amounts, GpuRequest, Group, RequestKind, gpu_request
 
 
 def container(name, restart=None, **limits):
-    names = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
+    names = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE, "count": GPU_COUNT}
     found = {"name": name, "resources": {"limits": {names[key]: str(units) for key, units in limits.items()}}}
     return found if restart is None else {**found, "restartPolicy": restart}
 
@@ -60,6 +60,10 @@ def test_gpu_count_spreads_each_container():
     assert (found.gpus, found.groups[0].need.over(3), found.problem) == (3, Amounts(2), "")
 
 
+def test_a_count_beside_memory_changes_nothing():
+    assert request(container("a", mem=6, count=2)) == request(container("a", mem=6))
+
+
 def test_whole_gpus_are_counted_as_kubernetes_does():
     assert request(container("a", whole=2), init=[container("i", whole=4)]) == GpuRequest(RequestKind.WHOLE, gpus=4)
 
@@ -71,6 +75,26 @@ def test_whole_gpus_are_counted_as_kubernetes_does():
         ([container("a", mem=7)], {GPU_COUNT_LABEL: "two"}, "a value that is no number of GPUs"),
         ([container("a", mem="-1")], {}, "an amount that is no whole number (aliyun.com/gpu-mem of a)"),
         ([container("a", whole=1), container("b", mem=1)], {}, "asks for aliyun.com/gpu and for aliyun.com/gpu-mem"),
+        (
+            [container("a", mem="8Gi")],
+            {},
+            "asks for 8589934592 of aliyun.com/gpu-mem, which is more than any node has;",
+        ),
+        ([container("a", mem="8Gi")], {}, "each of 1 GiB by default, and not of bytes: write 8"),
+        ([container("a", mem="512Mi")], {}, "and not of bytes: write 1"),
+        ([container("a", mem="8G")], {}, "and not of bytes: write 8"),
+        ([container("a"), container("b", core="1Mi")], {}, "asks for 1048576 of aliyun.com/gpu-core.percentage, which"),
+        (
+            [container("a", whole="1Ti")],
+            {},
+            "asks for 1099511627776 of aliyun.com/gpu, which is more than any node has",
+        ),
+        (
+            [container("a"), container("b", count=1)],
+            {},
+            "asks for aliyun.com/gpu-count in its limits, which gives it no",
+        ),
+        ([container("a", count="x")], {}, "asks for aliyun.com/gpu-count in its limits, which gives it no GPU"),
     ],
 )
 def test_a_request_that_no_node_can_serve_says_why(containers, labels, words):
