@@ -124,7 +124,9 @@ class PreferredAllocation:
         self._rest_until = self._state.clock() + REST_S
         if not shown and snap.may_be_decided:
             why = "the API server did not show the node's pods in time"
-            return Unknown(why=why, maybe_decided=True, between=tuple(unseen or snap.decided))
+            # Most pods that were not read yet ask for no GPU: naming these would mislead.
+            between = () if snap.unread_pods else tuple(unseen or snap.decided)
+            return Unknown(why=why, maybe_decided=True, between=between)
         return _no_decided_pod(found)
 
     def _unseen(self, occupancy: Occupancy, *, listing: bool) -> list[PodName] | None:

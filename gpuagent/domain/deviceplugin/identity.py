@@ -251,7 +251,11 @@ class Search:
         """Devices that kubelet has recorded for the pod, also from before the agent started."""
         if pod.uid not in self.snap.with_devices:
             return []
-        return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
+        held = [holding for holding in self.snap.holdings if holding.owner.pod == pod.name]
+        # Without the checkpoint, which has UIDs, the devices may be those of a former pod of this name.
+        if not self.snap.checkpoint and self._of_another_spec(pod, held):
+            return []
+        return self._held(held)
 
     def _held(self, holdings: Iterable[Holding]) -> list[_Held]:
         # Not only resources of the mode in force: the mode may change during an admission.
