@@ -82,8 +82,8 @@ class Requester:
         """
         if self.pod is None or self.container is None or not self.container.sidecar:
             return ()
-        containers = self.pod.containers
-        later = [one for one in containers[containers.index(self.container) + 1 :] if one.limits and not one.init]
+        place = self.pod.containers.index(self.container)
+        later = [one for one in self.pod.containers[place + 1 :] if one.limits and not one.init]
         if not later:
             return ()
         largest = max(later, key=lambda one: sum(one.limits.values()))
