@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpuscheduler.core.gpu_request import GpuRequest, Used
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
 
@@ -13,6 +13,7 @@ class ClusterUsage:
     Attributes:
         nodes: by name.
         changed: names of the nodes that changed since a reader emptied it.
+        version: how often anything changed.
         frees: how often units may have become free. Readers compare it with what it was.
     """
 
@@ -20,6 +21,9 @@ class ClusterUsage:
         self.nodes: dict[str, NodeUsage] = {}
         self.changed: set[str] = set()
         self.frees = 0
+        self.version = 0
+        self._units: Amounts | None = None
+        self._whole = 0
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
         self._on: dict[str, tuple[str, ...]] = {}
         self._cpu: dict[str, float] = {}
@@ -36,13 +40,15 @@ class ClusterUsage:
             return
         else:
             node.refresh(facts)
-        self.changed.add(facts.name)
+        self._units = None
+        self._note(facts.name)
         self.frees += 1
 
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
         if self.nodes.pop(name, None):
-            self.changed.add(name)
+            self._units = None
+            self._note(name)
 
     def use(self, uid: str, name: str, use: Used | GpuRequest) -> None:
         """Count a pod on a node: on these GPUs, or on all where only its request is known."""
@@ -55,7 +61,7 @@ class ClusterUsage:
             self._on[uid] = (*self._on.get(uid, ()), name)
         if node := self.nodes.get(name):
             node.use(uid, use)
-            self.changed.add(name)
+            self._note(name)
 
     def release(self, uid: str, name: str | None = None) -> None:
         """Count a pod no longer: on one node, or on all."""
@@ -66,7 +72,7 @@ class ClusterUsage:
             self.frees += 1
             if node := self.nodes.get(one):
                 node.release(uid)
-                self.changed.add(one)
+                self._note(one)
         if not self._on.get(uid):
             self._on.pop(uid, None)
 
@@ -75,8 +81,20 @@ class ClusterUsage:
         self._cpu[name] = self._cpu.get(name, 0.0) + cores
         if node := self.nodes.get(name):
             node.cpu_used = self._cpu[name]
-            self.changed.add(name)
+            self._note(name)
             self.frees += cores < 0
+
+    def in_all(self) -> tuple[Amounts, int]:
+        """Units, and number of whole GPUs, of all nodes together, in use or not."""
+        if self._units is None:
+            gpus = [gpu for node in self.nodes.values() for gpu in node.facts.gpus.gpus if gpu.usable]
+            self._units = Amounts(sum(gpu.memory for gpu in gpus), sum(gpu.core for gpu in gpus))
+            self._whole = sum(gpu.whole for gpu in gpus)
+        return self._units, self._whole
+
+    def _note(self, name: str) -> None:
+        self.version += 1
+        self.changed.add(name)
 
     def nodes_of(self, uid: str) -> Iterator[str]:
         """Names of the nodes on which the pod counts."""

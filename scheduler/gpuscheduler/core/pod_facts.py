@@ -49,6 +49,7 @@ class PodFacts:
         priority: of its PriorityClass.
         created: creationTimestamp.
         ended: it succeeded or failed.
+        succeeded: it did not fail.
         deleting: it has a deletion timestamp.
         gated: it has scheduling gates.
         refused: the agent or kubelet refused it at admission.
@@ -71,6 +72,7 @@ class PodFacts:
     priority: int = 0
     created: str = ""
     ended: bool = False
+    succeeded: bool = False
     deleting: bool = False
     gated: bool = False
     refused: bool = False
@@ -111,6 +113,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         priority=priority if isinstance(priority, int) else 0,
         created=shared(found.created),
         ended=found.ended,
+        succeeded=status.get("phase") == "Succeeded",
         deleting=found.deleting,
         gated=any(True for _ in mappings(spec.get("schedulingGates"))),
         refused=found.rejected is not None,

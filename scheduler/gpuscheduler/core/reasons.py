@@ -4,7 +4,7 @@ Its message is then ``0/40 nodes are available: 3 40 of aliyun.com/gpu-mem wante
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
@@ -62,19 +62,14 @@ def main_reason(request: GpuRequest, names: Iterable[str], nodes: Mapping[str, N
     return Counter([*found.failed.values()] or texts or [NO_GPUS]).most_common(1)[0][0]
 
 
-def short_in_all(requests: Iterable[GpuRequest], nodes: Collection[NodeUsage]) -> tuple[str, int, int] | None:
+def short_in_all(requests: Iterable[GpuRequest], units: Amounts, whole: int) -> tuple[str, int, int] | None:
     """A resource of which requests want more than all nodes have, with both amounts; None if there is none."""
     wanted: Counter[str] = Counter()
     for request in requests:
         wanted[GPU_WHOLE] += request.gpus if request.kind is RequestKind.WHOLE else 0
         wanted[GPU_MEM] += request.need.memory
         wanted[GPU_CORE] += request.need.core
-    gpus = [gpu for node in nodes for gpu in node.facts.gpus.gpus if gpu.usable]
-    there = {
-        GPU_WHOLE: sum(gpu.whole for gpu in gpus),
-        GPU_MEM: sum(gpu.memory for gpu in gpus),
-        GPU_CORE: sum(gpu.core for gpu in gpus),
-    }
+    there = {GPU_WHOLE: whole, GPU_MEM: units.memory, GPU_CORE: units.core}
     return next(((name, amount, there[name]) for name, amount in wanted.items() if amount > there[name]), None)
 
 

@@ -124,9 +124,12 @@ class Scheduling:
         if pod.ended:
             if pod.refused and pod.uid in self.pods:
                 self._rest(pod, now)
-            if pod.node and not self._ready and self.jobs.is_member(pod):
+            member = bool(pod.node) and self.jobs.is_member(pod)
+            if member and not self._ready:
                 self._ended_members.append(pod)
-            self.pod_gone(pod.uid, now)
+            if member:
+                self.jobs.pod_ended(pod, now)
+            self._forget(pod.uid, now)
             return
         member = self.jobs.is_member(pod)
         self._leave_job(pod, now)
@@ -141,7 +144,12 @@ class Scheduling:
             self.jobs.pod_seen(pod, now)
 
     def pod_gone(self, uid: str, now: float) -> None:
-        """Forget a pod that was deleted or has ended."""
+        """Forget a pod that was deleted."""
+        self.jobs.ended_gone(uid)
+        self._forget(uid, now)
+
+    def _forget(self, uid: str, now: float) -> None:
+        """Count a pod no longer, which was deleted or has ended."""
         if (cpu := self._cpu.pop(uid, None)) is not None:
             self.usage.use_cpu(cpu[0], -cpu[1])
         pod = self.pods.pop(uid, None)

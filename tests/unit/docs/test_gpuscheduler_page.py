@@ -20,6 +20,7 @@ SPEAKING = (CORE / "scheduling.py", CORE / "reasons.py", CORE / "gpu_request.py"
 NO_REASONS = {
     "fewer than … GPUs have",
     "each of … GPUs",
+    "job …: its … pods have …",
     "GPUs of one node for … containers",
     "Node … refused the pod. Pods of its owner avoid the node for … s.",
 }

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heappop, heappush
 
 from gpuscheduler.core.calls import (
     Action,
@@ -21,10 +22,10 @@ from gpuscheduler.core.calls import (
     Ungate,
 )
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice, serves, still_fits
-from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.fit import Choice, Tries, serves, still_fits
 from gpuscheduler.core.jobs.commit import commit_text, committed_places
-from gpuscheduler.core.jobs.plan import Places, plan
+from gpuscheduler.core.jobs.members import MOST_PODS, Members
+from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import main_reason, short_in_all
@@ -38,6 +39,8 @@ UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
 MOST_AT_ONCE = 64
 """Pods of a job that is planned as soon as one more is seen. Any author of pods may label thousands of them alike."""
+FAILED_S = 600.0
+"""How long pods that come again wait for members that failed. Controllers make new ones within 6 minutes, or never."""
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
 ALL_NAMED = 100
@@ -84,10 +87,10 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Job:
-    """A job and its living pods.
+    """A job.
 
     Attributes:
-        members: by UID.
+        members: its pods.
         plan: for the pods that are not bound; None if there is none.
         unnamed: by UID, names of the nodes that kube-scheduler left out for the pod; the latest last.
         ask_at: when a pod that waits for lack of named nodes has kube-scheduler ask again.
@@ -95,68 +98,42 @@ class _Job:
         delay_s: the next delay.
         fitting: how many of its pods fit when it was planned last.
         missed: UIDs of pods that did not come to the last plan. Nothing is reserved until it asks about each again.
-        started: UIDs of the pods of written plans. They need not wait for others, which may have ended by now.
-        extra: UIDs of the pods that another job of the same name seems to have, see `count`.
+        alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
+        alone: they no longer do.
+        due: when `tick` has work for the job.
+        gave_up: the last plan took too many tries.
+        tried: what the last plan that failed was made of. Another one is made when that has changed.
+        reason: why a pod of the job waits, and what it was worked out from.
     """
 
-    members: dict[str, PodFacts] = field(default_factory=dict)
+    members: Members = field(default_factory=Members)
     plan: _Plan | None = None
-    unnamed: dict[str, frozenset[str]] = field(default_factory=dict)
+    unnamed: dict[str, Passed] = field(default_factory=dict)
     ask_at: float = float("inf")
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     fitting: int = 0
     missed: set[str] = field(default_factory=set)
-    started: set[str] = field(default_factory=set)
-    extra: set[str] = field(default_factory=set)
+    alone_at: float = float("inf")
+    alone: bool = False
+    due: float = float("inf")
+    gave_up: bool = False
+    tried: object = None
+    reason: tuple[object, str] = (None, "")
 
-    @property
-    def living(self) -> list[PodFacts]:
-        """Pods that are not being deleted: when a job is created again, the former pods may not be gone yet."""
-        return [pod for pod in self.members.values() if not pod.deleting and pod.uid not in self.extra]
-
-    def count(self) -> None:
-        """Find the pods beyond the job's number whose controller has no pod within it; bound and older pods come first.
-
-        Several controllers may create the pods of one job, and one controller may add pods to a job that runs. Of pods
-        without a controller it is not known.
-        """
-        living = [pod for pod in self.members.values() if not pod.deleting]
-        numbers = {pod.job.replicas for pod in living if pod.job}
-        self.extra = set()
-        if len(numbers) > 1 or None in numbers or len(living) <= (wanted := max(filter(None, numbers), default=0)):
-            return
-        since: dict[str, str] = {}
-        for pod in living:
-            since[pod.owner] = min(pod.created, since.get(pod.owner, pod.created))
-        living.sort(
-            key=lambda pod: (not pod.node, pod.uid not in self.started, since[pod.owner], pod.owner, pod.created)
-        )
-        owners = {pod.owner for pod in living[:wanted]}
-        self.extra = {pod.uid for pod in living[wanted:] if pod.owner not in owners and pod.owner != pod.uid}
-
-    @property
-    def asking(self) -> list[PodFacts]:
-        """Pods that ask for GPUs; kube-scheduler binds the others by itself."""
-        return [pod for pod in self.living if pod.request.kind is not RequestKind.NONE]
-
-    @property
-    def bound(self) -> list[PodFacts]:
-        return [pod for pod in self.asking if pod.node]
-
-    @property
-    def pending(self) -> list[PodFacts]:
-        """Pods to plan."""
-        return [pod for pod in self.asking if not pod.node]
-
-    @property
-    def replicas(self) -> set[int | None]:
-        return {pod.job.replicas for pod in self.living if pod.job}
-
-    def unsuitable(self) -> dict[str, frozenset[str]]:
+    def unsuitable(self) -> dict[str, Passed]:
         """UID of each pending pod to the nodes to pass over: its own, or the latest of a pod with an equal request."""
+        if not self.unnamed:
+            return {}
         alike = {pod.request: nodes for uid, nodes in self.unnamed.items() if (pod := self.members.get(uid))}
-        return {pod.uid: self.unnamed.get(pod.uid, alike.get(pod.request, frozenset())) for pod in self.pending}
+        pending = self.members.to_place()
+        return {pod.uid: self.unnamed.get(pod.uid, alike.get(pod.request, frozenset())) for pod in pending}
+
+    def passes_over(self, uid: str, nodes: Passed) -> None:
+        """Take that kube-scheduler has these nodes not for a pod."""
+        if self.unnamed.pop(uid, None) != nodes:
+            self.tried = None
+        self.unnamed[uid] = nodes
 
 
 class Jobs:
@@ -177,6 +154,9 @@ class Jobs:
         self._again = self._ready = False
         self._frees = 0
         self._round: deque[JobKey] = deque()
+        self._waiting: dict[JobKey, None] = {}
+        self._due: list[tuple[float, JobKey]] = []
+        self._ended: dict[str, JobKey] = {}
         self.actions: list[Action] = []
 
     def is_member(self, pod: PodFacts) -> bool:
@@ -186,75 +166,146 @@ class Jobs:
     def size(self, pod: PodFacts) -> int:
         """How many pods run with this one in a job, itself included."""
         job = self._jobs.get(_key(pod)) if self.is_member(pod) else None
-        return max(len(job.bound), 1) if job else 1
+        return max(job.members.running, 1) if job else 1
 
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a member as it is now; when the last one comes, plan the job."""
-        job = self._jobs.setdefault(_key(pod), _Job())
-        new, before = pod.uid not in job.members, self._state(job)
-        job.members[pod.uid] = pod
-        job.count()
+        key = _key(pod)
+        job = self._jobs.setdefault(key, _Job())
+        is_new = pod.uid not in job.members
+        before = self._state(job)
+        if is_new:
+            job.alone = False
+            job.alone_at = float("inf")
+        job.members.put(pod)
         if job.plan and pod.node:
             job.plan.places.pop(pod.uid, None)
         self._review(job, now)
-        if new and not pod.node and self._is_complete(job):
-            comers = [pod] if before[1] else job.pending
-            self.actions += [Ungate(one.name, one.uid) for one in comers if one.gated]
+        if is_new and not pod.node and self._is_complete(job):
+            comers = [pod] if before[1] else list(job.members.pending.values())
+            self.actions += [Ungate(comer.name, comer.uid) for comer in comers if comer.gated]
             if len(job.members) > MOST_AT_ONCE:
                 self._again = True
             else:
                 self._try(job, now)
-        if (
-            new and self._ready and job.plan is None and self._state(job) != before
-        ):  # kube-scheduler shows the former reason
-            others = [one for one in job.pending if one.uid != pod.uid and not one.gated]
-            self.actions += [Nudge(one.name, one.uid) for one in others]
+        is_other_reason = job.plan is None and self._state(job) != before
+        if is_new and self._ready and is_other_reason:  # kube-scheduler shows the former one
+            others = [one for one in job.members.pending.values() if one.uid != pod.uid and not one.gated]
+            self.actions += [Nudge(one.name, one.uid) for one in others[:MOST_AT_ONCE]]
+        self._settle(key, job, now)
 
     def pod_gone(self, pod: PodFacts, now: float) -> None:
         """Forget a member that was deleted or has ended."""
         key = _key(pod)
         if (job := self._jobs.get(key)) is None:
             return
-        job.members.pop(pod.uid, None)
+        job.members.remove(pod.uid)
         job.unnamed.pop(pod.uid, None)
-        job.count()
         self._again = True  # it may have kept the others from being planned
         self._review(job, now)
-        if not job.members:
-            del self._jobs[key]
+        self._settle(key, job, now)
+
+    def pod_ended(self, pod: PodFacts, now: float) -> None:
+        """Take that a member has ended on a node. It counts as there for those that come again."""
+        key = _key(pod)
+        job = self._jobs.setdefault(key, _Job())
+        was_complete = self._is_complete(job)
+        job.members.end(pod)
+        self._ended[pod.uid] = key
+        if not was_complete and self._is_complete(job):
+            self._complete(job)
+        self._settle(key, job, now)
+
+    def ended_gone(self, uid: str) -> None:
+        """Forget a pod that has ended, if it is one."""
+        key = self._ended.pop(uid, None)
+        job = self._jobs.get(key) if key else None
+        if key and job and job.members.ended.pop(uid, None):
+            job.members.changed()
+            if not (len(job.members) or job.members.ended):
+                del self._jobs[key]
 
     def tick(self, now: float) -> None:
         """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, by priority and age.
 
         It is one, because a plan over thousands of nodes takes tens of milliseconds, and calls wait meanwhile.
         """
-        for job in self._jobs.values():
-            if job.plan and job.plan.until <= now:
-                self._miss(job, job.plan)
-                self._break(job, now)
-            if job.ask_at <= now:
-                job.ask_at = float("inf")
-                job.unnamed.clear()
-                self.actions += [Nudge(pod.name, pod.uid) for pod in job.pending[:1]]
-        if not self._round:
-            due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
-            if self._may_fit or any(self._jobs[key].retry_at > float("-inf") for key in due):
-                self._again, self._frees = False, self._usage.frees
-                self._round = deque(sorted(due, key=lambda key: _age(self._jobs[key])))
+        while self._due and self._due[0][0] <= now:
+            at, key = heappop(self._due)
+            job = self._jobs.get(key)
+            if job and job.due == at:
+                job.due = float("inf")
+                self._take_due(job, now)
+                self._settle(key, job, now)
+        if not self._round and self._may_fit:
+            due = [key for key in self._waiting if self._jobs[key].retry_at <= now]
+            self._again, self._frees = False, self._usage.frees
+            self._round = deque(sorted(due, key=lambda key: _age(self._jobs[key])))
         if self._round:
             key = self._round.popleft()
             if (waiting := self._jobs.get(key)) and self._waits(waiting):
                 self._try(waiting, now)
+                self._settle(key, waiting, now)
+
+    def _take_due(self, job: _Job, now: float) -> None:
+        """Do what is due for a job."""
+        if job.plan and job.plan.until <= now:
+            self._miss(job, job.plan)
+            self._break(job, now)
+        if job.ask_at <= now:
+            job.ask_at = float("inf")
+            job.unnamed.clear()
+            job.tried = None
+            self.actions += [Nudge(pod.name, pod.uid) for pod in job.members.to_place()[:1]]
+        if job.alone_at <= now:
+            job.alone_at = float("inf")
+            job.alone = True
+            self._complete(job)
+        if float("-inf") < job.retry_at <= now:
+            self._again = True
+
+    def _complete(self, job: _Job) -> None:
+        """Have a job planned that need not wait for more pods, although none has come."""
+        self._again = True
+        pending = list(job.members.pending.values())
+        self.actions += [Ungate(pod.name, pod.uid) for pod in pending if pod.gated]
+        self.actions += [Nudge(pod.name, pod.uid) for pod in pending[:MOST_AT_ONCE] if not pod.gated]
+
+    def _settle(self, key: JobKey, job: _Job, now: float) -> None:
+        """Note after each change of a job when it is due, and whether it waits: there may be thousands of jobs."""
+        if not (len(job.members) or job.members.ended):
+            self._jobs.pop(key, None)
+            self._waiting.pop(key, None)
+            return
+        waits = self._waits(job)
+        if waits:
+            self._waiting[key] = None
+        else:
+            self._waiting.pop(key, None)
+        may_come_again = bool(job.members.pending) and not (job.alone or self._is_complete(job))
+        if not may_come_again:
+            job.alone_at = float("inf")
+        elif job.alone_at == float("inf") and job.members.ended_before(failed=True):
+            job.alone_at = now + FAILED_S
+        due = min(job.ask_at, job.alone_at)
+        if job.plan:
+            due = min(due, job.plan.until)
+        elif waits and job.retry_at > now:
+            due = min(due, job.retry_at)
+        if due != job.due:
+            job.due = due
+            if due < float("inf"):
+                heappush(self._due, (due, key))
 
     def next_due(self, now: float) -> Iterator[float]:
         """When `tick` has work, in monotonic seconds."""
-        for job in self._jobs.values():
-            if job.plan:
-                yield job.plan.until
-            elif job.retry_at > float("-inf") and self._waits(job):
-                yield job.retry_at
-            elif job.ask_at < float("inf"):
-                yield job.ask_at
+        while self._due:
+            at, key = self._due[0]
+            job = self._jobs.get(key)
+            if job and job.due == at:
+                yield at
+                break
+            heappop(self._due)  # it is due at another time by now
         if self._may_fit or self._round:
             yield now
 
@@ -262,15 +313,12 @@ class Jobs:
         """The planned node of a member, or why the job waits."""
         key = _key(pod)
         job = self._jobs.setdefault(key, _Job())
-        job.members[pod.uid] = pod
-        job.count()
+        job.members.put(pod)
         job.missed.discard(pod.uid)
         answer = self._filter(key, job, pod, names, now)
         if not (pod.uid in self._pods or (job.plan and pod.uid in job.plan.places)):
-            job.members.pop(pod.uid, None)  # it counts once the watch shows it: it may be gone
-            job.count()
-            if not job.members:
-                del self._jobs[key]
+            job.members.remove(pod.uid)  # it counts once the watch shows it: it may be gone
+        self._settle(key, job, now)
         return answer
 
     def _filter(self, key: JobKey, job: _Job, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
@@ -318,9 +366,9 @@ class Jobs:
         """Minor numbers of the GPUs that pods of the job have on a node."""
         job = self._jobs.get(_key(pod), _Job())
         planned = [choice.used for name, choice in (job.plan.places.values() if job.plan else ()) if name == node]
-        members = [self._pods.get(member.uid, member) for member in job.bound if member.node == node]
-        bound = [member.used for member in members if member.used]
-        return {minor for used in (*planned, *bound) for minor, _ in used}
+        bound = [self._pods.get(member.uid, member) for member in job.members.bound() if member.node == node]
+        used_there = [member.used for member in bound if member.used]
+        return {minor for used in (*planned, *used_there) for minor, _ in used}
 
     def left_bind(self, pod: PodFacts) -> None:
         """A bind call ended without a Binding, so its pod no longer waits for the others."""
@@ -333,12 +381,14 @@ class Jobs:
         job = self._jobs.get(key)
         if job is None or job.plan is None or not job.plan.sent:
             return
-        if not written:
+        if written:
+            job.plan.committed = True
+            job.plan.until = now + COMMITTED_S
+            job.members.started(job.plan.places)
+            self._keep(job, job.plan)
+        else:
             self._break(job, now)
-            return
-        job.plan.committed, job.plan.until = True, now + COMMITTED_S
-        job.started.update(job.plan.places)
-        self._keep(job, job.plan)
+        self._settle(key, job, now)
 
     def recover(self, pods: Iterable[PodFacts], now: float) -> None:
         """Begin to plan, or lead. First reserve what written plans have for jobs that are bound in part.
@@ -346,35 +396,36 @@ class Jobs:
         `pods` are all members, with those that have ended on a node.
         """
         self._ready = self._again = True
-        bound: dict[JobKey, set[str]] = {}
+        members: dict[JobKey, dict[str, PodFacts]] = {}
         texts: dict[JobKey, list[str]] = {}
         for pod in pods:
-            if pod.node:
-                bound.setdefault(_key(pod), set()).add(pod.uid)
+            members.setdefault(_key(pod), {})[pod.uid] = pod
             if pod.commit:
                 texts.setdefault(_key(pod), []).append(pod.commit)
         for key in texts.keys() & self._jobs.keys():
-            job, places = self._jobs[key], Places()
+            job = self._jobs[key]
             if job.plan and not job.plan.committed:  # made while another led
                 self._reservations.give_back(job.plan.places)
                 job.plan = None
-            for written in map(committed_places, texts[key]):
-                if not bound.get(key, set()).isdisjoint(written):
-                    job.started.update(written)
-                    places |= written
-            pending = {pod.uid: pod for pod in job.pending}
-            places = {
-                uid: place
-                for uid, place in places.items()
-                if uid in pending and serves(pending[uid].request, place[1]) and self._fits(place)
-            }
-            if places and not job.plan:
-                job.plan = _Plan(places, now + COMMITTED_S, sent=True, committed=True)
-                self._keep(job, job.plan)
+            plans = [places for text in texts[key] if _is_bound(places := committed_places(text), members[key])]
+            job.members.started_before(plans, members[key])
+            self._recover(job, plans, now)
+            self._settle(key, job, now)
+
+    def _recover(self, job: _Job, plans: Iterable[Places], now: float) -> None:
+        """Reserve what the plans have for pods that are not bound yet."""
+        pending = {pod.uid: pod for pod in job.members.to_place()}
+        places = {uid: place for written in plans for uid, place in written.items() if uid in pending}
+        fitting = {
+            uid: place for uid, place in places.items() if serves(pending[uid].request, place[1]) and self._fits(place)
+        }
+        if fitting and not job.plan:
+            job.plan = _Plan(fitting, now + COMMITTED_S, sent=True, committed=True)
+            self._keep(job, job.plan)
 
     def states(self) -> Counter[JobState]:
         """Number of jobs by state."""
-        return Counter(map(self._job_state, self._jobs.values()))
+        return Counter(self._job_state(job) for job in self._jobs.values() if len(job.members))
 
     def _job_state(self, job: _Job) -> JobState:
         if self._problem(("", ""), job):
@@ -383,7 +434,7 @@ class Jobs:
             return JobState.PLANNED
         if not self._is_complete(job):
             return JobState.FORMING
-        return JobState.WAITING if job.pending else JobState.RUNNING
+        return JobState.WAITING if job.members.to_place() else JobState.RUNNING
 
     @property
     def _may_fit(self) -> bool:
@@ -399,20 +450,34 @@ class Jobs:
         return node is not None and node.has_room(place[1].used)
 
     def _waits(self, job: _Job) -> bool:
-        return job.plan is None and _may_come(job, pending := self._to_plan(job)) and bool(pending)
+        """Whether the job is to be planned as soon as there is room."""
+        pending = job.members.pending
+        if job.plan or not pending or self._problem(("", ""), job):
+            return False
+        if not (self._is_complete(job) or any(uid in job.members.start.uids for uid in pending)):
+            return False
+        return not any(uid in pending for uid in job.missed)
 
     def _to_plan(self, job: _Job) -> list[PodFacts]:
         """The pods that may be planned now."""
         if self._problem(("", ""), job):
             return []
-        pending = job.pending
-        return pending if self._is_complete(job) else [pod for pod in pending if pod.uid in job.started]
+        pending = job.members.to_place()
+        started = job.members.start.uids
+        return pending if self._is_complete(job) else [pod for pod in pending if pod.uid in started]
 
     def _is_complete(self, job: _Job) -> bool:
-        if job.bound:  # it has started: these replace members, or are added
+        if job.members.any_bound:  # it has started: these replace members, or are added
             return True
-        wanted = next(iter(job.replicas), None)
-        return wanted is not None and len(job.living) >= wanted
+        wanted = next(iter(job.members.replicas), None)
+        return wanted is not None and self._there(job) >= wanted
+
+    def _there(self, job: _Job) -> int:
+        """How many pods are there. Where some come again, those that have ended are, too."""
+        members = job.members
+        if members.present >= members.wanted or not members.present:
+            return members.present
+        return members.present + members.ended_before(failed=job.alone)
 
     def _state(self, job: _Job) -> tuple[bool, bool]:
         """Whether the job can never start, and whether all of its pods are there."""
@@ -420,21 +485,25 @@ class Jobs:
 
     def _missing(self, key: JobKey, job: _Job, pod: PodFacts) -> str:
         """How many pods are there; empty if the pod need not wait for others."""
-        if pod.uid in job.extra:
-            number = next(iter(job.replicas))
-            return f"job {key[1]} has its {number} pods; a second job in the namespace needs its own name"
-        if self._is_complete(job) or pod.uid in job.started:
+        members = job.members
+        if pod.uid in members.extra:
+            return f"job {key[1]} has its {members.wanted} pods; a second job in the namespace needs its own name"
+        if self._is_complete(job) or pod.uid in members.start.uids:
             return ""
-        return f"job {key[1]}: {len(job.living)} of {next(iter(job.replicas))} pods are there"
+        return f"job {key[1]}: {self._there(job)} of {next(iter(members.replicas))} pods are there"
 
     def _problem(self, key: JobKey, job: _Job) -> str:
         """Why a job can never start; empty if it can."""
-        if None in job.replicas:
+        members = job.members
+        if None in members.replicas:
             return f"job {key[1]}: label gpu-topology-replica is no number of pods"
-        if len(job.replicas) > 1 and not job.bound:
-            numbers = " and ".join(map(str, sorted(n for n in job.replicas if n)))
+        if len(members.replicas) > 1 and not members.any_bound:
+            numbers = " and ".join(map(str, sorted(n for n in members.replicas if n)))
             return f"job {key[1]}: its pods disagree on gpu-topology-replica ({numbers})"
-        bad = next((pod for pod in job.pending if pod.request.problem), None)
+        if max(members.present, members.wanted) > MOST_PODS:
+            number = max(members.present, members.wanted)
+            return f"job {key[1]} has {number} pods; at most {MOST_PODS} can start together"
+        bad = members.bad()
         return f"job {key[1]}: pod {bad.name} {bad.request.problem}" if bad else ""
 
     def _why_waiting(self, key: JobKey, job: _Job, names: Collection[str]) -> str:
@@ -443,16 +512,26 @@ class Jobs:
             return f"job {key[1]}: {len(job.missed)} of its pods did not come in time, and were not tried since"
         if job.plan:
             return f"job {key[1]} is planned without this pod, which comes next"
-        if job.fitting >= len(job.pending):
+        made_of = self._usage.version, job.members.version, job.fitting, job.gave_up, job.ask_at, len(names)
+        if job.reason[0] != made_of:
+            job.reason = made_of, self._why_no_plan(key, job, names)
+        return job.reason[1]
+
+    def _why_no_plan(self, key: JobKey, job: _Job, names: Collection[str]) -> str:
+        pending = job.members.to_place()
+        if job.gave_up:
+            requests = len({pod.request for pod in pending})
+            why = f"{requests} different requests, for which no plan was found in {PLAN_TRIES} tries"
+            return f"job {key[1]}: its {len(pending)} pods have {why}"
+        if job.fitting >= len(pending):
             return f"job {key[1]}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
-        if short := short_in_all((pod.request for pod in job.asking), self._usage.nodes.values()):
+        asking = [pod.request for pod in (*pending, *job.members.bound())]
+        if short := short_in_all(asking, *self._usage.in_all()):
             resource, wanted, there = short
             return f"job {key[1]} asks for {wanted} of {resource}, and the cluster has {there}"
         on = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""
-        text = (
-            f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now{on}"
-        )
-        largest = max(job.pending, key=lambda pod: (pod.request.gpus, pod.request.need))
+        text = f"job {key[1]}: its {len(pending)} pods do not fit together, at most {job.fitting} of them do now{on}"
+        largest = max(pending, key=lambda pod: (pod.request.gpus, pod.request.need))
         return f"{text} ({largest.name.name}: {main_reason(largest.request, names, self._usage.nodes)})"
 
     def _place(self, job: _Job, pod: PodFacts, names: Collection[str], now: float) -> tuple[str, Choice] | None:
@@ -464,11 +543,14 @@ class Jobs:
         named_all = not alone and min(len(self._usage.nodes), len(names)) <= ALL_NAMED
         rejected = place is not None and not alone and (named_all or pod.nominated == place[0])
         if named_all or rejected:
-            job.unnamed.pop(pod.uid, None)
-            job.unnamed[pod.uid] = frozenset(self._usage.nodes).difference(names)
+            few = len(self._usage.nodes) <= ALL_NAMED
+            named = frozenset(names)
+            job.passes_over(pod.uid, frozenset(self._usage.nodes) - named if few else OtherThan(named))
         if job.plan and (job.plan.committed or not rejected):  # a job that has started must not lose its GPUs to others
             return place
-        if place is None:
+        if place is None and len(job.members) > MOST_AT_ONCE:
+            self._again = self._again or job.tried != self._made_of(job)  # it takes long, and `tick` has the time
+        elif place is None:
             self._try(job, now, calling=pod.uid)
         else:
             self._break(job, now)
@@ -477,25 +559,36 @@ class Jobs:
             if job.plan is None:
                 job.retry_at = delayed
                 if not named_all:
-                    job.unnamed[pod.uid] = frozenset([place[0]])
+                    job.passes_over(pod.uid, frozenset([place[0]]))
         return job.plan.places.get(pod.uid) if job.plan else None
 
     def _try(self, job: _Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
-        pending, unsuitable = self._to_plan(job), job.unsuitable()
-        if not self._ready or job.plan or job.retry_at > now or not pending or not _may_come(job, pending):
+        if not self._ready or job.plan or job.retry_at > now:
+            return
+        if job.tried == self._made_of(job):
+            job.retry_at = float("-inf")
+            return
+        pending = self._to_plan(job)
+        if not pending or not _may_come(job, pending):
             return
         if (doubt := max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)) > now:
             job.retry_at = doubt
             return
         job.retry_at, job.ask_at = float("-inf"), float("inf")
-        near = {pod.node for pod in job.bound}
+        near = {pod.node for pod in job.members.bound()}
         self._reservations.end(pod.uid for pod in pending)
-        places = plan(pending, self._usage.nodes, self._links, near=near, without=unsuitable)
+        unsuitable = job.unsuitable()
+        tries = Tries(PLAN_TRIES)
+        places = plan(pending, self._usage.nodes, self._links, near=near, without=unsuitable, tries=tries)
         job.fitting = len(places)
+        job.gave_up = tries.gave_up
         if len(places) < len(pending):
+            job.tried = self._made_of(job)
             if any(unsuitable.values()):
                 job.ask_at = now + UNSUITABLE_S
+            if len(pending) > MOST_AT_ONCE:
+                self._delay(job, now)
             return
         job.plan = _Plan(places, now + BARRIER_S)
         self._keep(job, job.plan)
@@ -504,25 +597,32 @@ class Jobs:
             self.actions += [Nominate(pod.name, pod.uid, places[pod.uid][0]) for pod in others]
         self.actions += [Nudge(pod.name, pod.uid) for pod in others if not pod.gated]
 
+    def _made_of(self, job: _Job) -> object:
+        """What a plan depends on: one that failed fails again as long as this is equal."""
+        return self._usage.frees, job.members.version, job.alone
+
     def _review(self, job: _Job, now: float) -> None:
         """Take that planned pods are bound, or will not come: the job may not even be complete without one."""
         if job.plan:
-            coming = {pod.uid for pod in (job.pending if job.plan.committed else self._to_plan(job))}
+            coming = {pod.uid for pod in (job.members.to_place() if job.plan.committed else self._to_plan(job))}
             self._drop(job, job.plan.places.keys() - coming, now)
         if job.plan and self._is_part(job, job.plan):
             self._break(job, now)
 
     def _is_part(self, job: _Job, made: _Plan) -> bool:
         """Whether the plan would start a part of the job: it was made beside running pods, which are gone by now."""
-        if made.committed or job.bound or not self._is_complete(job) or made.places.keys() <= job.started:
+        members = job.members
+        if made.committed or members.any_bound or not self._is_complete(job):
             return False
-        left_out = sum(pod.uid not in made.places for pod in job.pending)
-        return len(job.living) - left_out < max(filter(None, job.replicas))
+        if made.places.keys() <= members.start.uids:
+            return False
+        left_out = sum(pod.uid not in made.places for pod in members.to_place())
+        return self._there(job) - len(members.extra) - left_out < members.wanted
 
     def _miss(self, job: _Job, made: _Plan) -> None:
         """Take that pods did not come in time. kube-scheduler asks about them again if it can place them at all."""
         if not made.committed:
-            missed = [pod for pod in job.pending if pod.uid in made.places.keys() - made.in_bind]
+            missed = [pod for pod in job.members.to_place() if pod.uid in made.places.keys() - made.in_bind]
             job.missed.update(pod.uid for pod in missed)
             self.actions += [Nudge(pod.name, pod.uid) for pod in missed]
 
@@ -536,7 +636,7 @@ class Jobs:
                 del job.plan.places[uid]
             if not job.plan.places:
                 job.plan, job.delay_s = None, RETRY_FIRST_S
-                self._again = self._again or bool(job.pending)  # those that came after the plan
+                self._again = self._again or bool(job.members.pending)  # those that came after the plan
 
     def _keep(self, job: _Job, made: _Plan) -> None:
         for uid, (name, choice) in made.places.items():
@@ -548,10 +648,15 @@ class Jobs:
             self._reservations.give_back(job.plan.places)
             job.plan = None
             # kube-scheduler may have asked about a pod that was gone already.
-            job.members = {uid: pod for uid, pod in job.members.items() if uid in self._pods}
-            job.count()
+            job.members.keep_only(self._pods.keys())
+            job.tried = None
             self._again = True
-            job.retry_at, job.delay_s = now + job.delay_s, min(job.delay_s * 2, RETRY_LIMIT_S)
+            self._delay(job, now)
+
+    def _delay(self, job: _Job, now: float) -> None:
+        """Plan the job again after a while, which is longer each time."""
+        job.retry_at = now + job.delay_s
+        job.delay_s = min(job.delay_s * 2, RETRY_LIMIT_S)
 
 
 def _may_come(job: _Job, pending: Collection[PodFacts]) -> bool:
@@ -563,5 +668,11 @@ def _key(pod: PodFacts) -> JobKey:
     return pod.name.namespace, pod.job.name if pod.job else ""
 
 
+def _is_bound(places: Places, members: Mapping[str, PodFacts]) -> bool:
+    """Whether pods of a written plan are on nodes, or have ended there."""
+    return any((pod := members.get(uid)) and pod.node for uid in places)
+
+
 def _age(job: _Job) -> tuple[int, str]:
-    return -max(pod.priority for pod in job.members.values()), min(pod.created for pod in job.members.values())
+    pods = job.members.pods.values()
+    return -max(pod.priority for pod in pods), min(pod.created for pod in pods)

@@ -3,11 +3,12 @@
 The plan works on copies of the nodes' free GPUs, and places all pods or none. Equal pods are placed together.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
+from typing import NamedTuple
 
-from gpuscheduler.core.fit import Choice, fit, keeps_rules
+from gpuscheduler.core.fit import Choice, Tries, fit, keeps_rules
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -15,17 +16,41 @@ from gpuscheduler.core.pod_facts import PodFacts
 
 Places = dict[str, tuple[str, Choice]]
 """UID to node name and GPUs."""
+PLAN_TRIES = 20_000
+"""Work that one plan may take, see `Tries`: other calls wait meanwhile."""
+NODES_A_TRY = 2
+"""Nodes that are compared in the time of one try."""
 
 
-def plan(
+@dataclass(frozen=True, slots=True)
+class OtherThan:
+    """All nodes but these, in the place of a set with the names of thousands."""
+
+    names: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self.names
+
+    def __len__(self) -> int:
+        """More than any set of names has, and the more the fewer are left."""
+        return 10**9 - len(self.names)
+
+
+Passed = frozenset[str] | OtherThan
+"""Nodes that kube-scheduler does not accept for a pod."""
+_Alike = tuple[GpuRequest, Passed]
+
+
+def plan(  # noqa: PLR0913 (by name)
     pods: Collection[PodFacts],
     nodes: Mapping[str, NodeUsage],
     links: Links,
     *,
     near: Collection[str] = (),
-    without: Mapping[str, frozenset[str]] | None = None,
+    without: Mapping[str, Passed] | None = None,
+    tries: Tries | None = None,
 ) -> Places:
-    """Nodes and GPUs for the pods; fewer than all if they do not fit together.
+    """Nodes and GPUs for the pods; fewer than all if they do not fit together, or the tries are used up.
 
     Args:
         pods: the members to place.
@@ -33,18 +58,21 @@ def plan(
         links: between the GPUs of each node.
         near: nodes with other members of the job, which are used first.
         without: UID to the nodes that kube-scheduler does not accept for the pod.
+        tries: of the plan.
     """
+    tries = Tries(PLAN_TRIES) if tries is None else tries
     trial = dict(nodes)
     used, places = set(near), Places()
-    alike: dict[tuple[GpuRequest, frozenset[str]], list[PodFacts]] = {}
+    alike: dict[_Alike, list[PodFacts]] = {}
     for pod in sorted(pods, key=lambda pod: pod.name):
         alike.setdefault((pod.request, (without or {}).get(pod.uid, frozenset())), []).append(pod)
     for (request, passed), equal in sorted(alike.items(), key=_demand, reverse=True):
         left = equal
-        suitable = {name: node for name, node in trial.items() if name not in passed} if passed else trial
-        rooms = _Rooms(request, max(pod.cpu for pod in left), len(left), suitable, links, used)
+        suitable = _without(trial, passed)
+        rooms = _Rooms(request, max(pod.cpu for pod in left), len(left), suitable, links, used, tries)
         while left:
-            if (found := rooms.next(len(left))) is None:
+            found = rooms.next(len(left))
+            if found is None or tries.gave_up:
                 return places
             name, count = found
             trial[name] = trial[name].copy()
@@ -55,14 +83,19 @@ def plan(
     return places
 
 
-def _demand(alike: tuple[tuple[GpuRequest, frozenset[str]], object]) -> tuple[int, Amounts, int]:
+def _without(nodes: Mapping[str, NodeUsage], passed: Passed) -> Mapping[str, NodeUsage]:
+    if isinstance(passed, OtherThan):
+        return {name: nodes[name] for name in sorted(passed.names) if name in nodes}
+    return {name: node for name, node in nodes.items() if name not in passed} if passed else nodes
+
+
+def _demand(alike: tuple[_Alike, object]) -> tuple[int, Amounts, int]:
     """How hard equal pods are to place: by what they ask for, then by how many nodes do not accept them."""
     (request, passed), _ = alike
     return request.gpus, request.need, len(passed)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Room:
+class _Room(NamedTuple):
     """How many pods of a request a node takes. The best room is the least.
 
     Attributes:
@@ -93,21 +126,28 @@ class _Rooms:
         nodes: Mapping[str, NodeUsage],
         links: Links,
         used: Collection[str],
+        tries: Tries,
     ) -> None:
         self._left: list[_Room] = []
+        self._most = 0
+        tries.spend(len(nodes) // NODES_A_TRY)
+        rooms: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
         for name, node in nodes.items():
-            by_cpu = int((node.facts.cpu - node.cpu_used) // cpu) if cpu and node.facts.cpu else wanted
-            pods = min(wanted, by_cpu, _capacity(request, node, wanted))
+            limit = min(wanted, int((node.facts.cpu - node.cpu_used) // cpu)) if cpu and node.facts.cpu else wanted
+            alike = node.alike(), limit
+            if (room := rooms.get(alike)) is None:
+                if limit < 1 or not tries.spend():
+                    continue
+                room = rooms[alike] = _room(request, limit, node, links, tries)
+            pods, weakest, size = room
             if pods > 0:
-                free = node.unused() if request.kind is RequestKind.WHOLE else []
-                together = links.choose(node, free, pods * request.gpus) if free else ()
-                weakest = links.weakest(node, together)
-                self._left.append(_Room(name not in used, wanted - pods, -weakest, name, pods, len(free)))
+                self._left.append(_Room(name not in used, wanted - pods, -weakest, name, pods, size))
+                self._most = max(self._most, pods)
         heapify(self._left)
 
     def next(self, wanted: int) -> tuple[str, int] | None:
         """A node and how many pods it takes: the tightest that takes all, else the one that takes most."""
-        enough = [room for room in self._left if room.pods >= wanted]
+        enough = [room for room in self._left if room.pods >= wanted] if wanted <= self._most else []
         if enough:
             best = min(enough, key=lambda room: (room.apart, room.size, room.weakest, room.name))
             self._left.remove(best)
@@ -116,16 +156,26 @@ class _Rooms:
         return (best.name, best.pods) if self._left and (best := heappop(self._left)) else None
 
 
-def _capacity(request: GpuRequest, node: NodeUsage, wanted: int) -> int:
+def _room(request: GpuRequest, limit: int, node: NodeUsage, links: Links, tries: Tries) -> tuple[int, int, int]:
+    """How many pods a node takes, at most `limit`; MB/s of the weakest link among their GPUs; its free GPUs."""
+    pods = min(limit, _capacity(request, node, limit, tries))
+    if pods < 1 or request.kind is not RequestKind.WHOLE:
+        return pods, 0, 0
+    free = node.room.unused
+    together = links.choose(node, free, pods * request.gpus)
+    return pods, links.weakest(node, together), len(free)
+
+
+def _capacity(request: GpuRequest, node: NodeUsage, wanted: int, tries: Tries) -> int:
     """How many pods with this request fit on the node; counting ends at `wanted`."""
     if request.kind is RequestKind.WHOLE:
-        return len(node.unused()) // request.gpus
+        return len(node.room.unused) // request.gpus
     if len(request.groups) == request.gpus == 1:  # each takes its need from one GPU, whichever order they come in
         fitting = (request.need.times_in(node.free[position], node.places[position]) for position, _ in node.usable())
         return sum(fitting) if keeps_rules(request, node) else 0
     trial = node.copy()
     for count in range(wanted):
-        if (choice := fit(request, trial)) is None:
+        if (choice := fit(request, trial, tries=tries)) is None:
             return count
         trial.use(str(count), choice.used)
     return wanted

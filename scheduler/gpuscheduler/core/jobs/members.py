@@ -1,0 +1,266 @@
+"""The pods of a job, with the counts that decisions need. Each event keeps them up: a job may have thousands of pods.
+
+Pods that have ended count as there for those that come again. If the last worker of a job fails while the others have
+succeeded, its successor must not wait for them.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.pod_facts import PodFacts
+
+MOST_PODS = 1000
+"""Pods of a job. The plan of more does not fit into the annotation in which it is written."""
+
+
+@dataclass(slots=True)
+class Start:
+    """The pods that a job started with, and those that were added to it or came again since.
+
+    Attributes:
+        uids: of all of them.
+        owners: UIDs of their controllers, which create the pods that come again.
+        names: of those without a controller. One that comes again has the same name.
+        size: the most that there were at one time.
+    """
+
+    uids: set[str] = field(default_factory=set)
+    owners: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    size: int = 0
+
+    def add(self, pods: Iterable[PodFacts]) -> None:
+        """Take that these pods have started, too."""
+        for pod in pods:
+            self.uids.add(pod.uid)
+            if pod.owner == pod.uid:
+                self.names.add(pod.name.name)
+            else:
+                self.owners.add(pod.owner)
+
+    def has(self, pod: PodFacts) -> bool:
+        """Whether the pod is one of these, or comes in the place of one."""
+        if pod.uid in self.uids:
+            return True
+        return pod.name.name in self.names if pod.owner == pod.uid else pod.owner in self.owners
+
+
+class Members:
+    """The pods of one job.
+
+    Attributes:
+        start: of the job as it runs now.
+        ended: UID to each pod that has ended on a node and that the API server still has.
+        pending: UID to each living pod that asks for GPUs and is not bound, `extra` ones included.
+        version: changes with the pods.
+    """
+
+    def __init__(self) -> None:
+        self.start = Start()
+        self.ended: dict[str, PodFacts] = {}
+        self.pending: dict[str, PodFacts] = {}
+        self.version = 0
+        self._pods: dict[str, PodFacts] = {}
+        self._living: dict[str, PodFacts] = {}
+        self._bound: dict[str, PodFacts] = {}
+        self._bad: dict[str, PodFacts] = {}
+        self._replicas: Counter[int | None] = Counter()
+        self._extra: frozenset[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._pods
+
+    def __getitem__(self, uid: str) -> PodFacts:
+        return self._pods[uid]
+
+    def get(self, uid: str) -> PodFacts | None:
+        """The pod, unless it is not a member."""
+        return self._pods.get(uid)
+
+    @property
+    def pods(self) -> Mapping[str, PodFacts]:
+        """All by UID. Those that are being deleted belong to a former job of the name."""
+        return self._pods
+
+    def put(self, pod: PodFacts) -> None:
+        """Take a pod as it is now."""
+        former = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        self.ended.pop(pod.uid, None)
+        if former and _counts_as(former) == _counts_as(pod):
+            for pods in (self._living, self.pending, self._bound, self._bad):
+                if pod.uid in pods:
+                    pods[pod.uid] = pod
+            return
+        if former:
+            self._uncount(former)
+        self._count(pod)
+
+    def remove(self, uid: str) -> None:
+        """Forget a pod."""
+        if pod := self._pods.pop(uid, None):
+            self._uncount(pod)
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Forget all other pods."""
+        for uid in [uid for uid in self._pods if uid not in uids]:
+            self.remove(uid)
+
+    def started(self, uids: Iterable[str]) -> None:
+        """Take that the plan of these pods is written. It adds to the job that runs, or a new one starts."""
+        pods = [pod for uid in uids if (pod := self._pods.get(uid))]
+        if not (self._bound or self.ended_before()):
+            self.start = Start()
+        self.start.size = max(self.start.size, self.present)
+        others = [pod for pod in self._living.values() if pod.node or pod.request.kind is RequestKind.NONE]
+        self.start.add([*pods, *others])
+        self.changed()
+
+    def started_before(self, plans: Iterable[Collection[str]], known: Mapping[str, PodFacts]) -> None:
+        """Take the plans that a former run wrote, as UIDs. `known` are all pods, with those that have ended.
+
+        Plans of earlier jobs of the name may be among them. The one that runs now has pods that live, or has created
+        them; without any, it is the latest.
+        """
+        starts = []
+        for uids in plans:
+            pods = [pod for uid in uids if (pod := known.get(uid))]
+            start = Start(set(uids))
+            start.add(pods)
+            starts.append((max((pod.created for pod in pods), default=""), start))
+        starts.sort(key=lambda dated: dated[0])
+        running = [start for _, start in starts if any(map(start.has, self._living.values()))]
+        for start in running or [start for _, start in starts[-1:]]:
+            self.start.uids |= start.uids
+            self.start.owners |= start.owners
+            self.start.names |= start.names
+        self.changed()
+
+    def end(self, pod: PodFacts) -> None:
+        """Take that a pod has ended on a node. The API server keeps it for a while."""
+        self.remove(pod.uid)
+        self.ended[pod.uid] = pod
+        if len(self.ended) > MOST_PODS:
+            del self.ended[next(iter(self.ended))]
+        self.changed()
+
+    def changed(self) -> None:
+        """Have counts worked out again."""
+        self._extra = None
+        self.version += 1
+
+    @property
+    def present(self) -> int:
+        """How many pods live, without those that are being deleted."""
+        return len(self._living)
+
+    @property
+    def replicas(self) -> Collection[int | None]:
+        """The numbers of pods that their labels name."""
+        return self._replicas.keys()
+
+    @property
+    def wanted(self) -> int:
+        """How many pods the job has by its labels; 0 if they say no number."""
+        return max((number for number in self._replicas if number), default=0)
+
+    @property
+    def any_bound(self) -> bool:
+        """Whether the job runs: it has pods with GPUs on nodes."""
+        return bool(self._bound)
+
+    @property
+    def running(self) -> int:
+        """How many of its pods have GPUs on nodes."""
+        return len(self._bound)
+
+    @property
+    def extra(self) -> frozenset[str]:
+        """UIDs of the pods that another job of the same name seems to have.
+
+        They are beyond the job's number, and their controller has no pod within it. Bound and older pods come first.
+        Several controllers may create the pods of one job, and one controller may add pods to a job that runs. Of pods
+        without a controller it is not known.
+        """
+        if self._extra is None:
+            self._extra = self._extra_now()
+        return self._extra
+
+    def bound(self) -> list[PodFacts]:
+        """Pods with GPUs on nodes."""
+        return [pod for uid, pod in self._bound.items() if uid not in self.extra]
+
+    def to_place(self) -> list[PodFacts]:
+        """Pods that wait for GPUs; kube-scheduler binds those that ask for none."""
+        return [pod for uid, pod in self.pending.items() if uid not in self.extra]
+
+    def bad(self) -> PodFacts | None:
+        """A pod that no node can serve."""
+        return next((pod for uid, pod in self._bad.items() if uid not in self.extra), None)
+
+    def ended_before(self, *, failed: bool = False) -> int:
+        """How many pods that have ended count as there, because all that live come in the place of others.
+
+        They succeeded; with `failed`, those that failed count as well. Without a record of the start, such as after a
+        restart, they need to have a controller in common. If a whole job has succeeded, the pods that live are the next
+        one.
+        """
+        done = [pod for pod in self.ended.values() if pod.succeeded or failed]
+        if not done:
+            return 0
+        living = self._living.values()
+        before = [pod for pod in done if pod.uid in self.start.uids]
+        if not (before and all(map(self.start.has, living))):
+            owners = {pod.owner for pod in living}
+            before = [pod for pod in done if pod.owner in owners] if len(owners) == 1 else []
+        most = max(self.wanted, self.start.size)
+        return len(before) if failed or len(before) + self.present <= most else 0
+
+    def _extra_now(self) -> frozenset[str]:
+        numbers = self._replicas
+        wanted = self.wanted
+        if len(numbers) > 1 or None in numbers or not wanted < len(self._living) <= MOST_PODS:
+            return frozenset()
+        living = list(self._living.values())
+        since: dict[str, str] = {}
+        for pod in living:
+            since[pod.owner] = min(pod.created, since.get(pod.owner, pod.created))
+        started = self.start.uids
+        living.sort(key=lambda pod: (not pod.node, pod.uid not in started, since[pod.owner], pod.owner, pod.created))
+        owners = {pod.owner for pod in living[:wanted]}
+        return frozenset(pod.uid for pod in living[wanted:] if pod.owner not in owners and pod.owner != pod.uid)
+
+    def _count(self, pod: PodFacts) -> None:
+        self.changed()
+        if pod.deleting:
+            return
+        self._living[pod.uid] = pod
+        if pod.job:
+            self._replicas[pod.job.replicas] += 1
+        if pod.request.kind is RequestKind.NONE:
+            return
+        if pod.node:
+            self._bound[pod.uid] = pod
+            return
+        self.pending[pod.uid] = pod
+        if pod.request.problem:
+            self._bad[pod.uid] = pod
+
+    def _uncount(self, pod: PodFacts) -> None:
+        self.changed()
+        if self._living.pop(pod.uid, None) and pod.job:
+            self._replicas[pod.job.replicas] -= 1
+            if not self._replicas[pod.job.replicas]:
+                del self._replicas[pod.job.replicas]
+        for pods in (self.pending, self._bound, self._bad):
+            pods.pop(pod.uid, None)
+
+
+def _counts_as(pod: PodFacts) -> tuple[object, ...]:
+    """Equal for two states of a pod between which nothing changes for its job."""
+    return pod.node, pod.deleting, pod.job, pod.request, pod.owner, pod.created, pod.priority

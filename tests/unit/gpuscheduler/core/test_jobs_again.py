@@ -1,0 +1,190 @@
+"""Members of a job that come again after others have ended: they do not wait for ever, and no job starts in part."""
+
+import pytest
+
+from gpuscheduler.core.calls import Nudge, Ungate
+from gpuscheduler.core.jobs.jobs import FAILED_S, JobState
+from gpuscheduler.core.pod_facts import pod_facts
+from tests.unit.gpuscheduler.core.api_objects import pod_object, whole_node
+from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
+
+
+@pytest.fixture
+def cluster():
+    return JobUnderTest(whole_node("n1", gpus=4), whole_node("n2", gpus=4))
+
+
+def started(cluster, *names, **given):
+    """A job whose pods run."""
+    for name in names:
+        cluster.create(name, **{"whole": 1, "replicas": len(names), "owner": "job-uid"} | given)
+    cluster.run(*names)
+
+
+def end(cluster, name, phase="Succeeded"):
+    """The API server keeps a pod that has ended."""
+    cluster.pods[name]["status"]["phase"] = phase
+    cluster.scheduling.pod_seen(pod_facts(cluster.pods[name]), cluster.now)
+    cluster.act()
+
+
+def delete(cluster, name):
+    del cluster.pods[name]
+    cluster.scheduling.pod_gone(name, cluster.now)
+    cluster.act()
+
+
+def again(cluster, name, **given):
+    cluster.create(name, **{"whole": 1, "owner": "job-uid"} | given)
+
+
+def waits(cluster, name, count):
+    return set(cluster.filter(name).unresolvable.values()) == {f"job j: {count} pods are there"}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_last_worker_of_an_indexed_job_is_tried_again_after_the_others_succeeded(cluster, crash, kept):
+    started(cluster, "a", "b", "c")
+    end(cluster, "a")
+    end(cluster, "b")
+    end(cluster, "c", "Failed")
+    if not kept:
+        delete(cluster, "c")
+    if crash:
+        cluster.start()
+    again(cluster, "c2", replicas=3)
+    cluster.run("c2")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_pod_of_another_controller_of_the_job_counts(cluster, crash):
+    """Master and workers are often of two controllers."""
+    cluster.create("master", whole=1, owner="m")
+    cluster.create("worker", whole=1, owner="w")
+    cluster.run("master", "worker")
+    end(cluster, "master")
+    end(cluster, "worker", "Failed")
+    if crash:
+        cluster.start()
+    again(cluster, "worker2", owner="w")
+    cluster.run("worker2")
+
+
+def test_a_pod_without_a_controller_comes_again_under_its_name(cluster):
+    started(cluster, "a", "b", owner=None)
+    end(cluster, "a")
+    end(cluster, "b", "Failed")
+    delete(cluster, "b")
+    cluster.create("other", whole=1)
+    assert waits(cluster, "other", "1 of 2")
+    delete(cluster, "other")
+    cluster.create("b", whole=1)
+    cluster.run("b")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("owner", [None, "next-run"])
+def test_the_next_run_of_a_name_starts_whole_although_pods_of_the_former_one_are_still_there(cluster, owner, crash):
+    started(cluster, "a", "b")
+    end(cluster, "a")
+    end(cluster, "b")
+    if crash:
+        cluster.start()
+    again(cluster, "a2", owner=owner)
+    assert waits(cluster, "a2", "1 of 2")
+    again(cluster, "b2", owner=owner)
+    cluster.run("a2", "b2")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_next_run_of_one_controller_starts_whole(cluster, crash):
+    """It makes pods of each run under its own UID, and keeps those that have ended."""
+    started(cluster, "a", "b")
+    end(cluster, "a")
+    end(cluster, "b")
+    if crash:
+        cluster.start()
+    again(cluster, "a2")
+    assert waits(cluster, "a2", "1 of 2")
+    again(cluster, "b2")
+    cluster.run("a2", "b2")
+    end(cluster, "a2")
+    end(cluster, "b2", "Failed")
+    again(cluster, "b3")
+    cluster.run("b3")
+
+
+def test_pods_of_another_namespace_do_not_count(cluster):
+    started(cluster, "a", "b")
+    end(cluster, "a")
+    end(cluster, "b")
+    made = cluster.pods["a2"] = cluster.create("a2", job=None, whole=1, owner="job-uid")
+    cluster.scheduling.pod_gone("a2", 0.0)
+    made["metadata"]["namespace"] = "other"
+    made["metadata"]["labels"] = cluster.pods["a"]["metadata"]["labels"]
+    cluster.scheduling.pod_seen(pod_facts(made), 0.0)
+    assert waits(cluster, "a2", "1 of 2")
+    assert cluster.scheduling.jobs.states() == {JobState.FORMING: 1}
+
+
+def test_members_that_failed_together_start_together_again(cluster):
+    started(cluster, "a", "b", "c")
+    end(cluster, "a")
+    end(cluster, "b", "Failed")
+    end(cluster, "c", "Failed")
+    again(cluster, "b2", replicas=3)
+    assert waits(cluster, "b2", "2 of 3")
+    again(cluster, "c2", replicas=3)
+    cluster.run("b2", "c2")
+
+
+def test_a_member_that_failed_for_good_is_not_waited_for_for_ever(cluster):
+    """Its index is out of tries: nobody makes another pod for it."""
+    started(cluster, "a", "b")
+    end(cluster, "a", "Failed")
+    end(cluster, "b", "Failed")
+    again(cluster, "b2")
+    assert waits(cluster, "b2", "1 of 2")
+    assert cluster.scheduling.next_due(0.0) <= FAILED_S
+    for cluster.now in (FAILED_S - 1, FAILED_S):
+        cluster.done.clear()
+        cluster.scheduling.tick(cluster.now)
+        cluster.act()
+    assert {action.uid for action in cluster.done if isinstance(action, Nudge)} == {"b2"}
+    cluster.run("b2")
+
+
+def test_a_gated_member_that_comes_again_is_let_in(cluster):
+    started(cluster, "a", "b")
+    end(cluster, "a")
+    end(cluster, "b", "Failed")
+    again(cluster, "b2")
+    gated = pod_object("b3", whole=1, owner="job-uid", labels=cluster.pods["b2"]["metadata"]["labels"])
+    gated["spec"]["schedulingGates"] = [{"name": "gpuagent.io/job"}]
+    delete(cluster, "b2")
+    cluster.scheduling.pod_seen(pod_facts(gated), 0.0)
+    assert [action.pod.name for action in cluster.scheduling.actions() if isinstance(action, Ungate)] == ["b3"]
+
+
+def test_a_member_that_waits_is_let_in_when_the_last_of_the_others_succeeds(cluster):
+    started(cluster, "a", "b", "c")
+    end(cluster, "a", "Failed")
+    end(cluster, "b")
+    end(cluster, "c", "Failed")
+    delete(cluster, "c")
+    again(cluster, "a2", replicas=3)
+    assert waits(cluster, "a2", "2 of 3")
+    again(cluster, "c2", replicas=3)
+    cluster.run("a2", "c2")
+
+
+def test_a_job_is_forgotten_when_its_last_pod_is(cluster):
+    started(cluster, "a", "b")
+    for name in ("a", "b"):
+        end(cluster, name)
+    assert cluster.scheduling.jobs.states() == {}
+    for name in ("a", "b"):
+        delete(cluster, name)
+    again(cluster, "b2")
+    assert waits(cluster, "b2", "1 of 2")
