@@ -24,6 +24,7 @@ from gpuagent.domain.sharing.mode import GPU_COUNT, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
 from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.watch.slice_watch import SliceWatch
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
+
+MOST_READS = 16
+"""Claims that are read at a time. Each read has a connection and its buffers, and a node may prepare a hundred."""
 
 
 class ClusterSync:
@@ -102,6 +106,7 @@ class ClusterSync:
             *(self._node, self._config_maps, self._deleter, self._annotations),
             *(self._slice_writer, self._prepare_again, self._forgotten),
         )
+        self._claims_read = threading.BoundedSemaphore(MOST_READS)
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
         self._sliced: State | None = None
@@ -157,9 +162,11 @@ class ClusterSync:
         return found[0] if found else None
 
     def claim(self, namespace: str, name: str) -> dict[str, Any]:
-        """Read a ResourceClaim. Raises Refusal: it cannot be read now."""
+        """Read the fields of a ResourceClaim that the agent needs. Raises Refusal: it cannot be read now."""
+        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
         try:
-            return self._client.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+            with self._claims_read:
+                return self._client.get(path, CLAIM_FIELDS)
         except KubeError as err:
             raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
 

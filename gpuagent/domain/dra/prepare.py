@@ -22,7 +22,7 @@ from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isola
 from gpuagent.domain.sharing.units import MemoryUnit
 
 MIB = 2**20
-_OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
+OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
     Mode.CGPU: Kind.MEMORY_CGPU,
@@ -163,7 +163,7 @@ def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> t
     The scheduler makes one claim for all GPUs in a pod's limits, with a request for each container.
     """
     annotations = mapping(mapping(claim.get("metadata")).get("annotations"))
-    if annotations.get(_OF_LIMITS) != "true":
+    if annotations.get(OF_LIMITS) != "true":
         return (gpus,)
     requests = dict.fromkeys(one.request for one in gpus)
     return tuple(tuple(one for one in gpus if one.request == request) for request in requests)

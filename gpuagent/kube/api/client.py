@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,11 @@ Params = Mapping[str, str | int | bool]
 
 ROLES_S = 15.0
 """For this long after it was away, an API server that forbids something may not have read its roles yet."""
+SMALL = 65_536
+"""Bytes of an answer up to which it is read and decoded at once."""
+MOST_LARGE = 4
+"""Larger answers in memory at a time. Any author may make an object of 1.5 MiB, and decoded it takes up to 20 times as
+much: so one of them is decoded at a time. The rest of the others stays at the server."""
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
@@ -48,8 +54,8 @@ class Timeouts:
 class Api(Protocol):
     """The calls that watches and writers make. Each may raise ApiUnreachable and ApiError."""
 
-    def get(self, path: str) -> Json:
-        """Return one object."""
+    def get(self, path: str, fields: frozenset[str] | None = None) -> Json:
+        """Return one object, or only its fields of these names, at any depth."""
 
     def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
         """Return a List's metadata and items."""
@@ -94,15 +100,17 @@ class Client:
         self._compressed = compressed
         self.timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
+        self._large = threading.BoundedSemaphore(MOST_LARGE)
+        self._decoding = threading.Lock()
         self._transport: Transport | None = None
 
     def connect(self) -> None:
         """Load the library and the credentials now; sends nothing. Raises ApiConfigError."""
         self._connected()
 
-    def get(self, path: str) -> Json:
-        """Return one object."""
-        return self._call("get", "GET", path)
+    def get(self, path: str, fields: frozenset[str] | None = None) -> Json:
+        """Return one object, or only its fields of these names, at any depth: others never stay in memory."""
+        return self._call("get", "GET", path, fields=fields)
 
     def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
         """Return a List's metadata and its items, which are read from the connection as they are taken.
@@ -176,8 +184,17 @@ class Client:
         params: Params | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
+        fields: frozenset[str] | None = None,
     ) -> Json:
-        return _decoded(*self._answer(verb, method, path, params, body=body, content_type=content_type))
+        status, transport, response = self._opened(verb, method, path, params, body=body, content_type=content_type)
+        with closing(transport.pieces(response, self.timeouts.call_s)) as pieces:
+            start, is_whole = _start_of(pieces)
+            if is_whole:
+                return _decoded(status, start, fields)
+            with self._large:
+                data = b"".join((start, *pieces))
+                with self._decoding:
+                    return _decoded(status, data, fields)
 
     def _answer(
         self,
@@ -249,9 +266,26 @@ class Client:
         return error_of(verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After"))
 
 
-def _decoded(status: int, data: bytes) -> Json:
+def _start_of(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """The first bytes of a body, and whether they are all of it."""
+    start = b""
+    for piece in pieces:
+        start += piece
+        if len(start) > SMALL:
+            return start, False
+    return start, True
+
+
+def _decoded(status: int, data: bytes, fields: frozenset[str] | None) -> Json:
+    nothing: Json = {}
+
+    def kept(pairs: list[tuple[str, Any]]) -> Json:
+        # One empty object stands for all: a hostile author may send a hundred thousand.
+        return {name: value for name, value in pairs if name in fields} or nothing  # type: ignore[operator]
+
     try:
-        found = json.loads(data)
+        # The hook is called for each object as soon as that is read, so what it leaves out is free at once.
+        found = json.loads(data, object_pairs_hook=None if fields is None else kept)
     except ValueError as err:
         raise _no_json(status) from err
     if not isinstance(found, dict):

@@ -10,7 +10,7 @@ import os
 import ssl
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ class Transport:
         """Return the whole body and give the connection back. Raises ApiUnreachable."""
         return b"".join(self.pieces(response, silence_s))
 
-    def pieces(self, response: urllib3.HTTPResponse, silence_s: float) -> Iterator[bytes]:
+    def pieces(self, response: urllib3.HTTPResponse, silence_s: float) -> Generator[bytes, None, None]:
         """Yield the body as it arrives, then give the connection back; closed where it is not read to its end.
 
         Raises ApiUnreachable.

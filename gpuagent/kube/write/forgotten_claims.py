@@ -8,6 +8,7 @@ from gpuagent.domain.dra.prepare import has_device_of
 from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import Api
 from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcome
 
@@ -79,7 +80,7 @@ class ForgottenClaims(KeyedReconciler[PreparedClaim]):
         """Whether there is no such claim any more, or it has none of its devices any more."""
         path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
         try:
-            current = self._client.get(path)
+            current = self._client.get(path, CLAIM_FIELDS)
         except KubeError as err:
             if err.status != _NOT_FOUND:
                 raise

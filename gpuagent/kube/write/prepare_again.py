@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from gpuagent.domain.dra.prepare import has_device
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION, Unprepared
 from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import Api
 from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcome
 
@@ -74,7 +75,7 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
     def _is_ours(self, value: Unprepared, claim: str) -> bool:
         path = f"/apis/resource.k8s.io/v1/namespaces/{value.name.namespace}/resourceclaims/{claim}"
         try:
-            return has_device(self._client.get(path))
+            return has_device(self._client.get(path, CLAIM_FIELDS))
         except KubeError as err:
             if err.status != _NOT_FOUND:
                 raise

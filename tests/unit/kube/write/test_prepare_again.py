@@ -16,7 +16,7 @@ class Api:
     def __init__(self) -> None:
         self.driver, self.read, self.changed = DRA_DRIVER, 0, 0
 
-    def get(self, _path: str) -> dict[str, Any]:
+    def get(self, _path: str, _keep: object = None) -> dict[str, Any]:
         self.read += 1
         return {"status": {"allocation": {"devices": {"results": [{"driver": self.driver}]}}}}
 
