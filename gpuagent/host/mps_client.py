@@ -29,7 +29,10 @@ NVIDIA_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's choice)
 ACK = Path("/var/run/nvidia-gpu/nvidia-mps")
 """Where ack-mps-control keeps its daemon from 0.2.0 on."""
 
-KNOWN_DIRECTORIES = (ACK, NVIDIA_DEFAULT)
+ROOTS_DEFAULT = Path("/run/nvidia-mps")
+"""The same for a daemon that root runs, from driver 615 on."""
+
+KNOWN_DIRECTORIES = (ACK, ROOTS_DEFAULT, NVIDIA_DEFAULT)
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
 CONTROL_SOCKET, _LONGEST_SOCKET = "control", "control_privileged"
@@ -50,6 +53,10 @@ class NoDaemonError(MpsError):
 
 class UntrustedError(NoDaemonError):
     """Another user of the host may run the control daemon at this pipe directory, so the agent does not use it."""
+
+
+class ProtocolError(MpsError):
+    """The control daemon speaks a later protocol, in which the agent's commands mean nothing."""
 
 
 class HangsError(MpsError):
@@ -194,11 +201,41 @@ class Control:
             MpsError: it does not answer, or not with a percentage.
         """
         command = "get_default_active_thread_percentage"
-        text = self.ask(command, deadline_s=deadline_s)
+        try:
+            text = self.ask(command, deadline_s=deadline_s)
+        except (NoDaemonError, HangsError):
+            raise
+        except MpsError as err:
+            self._check_protocol(str(err))
+            raise
         try:
             float(text.split()[-1])
         except (IndexError, ValueError):
+            self._check_protocol(text)
             raise MpsError(f"{command!r} at {self.pipe_dir} was answered with {text!r}, not a percentage") from None
+
+    def _check_protocol(self, text: str) -> None:
+        """Raise ProtocolError if the daemon speaks protocol 3, whose commands are arguments.
+
+        Args:
+            text: its answer to a command on standard input.
+        """
+        try:
+            answer = subprocess.run(  # noqa: S603 (the driver's own program)
+                [self._program, "server", "list"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=environment(CUDA_MPS_PIPE_DIRECTORY=str(self.pipe_dir)),
+                timeout=self._deadline_s,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return
+        if answer.returncode == 0 and answer.stdout.decode(errors="replace").strip() != text:
+            raise ProtocolError(
+                f"the MPS control daemon at {self.pipe_dir} speaks protocol 3 and is not adopted. End it and the agent "
+                f"starts its own, or start it with protocol 2 ({CONTROL} -d -p 2)"
+            )
 
     def servers(self) -> tuple[int, ...]:
         """PIDs of the servers the daemon runs; it starts one with the first client. Raises MpsError."""

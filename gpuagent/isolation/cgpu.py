@@ -13,7 +13,7 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.host import cgpu_proc
-from gpuagent.isolation.interface import Isolation, IsolationError, Need, Options, Report
+from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Need, Options, Report
 
 PREFERENCE = 10
 PERIOD_S = 2.0
@@ -140,7 +140,7 @@ class CgpuIsolation:
         env = dict(grant.env)
         if "," in env.get("ALIYUN_COM_GPU_MEM_DEV", ""):
             sizes = ", ".join(f"GPU {gpu.index}: {gpu.memory_mib} MiB" for gpu in grant.gpus)
-            raise IsolationError(f"cGPU takes one size for all GPUs of a container, and these differ ({sizes})")
+            raise CannotIsolateError(f"cGPU takes one size for all GPUs of a container, and these differ ({sizes})")
         if grant.kind is Kind.CORE_CORE_MEM:
             env["ALIYUN_COM_GPU_SCHD_WEIGHT"] = str(max(1, grant.units // self._percent_per_weight))
         if self._need.disabled:

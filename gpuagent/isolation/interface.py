@@ -19,6 +19,10 @@ class IsolationError(Exception):
     """The layer does not work for this container now; kubelet may try again."""
 
 
+class CannotIsolateError(IsolationError):
+    """The layer can never isolate this share, so it does not help to wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Settings from which the drivers are made.

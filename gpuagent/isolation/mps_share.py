@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.grant import Grant, Mount
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
+from gpuagent.isolation.interface import CannotIsolateError
 
 VOLTA = (7, 0)
 
@@ -20,11 +21,18 @@ default CUDA_DEVICE_MAX_CONNECTIONS. The node cannot determine the CUDA version 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+
+SEVERAL_GPUS = (
+    "MPS forgets every cap when a program sees only some of its GPUs: ask for one GPU per container. "
+    "A node in mode share takes several GPUs without limits, and cGPU takes them with limits"
+)
+"""The variable of the caps is read like CUDA_VISIBLE_DEVICES: one number that names no visible GPU voids all of them.
+Workers of torchrun and vLLM see one GPU each."""
 
 CAVEATS = (
     "The limits hold for each client process; a container that starts several gets its share several times.",
     "The limits are variables of the container's environment; a program that clears or raises them is not limited.",
+    "A limit for a GPU that the program does not see voids all limits, so a program can do without them on purpose.",
     "A thread percentage is an upper bound on compute and reserves none.",
     f"One GPU takes {MAX_SHARERS} client contexts for sure; a container with many CUDA processes uses many of them.",
     "A fatal GPU fault of one client ends the clients of every container on the GPUs it used.",
@@ -61,9 +69,14 @@ def left_out(gpus: Iterable[Gpu]) -> dict[str, str]:
 def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -> Grant:
     """Return the grant with MPS's environment and mounts. The same grant always gives the same result.
 
-    A memory share adds the pipe directory and the caps, in MiB and keyed by the GPU's ordinal in the container. A
+    A memory share adds the pipe directory and the cap, in MiB and keyed by the GPU's ordinal in the container. A
     compute share adds the directory and its percentage: kubelet merges equal values of both answers.
+
+    Raises:
+        CannotIsolateError: the share has several GPUs.
     """
+    if grant.kind.is_memory and len(grant.gpus) > 1:
+        raise CannotIsolateError(SEVERAL_GPUS)
     env = {**grant.env, PIPE_VARIABLE: str(pipe_dir)}
     mounts = [*grant.mounts, Mount(str(pipe_dir), str(pipe_dir), read_only=False)]
     if shm is not None:
@@ -71,9 +84,7 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -
     grant = dataclasses.replace(grant, mounts=tuple(dict.fromkeys(mounts)))
     if not grant.kind.is_memory:
         return dataclasses.replace(grant, env=env | {THREADS_VARIABLE: str(grant.units)})
-    caps = (gpu.memory_mib * grant.units // units_of(gpu, grant.kind, unit) for gpu in grant.gpus)
-    env[MEMORY_VARIABLE] = ",".join(f"{ordinal}={mib}M" for ordinal, mib in enumerate(caps))
-    if len(grant.gpus) > 1:
-        # CUDA counts the fastest GPU first by default; grants count by NVML index, which is bus order.
-        env[ORDER_VARIABLE] = "PCI_BUS_ID"
+    for gpu in grant.gpus:
+        cap_mib = gpu.memory_mib * grant.units // units_of(gpu, grant.kind, unit)
+        env[MEMORY_VARIABLE] = f"0={cap_mib}M"
     return dataclasses.replace(grant, env=env)

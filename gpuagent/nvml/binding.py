@@ -22,6 +22,25 @@ T = TypeVar("T")
 
 XID = int(pynvml.nvmlEventTypeXidCriticalError)
 DOUBLE_BIT_ECC = int(pynvml.nvmlEventTypeDoubleBitEccError)
+BRANDS = {
+    pynvml.NVML_BRAND_QUADRO: "Quadro",
+    pynvml.NVML_BRAND_TESLA: "Tesla",
+    pynvml.NVML_BRAND_NVS: "NVS",
+    pynvml.NVML_BRAND_GRID: "Grid",
+    pynvml.NVML_BRAND_GEFORCE: "GeForce",
+    pynvml.NVML_BRAND_TITAN: "Titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "NvidiaVApps",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "NvidiaVPC",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "NvidiaVCS",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "NvidiaVWS",
+    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "NvidiaCloudGaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+    pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "GeForceRTX",
+    pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
+}
+"""NVML's numbers of product lines to the names that NVIDIA's own driver for claims publishes (go-nvlib)."""
 ABSENT = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -115,6 +134,15 @@ class Nvml:
         except CallError:
             return ""
 
+    def cuda_version(self) -> str:
+        """The newest CUDA that the driver supports, such as ``13.0``; empty if the driver does not report it."""
+        function = "nvmlSystemGetCudaDriverVersion"
+        try:
+            number = answers.read(function, self._call(function), lambda found: whole(found, 1, 999_999))
+        except CallError:
+            return ""
+        return f"{number // 1000}.{number % 1000 // 10}"
+
     def count(self) -> int:
         function = "nvmlDeviceGetCount"
         return answers.read(function, self._call(function), lambda count: whole(count, 0, MOST_GPUS))
@@ -159,6 +187,11 @@ class Nvml:
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
         function = "nvmlDeviceGetCudaComputeCapability"
         return self._read(function, gpu, lambda pair: (whole(pair[0], 0, 99), whole(pair[1], 0, 99)))
+
+    def brand(self, gpu: Handle) -> str:
+        """The product line; empty if NVIDIA has no name for it here."""
+        number = self._read("nvmlDeviceGetBrand", gpu, lambda brand: whole(brand, 0, 999))
+        return BRANDS.get(number, "")
 
     def mig_enabled(self, gpu: Handle) -> bool:
         return self._read("nvmlDeviceGetMigMode", gpu, lambda modes: flag(modes[0]))

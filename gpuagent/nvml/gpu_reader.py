@@ -1,5 +1,7 @@
 """Reads the inventory from the driver: the GPUs and their properties."""
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +19,7 @@ T = TypeVar("T")
 
 UNKNOWN_MODEL = "NVIDIA GPU"
 """Model of a GPU that does not report its name."""
+_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 MOST_NUMA_NODE = 1023
 """The most NUMA nodes of Linux (MAX_NUMNODES)."""
 
@@ -43,6 +46,7 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV, 
     wiring: dict[str, Wiring] = {}
     with nvml.session():
         version = nvml.driver_version()
+        cuda_version = nvml.cuda_version()
         for index in range(count_gpus(nvml)):
             try:
                 gpu = read_gpu(nvml, index, sysfs, proc)
@@ -59,7 +63,14 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV, 
                 wiring[gpu.uuid] = joined(links[gpu.uuid], relations)
         except CallError as err:
             raise driver_error(err) from err
-    return Inventory(tuple(gpus), tuple(unreadable), version, device_nodes(dev), wiring)
+    return Inventory(
+        tuple(gpus),
+        tuple(unreadable),
+        driver_version=version,
+        cuda_version=cuda_version,
+        device_nodes=device_nodes(dev),
+        wiring=wiring,
+    )
 
 
 def count_gpus(nvml: Nvml) -> int:
@@ -102,7 +113,17 @@ def read_gpu(nvml: Nvml, index: int, sysfs: Path, proc: Path) -> Gpu:
         compute_capability=_if_supported(lambda: nvml.compute_capability(handle), None),
         numa_node=_numa_node(nvml, handle, bus_id, sysfs),
         mig=_if_supported(lambda: nvml.mig_enabled(handle), otherwise=False),
+        brand=_if_supported(lambda: nvml.brand(handle), ""),
+        pcie_root=_pcie_root(bus_id, sysfs),
     )
+
+
+def _pcie_root(bus_id: str, sysfs: Path) -> str:
+    """The root complex in the path of a PCI device, which sysfs shows as a link; empty if it shows none."""
+    if not bus_id:
+        return ""
+    path = os.path.realpath(sysfs / "bus/pci/devices" / sysfs_name(bus_id))
+    return next((part for part in path.split("/") if _ROOT.fullmatch(part)), "")
 
 
 def _if_supported(question: Callable[[], T], otherwise: T) -> T:

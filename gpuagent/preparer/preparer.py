@@ -28,7 +28,7 @@ from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import PROMISES, Mode
 from gpuagent.domain.state import State
-from gpuagent.isolation.interface import Isolation, IsolationError
+from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.system.printable import error_words
 
@@ -292,6 +292,8 @@ class Preparer:
             self._check_held(uid, [gpu for gpu in gpus if not gpu.admin], state)
             try:
                 driver, parts = self._try_isolated(claim, gpus, state)
+            except CannotIsolateError as err:
+                raise Refusal(Reason.ISOLATION, str(err)) from err
             except IsolationError as err:
                 with self._news:
                     self._news.wait(RETRY_S)

@@ -191,6 +191,12 @@ def _pci_info(driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return OK
 
 
+@of(DEVICE, "nvmlDeviceGetBrand")
+def _brand(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    is_tesla = gpu.spec.compute_capability < (8, 0)
+    return put(out, pynvml.NVML_BRAND_TESLA if is_tesla else pynvml.NVML_BRAND_NVIDIA)
+
+
 @of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
 def _compute_capability(_driver: SimulatedDriver, gpu: SimulatedGpu, major: Any, minor: Any) -> int:
     return put(major, gpu.spec.compute_capability[0]) or put(minor, gpu.spec.compute_capability[1])

@@ -15,7 +15,8 @@ it, one packet is one command, and -d returns when the files are there. The stan
 real socket, which are not known.
 
 Tests steer it with `standin.json` in the pipe directory, which it reads at each command, all keys optional:
-``{"clients": [4711], "hang": true, "refuse": "text", "multi_user": false}``.
+``{"clients": [4711], "hang": true, "refuse": "text", "multi_user": false, "protocol": 3}``. With protocol 3, commands
+are arguments (`server list`), and those on standard input mean nothing.
 """
 
 import fcntl
@@ -33,6 +34,7 @@ LOGS = "/var/log/nvidia-mps"
 STEERING = "standin.json"
 PACKET = 65536
 NO_DAEMON = "Cannot find MPS control daemon process"
+UNKNOWN_COMMAND = "Unrecognized command"
 POLL_S = 0.02
 
 
@@ -94,7 +96,13 @@ class Daemon:
                 time.sleep(POLL_S)
             command = packet.decode()
             self._log(f"Cmd:{command}")
-            connection.send(self._answer(command.split(), wanted).encode() or b"\n")
+            words = command.split()
+            answer = self._later(words) if wanted.get("protocol") == 3 else self._answer(words, wanted)
+            connection.send(answer.encode() or b"\n")
+
+    def _later(self, words: list[str]) -> str:
+        """The answer in protocol 3."""
+        return "\n".join(map(str, self._servers)) if words == ["server", "list"] else UNKNOWN_COMMAND
 
     def _answer(self, words: list[str], wanted: dict[str, Any]) -> str:
         if wanted.get("clients") and not self._servers:
@@ -129,7 +137,7 @@ class Daemon:
                 return self._quit(None)
             case ["quit", "-t", seconds]:
                 return self._quit(float(seconds))
-        return f"Unrecognized command: {' '.join(words)}"
+        return f"{UNKNOWN_COMMAND}: {' '.join(words)}"
 
     def _quit(self, force_after_s: float | None) -> str:
         began = time.monotonic()
@@ -189,12 +197,26 @@ def ask(pipes: Path) -> int:
     return 0
 
 
+def give_command(pipes: Path, text: str) -> int:
+    """Give a command of protocol 3 to the daemon; it fails if that speaks another protocol."""
+    if steering(pipes).get("protocol") != 3:
+        print("usage: nvidia-cuda-mps-control [-d | -f] [-M]")
+        return 1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(str(pipes / "control"))
+        connection.send(text.encode())
+        print(connection.recv(PACKET).decode().strip())
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """The command."""
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", PIPES))
     logs = Path(os.environ.get("CUDA_MPS_LOG_DIRECTORY", LOGS))
     if not arguments:
         return ask(pipes)
+    if arguments[0] == "server":
+        return give_command(pipes, " ".join(arguments))
     if not set(arguments) <= {"-d", "-f", "-M"} or ("-d" in arguments) == ("-f" in arguments):
         print("usage: nvidia-cuda-mps-control [-d | -f] [-M]")
         return 1

@@ -2,6 +2,7 @@
 rest of the core except `deviceplugin`, `status` and `reconcile`.
 
 - `resource_slice`: what the node publishes, in the order in which the scheduler should take it.
+- `device_attributes`: what claims can select devices by.
 - `gpu_sets`: which sets of linked GPUs are devices too, and in which order.
 - `device_taints`: which taints keep new claims off a GPU, and why.
 - `device_health`: what kubelet shows in the status of the pods that have a device.

@@ -14,20 +14,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpuagent.domain.dra.device_attributes import gpu_attributes, set_attributes
 from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, in_order, set_name, singles
-from gpuagent.domain.dra.isolation import isolates_now, layer_mode
 from gpuagent.domain.dra.ledger import most_sharers
 from gpuagent.domain.gpus.gpu import Gpu, key_of
-from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Mode, Placement
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Mode, Placement
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.domain.state import State
 from gpuagent.domain.usable_gpus import gives_units
 
 Json = dict[str, Any]
 
-MOST_TEXT = 64
-"""Characters of an attribute."""
 COUNTERS = "gpus"
 """Name of the counter set."""
 
@@ -176,7 +174,7 @@ class _Devices:
     def _gpu(self, gpu: Gpu) -> Json:
         device: Json = {
             "name": device_name(gpu),
-            "attributes": _attributes(gpu, self.state) | self._domain(gpu),
+            "attributes": gpu_attributes(gpu, device_name(gpu), self._domain(gpu), self.state),
         }
         if not gpu.only_whole:  # else there is no memory to share out, and one claim has the device
             device |= {"allowMultipleAllocations": True, "capacity": _capacity(gpu, self.state)}
@@ -186,8 +184,8 @@ class _Devices:
             device["taints"] = tainted
         return device
 
-    def _domain(self, gpu: Gpu) -> Json:
-        """What is the same for GPUs that reach each other over NVLinks, for `matchAttribute`; empty without NVLinks."""
+    def _domain(self, gpu: Gpu) -> str:
+        """What is the same for GPUs that reach each other over NVLinks: the name of the first of them."""
         topology = self.state.gpus.known_topology
         start = topology.gpus.index(gpu.uuid)
         reached, found = {start}, [start]
@@ -195,25 +193,19 @@ class _Devices:
             new = [j for j, link in enumerate(topology.links[i]) if link and link.nvlinks and j not in reached]
             reached.update(new)
             found += new
-        first = topology.gpus[min(reached)]
-        return {"nvlinkDomain": {"string": _name_of(first)}} if len(reached) > 1 else {}
+        return _name_of(topology.gpus[min(reached)])
 
     def _set(self, name: str, uuids: frozenset[str]) -> Json:
         by_uuid, topology = self.state.gpus.by_uuid, self.state.gpus.known_topology
         gpus = sorted((by_uuid[uuid] for uuid in uuids if uuid in by_uuid), key=lambda gpu: gpu.index)
         places = [topology.gpus.index(gpu.uuid) for gpu in gpus]
         slowest = min((topology.mbps[i][j] for i in places for j in places if i < j), default=0)
-        attributes: dict[str, Json] = {
-            "type": {"string": "gpu-set"},
-            "gpus": {"int": len(uuids)},
-            "minors": {"string": ",".join(str(gpu.minor) for gpu in gpus)[:MOST_TEXT]},
-            "linkGBps": {"int": slowest // 1000},
-        }
-        if len(models := {gpu.model for gpu in gpus}) == 1:
-            attributes["productName"] = {"string": models.pop()[:MOST_TEXT]}
+        domains = {self._domain(gpu) for gpu in gpus}
         device: Json = {
             "name": name,
-            "attributes": attributes,
+            "attributes": set_attributes(
+                gpus, size=len(uuids), name=name, domains=domains, link_gbps=slowest // 1000, state=self.state
+            ),
             "consumesCounters": [{"counterSet": COUNTERS, "counters": _counters(sorted(uuids))}],
         }
         if tainted := {taint["key"]: taint for gpu in gpus for taint in self.taints(gpu)}:
@@ -223,33 +215,6 @@ class _Devices:
 
 def _counters(uuids: Iterable[str]) -> Json:
     return {_name_of(uuid): {"value": "1"} for uuid in uuids}
-
-
-def _attributes(gpu: Gpu, state: State) -> Json:
-    isolates = isolates_now(state) if gpu.uuid not in state.layer_of(layer_mode(state)).left_out else frozenset()
-    layer = state.layer_of(layer_mode(state)).driver if isolates else "none"
-    attributes: dict[str, Json] = {
-        "type": {"string": "gpu"},
-        "uuid": {"string": gpu.uuid[:MOST_TEXT]},
-        "minor": {"int": gpu.minor},
-        "productName": {"string": gpu.model[:MOST_TEXT]},
-        "isolation": {"string": layer},
-        "memoryIsolated": {"bool": Isolates.MEMORY in isolates},
-        "computeIsolated": {"bool": Isolates.COMPUTE in isolates},
-    }
-    if gpu.pci_bus_id:
-        attributes["resource.kubernetes.io/pciBusID"] = {"string": _pci_bus_id(gpu)}
-    if version := _version(state.gpus.driver_version):
-        attributes["driverVersion"] = {"version": version}
-    if gpu.numa_node is not None:
-        attributes |= {key: {"int": gpu.numa_node} for key in ("numaNode", "resource.kubernetes.io/numaNode")}
-    return attributes
-
-
-def _version(text: str) -> str:
-    """The driver's version as a semantic one: ``570.124.06`` is ``570.124.6``; empty if it is none."""
-    parts = [int(part) for part in text.split(".") if part.isascii() and part.isdecimal()]
-    return ".".join(str(part) for part in (*parts, 0, 0)[:3]) if parts else ""
 
 
 def _capacity(gpu: Gpu, state: State) -> Json:
@@ -274,9 +239,3 @@ def _capacity(gpu: Gpu, state: State) -> Json:
 def _memory(gpu: Gpu, unit: MemoryUnit) -> str:
     """Whole units: the API server takes no other default."""
     return memory_text(gpu.memory_mib // unit.mib * unit.mib)
-
-
-def _pci_bus_id(gpu: Gpu) -> str:
-    """As Linux writes it, with a domain of four digits."""
-    domain, _, rest = gpu.pci_bus_id.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"

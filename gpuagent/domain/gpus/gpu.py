@@ -35,6 +35,8 @@ class Gpu:
         compute_capability: ``(8, 0)``; None if the driver does not report it.
         numa_node: None where unknown.
         mig: True while MIG mode is enabled.
+        brand: NVIDIA's name of the product line, ``Nvidia``, ``Tesla``; empty if the driver does not report it.
+        pcie_root: name of the PCIe root complex, ``pci0000:00``; empty if the kernel does not show it.
         key: the GPU's name in device ids.
     """
 
@@ -48,6 +50,8 @@ class Gpu:
     compute_capability: tuple[int, int] | None = None
     numa_node: int | None = None
     mig: bool = False
+    brand: str = ""
+    pcie_root: str = ""
     key: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +87,8 @@ class Inventory:
     """GPU UUID to its reported connections; a GPU that could not be queried is absent."""
     unasked: frozenset[str] = field(default=frozenset(), compare=False)
     """UUIDs of GPUs that have not reported their health yet. Health has its own event, so it is not compared here."""
+    cuda_version: str = ""
+    """The newest CUDA that the driver supports: ``13.0``; empty if the driver does not report it."""
 
 
 def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:

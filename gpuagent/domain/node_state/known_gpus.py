@@ -35,6 +35,7 @@ class Gpus:
     topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
     driver_version: str = ""
+    cuda_version: str = ""
     device_nodes: frozenset[str] = frozenset()
     driver_problem: str | None = NOT_READ
     driver_failed_at: float | None = None
@@ -89,6 +90,7 @@ class Gpus:
             topology=self.topology if same else topology(tuple(read.values()), wiring),
             unreadable=inventory.unreadable,
             driver_version=inventory.driver_version,
+            cuda_version=inventory.cuda_version,
             device_nodes=inventory.device_nodes,
             driver_problem=None,
             driver_failed_at=None,

@@ -41,10 +41,11 @@ def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
     """
     if not host.has_command(CONTROL):
         return None
-    trusted = (pipe_dir for pipe_dir in pipe_dirs if _is_trusted(host, pipe_dir))
+    trusted = [pipe_dir for pipe_dir in pipe_dirs if _is_trusted(host, pipe_dir)]
     answers = ((pipe_dir, _ask(host, pipe_dir, "get_server_list")) for pipe_dir in trusted)
     pipe_dir, servers = next(((pipe_dir, text) for pipe_dir, text in answers if text is not None), ("", None))
     if servers is None:
+        _warn_of_protocol(host, trusted)
         return None
     pids = _pids(servers)
     used = _used(host)
@@ -73,6 +74,15 @@ def _is_trusted(host: Host, pipe_dir: str) -> bool:
 def _ask(host: Host, pipe_dir: str, question: str) -> str | None:
     output = host.run(CONTROL, stdin=f"{question}\n", env={"CUDA_MPS_PIPE_DIRECTORY": pipe_dir})
     return output.text if output.code == 0 and "Cannot find MPS control daemon" not in output.text else None
+
+
+def _warn_of_protocol(host: Host, pipe_dirs: Iterable[str]) -> None:
+    """Log a daemon of protocol 3, whose commands are arguments: it cannot be asked here."""
+    for pipe_dir in pipe_dirs:
+        output = host.run(CONTROL, "server", "list", env={"CUDA_MPS_PIPE_DIRECTORY": pipe_dir})
+        if output.code == 0 and "Cannot find MPS control daemon" not in output.text:
+            why = f"the daemon at {pipe_dir} speaks protocol 3: start it with protocol 2 ({CONTROL} -d -p 2)"
+            log.warning("Failed to ask MPS daemon", extra={"why": why})
 
 
 def _pids(text: str) -> tuple[int, ...]:

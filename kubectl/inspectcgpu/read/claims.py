@@ -146,7 +146,9 @@ def read_slice(found: Mapping[str, Any]) -> NodeSlice | None:
         total = (amount(text(memory.get("value"))) or 0) // MIB
         step = text(mapping(mapping(memory.get("requestPolicy")).get("validRange")).get("step"))
         unit = unit or (amount(step) or 0) // MIB
-        if minors := text(mapping(attributes.get("minors")).get("string")):
+        is_set = text(mapping(attributes.get("type")).get("string")) != "gpu"
+        minors = text(mapping(attributes.get("minors")).get("string"))
+        if is_set and minors:
             sets[text(device.get("name"))] = frozenset(int(one) for one in minors.split(",") if _is_minor(one))
         if minor is None or minor >= MOST_GPUS or not unit:
             continue

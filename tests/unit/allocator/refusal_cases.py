@@ -615,6 +615,13 @@ def mps_and_a_gpu_before_volta() -> Refusal:
     return mps_refuses(mps(), compute_capability=(6, 1))
 
 
+@case
+def mps_and_several_gpus() -> Refusal:
+    kubelet = isolated()
+    kubelet.isolation.prepare = lambda grant: mps().prepare(replace(grant, gpus=grant.gpus * 2))
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+
+
 # -- schedulers' decisions about shares ---------------------------------------------------------------------------
 
 

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.host.mps_client import Control, HangsError, MpsError, NoDaemonError, daemon_pid, find_program, too_long
+from gpuagent.host.mps_client import (
+    KNOWN_DIRECTORIES,
+    Control,
+    HangsError,
+    MpsError,
+    NoDaemonError,
+    ProtocolError,
+    daemon_pid,
+    find_program,
+    too_long,
+)
+from gpuisolation.host.mps_servers import PIPE_DIRS
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
@@ -65,6 +76,21 @@ def test_an_error_of_the_program_is_passed_on(host):
 def test_an_answer_that_is_no_percentage_is_no_life(host):
     with pytest.raises(MpsError, match="was answered with 'hello', not a percentage"):
         Control(script(host, "cat >/dev/null; echo hello"), host.own).alive()
+
+
+def test_a_daemon_of_a_later_protocol_is_named(host, control):
+    """From driver 615 on, a daemon can speak protocol 3, whatever the program is called with."""
+    host.steer(host.own, protocol=3)
+    with pytest.raises(ProtocolError, match="speaks protocol 3 and is not adopted"):
+        control.alive()
+    host.steer(host.own)
+    control.alive()
+
+
+def test_the_default_directory_of_root_is_known():
+    """From driver 615 on."""
+    assert Path("/run/nvidia-mps") in KNOWN_DIRECTORIES
+    assert "/run/nvidia-mps" in PIPE_DIRS
 
 
 def test_what_steers_cuda_here_does_not_reach_the_program(host, monkeypatch):

@@ -483,11 +483,9 @@ def test_a_share_of_one_gpu(agent, host):
     assert given.mounts == (Mount(str(host.own), str(host.own), read_only=False),)
 
 
-def test_a_share_of_two_gpus_is_keyed_by_their_place_in_the_container(agent):
-    small = gpu(5, memory_mib=15360)
-    given = agent().driver.prepare(memory(gpu(3), small, units=2))
-    assert given.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={23028 * 2 // 22}M,1={15360 * 2 // 15}M"
-    assert given.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+def test_a_share_of_two_gpus_is_refused(agent):
+    with pytest.raises(IsolationError, match="ask for one GPU per container"):
+        agent().driver.prepare(memory(gpu(3), gpu(5, memory_mib=15360), units=2))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
 from gpuagent.domain.state import State
+from gpuagent.isolation.mps_share import SEVERAL_GPUS
 from gpuagent.kube.cluster_sync import ClusterSync
 from tests.unit.domain.builders import holding, in_force, unit_ids
 from tests.unit.domain.dra.test_prepare import result
@@ -106,6 +107,13 @@ def that_cannot_be_read(_: Prepared) -> None:
 def that_kubelet_gave_up(one: Prepared) -> None:
     one.add(result(0))
     one.prepare(is_wanted=lambda: False)
+
+
+@case
+def that_its_layer_can_never_isolate(one: Prepared) -> None:
+    one.driver.never = SEVERAL_GPUS
+    one.add(result(0), result(1))
+    one.prepare()
 
 
 @case

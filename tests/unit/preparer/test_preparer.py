@@ -16,7 +16,7 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
-from gpuagent.isolation.interface import IsolationError
+from gpuagent.isolation.interface import CannotIsolateError, IsolationError
 from gpuagent.preparer import preparer as module
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
@@ -33,10 +33,12 @@ class Driver:
     """An isolation driver that fails as often as a test sets."""
 
     def __init__(self):
-        self.failures = 0
+        self.failures, self.never = 0, ""
         self.tried = threading.Event()
 
     def prepare(self, grant):
+        if self.never:
+            raise CannotIsolateError(self.never)
         return replace(grant, env={**grant.env, "ISOLATED": "yes"})
 
     def verify(self, grant, owner):
@@ -556,3 +558,15 @@ def test_a_monitor_uses_nothing_and_waits_for_nothing(one):
     assert not any(text.startswith("ALIYUN") for text in seen)
     one.begin()
     assert [len(claim.used) for claim in one.seen[-1]] == [1, 0]
+
+
+def test_a_share_that_can_never_be_isolated_is_refused_at_once(one):
+    """MPS forgets the caps of several GPUs. No wait would help."""
+    one.driver.never = "ask for one GPU per container"
+    one.add(result(0), result(1))
+    with pytest.raises(Refusal, match="ask for one GPU per container") as caught:
+        one.prepare()
+    assert caught.value.reason is Reason.ISOLATION
+    assert not one.driver.tried.is_set()
+    one.add(result(0, "16Gi"), result(1, "16Gi"))
+    assert one.prepare()[0].layer == "none", "whole GPUs have no caps"

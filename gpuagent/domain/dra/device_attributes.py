@@ -1,0 +1,146 @@
+"""Attributes of devices, by which claims and classes select. Every device has every attribute.
+
+A selector that names an attribute that one device lacks is an error, and the scheduler then places no claim with it,
+also on other nodes. So what is not known has a value, too. Where `matchAttribute` would bring devices together, it is
+a value that no other device has: a GPU without NVLinks is a domain of its own.
+
+Names: those of Kubernetes (KEP-4381, KEP-6072), and those of NVIDIA's driver for whoever selects by them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuagent.domain.dra.isolation import isolates_now, layer_mode
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.mode import Isolates
+from gpuagent.domain.state import State
+
+Json = dict[str, Any]
+
+MOST_TEXT = 64
+"""Characters of an attribute."""
+NO_NODE = -1
+"""The NUMA node as Linux writes it where there is none."""
+UNKNOWN = "Unknown"
+_KUBERNETES = "resource.kubernetes.io"
+_ARCHITECTURES = (
+    ((10, 0), "Blackwell"),
+    ((9, 0), "Hopper"),
+    ((8, 9), "Ada Lovelace"),
+    ((8, 0), "Ampere"),
+    ((7, 5), "Turing"),
+    ((7, 0), "Volta"),
+    ((6, 0), "Pascal"),
+    ((5, 0), "Maxwell"),
+    ((3, 0), "Kepler"),
+)
+"""Compute capability from which on a GPU is of an architecture, in NVIDIA's words."""
+
+
+def gpu_attributes(gpu: Gpu, name: str, domain: str, state: State) -> Json:
+    """Attributes of the device of a GPU.
+
+    Args:
+        gpu: the GPU.
+        name: of its device.
+        domain: name of the first GPU among those that it reaches over NVLinks.
+        state: of the node.
+    """
+    return {
+        **_common([gpu], name, state),
+        "type": _text("gpu"),
+        "uuid": _text(gpu.uuid),
+        "minor": {"int": gpu.minor},
+        "nvlinkDomain": _text(domain),
+        "linkGBps": {"int": 0},
+        f"{_KUBERNETES}/pciBusID": _text(_pci_bus_id(gpu)),
+        **_isolation(gpu, state),
+    }
+
+
+def set_attributes(  # noqa: PLR0913 (all by name)
+    gpus: Sequence[Gpu], *, size: int, name: str, domains: set[str], link_gbps: int, state: State
+) -> Json:
+    """Attributes of the device of a set of whole GPUs.
+
+    Args:
+        gpus: those of the set that are on the node, in NVML's order.
+        size: how many GPUs the set has.
+        name: of the device.
+        domains: of the GPUs.
+        link_gbps: of the slowest link.
+        state: of the node.
+    """
+    return {
+        **_common(gpus, name, state),
+        "type": _text("gpu-set"),
+        "gpus": {"int": size},
+        "uuid": _text(""),
+        "minor": {"int": -1},
+        "nvlinkDomain": _text(domains.pop() if len(domains) == 1 else name),
+        "linkGBps": {"int": link_gbps},
+        f"{_KUBERNETES}/pciBusID": _text(""),
+        "isolation": _text("none"),
+        "memoryIsolated": {"bool": False},
+        "computeIsolated": {"bool": False},
+    }
+
+
+def _common(gpus: Sequence[Gpu], name: str, state: State) -> Json:
+    """Attributes that follow from what all GPUs of a device have in common."""
+    numa_node = _same([gpu.numa_node for gpu in gpus])
+    capability = _same([gpu.compute_capability for gpu in gpus])
+    node = {"int": NO_NODE if numa_node is None else numa_node}
+    return {
+        "gpus": {"int": len(gpus)},
+        "minors": _text(",".join(str(gpu.minor) for gpu in gpus)),
+        "productName": _text(_same([gpu.model for gpu in gpus]) or ""),
+        "brand": _text(_same([gpu.brand for gpu in gpus]) or UNKNOWN),
+        "architecture": _text(architecture(capability)),
+        "cudaComputeCapability": {"version": version(".".join(map(str, capability or ())))},
+        "driverVersion": {"version": version(state.gpus.driver_version)},
+        "cudaDriverVersion": {"version": version(state.gpus.cuda_version)},
+        "numaNode": node,
+        f"{_KUBERNETES}/numaNode": node,
+        f"{_KUBERNETES}/pcieRoot": _text(_same([gpu.pcie_root for gpu in gpus]) or name),
+    }
+
+
+def _isolation(gpu: Gpu, state: State) -> Json:
+    layer = state.layer_of(layer_mode(state))
+    isolates = frozenset() if gpu.uuid in layer.left_out else isolates_now(state)
+    return {
+        "isolation": _text(layer.driver if isolates else "none"),
+        "memoryIsolated": {"bool": Isolates.MEMORY in isolates},
+        "computeIsolated": {"bool": Isolates.COMPUTE in isolates},
+    }
+
+
+def architecture(capability: tuple[int, int] | None) -> str:
+    """NVIDIA's name of the architecture."""
+    if capability is None:
+        return UNKNOWN
+    return next((name for least, name in _ARCHITECTURES if capability >= least), UNKNOWN)
+
+
+def version(text: str) -> str:
+    """A version as a semantic one: ``570.124.06`` is ``570.124.6``; ``0.0.0`` if it is none."""
+    parts = [int(part) for part in text.split(".") if part.isascii() and part.isdecimal()]
+    return ".".join(str(part) for part in (*parts, 0, 0, 0)[:3])
+
+
+def _same(values: Sequence[Any]) -> Any:  # noqa: ANN401 (of any kind)
+    """The value that all have; None if they differ or there are none."""
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def _text(value: str) -> Mapping[str, str]:
+    return {"string": value[:MOST_TEXT]}
+
+
+def _pci_bus_id(gpu: Gpu) -> str:
+    """As Linux writes it, with a domain of four digits; empty if the driver does not report it."""
+    if not gpu.pci_bus_id:
+        return ""
+    domain, _, rest = gpu.pci_bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
