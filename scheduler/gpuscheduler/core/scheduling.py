@@ -217,7 +217,7 @@ class Scheduling:
             return FilterAnswer(error=why)
         seen = self.pods.get(pod.uid)
         # One of the two may not have seen it yet.
-        if pod.deleting or (seen and (seen.node or seen.deleting or seen.job != pod.job)):
+        if pod.deleting or (seen and (seen.node or seen.deleting or _has_changed(seen, pod))):
             return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
@@ -432,9 +432,12 @@ class Scheduling:
             self._ranking.learn(pod.request, pod.cpu)
 
     def _leave_job(self, pod: PodFacts, now: float) -> None:
-        """Forget what a pod was to its job, and what it holds, if its labels were changed."""
+        """Forget what a pod was to its job, and what is reserved for it, if its labels were changed."""
         former = self.pods.get(pod.uid)
-        if former and former.job != pod.job:
+        if former is None:
+            return
+        asks_for_others = not pod.node and former.request != pod.request
+        if former.job != pod.job or asks_for_others:
             self.jobs.pod_gone(former, now)
             self.reservations.give_back([pod.uid])
 
@@ -469,6 +472,11 @@ class Scheduling:
 def _gave_up(request: GpuRequest) -> str:
     containers = sum(len(group.containers) for group in request.groups)
     return f"no room was found in {CALL_TRIES} tries for {containers} containers that need several GPUs"
+
+
+def _has_changed(pod: PodFacts, other: PodFacts) -> bool:
+    """Whether the labels of a pod, which its author may edit while it waits, ask for something else."""
+    return (pod.job, pod.request) != (other.job, other.request)
 
 
 def _may_be_on(node: str) -> str:

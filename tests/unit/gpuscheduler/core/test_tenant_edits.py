@@ -233,3 +233,19 @@ def test_a_refusal_by_a_node_counts_for_pods_of_the_same_namespace_only():
     theirs["metadata"]["namespace"] = "other"
     assert scheduling.filter(pod_facts(theirs), ["n1"], 0.0).nodes == ("n1",)
     assert not scheduling.filter(pod_facts(pod_object(mem=1, owner="theirs")), ["n1"], 0.0).nodes
+
+
+@pytest.mark.parametrize("labels", [{}, {JOB_LABEL: "j", REPLICAS_LABEL: "2"}])
+def test_a_pod_whose_label_asks_for_other_gpus_after_they_were_reserved_is_placed_again(labels):
+    """The agent reads the decision with the label that the pod has when it is bound."""
+    scheduling = cluster()
+    asked = pod_object(mem=4, labels=dict(labels), owner="r")
+    if labels:
+        scheduling.pod_seen(pod_facts(pod_object(mem=4, labels=labels, owner="r")), 0.0)
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    before = pod_facts(asked)
+    assert scheduling.filter(before, NAMES, 0.0).nodes
+    asked["metadata"]["labels"][GPU_COUNT_LABEL] = "2"
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    assert scheduling.filter(before, NAMES, 0.0).error  # kube-scheduler has not seen it yet
+    assert scheduling.reservations.get(before.uid) is None
