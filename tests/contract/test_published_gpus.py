@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
-from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
+from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, held_gpus
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus
 from gpuagent.domain.scheduling.node_links import node_links
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
@@ -176,3 +176,29 @@ def test_a_copied_pod_gets_a_gpu_of_the_agents_choice_and_annotations_of_its_own
     one.kubelet.start_container(copied, "c0")
     wanted = {key: own, DECIDED_ANNOTATION: copied.uid}
     assert one.server.wait(lambda: wanted.items() <= one.server.pods()[0]["metadata"]["annotations"].items())
+
+
+def test_a_running_pod_that_its_author_edits_again_and_again_costs_one_write_of_the_node(node: MakeNode) -> None:
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    one.run()
+    publishes(one, NodeGpu(0, 24), NodeGpu(1, 24))
+    one.offers(mem=48)
+    theirs = one.bind(pod("a", {MEM: 4}), annotations={MEMORY_ANNOTATION: '{"0":{"1":4}}'})
+    assert one.kubelet.admit(theirs)
+    one.kubelet.start_container(theirs, "c0")
+    uid, expected = theirs.uid, (HeldGpu(1, memory=4),)
+    assert one.server.wait(lambda: held_gpus(annotations(one)) == {})
+
+    def edit(text: str) -> None:
+        one.server.patch_pod("a", {"metadata": {"annotations": {MEMORY_ANNOTATION: text}}})
+
+    edit('{"0":{"0":4}}')
+    assert one.server.wait(lambda: held_gpus(annotations(one)) == {uid: expected})
+    nodes, pods = (one.server.requests[f"patch {kind}"] for kind in ("nodes", "pods"))
+    for number in range(100):
+        edit(f'{{"0":{{"0":{number}}}}}')
+    assert held_gpus(annotations(one)) == {uid: expected}
+    assert one.server.requests["patch nodes"] == nodes
+    assert one.server.requests["patch pods"] - pods < 20
+    one.end(theirs)
+    assert one.server.wait(lambda: held_gpus(annotations(one)) == {})
