@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 UNKNOWN_MODEL = "NVIDIA GPU"
 """Model of a GPU that does not report its name."""
-_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 MOST_NUMA_NODE = 1023
 """The most NUMA nodes of Linux (MAX_NUMNODES)."""
 

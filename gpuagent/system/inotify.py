@@ -1,6 +1,7 @@
 """Watch one directory with inotify: 0.1 ms from a file's creation to the call, without a poll."""
 
 import ctypes
+import errno
 import logging
 import os
 import select
@@ -17,6 +18,11 @@ _NAMES = _IN_CREATE | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_DELETE
 _GONE = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_IGNORED
 _EVENT = struct.Struct("iIII")
 RETRY_S = 1.0
+_ADVICE = {
+    errno.EMFILE: "no inotify instance is left on the node: raise sysctl fs.inotify.max_user_instances",
+    errno.ENOSPC: "no inotify watch is left on the node: raise sysctl fs.inotify.max_user_watches",
+}
+"""Errors that only an operator can end."""
 
 
 class DirectoryWatch:
@@ -47,6 +53,8 @@ class DirectoryWatch:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._reported: int | None = None
+        """Error number of the last failure that was logged."""
 
     def start(self) -> None:
         self._thread.start()
@@ -66,14 +74,26 @@ class DirectoryWatch:
             try:
                 fd = self._open()
             except OSError as err:
-                log.debug("Failed to watch a directory", extra={"directory": str(self._directory), "error": err})
+                self._report(err)
                 again_s = self._changed()
                 stopped = self._stop_read in self._wait([], RETRY_S if again_s is None else min(RETRY_S, again_s))
                 continue
+            self._reported = None
             try:
                 stopped = self._follow(fd, identity)
             finally:
                 os.close(fd)
+
+    def _report(self, err: OSError) -> None:
+        """Log a failure once. A directory that does not exist is usual: its owner has not started yet."""
+        if err.errno == self._reported:
+            return
+        self._reported = err.errno
+        extra = {"directory": str(self._directory), "error": str(err)}
+        if advice := _ADVICE.get(err.errno or 0):
+            log.warning("Failed to watch a directory; it is read each second", extra={**extra, "advice": advice})
+        else:
+            log.debug("Failed to watch a directory", extra=extra)
 
     def _open(self) -> int:
         fd: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -139,8 +139,8 @@ def _text(value: str) -> Mapping[str, str]:
 
 
 def _pci_bus_id(gpu: Gpu) -> str:
-    """As Linux writes it, with a domain of four digits; empty if the driver does not report it."""
+    """As Linux writes it, with a domain of at least four digits; empty if the driver does not report it."""
     if not gpu.pci_bus_id:
         return ""
     domain, _, rest = gpu.pci_bus_id.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
+    return f"{int(domain, 16):04x}:{rest}"

@@ -135,6 +135,32 @@ def test_the_kernel_is_asked_first_for_the_numa_node(text, node, simulate, make_
     assert look().gpus[0].numa_node == node
 
 
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("devices/pci0000:00/0000:00:01.0/0000:01:00.0", "pci0000:00"),
+        ("devices/pci10000:e0/10000:e0:01.0/0000:01:00.0", "pci10000:e0"),
+        ("devices/platform/0000:01:00.0", ""),
+        (None, ""),
+    ],
+)
+def test_the_kernel_shows_the_pcie_root(path, root, simulate, make_box, look, tmp_path):
+    """The name of a device in sysfs is a link to its place below the root complex."""
+    simulate(make_box(1))
+    if path is not None:
+        folder = tmp_path / "sys/bus/pci/devices"
+        folder.mkdir(parents=True)
+        (tmp_path / "sys" / path).mkdir(parents=True)
+        (folder / "0000:01:00.0").symlink_to(tmp_path / "sys" / path)
+    assert look().gpus[0].pcie_root == root
+
+
+def test_what_nvidias_own_driver_for_claims_publishes_is_read(simulate, make_box, look):
+    simulate(make_box(1))
+    found = look()
+    assert (found.gpus[0].brand, found.cuda_version) == ("Nvidia", "13.0")
+
+
 def test_pci_names_of_the_kernel():
     assert sysfs_name("00000000:0A:00.0") == "0000:0a:00.0"
     assert sysfs_name("00010000:0A:00.0") == "10000:0a:00.0"
