@@ -25,6 +25,8 @@ class Policy:
     """Requests for compute are multiples of this many percent."""
     core_mem_both: bool = True
     """In core_mem, a container must request memory and compute, or neither."""
+    numa_of_shares: bool = True
+    """Kubelet gets the NUMA node of each GPU also for shares, and not for whole GPUs alone."""
     keep_decisions: bool = True
     """Refuse a share if the GPU that a scheduler chose is unavailable; if False, assign another GPU."""
     trust_visible: bool = False

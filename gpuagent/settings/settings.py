@@ -78,6 +78,12 @@ class Settings:
         "in core_mem, require a container to request both memory and compute, or neither",
         metavar="BOOL",
     )
+    numa_of_shares: bool = setting(
+        True,
+        values.is_on,
+        "report the NUMA node of each GPU to kubelet also for shares; false: only for whole GPUs",
+        metavar="BOOL",
+    )
     settle: float = setting(
         60,
         values.seconds,
@@ -185,6 +191,7 @@ class Settings:
             index_for_uuid=self.visible_devices == "index",
             core_step=self.core_step,
             core_mem_both=self.core_mem_both,
+            numa_of_shares=self.numa_of_shares,
             keep_decisions=self.decided_gpu_full == "refuse",
             trust_visible=self.trust_gpu_visible,
             fence_file=str(self.fence_file or ""),
@@ -228,6 +235,7 @@ GROUPS = {
     ),
     "modes and amounts": (
         *("mode", "memory_unit", "max_pods_per_gpu", "core_step", "core_mem_both", "exclusive_resource", "gpu_sets"),
+        "numa_of_shares",
     ),
     "isolation": (
         *("isolation", "allow_unisolated", "cgpu_percent_per_weight", "mps_control", "mps_pipe_dir", "mps_start"),

@@ -61,6 +61,18 @@ def test_11_lists_of_a_large_node_are_small(node: MakeNode, mode: str, counts: d
     assert all(message.size < 100_000 for resource in ALWAYS for message in one.kubelet.lists(resource))
 
 
+@pytest.mark.parametrize(("told", "nodes"), [(True, {0, 1}), (False, set())])
+def test_the_numa_nodes_of_shares_are_in_the_list_unless_they_are_switched_off(
+    node: MakeNode, *, told: bool, nodes: set[int]
+) -> None:
+    """The NUMA nodes limit kubelet's offer to one of them if its Topology Manager has such a policy."""
+    one = node("1.36", box(2, 24, numa=[0, 1]), labels={MODE_LABEL: "share"})
+    one.run(numa_of_shares=told)
+    one.offers(mem=48)
+    devices = one.kubelet.lists(MEM)[-1].message.devices
+    assert {numa.ID for device in devices for numa in device.topology.nodes} == nodes
+
+
 def test_12_a_unit_that_is_too_small_is_refused_and_the_others_work(node: MakeNode) -> None:
     """8 GPUs of 81,920 MiB, units of 1 MiB, core_mem: nothing above 4,000,000 bytes is sent, the reason is in problems
     and an Event and names a unit that fits, the other resource works."""

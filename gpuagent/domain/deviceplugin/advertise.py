@@ -11,7 +11,9 @@ Two rules keep every list safe:
 
 from dataclasses import replace
 
+from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.node_state.device_lists import Advertised, DeviceRange, Draining, Lists
+from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
 from gpuagent.domain.state import State
 from gpuagent.domain.usable_gpus import gives_units, usable_gpus
@@ -43,9 +45,15 @@ def wanted(state: State) -> Lists:
     for resource, kind in state.resource_kinds.items():
         if list_bytes(counted, kind, unit) <= MAX_LIST_BYTES:
             lists[resource] = tuple(
-                DeviceRange(gpu, kind, units_of(gpu, kind, unit), healthy=gpu.uuid in usable) for gpu in listed
+                DeviceRange(_listed(gpu, kind, state), kind, units_of(gpu, kind, unit), healthy=gpu.uuid in usable)
+                for gpu in listed
             )
     return lists
+
+
+def _listed(gpu: Gpu, kind: Kind, state: State) -> Gpu:
+    """The GPU as kubelet should see it. Without a NUMA node, the Topology Manager does not limit the choice."""
+    return gpu if kind.is_whole or state.policy.numa_of_shares else replace(gpu, numa_node=None)
 
 
 def advertise(state: State, now: float) -> State:

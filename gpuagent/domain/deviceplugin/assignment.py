@@ -36,7 +36,12 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         check_core_mem(request.resource, request.size, requester, snap)
     offered = free_by_gpu(request.resource, request.offered, snap)
     if snap.sets is None:
-        uuids = choose_share(_share(request, requester, offered, occupancy))
+        share = _share(request, requester, offered, occupancy)
+        try:
+            uuids = choose_share(share)
+        except Refusal:
+            # Only the text of a refusal needs the free units of the whole node, which take a while to count.
+            uuids = choose_share(_with_node(share, occupancy))
     else:
         uuids = choose_whole(_whole(request, requester, offered, occupancy, snap.sets))
         snap.ring(uuids)  # computes and caches the ring: Allocate needs it next
@@ -128,6 +133,17 @@ def _cramped(requester: Requester, occupancy: Occupancy) -> list[set[str]]:
             cramped |= {uuid for uuid in snap.gpus if free.get(uuid, 0) - reserved.get(uuid, 0) < need}
         found.append(cramped)
     return found
+
+
+def _with_node(share: ShareRequest, occupancy: Occupancy) -> ShareRequest:
+    """The request, with the NUMA node of the offer if GPUs of other NUMA nodes have free units that it leaves out."""
+    gpus, free = occupancy.snapshot.gpus, occupancy.free(share.resource)
+    offered_nodes = {gpus[uuid].numa_node for uuid in share.free}
+    free_nodes = {gpus[uuid].numa_node for uuid, units in free.items() if units > 0}
+    is_limited = len(offered_nodes) == 1 and not free_nodes <= offered_nodes
+    if not is_limited or not occupancy.snapshot.policy.numa_of_shares:
+        return share
+    return replace(share, numa=offered_nodes.pop(), node_free=sum(free.values()))
 
 
 def _units_by_gpu(ids: Collection[str], snap: Snapshot) -> Mapping[str, int]:

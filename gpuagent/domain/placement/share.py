@@ -31,6 +31,8 @@ class ShareRequest:
         requester: the container, for messages.
         reserved: GPU UUID to units that schedulers chose for containers that have not requested them yet.
         decided: words for the scheduler's decision that set `only`; empty without one.
+        numa: the NUMA node to which kubelet's Topology Manager limits `free`; None if it does not.
+        node_free: units that no container has, of the whole node.
     """
 
     resource: str
@@ -53,6 +55,8 @@ class ShareRequest:
     requester: str = "this container"
     reserved: Mapping[str, int] = field(default_factory=dict)
     decided: str = ""
+    numa: int | None = None
+    node_free: int = 0
 
     def left(self, uuid: str) -> int:
         """Number of free units there that are not reserved."""
@@ -149,13 +153,26 @@ def _refusal(request: ShareRequest, each: int) -> Refusal:
     if any(uuid in request.full for uuid in roomy) and len(roomy) >= request.gpu_count:
         text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
         return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
-    if total < request.size:
+    if total < request.size and request.numa is None:
         return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
     return _scattered(request, free, lead, where, len(roomy))
 
 
+def _of_one_numa_node(request: ShareRequest, lead: str, where: str) -> Refusal:
+    """The refusal where the Topology Manager left out GPUs of other NUMA nodes, which may have enough."""
+    offered, largest = sum(request.free.values()), max(request.free.values(), default=0)
+    text = (
+        f"{lead}; kubelet offers {offered} units, only of NUMA node {request.numa}, and the node has "
+        f"{request.node_free} free ({where}). Kubelet's Topology Manager limits the offer: ask for {largest} or less, "
+        "or have the operator set --numa-of-shares=false"
+    )
+    return Refusal(Reason.NO_SINGLE_GPU, text)
+
+
 def _scattered(request: ShareRequest, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
     """The refusal where the node has enough units, but too few GPUs have enough."""
+    if request.numa is not None:
+        return _of_one_numa_node(request, lead, where)
     total = sum(free.values())
     largest = max(free.values(), default=0)
     text = (

@@ -429,6 +429,15 @@ def a_decision_against_a_fixed_gpu() -> Refusal:
 
 
 @case
+def units_of_one_numa_node() -> Refusal:
+    kubelet = share(gpu(0, numa_node=0), gpu(1, numa_node=1), pods=(pod_json("taken", {MEM: 10}),))
+    kubelet.serve(owner("taken"), MEM, 10)
+    kubelet.pods(pod_json("a", {MEM: 8}))
+    free = [f"{key(0)}-ms-{n}" for n in range(10, 16)]
+    return refused(kubelet, lambda a: a.prefer(MEM, free, [], 8))
+
+
+@case
 def a_decision_that_kubelet_did_not_ask_for() -> Refusal:
     return refused(mesh(named("a", 2, "0,5")), lambda a: a.allocate(WHOLE, whole_ids(0, 3)))
 

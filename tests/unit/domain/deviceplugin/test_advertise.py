@@ -541,3 +541,12 @@ def test_gpus_that_another_plugin_offered_are_audited_when_it_has_gone():
     assert node.offer(MEM) == {}, "kubelet's allocations are 12 s old"
     node.holdings(holding("late", [uuid(1)], "nvidia.com/gpu"))
     assert node.offer(MEM) == {0: 16}
+
+
+@pytest.mark.parametrize(("numa_of_shares", "listed"), [(True, 1), (False, None)])
+def test_the_numa_node_of_shares_can_be_left_out_of_the_lists(numa_of_shares, listed):
+    """Kubelet's Topology Manager then offers the units of all GPUs. Whole GPUs keep their NUMA nodes."""
+    gpus = (gpu(0, numa_node=1), gpu(1, numa_node=1))
+    for mode, resource in ((Mode.SHARE, MEM), (Mode.CORE_MEM, MEM), (Mode.CORE_MEM, CORE), (Mode.TOPOLOGY, WHOLE)):
+        blocks = in_force(mode, gpus, numa_of_shares=numa_of_shares).state.advertised.lists[resource]
+        assert {block.gpu.numa_node for block in blocks} == {1 if resource == WHOLE else listed}
