@@ -163,8 +163,8 @@ def _of_one_numa_node(request: ShareRequest, lead: str, where: str) -> Refusal:
     offered, largest = sum(request.free.values()), max(request.free.values(), default=0)
     text = (
         f"{lead}; kubelet offers {offered} units, only of NUMA node {request.numa}, and the node has "
-        f"{request.node_free} free ({where}). Kubelet's Topology Manager limits the offer: ask for {largest} or less, "
-        "or have the operator set --numa-of-shares=false"
+        f"{request.node_free} free ({where}). Kubelet's Topology Manager keeps to one NUMA node: ask for {largest} or "
+        "less, or have the operator set --numa-of-shares=false"
     )
     return Refusal(Reason.NO_SINGLE_GPU, text)
 
