@@ -300,12 +300,20 @@ def _as_decided(state: State, former: Snapshot | None) -> tuple[Pod, ...]:
     seen, published = state.pods.seen, state.published_pods
     if former and former.seen_pods is seen and former.published_pods is published:
         return former.pods
-    known = {pod.uid: pod for pod in former.pods} if former else {}
-    pods = tuple([_first_seen(pod, known.get(pod.uid), published.get(pod.uid, ())) for pod in seen])
-    return former.pods if former and _are_same(pods, former.pods) else pods
+    if former is None:
+        return tuple([_first_seen(pod, None, published.get(pod.uid)) for pod in seen])
+    known = {pod.uid: (pod, decided) for pod, decided in zip(former.seen_pods, former.pods, strict=True)}
+    pods = []
+    for pod in seen:
+        was, decided = known.get(pod.uid, (None, None))
+        held = published.get(pod.uid)
+        # Most pods are as they were: comparing their texts would take milliseconds on a node with many pods.
+        is_as_before = was is pod and held is former.published_pods.get(pod.uid)
+        pods.append(decided if decided and is_as_before else _first_seen(pod, decided, held))
+    return former.pods if _are_same(pods, former.pods) else tuple(pods)
 
 
-def _first_seen(pod: Pod, former: Pod | None, held: Collection[HeldGpu]) -> Pod:
+def _first_seen(pod: Pod, former: Pod | None, held: Collection[HeldGpu] | None) -> Pod:
     if pod.ended:
         return pod
     first = former or pod
