@@ -5,11 +5,13 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.pod import CheckpointEntry
 from gpuagent.domain.refusal import Reason
-from gpuagent.domain.sharing.mode import Kind
+from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
 from tests.unit.domain.builders import (
+    CORE,
     MEM,
     holding,
+    pod_json,
     unit_ids,
     uuid,
 )
@@ -51,6 +53,22 @@ def test_what_a_pod_of_the_same_name_still_holds_while_it_ends_is_not_the_new_on
         kubelet.allocations.admitting = "b"
     chosen = kubelet.allocator.prefer(MEM, sorted(kubelet.node.ids(MEM) - held.ids), (), 4)
     assert {kubelet.snap.units[i] for i in chosen} == {uuid(1 if of == "the one before" else 2)}
+
+
+def test_without_a_checkpoint_devices_of_another_size_are_not_the_new_pods():
+    """The former pod has memory on GPU 1, where no compute is left for the new one."""
+    kubelet = kubelet_with(
+        pod_json("a", {MEM: 4, CORE: 30}), pod_json("busy", {MEM: 1, CORE: 80}), mode=Mode.CORE_MEM, gpus=2
+    )
+    kubelet.allocations.holdings = [
+        holding("a", unit_ids(1, Kind.MEMORY_CORE_MEM, 0, 1)),
+        holding("busy", unit_ids(1, Kind.MEMORY_CORE_MEM, 2)),
+        holding("busy", unit_ids(1, Kind.CORE_CORE_MEM, *range(80)), CORE),
+    ]
+    kubelet.read_allocations()
+    kubelet.allocations.admitting = "a"
+    chosen = kubelet.prefer(CORE, 30)
+    assert {kubelet.snap.units[i] for i in chosen} == {uuid(0)}
 
 
 def again(pod, index, second):
