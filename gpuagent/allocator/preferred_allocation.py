@@ -200,4 +200,6 @@ def _log_identified(request: AllocationRequest, requester: Requester) -> None:
 
 def _no_decided_pod(found: Requester) -> Requester:
     """The requester, after a read of the pods that kubelet lists: one that was not among them has no decision."""
-    return replace(found, maybe_decided=False) if isinstance(found, Unknown) and found.unseen else found
+    if isinstance(found, Unknown) and found.unseen and not found.between:
+        return replace(found, maybe_decided=False)
+    return found

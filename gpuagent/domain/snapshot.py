@@ -12,7 +12,7 @@ from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.ring import best_ring
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.pods.exchange import Exchanged
-from gpuagent.domain.pods.holdings import Recorded
+from gpuagent.domain.pods.holdings import Recorded, of_another_pod
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.scheduling.decision import (
@@ -167,12 +167,21 @@ class Snapshot:
     def with_devices(self) -> frozenset[str]:
         """UIDs of the pods for which kubelet has recorded something.
 
-        The checkpoint has UIDs, but for a static pod its UID differs from the API server's.
+        The checkpoint has UIDs, but for a static pod its UID differs from the API server's. Without UIDs, devices that
+        a pod does not request are those of a former pod of its name.
         """
         recorded = frozenset([entry.pod_uid for entry in self.checkpoint])
-        listed = {holding.owner.pod for holding in self.holdings}
-        pods = (pod for name in listed if (pod := self.living_pods.get(name)) and (pod.static or not recorded))
-        return recorded.union(pod.uid for pod in pods)
+        by_name: dict[PodName, list[Holding]] = defaultdict(list)
+        for holding in self.holdings:
+            by_name[holding.owner.pod].append(holding)
+        named = []
+        for name, held in by_name.items():
+            pod = self.living_pods.get(name)
+            if pod is None or (recorded and not pod.static):
+                continue
+            if not of_another_pod(pod, held, self.policy.resources.names):
+                named.append(pod.uid)
+        return recorded.union(named)
 
     @cached_property
     def unstarted(self) -> tuple[Pod, ...]:

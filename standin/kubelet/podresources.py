@@ -106,7 +106,8 @@ class PodResources(pr_grpc.PodResourcesListerServicer):
         if not found:
             self._fail(context, f"pod {request.pod_name} in namespace {request.pod_namespace} not found")
         with self._state.changed:
-            return pr.GetPodResourcesResponse(pod_resources=self._pod(found[0]))
+            # Kubelet's pod manager has the latest pod of each name.
+            return pr.GetPodResourcesResponse(pod_resources=self._pod(found[-1]))
 
     def _admit_call(self, context: grpc.ServicerContext) -> None:
         if self._state.personality.pod_resources_limited and not self._limit.allow():

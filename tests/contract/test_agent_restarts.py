@@ -158,6 +158,20 @@ def test_a_silent_pod_resources_api_while_the_first_list_is_late(
     assert NOT_SHOWN in one.kubelet.admit(decided).failed
 
 
+@pytest.mark.usefixtures("impatient")
+def test_an_unreadable_checkpoint_while_the_first_list_is_late(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod took a name with another size, and kubelet still lists the former one."""
+    one = sharing(node, "1.36")
+    monkeypatch.setattr("gpuagent.kubelet.checkpoint.read", lambda _directory: ())
+    pods = equal_pods(one)
+    former = pod("p3", {MEM: 5})
+    one.kubelet.receive(former)
+    one.kubelet.book(former, "c0", MEM, ids_on(one.uuids[0], one.ids(MEM))[:5])
+    one.server.hold_lists("pods")
+    start(one)
+    admit_all(one, pods)
+
+
 @pytest.mark.parametrize("state", ["lost", "unreadable"])
 @pytest.mark.usefixtures("impatient")
 def test_a_state_directory_that_is_lost_or_unreadable(node: MakeNode, state: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
-from gpuagent.domain.pods.holdings import lists_ended
+from gpuagent.domain.pods.holdings import lists_ended, of_another_pod
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, asked
 from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
@@ -190,7 +190,7 @@ def identify(
                 listed.setdefault(name, []).append(holdings)
         if requester := search.by_kubelet(pods, listed):
             return requester
-    return search.unseen(maybe_decided=query is not None and snap.unread_pods)
+    return search.hidden(listed) or search.unseen(maybe_decided=query is not None and snap.unread_pods)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Search:
             return []
         held = [holding for holding in self.snap.holdings if holding.owner.pod == pod.name]
         # Without the checkpoint, which has UIDs, the devices may be those of a former pod of this name.
-        if not self.snap.checkpoint and self._of_another_spec(pod, held):
+        if not self.snap.checkpoint and of_another_pod(pod, held, self.snap.policy.resources.names):
             return []
         return self._held(held)
 
@@ -342,23 +342,22 @@ class Search:
         living = [one for one in both if one.pod not in deleted]
         return self._unknown(why, living, deleted[0]) if living else self.unseen(deleted[0])
 
-    def _of_another_spec(self, pod: Pod, holdings: Iterable[Holding]) -> bool:
-        """Whether a container holds something that this pod does not request for it.
-
-        A pod that took the name of another one often has other containers, or other sizes.
-        """
-        containers = {container.name: container for container in pod.containers}
-        for holding in holdings:
-            if holding.resource not in self.snap.policy.resources.names:
+    def hidden(self, listed: Mapping[PodName, Sequence[Sequence[Holding]]]) -> Unknown | None:
+        """An unknown requester that may be a decided pod under whose name kubelet lists devices of another pod."""
+        names = []
+        for pod in self._asking(self.snap.living_pods.values()):
+            entries = listed.get(pod.name, ())
+            if pod.uid in self.tracker.by_pod or not any(entries):
                 continue
-            container = containers.get(holding.owner.container)
-            if container is None or not container.may_want(holding.resource, len(holding.ids)):
-                return True
-        return False
+            new = self._lacking(pod, [])
+            if new and self._is_decided(new) and all(self._was_given_up(pod, entry) for entry in entries):
+                names.append(pod.name)
+        why = "kubelet lists devices of another pod under that name"
+        return Unknown(why=why, unseen=True, maybe_decided=True, between=tuple(names)) if names else None
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
-        if self._of_another_spec(pod, holdings):
+        if of_another_pod(pod, holdings, self.snap.policy.resources.names):
             return True
         tracker, init, ours = self.tracker, pod.init_names, self.tracker.by_pod.get(pod.uid, ())
         given = [one for one in ours if one.certain and one.owner]

@@ -56,6 +56,25 @@ def given_by_another(ids: Collection[str]) -> bool:
     return bool(ids) and not any(map(parse_id, ids))
 
 
+def of_another_pod(pod: Pod, holdings: Iterable[Holding], resources: Collection[str]) -> bool:
+    """Whether these holdings, listed under the pod's name, are another pod's: it does not request one of them.
+
+    A pod that took the name of another one often has other containers, or other sizes.
+    """
+    # Without a function call for each container: pods may have hundreds.
+    containers = {container.name: container for container in pod.containers}
+    for holding in holdings:
+        resource = holding.resource
+        if resource not in resources:
+            continue
+        container = containers.get(holding.owner.container)
+        if container is None:
+            return True
+        if container.limits.get(resource) != len(holding.ids) and resource not in container.unread:
+            return True
+    return False
+
+
 def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mode | str]]:
     """GPU UUID and mode (or `FOREIGN`) of each device id of `holding` that is on one of `gpus`.
 

@@ -55,6 +55,17 @@ def test_what_a_pod_of_the_same_name_still_holds_while_it_ends_is_not_the_new_on
     assert {kubelet.snap.units[i] for i in chosen} == {uuid(1 if of == "the one before" else 2)}
 
 
+def test_a_decided_pod_under_whose_name_kubelet_lists_another_is_refused():
+    """It is the one that asks, or a pod that nothing shows: it may not get any other GPU than its own."""
+    kubelet = kubelet_with(decided("served", 0), decided("a", 3, size=3, second=1))
+    serve(kubelet, "served")
+    kubelet.allocations.holdings.append(holding("a", unit_ids(1, Kind.MEMORY_SHARE, 0, 1)))
+    refusal = kubelet.refusal(lambda: serve(kubelet, "a", 3))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert "ml/a" in refusal.message
+    assert "kubelet lists devices of another pod under that name" in refusal.message
+
+
 def test_without_a_checkpoint_devices_of_another_size_are_not_the_new_pods():
     """The former pod has memory on GPU 1, where no compute is left for the new one."""
     kubelet = kubelet_with(
