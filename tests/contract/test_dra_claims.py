@@ -1,4 +1,4 @@
-"""Conformance checks 46 to 59, 78, 83 and 85 to 87: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 46 to 59, 78, 83, 85 to 87 and 91: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
 
 import contextlib
 import json
@@ -343,3 +343,38 @@ def test_87_a_claim_for_bytes_is_refused_with_what_was_meant(claim_node: MakeNod
     wait_for(lambda: any("did you mean 8Gi?" in text for text in one.texts()), what=f"{one.texts()}")
     assert one.phase("pod") == "Pending"
     assert one.files() == (0, 0)
+
+
+def pod_with_claim(one: ClaimNode, namespace: str) -> str:
+    """Create claim `train` for a whole GPU and pod `train` that uses it; the UID of the pod."""
+    body = {"metadata": {"name": "train"}, "spec": one.spec(WHOLE)}
+    one.server.objects.create("resourceclaims", namespace, body)
+    spec = {
+        "containers": [{"name": "main", "image": "work", "resources": {"claims": [{"name": "gpu"}]}}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}],
+    }
+    body = {"metadata": {"name": "train"}, "spec": spec, "status": {"phase": "Pending"}}
+    return str(one.server.objects.create("pods", namespace, body)["metadata"]["uid"])
+
+
+def test_91_claims_and_pods_of_one_name_in_two_namespaces_have_nothing_in_common(claim_node: MakeNode) -> None:
+    """The end of one frees its own GPU, and only that."""
+    one = claim_node(gpus=box(2))
+    agent = serving(one)
+    uids = {namespace: pod_with_claim(one, namespace) for namespace in ("blue", "red")}
+    wait_for(lambda: all(one.kubelet.claims.container(uid, "main") for uid in uids.values()), what=f"{one.texts()}")
+    gpus = {}
+    for namespace, uid in uids.items():
+        container = one.kubelet.claims.container(uid, "main")
+        assert container
+        gpus[namespace] = container.env["NVIDIA_VISIBLE_DEVICES"]
+    assert gpus["blue"] != gpus["red"]
+    one.server.delete_pod("train", namespace="blue", grace_s=0)
+    wait_for(lambda: one.files() == (1, 1))
+    assert agent.state.claims.held == {gpus["red"]}
+    (claim,) = agent.state.claims.prepared.values()
+    assert str(claim) == "red/train"
+    one.server.objects.delete(("resourceclaims", "blue", "train"))
+    again = pod_with_claim(one, "blue")
+    wait_for(lambda: one.kubelet.claims.container(again, "main"), what=f"{one.texts()}")
+    assert agent.state.claims.held == {gpus["blue"], gpus["red"]}

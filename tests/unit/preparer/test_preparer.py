@@ -570,3 +570,20 @@ def test_a_share_that_can_never_be_isolated_is_refused_at_once(one):
     assert not one.driver.tried.is_set()
     one.add(result(0, "16Gi"), result(1, "16Gi"))
     assert one.prepare()[0].layer == "none", "whole GPUs have no caps"
+
+
+def test_a_claim_of_another_namespace_is_no_second_claim_of_a_container(one):
+    """A pod there has the same name, and its container uses a claim of the same name."""
+    one.node.pods(two_claims(one, containers=[[0], [1]]))
+    one.preparer.publish(one.node.state)
+    one.prepare()
+    for name in ("c", "d"):
+        one.add(result(3), name=name, namespace="other", uid=f"{name}-other")
+        one.prepare(name, f"{name}-other", namespace="other")
+        one.preparer.unprepare(f"{name}-other")
+    pod = claiming("p", "c", "d")
+    pod["metadata"] |= {"namespace": "other", "uid": "uid-other-p"}
+    one.node.pods(pod, two_claims(one, containers=[[0], [1]]))
+    one.preparer.publish(one.node.state)
+    one.prepare("d", OTHER_UID)
+    assert len(one.changes[-1]) == 2

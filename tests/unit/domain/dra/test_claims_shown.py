@@ -212,6 +212,9 @@ def test_a_refused_claim_is_an_event_on_the_pods_that_wait_for_it():
     running = claiming("running", "one")
     running["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{1:064x}"}]
     found = node().pods(claiming("a", "one"), claiming("b", "another"), running)
+    theirs = claiming("a", "one")
+    theirs["metadata"] |= {"namespace": "blue", "uid": "uid-blue-a"}
+    found.pods(claiming("a", "one"), claiming("b", "another"), running, theirs)
     event = refusal_event(found.state, "ml", "one", Refusal(Reason.STILL_HELD, "GPU 1 is in use"))
     assert (event.reason, event.warning, event.pods) == ("GPURefused", True, (PodName("ml", "a"),))
     assert event.message == "claim ml/one: GPU 1 is in use"
