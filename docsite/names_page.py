@@ -2,6 +2,7 @@
 
 from docsite.markdown import MADE, table
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION
 from gpuagent.domain.pods import annotations
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
@@ -34,6 +35,12 @@ LABELS = (
 )
 ANNOTATIONS = (
     (NODE_GPUS_ANNOTATION, "node", "agent", "[the GPUs that a scheduler may use](../annotations.md#gpuagentiogpus)"),
+    (
+        KNOWN_GPUS_ANNOTATION,
+        "node",
+        "agent",
+        "every GPU that the node has had, by UUID, with its PCI address: [GPUMissing](../operations.md#gpumissing)",
+    ),
     (
         HELD_GPUS_ANNOTATION,
         "node",

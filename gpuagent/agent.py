@@ -72,8 +72,10 @@ DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
 NOWHERE = Path("/dev/null")
 """A path below which nothing exists."""
-_SAID_OTHERWISE = frozenset({"ResourceNotRegistered", "DRADriverNotRegistered", "ModeNotYetKnown"})
-"""Blocking problems for which `/readyz` has words of its own, which it says before the problem begins."""
+_NO_GPU_TO_GIVE = frozenset(
+    {"DriverUnavailable", "GPUUnreadable", "NoUsableGPU", "MemoryUnitTooLarge", "DeviceListTooLarge"}
+)
+"""Problems that, while they block, mean that no GPU of the node can be given to a container."""
 
 
 class Agent:
@@ -468,10 +470,10 @@ class Agent:
         if state.node.mode is Mode.DRA and not state.claims.registered:
             waiting.append(f"{DRA_DRIVER}: {state.claims.registration_problem or 'kubelet has not registered it yet'}")
         blocking = [problem for problem in problems.problems(state) if problem.blocking]
-        reasons = [problem.message for problem in blocking if problem.reason not in _SAID_OTHERWISE]
+        reasons = [problem.message for problem in blocking if problem.reason in _NO_GPU_TO_GIVE]
         reasons += waiting
-        if state.holdings.listed is None and state.holdings.problem is None:
-            reasons.append("kubelet's pod-resources API: not read yet")
+        if state.holdings.listed is None:
+            reasons.append(f"kubelet's pod-resources API: {state.holdings.problem or 'not read yet'}")
         if self._settings.mode is None and state.node.object is None and self._remembered.saved is None:
             reasons.append(state.node.problem or "node label not read yet")
         return "; ".join(reasons) or None

@@ -30,6 +30,7 @@ EventReason = Literal[
     "GPUIsolationUnsupported",
     "GPULinkDegraded",
     "GPUMemoryUnknown",
+    "GPUMissing",
     "GPURecovered",
     "GPURefused",
     "GPURequestMistaken",

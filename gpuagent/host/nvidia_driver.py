@@ -9,6 +9,8 @@ from pathlib import Path
 CONTROL_DEVICE = "nvidiactl"
 _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,3})\s*$", re.MULTILINE)
+_NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
+"""PCI's vendor, and the classes of GPUs with and without a connector for a screen."""
 _VERSION = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s")
 
 
@@ -46,6 +48,27 @@ def minor_number(proc: Path, pci_name: str) -> int | None:
         return None
     match = _MINOR.search(text)
     return int(match[1]) if match else None
+
+
+def gpus_on_bus(sysfs: Path) -> dict[str, str]:
+    """PCI address of each NVIDIA GPU on the bus, as the kernel writes it, to its kernel driver; empty for none.
+
+    Virtual functions are parts of GPUs, so they are left out.
+    """
+    gpus = {}
+    for device in sorted((sysfs / "bus/pci/devices").glob("*")):
+        is_gpu = _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(_DISPLAYS)
+        if is_gpu and not (device / "physfn").exists():
+            driver = device / "driver"
+            gpus[device.name] = driver.resolve().name if driver.exists() else ""
+    return gpus
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def module_version(proc: Path) -> str:

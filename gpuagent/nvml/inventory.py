@@ -19,7 +19,7 @@ from gpuagent.nvml.driver_errors import (
     gpu_reason,
     may_be_shared,
 )
-from gpuagent.nvml.gpu_reader import PROC, read_gpu
+from gpuagent.nvml.gpu_reader import PROC, read_gpu, sysfs_name
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
 log = logging.getLogger(__name__)
@@ -171,6 +171,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     patience_s: float,
     version: str,
     nodes: frozenset[str],
+    on_bus: Mapping[str, str] | None = None,
 ) -> Inventory:
     """The inventory from one pass over all GPUs.
 
@@ -182,6 +183,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
         patience_s: how long the pass waited for the slowest.
         version: the driver's.
         nodes: its device nodes.
+        on_bus: PCI address of each GPU on the bus to its kernel driver.
 
     Raises:
         DriverError: a reading failed because of the driver as a whole.
@@ -209,4 +211,14 @@ def inventory_of(  # noqa: PLR0913 (all by name)
             gpus.append(reading.gpu)
             wiring[reading.gpu.uuid] = reading.wiring
             unreadable += [UnreadableGpu(index, hung[index])] if index in hung else []
-    return Inventory(tuple(gpus), tuple(unreadable), version, nodes, wiring)
+    absent = {} if unreadable else _absent(gpus, on_bus or {})
+    return Inventory(tuple(gpus), tuple(unreadable), version, nodes, wiring, absent)
+
+
+def _absent(gpus: Collection[Gpu], on_bus: Mapping[str, str]) -> dict[str, str]:
+    """GPUs on the bus that the driver should list and does not. One that is given to a virtual machine is none."""
+    if not all(gpu.pci_bus_id for gpu in gpus):
+        return {}  # any of those on the bus may be the one without an address
+    listed = {sysfs_name(gpu.pci_bus_id) for gpu in gpus}
+    words = {"": "bound to no driver", "nvidia": "bound to driver nvidia"}
+    return {name: words[driver] for name, driver in on_bus.items() if name not in listed and driver in words}

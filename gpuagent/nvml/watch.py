@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuagent.domain.events import Event, GpuLost
 from gpuagent.domain.gpus.gpu import Inventory
-from gpuagent.host.nvidia_driver import control_device, module_version
+from gpuagent.host.nvidia_driver import control_device, gpus_on_bus, module_version
 from gpuagent.nvml.binding import Nvml, Pending
 from gpuagent.nvml.driver_errors import VERSION_MISMATCH, CallError, DriverError, shared_error
 from gpuagent.nvml.gpu_reader import DEV, PROC, SYSFS, count_gpus, device_nodes
@@ -76,7 +76,7 @@ class NvmlWatch:
         proc: Path = PROC,
     ) -> None:
         self._patience_s, self._reread_s, self._links_reread_s = patience_s, reread_s, links_reread_s
-        self._dev, self._proc = dev, proc
+        self._dev, self._proc, self._sysfs = dev, proc, sysfs
         self._post = post
         self._doubts: queue.SimpleQueue[GpuLost] = queue.SimpleQueue()
         self.restart_helps: str | None = None
@@ -220,6 +220,7 @@ class NvmlWatch:
             patience_s=self._patience_s,
             version=version,
             nodes=device_nodes(self._dev),
+            on_bus=gpus_on_bus(self._sysfs),
         )
         return inventory, count
 
@@ -292,12 +293,13 @@ class NvmlWatch:
 def unsettled(inventory: Inventory) -> bool:
     """Whether the driver may soon report more.
 
-    No GPU, one that could not be read, one in MIG mode, a fabric that is still being set up, a query about links that
-    failed.
+    No GPU, one that could not be read or is on the PCI bus only, one in MIG mode, a fabric that is still being set up,
+    a query about links that failed.
     """
     return (
         not inventory.gpus
         or bool(inventory.unreadable)
+        or bool(inventory.absent)
         or any(gpu.mig for gpu in inventory.gpus)
         or any(wiring.problems or (wiring.fabric and not wiring.fabric.ready) for wiring in inventory.wiring.values())
     )

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.simulation.driver import SimulatedGpu
 from standin.ports import free_port
 from tests.contract.harness import (
     ALWAYS,
     CORE,
     MEM,
+    NODE,
     WHOLE,
     Isolating,
     Node,
@@ -203,6 +206,36 @@ def test_a_late_driver_is_found(node: MakeNode) -> None:
     one.simulator.driver(True)
     one.offers(mem=48)
     wait_for(lambda: agent.unready_because() is None)
+
+
+def known_gpus(node: Node) -> str:
+    """The Node's annotation with the GPUs that it is known to have."""
+    annotations: dict[str, str] = node.server.node()["metadata"].get("annotations") or {}
+    return annotations.get(KNOWN_GPUS_ANNOTATION, "")
+
+
+def test_a_gpu_that_is_missing_after_a_restart_is_named(node: MakeNode) -> None:
+    """A GPU that the last run had and this one has not: it is named, until the operator says that it was removed."""
+    one = node("1.36", box(3, 24), labels={MODE_LABEL: "share"})
+    agent = one.run()
+    one.offers(mem=72)
+    gone = one.uuids[1]
+    wait_for(lambda: gone in known_gpus(one))
+    one.stop(agent)
+    one.simulator.driver(False)
+    with one.simulator.changed:
+        left = [gpu for gpu in one.simulator.gpus if gpu.spec.uuid != gone]
+        one.simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(left)]
+    one.simulator.driver(True)
+    agent = one.run()
+    assert one.event("GPUMissing", f"GPU {gone} at PCI address")
+    assert one.event("GPUMissing", f"kubectl annotate node {NODE} {KNOWN_GPUS_ANNOTATION}-")
+    one.offers(mem=48)
+    removed = {"metadata": {"annotations": {KNOWN_GPUS_ANNOTATION: None}}}
+    one.server.objects.patch(("nodes", "", NODE), "", removed, strategic=False)
+    wait_for(lambda: "GPUMissing" not in {p["reason"] for p in agent.status()["problems"]})
+    wait_for(lambda: one.uuids[0] in known_gpus(one))
+    assert gone not in known_gpus(one)
 
 
 def test_a_hanging_driver_keeps_nothing_else_from_working(node: MakeNode) -> None:

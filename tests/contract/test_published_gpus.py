@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, held_gpus
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus
@@ -116,7 +117,7 @@ def test_the_annotation_is_put_back_and_those_of_others_are_not_touched(node: Ma
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
     one.run()
     publishes(one, NodeGpu(0, 24))
-    keys = {NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION}
+    keys = {NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION, KNOWN_GPUS_ANNOTATION}
     assert one.server.wait(lambda: annotations(one).keys() == keys)
     written = annotations(one)
     for text in (None, "forged"):

@@ -85,6 +85,9 @@ class Inventory:
     """Device nodes of the driver that exist on this node, full paths: ``/dev/nvidia0``, ``/dev/nvidiactl``, …"""
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
     """GPU UUID to its reported connections; a GPU that could not be queried is absent."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """PCI address of each GPU on the bus that the driver does not list, as the kernel writes it, to which driver it is
+    bound to, in words."""
     unasked: frozenset[str] = field(default=frozenset(), compare=False)
     """UUIDs of GPUs that have not reported their health yet. Health has its own event, so it is not compared here."""
     cuda_version: str = ""

@@ -24,6 +24,7 @@ class Gpus:
         wiring: by UUID, the connections that each GPU reported in its last read.
         topology: the GPUs that the driver listed last, and the links between every two of them.
         unreadable: the GPUs that the driver listed last and could not read.
+        absent: GPUs on the PCI bus that the driver does not list, as in `Inventory`.
         driver_problem: why the driver did not answer the last read; the inventory stays.
         driver_failed_at: when it stopped answering, in monotonic seconds; None while it answers.
         driver_gone: it has not answered for `DRIVER_GRACE_S`.
@@ -37,6 +38,7 @@ class Gpus:
     driver_version: str = ""
     cuda_version: str = ""
     device_nodes: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict)
     driver_problem: str | None = NOT_READ
     driver_failed_at: float | None = None
     driver_gone: bool = False
@@ -92,6 +94,7 @@ class Gpus:
             driver_version=inventory.driver_version,
             cuda_version=inventory.cuda_version,
             device_nodes=inventory.device_nodes,
+            absent=inventory.absent,
             driver_problem=None,
             driver_failed_at=None,
             driver_gone=False,

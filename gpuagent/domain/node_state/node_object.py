@@ -1,10 +1,11 @@
 """The Node object of the API server, and the mode and the placement that its labels set."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.node_state.former_gpus import FormerGpus, former_gpus, gpus_before_annotation
 from gpuagent.domain.pods.json_values import mapping, mappings
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, MODE_LABEL, PLACEMENT_LABEL, Mode, Placement
@@ -22,6 +23,7 @@ class Node:
         mode_known: False until the label was read, if neither a flag nor an earlier run sets the mode.
         mode_unsaved: why the mode is not saved for the next start.
         object: as the API server had it last, decoded JSON; None before the first read.
+        former_gpus: the GPUs that the node had when its annotation was last read.
         problem: why the agent does not see changes of the object.
         write_problem: why the agent's fields of the object are not up to date.
         events_problem: why the API server refuses Events.
@@ -36,6 +38,7 @@ class Node:
     placement: Placement = Placement.BINPACK
     placement_problem: str | None = None
     object: Mapping[str, Any] | None = None
+    former_gpus: FormerGpus = field(default_factory=dict)
     problem: str | None = None
     write_problem: str | None = None
     events_problem: str | None = None
@@ -77,6 +80,7 @@ class Node:
             )
         return replace(
             seen,
+            former_gpus=self._former_gpus(node),
             mode=mode,
             mode_known=True,
             label=label,
@@ -84,6 +88,16 @@ class Node:
             placement=_PLACEMENTS.get(placement or Placement.BINPACK, self.placement),
             placement_problem=placement_problem,
         )
+
+    def _former_gpus(self, node: Mapping[str, Any]) -> FormerGpus:
+        known = former_gpus(node)
+        if known is not None:
+            return known
+        if self.object is None:
+            return gpus_before_annotation(node)
+        # If the annotation is there no more, the operator has removed it: the node has the GPUs that it should have.
+        was_removed = former_gpus(self.object) is not None
+        return {} if was_removed else self.former_gpus
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from gpuagent.domain.certain_holdings import RESOURCES
 from gpuagent.domain.deviceplugin.advertise import at_zero
+from gpuagent.domain.missing_gpus import known_gpus_annotation
 from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.reconcile.published_holdings import held_annotation
@@ -18,14 +19,15 @@ from gpuagent.domain.status.topology_page import bandwidths
 def node_annotations(state: State) -> dict[str, str]:
     """The desired annotations of the Node.
 
-    There are none until the agent has read the mode, the GPUs, their isolation and kubelet's allocations. So a restart
-    keeps the last text: for schedulers, a node without GPUs is none of theirs.
+    Those for schedulers are not there until the agent has read the mode, the GPUs, their isolation and kubelet's
+    allocations. So a restart keeps the last text: for schedulers, a node without GPUs is none of theirs.
     """
     holdings, driver = state.holdings.listed, state.gpus.driver_problem
     unread = not state.node.mode_known or holdings is None or driver == NOT_READ or bool(state.isolation.unheard)
+    known_gpus = known_gpus_annotation(state)
     if unread:
-        return {}
-    return {NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state)), **held_annotation(state)}
+        return known_gpus
+    return {**known_gpus, NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state)), **held_annotation(state)}
 
 
 def published_gpus(state: State) -> NodeGpus:

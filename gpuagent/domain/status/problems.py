@@ -9,6 +9,7 @@ from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
 from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.missing_gpus import missing_words
 from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
@@ -83,6 +84,7 @@ def problems(state: State) -> list[Problem]:
         *_driver_problems(state),
         *_unit_problems(state),
         *_usable_problems(state),
+        *(Problem("GPUMissing", words) for words in missing_words(state)),
         *_mode_problems(state),
         *_offer_problems(state),
         *_claim_problems(state),

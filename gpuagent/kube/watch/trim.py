@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION
 from gpuagent.domain.pods.json_values import mapping, mappings
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 
 Json = dict[str, Any]
+_ANNOTATIONS = (NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION, KNOWN_GPUS_ANNOTATION)
 
 
 def trim_node(node: Mapping[str, Any]) -> Json:
@@ -16,7 +18,7 @@ def trim_node(node: Mapping[str, Any]) -> Json:
     return {
         "metadata": {
             **_picked(metadata, ("name", "uid", "resourceVersion", "labels")),
-            "annotations": _picked(mapping(metadata.get("annotations")), (NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION)),
+            "annotations": _picked(mapping(metadata.get("annotations")), _ANNOTATIONS),
         },
         "spec": {"taints": list(mappings(spec.get("taints")))},
         "status": {

@@ -1,9 +1,12 @@
 """A GPU becomes unhealthy, is fenced, and comes back, on a real kubelet: what the node offers, and the Events of its pod."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import NODE_NAME, pod_manifest
@@ -41,6 +44,39 @@ def units_are(health: str) -> Callable[[dict[str, Any]], bool]:
         return bool(shown) and set(shown) == {health}
 
     return so
+
+
+DRIVER_GONE_S = 15.0
+"""By then the condition of a node whose driver is gone is False, and kubelet has all units as unhealthy."""
+
+
+def ready(node: Node) -> dict[str, Any]:
+    """The node's condition GPUAgentReady."""
+    conditions = node.cluster.node()["status"]["conditions"]
+    return next((found for found in conditions if found["type"] == "GPUAgentReady"), {})
+
+
+@pytest.mark.parametrize("error", ["DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"])
+def test_a_driver_that_goes_away_takes_all_amounts_and_gives_them_back(
+    make_node: Callable[..., Node], error: str
+) -> None:
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("holds", {MEM: 10}))
+    before = node.cluster.container("holds")
+    node.agent.inject(fault="driver", present=False, error=error)
+    began = time.monotonic()
+    node.cluster.wait_node(lambda _: ready(node).get("reason") == "DriverUnavailable")
+    node.agent.wait(lambda page: page["resources"][MEM] | {"healthy": 0, "unhealthy": 640} == page["resources"][MEM])
+    assert time.monotonic() - began < DRIVER_GONE_S
+    node.wait_amounts()
+    assert ready(node)["status"] == "False"
+    assert node.agent.page("readyz") is None
+    assert node.agent.page("healthz") is not None, "a restart would not help"
+    node.agent.inject(fault="driver", present=True)
+    node.wait_amounts(mem=640)
+    node.cluster.wait_node(lambda _: ready(node)["status"] == "True")
+    assert node.cluster.container("holds") == before
 
 
 def test_a_gpu_falls_ill_and_recovers_under_a_running_pod(make_node: Callable[..., Node]) -> None:

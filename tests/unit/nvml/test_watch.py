@@ -551,3 +551,17 @@ def test_a_gpu_that_does_not_report_its_memory_is_watched_like_any_other(simulat
         pass
     simulator.lose(0, silent=True)
     assert watched.event_named("GpuLost").uuid == uuid(simulator, 0)
+
+
+def test_a_gpu_on_the_bus_that_the_driver_does_not_list_is_posted(simulate, watch, make_box, tmp_path):
+    for name, driver in (("0000:01:00.0", "nvidia"), ("0000:02:00.0", "nvidia"), ("0000:03:00.0", "vfio-pci")):
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de")
+        (folder / "class").write_text("0x030200")
+        (tmp_path / "sys/bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
+        (folder / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers" / driver)
+    watched = watch(simulate(make_box(1)))
+    inventory = watched.next(InventoryRead).inventory
+    assert inventory.gpus[0].pci_bus_id == "00000000:01:00.0"
+    assert inventory.absent == {"0000:02:00.0": "bound to driver nvidia"}

@@ -41,11 +41,12 @@ validations:
       variables.newAnnotations.all(key,
       key == 'gpuagent.io/gpus' && size(variables.newAnnotations[key]) <= 4096
       || key == 'gpuagent.io/held' && size(variables.newAnnotations[key]) <= 32768
+      || key == 'gpuagent.io/known-gpus' && size(variables.newAnnotations[key]) <= 8192
       || (key in variables.oldAnnotations && variables.oldAnnotations[key] == variables.newAnnotations[key]))
       && variables.oldAnnotations.all(key, key in variables.newAnnotations)
     message: >-
-      the agent may set only the annotations gpuagent.io/gpus, to at most 4096 characters, and gpuagent.io/held, to at
-      most 32768
+      the agent may set only the annotations gpuagent.io/gpus, to at most 4096 characters, gpuagent.io/known-gpus, to at
+      most 8192, and gpuagent.io/held, to at most 32768
   - expression: >-
       has(object.metadata.finalizers) == has(oldObject.metadata.finalizers)
       && (!has(object.metadata.finalizers) || object.metadata.finalizers == oldObject.metadata.finalizers)
