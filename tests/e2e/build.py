@@ -16,6 +16,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,15 +98,7 @@ def containerd(command: str) -> Binary:
 
 
 BINARIES = (
-    kubernetes(KUBERNETES, "kubelet", f"kubelet-{KUBERNETES}"),
-    kubernetes(KUBERNETES, "kube-apiserver", "kube-apiserver"),
-    kubernetes(KUBERNETES, "kube-scheduler", "kube-scheduler"),
-    kubernetes(KUBERNETES, "kube-controller-manager", "kube-controller-manager"),
-    kubernetes("1.30", "kubelet", "kubelet-1.30"),
-    Binary("etcd", "node", "go.etcd.io/etcd/server/v3"),
-    containerd("containerd"),
-    containerd("containerd-shim-runc-v2"),
-    containerd("ctr"),
+    # The first, as `make chart` waits for it.
     # Which Kubernetes `helm template` takes by itself.
     Binary(
         "helm",
@@ -120,6 +113,15 @@ BINARIES = (
             )
         ),
     ),
+    kubernetes(KUBERNETES, "kubelet", f"kubelet-{KUBERNETES}"),
+    kubernetes(KUBERNETES, "kube-apiserver", "kube-apiserver"),
+    kubernetes(KUBERNETES, "kube-scheduler", "kube-scheduler"),
+    kubernetes(KUBERNETES, "kube-controller-manager", "kube-controller-manager"),
+    kubernetes("1.30", "kubelet", "kubelet-1.30"),
+    Binary("etcd", "node", "go.etcd.io/etcd/server/v3"),
+    containerd("containerd"),
+    containerd("containerd-shim-runc-v2"),
+    containerd("ctr"),
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 )
 
@@ -291,7 +293,19 @@ def add_file(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o
 
 
 def run(command: Sequence[str], environment: dict[str, str], directory: Path | None = None) -> None:
-    subprocess.run(command, env=environment, cwd=directory, check=True)
+    """Run a command; what it prints is shown where it fails."""
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=directory,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        print(done.stdout, f"failed with code {done.returncode}: {' '.join(command)}", sep="\n", flush=True)
+        done.check_returncode()
 
 
 @contextmanager
@@ -328,15 +342,24 @@ def main(names: Sequence[str] = ()) -> int:
         return 1
     into = bin_dir()
     into.mkdir(parents=True, exist_ok=True)
-    with locked(into / ".lock"):
-        install_packages()
-        for binary in BINARIES:
-            build(binary, into)
-        write_images(into)
-        for built_for in AGENT_ARCHITECTURES:
-            build_agent_image(built_for)
+    with locked(into / ".lock"), ThreadPoolExecutor(2) as pool:
+        # Images wait for mirrors and indexes most of the time, and the compiler never does.
+        for half in (pool.submit(build_binaries, into), pool.submit(build_images, into)):
+            half.result()
     print(into)
     return 0
+
+
+def build_binaries(into: Path) -> None:
+    for binary in BINARIES:
+        build(binary, into)
+
+
+def build_images(into: Path) -> None:
+    install_packages()
+    write_images(into)
+    for built_for in AGENT_ARCHITECTURES:
+        build_agent_image(built_for)
 
 
 if __name__ == "__main__":
