@@ -12,7 +12,26 @@ from tests.e2e.cluster.part_logs import SinceTestBegan
 _BEGAN = pytest.StashKey[SinceTestBegan]()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+OLDER_KUBELET = "1.30"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    places = {path: place for place, path in reversed([*enumerate(item.path for item in items)])}
+    result = yield
+    # Pytest puts tests together that have a fixture of the session in common, and tears modules apart for that.
+    items.sort(key=lambda item: (_needs_older_kubelet(item), places.get(item.path, 0)))
+    _share_out(config, items)
+    return result
+
+
+def _needs_older_kubelet(item: pytest.Item) -> bool:
+    """Such tests come last: every change of kubelet's version restarts it, and the containers of all pods."""
+    call = getattr(item, "callspec", None)
+    return call is not None and call.params.get("kubelet") == OLDER_KUBELET
+
+
+def _share_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Two processes share the tests: one has all that need the node with kubelet, the other all that do not."""
     if not config.pluginmanager.hasplugin("xdist"):
         return

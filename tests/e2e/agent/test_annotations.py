@@ -9,6 +9,7 @@ from gpuagent.domain.sharing.mode import GPU_COUNT, GROUP_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written, written
+from tests.e2e.amounts import older_kubelet_in_long
 from tests.e2e.cluster import NODE_NAME, pod_manifest
 
 MEM, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu"
@@ -23,6 +24,7 @@ def decided(gpu: int, units: int) -> dict[str, str]:
     return {INDEX: str(gpu), UNITS: str(units), GPU_UNITS: "80", ASSIGNED: "false", ASSUMED: LONG_AGO}
 
 
+@older_kubelet_in_long
 def test_a_hand_shake_is_completed_and_a_pod_without_annotations_is_annotated(
     kubelet: str, make_node: Callable[..., Node]
 ) -> None:
@@ -114,6 +116,7 @@ def test_the_api_server_compares_the_version_and_the_uid(make_node: Callable[...
     assert "a" not in written(node.cluster.pod("p"))
 
 
+@older_kubelet_in_long
 def test_gpu_count_comes_back_whatever_resets_it(kubelet: str, make_node: Callable[..., Node]) -> None:
     """The annotation is removed; kubelet is killed; the Node is deleted, and kubelet creates it without the annotation."""
     node = make_node(mode="share")

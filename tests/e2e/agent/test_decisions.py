@@ -5,9 +5,7 @@ Most pods of the bursts never start, see `bursts`. Others run, and are looked in
 
 import random
 import time
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_MEM as MEM
@@ -16,32 +14,22 @@ from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decision_audit import NamesOfGpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
 from tests.e2e.agent.podannotations import event, wait_watched
 from tests.e2e.agent.share_scheduler import ShareScheduler
-from tests.e2e.amounts import count
-from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
+from tests.e2e.amounts import SEED, count
+from tests.e2e.cluster import NODE_NAME, WAIT_S, pod_manifest
 
-PODS, BURST = 500, 100
+PODS, BURST = count(200, 500), 100
 AWAY_S = count(10, 60)
 """The least time that the API server is away; however long kubelet takes, it comes back after the last pod runs."""
 
 
-@pytest.fixture(params=["1.36", "1.30"])
-def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """The kubelet under the test; 1.36 again afterwards. The older one answers `List` only."""
-    version = str(request.param)
-    if version != cluster.kubelet_version:
-        cluster.restart_kubelet(version)
-    yield version
-    if cluster.kubelet_version != "1.36":
-        cluster.restart_kubelet("1.36")
-
-
-def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
+def test_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
     kubelet: str, make_node: Callable[..., Node], never_starts: str
 ) -> None:
+    """Kubelet 1.30 answers `List` only."""
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
-    rng = random.Random(kubelet)
-    scheduler = ShareScheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=7)
+    rng = random.Random(f"{kubelet} {SEED}")
+    scheduler = ShareScheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, SEED)
     for first in range(0, PODS, BURST):
         names = [f"burst-{number}" for number in range(first, first + BURST)]
         burst(node, scheduler, {name: manifest(name, rng, never_starts) for name in names}, rng)

@@ -19,6 +19,7 @@ from tests.e2e.agent.bursts import GPUS, MANY, WHOLE, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.share_scheduler import Decision
+from tests.e2e.amounts import SEED, count, older_kubelet_in_long
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster import Cluster, pod_manifest
 from tests.e2e.cluster.component_settings import API_ADDRESS, API_PORT
@@ -131,14 +132,15 @@ def scheduled(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[Node], Sch
         yield start
 
 
+@older_kubelet_in_long
 def test_bursts_of_shares(
     kubelet: str, make_node: Callable[..., Node], never_starts: str, scheduled: Callable[[Node], Scheduled]
 ) -> None:
     """Half of each burst stays while the next one comes."""
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
-    scheduler, rng, before = scheduled(node), random.Random(kubelet), list[str]()
-    for turn in range(4):
+    scheduler, rng, before = scheduled(node), random.Random(f"{kubelet} {SEED}"), list[str]()
+    for turn in range(count(2, 4)):
         names = [f"burst-{turn}-{number}" for number in range(80)]
         scheduler.create(manifest(name, rng, never_starts) for name in names)
         # The agent reads kubelet's allocations, and annotates what is in them, when a container starts.

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from tests.e2e.agent.conftest import Node
+from tests.e2e.amounts import only_long
 from tests.e2e.cluster import container, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
@@ -13,6 +14,7 @@ SETTLE_S = 12.0
 """Until everything is loaded, and garbage is collected less often."""
 
 
+@only_long
 def test_seventy_containers_and_large_annotations_cost_little(make_node: Callable[..., Node]) -> None:
     node = make_node(mode="share")
     node.wait_amounts(mem=640)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
+from tests.e2e.amounts import older_kubelet_in_long
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
@@ -52,6 +53,7 @@ def rejected(pod: dict[str, Any]) -> bool:
     return bool(pod["status"].get("reason") == "UnexpectedAdmissionError")
 
 
+@older_kubelet_in_long
 def test_pods_of_a_controller_come_back_after_a_reboot_and_a_bare_one_stays(
     kubelet: str, make_node: Callable[..., Node], deployment: Callable[[], list[dict[str, Any]]]
 ) -> None:

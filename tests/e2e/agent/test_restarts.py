@@ -11,10 +11,11 @@ import yaml
 from manifests.render import CHART
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.process import AgentProcess
+from tests.e2e.amounts import SEED, count
 from tests.e2e.cluster import Cluster, pod_manifest
 
 MEM, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu"
-KILLS = 100
+KILLS = count(30, 200)
 GRACE_S: float = yaml.safe_load((CHART / "values.yaml").read_text())["terminationGracePeriodSeconds"]
 """After which kubelet would kill the agent."""
 
@@ -115,11 +116,11 @@ def test_two_agents_overlap_and_the_newcomer_stays(
 def test_killed_at_random_moments_no_unit_is_lost_or_held_twice(kubelet: str, make_node: Callable[..., Node]) -> None:
     node = make_node(mode="share")
     node.wait_amounts(mem=640)
-    rng = random.Random(kubelet)
+    rng = random.Random(f"{kubelet} {SEED}")
     node.run(pod_manifest("constant", {MEM: 10}))
     constant = node.cluster.container("constant")
     # The older kubelet's share of the kills is smaller: its registration code is what matters there.
-    for number in range(KILLS if kubelet == "1.36" else KILLS // 5):
+    for number in range(KILLS if kubelet == "1.36" else KILLS // 3):
         name = f"churn-{number}"
         node.cluster.create_pod(pod_manifest(name, {MEM: rng.randint(1, 80)}))
         node.pods.append(name)

@@ -18,12 +18,14 @@ from tests.e2e.agent.conftest import KUBELET_DIR, Node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.share_scheduler import ShareScheduler
 from tests.e2e.agent.slow_proxies import SlowSocket, slow_api
+from tests.e2e.amounts import older_kubelet_in_long
 from tests.e2e.cluster import WAIT_S, Cluster
 
 SOCKET = KUBELET_DIR / "pod-resources" / "kubelet.sock"
 LATE_S = 5.0
 
 
+@older_kubelet_in_long
 def test_watches_that_are_five_seconds_late(
     kubelet: str, cluster: Cluster, make_node: Callable[..., Node], never_starts: str, tmp_path: Path
 ) -> None:

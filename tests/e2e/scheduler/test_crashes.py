@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
+from tests.e2e.amounts import SEED, count
 from tests.e2e.cluster import WAIT_S
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
@@ -15,7 +16,9 @@ from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
 from tests.e2e.scheduler.pods import mixed
 from tests.e2e.scheduler.replica import Replica, revived_while
 
-_PODS, _BATCH, _SEED = 2000, 100, 3
+_BATCH = 100
+_PODS = count(9, 20) * _BATCH
+"""Each batch has a disturbance, and there are nine kinds."""
 
 
 @pytest.fixture
@@ -33,8 +36,8 @@ def test_every_pod_runs_and_no_gpu_is_given_twice(
     control_plane: ControlPlane, allocations: Allocations, make_replica: Callable[..., Replica]
 ) -> None:
     replicas = {name: make_replica(name, alone=False) for name in ("a", "b")}
-    disturbances = _Disturbances(control_plane, replicas).in_random_order(random.Random(_SEED))
-    pods, created = mixed(_PODS, _SEED), 0
+    disturbances = _Disturbances(control_plane, replicas).in_random_order(random.Random(SEED))
+    pods, created = mixed(_PODS, SEED), 0
 
     def wait(wanted: Callable[[Mapping[str, Json]], bool]) -> None:
         revived_while(replicas.values(), lambda seconds: control_plane.pods.wait(wanted, seconds))

@@ -17,12 +17,11 @@ from tests.e2e.agent.dra.claims import (
     wait_files,
     wait_prepared,
 )
+from tests.e2e.amounts import SEED, count
 from tests.e2e.cluster import WAIT_S
 
-KILLS = int(os.environ.get("CLAIM_KILLS", "30"))
+KILLS = int(os.environ.get("CLAIM_KILLS", count(30, 200)))
 """A multiple of ten."""
-SEED = int(os.environ.get("CLAIM_SEED", "1"))
-"""Of the moments; another one for each of several runs."""
 
 
 def test_a_burst_of_pods(node: Node) -> None:
