@@ -43,6 +43,31 @@ def release(cluster: Cluster, agent_image: str, tmp_path: Path) -> Iterator[Call
         yield make
 
 
+@pytest.fixture(scope="module")
+def installed_once(cluster: Cluster, agent_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """The chart in mode share, for all tests of a module; they use `chart_node`."""
+    cluster.label_node({MODE: "share", PLACEMENT: None})
+    release: Any = Release(cluster, tmp_path_factory.mktemp("release"))
+    with connect_pod_resources() as pod_resources:
+        try:
+            yield Node(cluster, pod_resources, release.install())
+        finally:
+            release.uninstall()
+            release.wait_no_pod()
+
+
+@pytest.fixture
+def chart_node(installed_once: Node) -> Iterator[Node]:
+    """The node with the module's release on it; at the end an audit, and no pod is left."""
+    installed_once.label("share")
+    installed_once.wait_amounts(mem=640)
+    yield installed_once
+    try:
+        installed_once.audit()
+    finally:
+        installed_once.end(*installed_once.pods)
+
+
 @pytest.fixture
 def installed(
     cluster: Cluster, pod_resources: PodResources, release: Callable[..., Release]

@@ -36,7 +36,9 @@ class Release(AgentPages):
         self.cluster, self.namespace, self.workdir = cluster, namespace, workdir
         self.state_dir = workdir / "state"
         self.revision = 0
-        self.removable = True
+        self.removable = False
+        """Whether it is this release's objects that an uninstalling would take."""
+        self._values_of: dict[int, Values] = {}
         self.values: Values = {
             "image": {"repository": REPOSITORY, "tag": TAG, "pullPolicy": "Never"},
             # The cluster has no pod network.
@@ -53,6 +55,7 @@ class Release(AgentPages):
 
     def install(self, **values: Any) -> "Release":
         """Wait until its pod is ready."""
+        self.removable = True
         return self._helm("install", values, "--create-namespace")
 
     def upgrade(self, **values: Any) -> "Release":
@@ -63,12 +66,16 @@ class Release(AgentPages):
         file = self.workdir / f"values-{self.revision}.json"
         file.write_text(json.dumps(self.values))
         self.helm(verb, NAME, str(CHART), "--values", str(file), *more)
-        self.revision += 1
-        return self.wait_rolled_out()
+        return self._revised()
 
     def rollback(self, revision: int) -> "Release":
         self.helm("rollback", NAME, str(revision))
+        self.values = self._values_of[revision]
+        return self._revised()
+
+    def _revised(self) -> "Release":
         self.revision += 1
+        self._values_of[self.revision] = self.values
         return self.wait_rolled_out()
 
     def uninstall(self) -> None:

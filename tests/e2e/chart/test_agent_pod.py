@@ -1,6 +1,5 @@
 """The agent as a real pod from the real chart: what it may, what it serves, and what changes to it cost."""
 
-import json
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.kubelet.pod_resources import PodResources
 from manifests.render import CHART, FOLDER, PLAIN
 from tests.e2e.agent.conftest import MODE, Node
 from tests.e2e.chart.release import Release
-from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.cluster import Cluster, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -31,9 +29,8 @@ def story(node: Node, *pods: str) -> dict[str, Any]:
     }
 
 
-def test_the_agent_serves_pods_from_an_unprivileged_container(installed: Callable[..., Node]) -> None:
-    node = installed()
-    node.wait_amounts(mem=640)
+def test_the_agent_serves_pods_from_an_unprivileged_container(chart_node: Node) -> None:
+    node = chart_node
     node.run(pod_manifest("web", {MEM: 8}))
     assert len(node.gpus_of("web")) == 1
     release: Any = node.agent
@@ -49,9 +46,8 @@ def test_the_agent_serves_pods_from_an_unprivileged_container(installed: Callabl
     ).returncode
 
 
-def test_the_agent_comes_back_after_kubelet_has_made_its_sockets_anew(installed: Callable[..., Node]) -> None:
-    node = installed()
-    node.wait_amounts(mem=640)
+def test_the_agent_comes_back_after_kubelet_has_made_its_sockets_anew(chart_node: Node) -> None:
+    node = chart_node
     node.run(pod_manifest("before", {MEM: 8}))
     before = story(node, "before")
     node.cluster.restart_kubelet()
@@ -60,10 +56,10 @@ def test_the_agent_comes_back_after_kubelet_has_made_its_sockets_anew(installed:
     assert story(node, "before") == before
 
 
-def test_an_upgrade_and_a_rollback_leave_running_pods_alone(installed: Callable[..., Node]) -> None:
-    node = installed()
+def test_an_upgrade_and_a_rollback_leave_running_pods_alone(chart_node: Node) -> None:
+    node = chart_node
     release: Any = node.agent
-    node.wait_amounts(mem=640)
+    first_revision = release.revision
     node.run(pod_manifest("one", {MEM: 8}))
     node.run(pod_manifest("two", {MEM: 80}))
     before, first = story(node, "one", "two"), release.pod()["metadata"]["uid"]
@@ -75,7 +71,7 @@ def test_an_upgrade_and_a_rollback_leave_running_pods_alone(installed: Callable[
     node.run(pod_manifest("three", {MEM: 4}))
     assert story(node, "one", "two") == before
 
-    release.rollback(1)
+    release.rollback(first_revision)
     assert release.pod()["metadata"]["uid"] != second
     node.wait_amounts(mem=640)
     node.run(pod_manifest("four", {MEM: 4}))
@@ -83,16 +79,17 @@ def test_an_upgrade_and_a_rollback_leave_running_pods_alone(installed: Callable[
     assert node.agent.status()["mode"] == "share"
 
 
-def test_an_upgrade_that_changes_nothing_of_the_pod_replaces_none(installed: Callable[..., Node]) -> None:
-    release: Any = installed().agent
+def test_an_upgrade_that_changes_nothing_of_the_pod_replaces_none(chart_node: Node) -> None:
+    release: Any = chart_node.agent
+    first_revision = release.revision
     before = release.pod()["metadata"]["uid"]
     release.upgrade(metrics={"podMonitor": {"interval": "30s"}}, rbac={"configMaps": False})
     assert release.pod()["metadata"]["uid"] == before
+    release.rollback(first_revision)
 
 
-def test_removing_the_label_changes_nothing_and_the_agent_stays(installed: Callable[..., Node]) -> None:
-    node = installed()
-    node.wait_amounts(mem=640)
+def test_removing_the_label_changes_nothing_and_the_agent_stays(chart_node: Node) -> None:
+    node = chart_node
     node.cluster.wait_node(lambda found: "aliyun.accelerator/nvidia_count" in found["metadata"]["labels"])
     before: Any = node.agent
     uid = before.pod()["metadata"]["uid"]
@@ -107,30 +104,14 @@ def test_removing_the_label_changes_nothing_and_the_agent_stays(installed: Calla
     assert node.agent.status()["mode"] == "share"
 
 
-def test_a_second_release_is_refused(installed: Callable[..., Node], release: Callable[..., Release]) -> None:
-    installed()
+@pytest.mark.usefixtures("chart_node")
+def test_a_second_release_is_refused(release: Callable[..., Release]) -> None:
     other = release(namespace="default")
-    other.removable = False  # its uninstalling would take the first one's objects
     with pytest.raises(subprocess.CalledProcessError) as refused:
         other.install()
+    other.removable = False  # its uninstalling would take the first one's objects
     assert "gpuagent" in refused.value.stderr
     assert "exists and cannot be imported into the current release" in refused.value.stderr
-
-
-def test_another_namespace_than_kube_system(
-    cluster: Cluster, pod_resources: PodResources, release: Callable[..., Release]
-) -> None:
-    cluster.label_node({MODE: "topology"})
-    one: Any = release(box="dgx1-v100", namespace="gpu")
-    node = Node(cluster, pod_resources, one.install())
-    node.wait_amounts(gpu=8)
-    report = cluster.client.wait(
-        "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None
-    )
-    assert json.loads((report or {})["data"]["devices"])["7"] == "Healthy"
-    quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")
-    assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
-    cluster.api("DELETE", f"/api/v1/namespaces/kube-system/configmaps/{NODE_NAME}-gputopo-report")
 
 
 @pytest.mark.parametrize("name", PLAIN)

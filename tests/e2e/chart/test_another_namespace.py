@@ -1,0 +1,26 @@
+"""The chart in a namespace of the operator's. Its objects of the cluster are those of every release: it is the only one."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from gpuagent.kubelet.pod_resources import PodResources
+from tests.e2e.agent.conftest import MODE, Node
+from tests.e2e.chart.release import Release
+from tests.e2e.cluster import NODE_NAME, Cluster
+
+
+def test_another_namespace_than_kube_system(
+    cluster: Cluster, pod_resources: PodResources, release: Callable[..., Release]
+) -> None:
+    cluster.label_node({MODE: "topology"})
+    one: Any = release(box="dgx1-v100", namespace="gpu")
+    node = Node(cluster, pod_resources, one.install())
+    node.wait_amounts(gpu=8)
+    report = cluster.client.wait(
+        "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None
+    )
+    assert json.loads((report or {})["data"]["devices"])["7"] == "Healthy"
+    quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")
+    assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
+    cluster.api("DELETE", f"/api/v1/namespaces/kube-system/configmaps/{NODE_NAME}-gputopo-report")
