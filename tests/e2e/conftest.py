@@ -10,6 +10,8 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.cluster.part_logs import SinceTestBegan
 
 _BEGAN = pytest.StashKey[SinceTestBegan]()
+FAILED = pytest.StashKey[bool]()
+"""Whether a part of the test has failed so far."""
 
 
 OLDER_KUBELET = "1.30"
@@ -50,6 +52,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failure shows the logs of all parts, as they are before anything is taken down."""
     report = yield
     if report.failed:
+        item.stash[FAILED] = True
         report.sections += item.stash[_BEGAN].sections()
     return report
 

@@ -13,10 +13,15 @@ _ANSWER_S = 60.0
 
 
 class AgentPages:
-    """The pages of the agent that listens at a port of this machine."""
+    """The pages of the agent that listens at a port of this machine.
+
+    Attributes:
+        disturbed: whether a test has ended it, injected a fault or changed its mode.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.disturbed = False
 
     def log_text(self) -> str:
         """What it has logged."""

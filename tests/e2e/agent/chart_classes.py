@@ -3,6 +3,8 @@
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import yaml
 
@@ -14,7 +16,17 @@ from tests.e2e.cluster import Cluster
 @contextmanager
 def chart_classes(cluster: Cluster, **dra: str) -> Iterator[None]:
     """The classes of a chart with these values of `dra`, as long as the context lasts."""
-    values = [f"--set-string=dra.{key}={value}" for key, value in dra.items()]
+    classes = _rendered(tuple(dra.items()))
+    for one in classes:
+        cluster.apply(one)
+    yield
+    for one in classes:
+        cluster.api("DELETE", cluster.client.path_of(one))
+
+
+@cache
+def _rendered(dra: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
+    values = [f"--set-string=dra.{key}={value}" for key, value in dra]
     command = [
         str(bin_dir() / "helm"),
         "template",
@@ -25,9 +37,4 @@ def chart_classes(cluster: Cluster, **dra: str) -> Iterator[None]:
     ]
     command += values
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    classes = [one for one in yaml.safe_load_all(made) if one and one["kind"] == "DeviceClass"]
-    for one in classes:
-        cluster.apply(one)
-    yield
-    for one in classes:
-        cluster.api("DELETE", cluster.client.path_of(one))
+    return [one for one in yaml.safe_load_all(made) if one and one["kind"] == "DeviceClass"]

@@ -17,10 +17,11 @@ from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.kubelet.pod_resources import PodResources
+from tests.e2e.agent import kept_agent
 from tests.e2e.agent.allocation_audit import audit
 from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
 from tests.e2e.cluster import WAIT_S, Cluster
-from tests.e2e.conftest import OLDER_KUBELET
+from tests.e2e.conftest import FAILED, OLDER_KUBELET
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
@@ -99,6 +100,7 @@ class Node:
             self.pods.remove(name)
 
     def label(self, mode: str | None, placement: str | None = None) -> None:
+        self.agent.disturbed = True
         self.cluster.label_node({MODE: mode, PLACEMENT: placement})
 
     def switch(self, mode: str, **amounts: int) -> None:
@@ -197,31 +199,74 @@ def running_node(
     flags: tuple[str, ...] = (),
 ) -> Iterator[Node]:
     """An agent on a box; at the end: audit, pods gone, agent stopped."""
+    kept_agent.end()
+    with _used_node(cluster, pod_resources, workdir, box, mode, flags) as node:
+        try:
+            yield node
+        finally:
+            node.agent.disturbed = True
+
+
+@contextmanager
+def _used_node(
+    cluster: Cluster,
+    pod_resources: PodResources,
+    workdir: Path,
+    box: str,
+    mode: str | None,
+    flags: tuple[str, ...],
+) -> Iterator[Node]:
+    """An agent on a box; at the end: audit, pods gone, agent left to the next test or stopped."""
+    agent = kept_agent.take(box, mode, flags)
     cluster.label_node({MODE: mode, PLACEMENT: None})
-    node = Node(cluster, pod_resources, AgentProcess(cluster, workdir, box, flags))
-    node.agent.start()
+    if agent is None:
+        agent = AgentProcess(cluster, workdir, box, flags)
+        agent.made_for = kept_agent.made_for(box, mode, flags)
+        agent.start()
+    node = Node(cluster, pod_resources, agent)
     try:
         node.agent.wait_ready()
         yield node
         if node.agent.running:
             node.audit()
+    except BaseException:
+        node.agent.disturbed = True
+        raise
     finally:
         try:
             node.end(*node.pods)
         finally:
-            node.agent.stop()  # a second agent would fail all later tests
+            kept_agent.leave(node.agent)  # a second agent would fail all later tests
+
+
+@pytest.fixture(scope="package")
+def kept(rbac: None, device_nodes: None) -> Iterator[None]:
+    """The agent that tests leave to each other goes with the rights that it has."""
+    yield
+    kept_agent.end()
 
 
 @pytest.fixture
 def make_node(
-    cluster: Cluster, rbac: None, pod_resources: PodResources, device_nodes: None, tmp_path: Path
+    request: pytest.FixtureRequest, cluster: Cluster, kept: None, pod_resources: PodResources, tmp_path: Path
 ) -> Iterator[Callable[..., Node]]:
-    """Starts an agent on a box, for one test."""
+    """Gives an agent on a box, for one test. It may be the one of the test before; `fresh` is one that has just begun."""
     with ExitStack() as nodes:
         numbers = count()
 
-        def make(box: str = "dgx-a100", mode: str | None = None, flags: tuple[str, ...] = ()) -> Node:
+        def make(
+            box: str = "dgx-a100", mode: str | None = None, flags: tuple[str, ...] = (), *, fresh: bool = False
+        ) -> Node:
+            if fresh:
+                kept_agent.end()
             workdir = tmp_path / f"agent-{next(numbers)}"
-            return nodes.enter_context(running_node(cluster, pod_resources, workdir, box, mode, flags))
+            node = nodes.enter_context(_used_node(cluster, pod_resources, workdir, box, mode, flags))
+            nodes.callback(_leave_none_after_failure, request.node, node)
+            return node
 
         yield make
+
+
+def _leave_none_after_failure(test: pytest.Item, node: Node) -> None:
+    if test.stash.get(FAILED, False):
+        node.agent.disturbed = True

@@ -78,6 +78,8 @@ class AgentProcess(AgentPages):
             *("--log-level", "debug"),
         ]
         self.flags = tuple(flags)
+        self.made_for: tuple[object, ...] = ()
+        """What tests ask for that get it, see `kept_agent`."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -102,6 +104,7 @@ class AgentProcess(AgentPages):
         return self._process.poll() if self._process else None
 
     def _end(self, number: int) -> None:
+        self.disturbed = True
         if self._process and self._process.poll() is None:
             os.kill(self._process.pid, number)
             self._process.wait(WAIT_S)
@@ -123,4 +126,5 @@ class AgentProcess(AgentPages):
         return self.log.read_text()
 
     def inject(self, **fault: object) -> None:
+        self.disturbed = True
         inject(self.state_dir / "simulator.sock", fault)

@@ -16,7 +16,7 @@ SETTLE_S = 12.0
 
 @only_long
 def test_seventy_containers_and_large_annotations_cost_little(make_node: Callable[..., Node]) -> None:
-    node = make_node(mode="share")
+    node = make_node(mode="share", fresh=True)
     node.wait_amounts(mem=640)
     time.sleep(SETTLE_S)
     quiet, _ = node.agent.memory_mib()

@@ -49,7 +49,7 @@ def slow_socket(pod_resources: PodResources) -> Iterator[SlowSocket]:
 def test_a_slow_pod_resources_api(
     kubelet: str, slow_socket: SlowSocket, make_node: Callable[..., Node], never_starts: str
 ) -> None:
-    node = make_node(mode="share", flags=MANY)
+    node = make_node(mode="share", flags=MANY, fresh=True)
     node.wait_amounts(mem=GPUS * WHOLE)
     slow_socket.late_s = 0.1
     audit_decisions(node, placed(node, never_starts, 30).decided)
@@ -69,7 +69,7 @@ def test_a_silent_pod_resources_api(
     kubelet: str, slow_socket: SlowSocket, make_node: Callable[..., Node], never_starts: str
 ) -> None:
     """Where pods differ the agent refuses, and places none of them on another pod's GPU."""
-    node = make_node(mode="share", flags=MANY)
+    node = make_node(mode="share", flags=MANY, fresh=True)
     node.wait_amounts(mem=GPUS * WHOLE)
     slow_socket.late_s = None
     scheduler = placed(node, never_starts, 20)
