@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs docs-version types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench soak gpu-check mps-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -81,6 +81,10 @@ manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the 
 e2e: $(STAMP)  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
 	$(BIN)/python -m pytest -v tests/e2e -m e2e --timeout 600 -n 2 --dist loadgroup --durations 30
+
+e2e-long: $(STAMP)  ## make e2e with hundreds of kills and pods, everything on both kubelets, for a night (SEED=2)
+	$(BIN)/python tests/e2e/build.py
+	E2E_LONG=1 E2E_SEED=$(or $(SEED),$(shell date +%Y%m%d)) $(BIN)/python -m pytest -v -s tests/e2e -m e2e --timeout 7200 -p no:xdist --durations 30
 
 image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
 	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)
