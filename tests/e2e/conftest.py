@@ -14,34 +14,6 @@ FAILED = pytest.StashKey[bool]()
 """Whether a part of the test has failed so far."""
 
 
-OLDER_KUBELET = "1.30"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-    places = {path: place for place, path in reversed([*enumerate(item.path for item in items)])}
-    result = yield
-    # Pytest puts tests together that have a fixture of the session in common, and tears modules apart for that.
-    items.sort(key=lambda item: (_needs_older_kubelet(item), places.get(item.path, 0)))
-    _share_out(config, items)
-    return result
-
-
-def _needs_older_kubelet(item: pytest.Item) -> bool:
-    """Such tests come last: every change of kubelet's version restarts it, and the containers of all pods."""
-    call = getattr(item, "callspec", None)
-    return call is not None and call.params.get("kubelet") == OLDER_KUBELET
-
-
-def _share_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Two processes share the tests: one has all that need the node with kubelet, the other all that do not."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        needs_kubelet = "cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("kubelet" if needs_kubelet else "no kubelet"))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_BEGAN] = SinceTestBegan()

@@ -21,7 +21,7 @@ from tests.e2e.agent import kept_agent
 from tests.e2e.agent.allocation_audit import audit
 from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
 from tests.e2e.cluster import WAIT_S, Cluster
-from tests.e2e.conftest import FAILED, OLDER_KUBELET
+from tests.e2e.conftest import FAILED
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
@@ -34,13 +34,15 @@ _NEVER_STARTS = {
 }
 
 
-@pytest.fixture(params=["1.36", OLDER_KUBELET], scope="session")
-def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """The kubelet version under the test. All tests of the older one come last, so that kubelet changes once."""
-    version = str(request.param)
-    if version != cluster.kubelet_version:
+@pytest.fixture(params=["1.36", "1.30"], scope="module")
+def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """The kubelet version under the test; the cluster's own afterwards."""
+    version, own = str(request.param), cluster.kubelet_version
+    if version != own:
         cluster.restart_kubelet(version)
-    return version
+    yield version
+    if version != own:
+        cluster.restart_kubelet(own)
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ def test_an_api_server_that_is_away_in_the_middle_of_a_burst(make_node: Callable
             node.cluster.create_pod(extra)
         pods = {name: node.cluster.pod(name) for name in meanwhile}
         wait_watched(node, "runs")
+        node.cluster.wait_kubelet_backlog()
         node.cluster.stop_apiserver()
         went = time.monotonic()
     try:

@@ -26,11 +26,13 @@ from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
 from .part_logs import register_container_logs, register_description
-from .processes import Process
+from .processes import Process, received_by
 from .runtime import Container, containers
 from .waiting import WAIT_S
 
 _NODES = "/api/v1/nodes"
+_STILL = 20
+"""Looks, a tenth of a second apart, in which no further byte came."""
 _ASKED_S = 10.0
 """For the description of a cluster that is broken, and may not answer."""
 
@@ -197,6 +199,18 @@ class Cluster:
         finally:
             self._kubelet.signal(signal.SIGCONT)
 
+    def wait_kubelet_backlog(self) -> None:
+        """Until nothing more comes into the sockets of the paused kubelet: it will see all that happened before.
+
+        An API server that is killed earlier takes along what it has not sent yet.
+        """
+        still, queued = 0, -1
+        while still < _STILL:
+            time.sleep(0.1)
+            now = received_by(self._kubelet.pid, API_ADDRESS, API_PORT)
+            still = still + 1 if now == queued else 0
+            queued = now
+
     def stop_kubelet(self) -> None:
         self._kubelet.stop()
 
@@ -299,25 +313,30 @@ class Cluster:
         raise LookupError(f"container {name} of pod {pod} does not run")
 
     def exec_env(self, pod: str, container: str = "main", namespace: str = "default") -> dict[str, str]:
-        """The environment inside the running container."""
-        return self._begun(pod, container, namespace).environment()
+        """The environment that the image's program has."""
+        return self._begun(pod, container, namespace)[1]
 
     def container_devices(self, pod: str, container: str = "main", namespace: str = "default") -> list[str]:
         """The names in /dev inside the running container."""
-        return self._begun(pod, container, namespace).devices()
+        return self._begun(pod, container, namespace)[0].devices()
 
-    def _begun(self, pod: str, name: str, namespace: str) -> Container:
+    def _begun(self, pod: str, name: str, namespace: str) -> tuple[Container, dict[str, str]]:
         """A running container whose first process is the image's program, and no longer the runtime's own.
+
+        Its environment was read once: while a shell gives way to its last command, there is none.
 
         Raises:
             LookupError: it does not run, or has ended before it began.
         """
         deadline = time.monotonic() + WAIT_S
-        while not (container := self.container(pod, name, namespace)).has_begun:
+        while True:
+            container = self.container(pod, name, namespace)
+            environment = container.environment()
+            if "KUBERNETES_SERVICE_HOST" in environment:
+                return container, environment
             if time.monotonic() > deadline:
                 raise TimeoutError(f"container {name} of pod {pod}: its program did not begin within {WAIT_S:g} s")
             time.sleep(0.02)
-        return container
 
     def execute(
         self, pod: str, *command: str, container: str = "main", namespace: str = "default"

@@ -23,6 +23,8 @@ _MARKER = KUBELET_ROOT / ".gpuagent-e2e"
 _CGROUPS = Path("/sys/fs/cgroup")
 _CGROUP = "k8s.io"
 _LOG_LINKS = Path("/var/log/containers")
+# Control groups are the machine's also where a cluster has a machine of its own, see `apart`.
+_CGROUP_USERS = Path("/tmp/gpuagent-e2e-cgroups.lock")
 
 
 class MachineInUseError(RuntimeError):
@@ -35,6 +37,7 @@ class Host:
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
         self._lock: int | None = None
+        self._cgroups: int | None = None
 
     def __enter__(self) -> Self:
         RUN.mkdir(parents=True, exist_ok=True)
@@ -48,6 +51,8 @@ class Host:
             self._unlock()
             raise MachineInUseError(f"{KUBELET_ROOT} belongs to a kubelet that these tests have not started")
         _clean()
+        self._cgroups = os.open(_CGROUP_USERS, os.O_CREAT | os.O_RDWR)
+        fcntl.flock(self._cgroups, fcntl.LOCK_SH)
         RECORDS.mkdir()
         _WORKDIR.write_text(str(self._workdir))
         KUBELET_ROOT.mkdir(mode=0o750, exist_ok=True)
@@ -57,6 +62,8 @@ class Host:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._cgroups is not None:
+            os.close(self._cgroups)
         _clean()
         shutil.rmtree(RUN, ignore_errors=True)
         self._unlock()
@@ -76,8 +83,7 @@ def _clean() -> None:
         raise RuntimeError(f"cannot unmount {', '.join(left)}; what is behind them must not be deleted")
     for directory in (CONTAINERD_STATE, RECORDS, KUBELET_ROOT):
         shutil.rmtree(directory, ignore_errors=True)
-    for controller in (_CGROUPS, *_CGROUPS.glob("*")):
-        _remove_cgroup(controller / _CGROUP)
+    _remove_cgroups()
     if _WORKDIR.exists():
         _remove_log_links(Path(_WORKDIR.read_text()))
 
@@ -89,11 +95,20 @@ def _end_shims() -> None:
             arguments = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"containerd-shim-runc-v2" in arguments[0] and bytes(CONTAINERD_STATE / "containerd.sock") in arguments:
+        is_shim = b"containerd-shim-runc-v2" in arguments[0]
+        if is_shim and bytes(CONTAINERD_STATE / "containerd.sock") in arguments and _sees_our_files(process):
             shim = int(process.name)
             children = _descendants(shim)
             for pid in (shim, *children):
                 _kill(pid)
+
+
+def _sees_our_files(process: Path) -> bool:
+    """And so is not of a cluster that has a machine of its own, with a socket of the same name."""
+    try:
+        return (process / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink()
+    except OSError:
+        return False
 
 
 def _descendants(pid: int) -> list[int]:
@@ -120,6 +135,19 @@ def _mounts_below(*roots: Path) -> list[str]:
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     ours = (point for point in points if any(Path(point).is_relative_to(root) for root in roots))
     return sorted(ours, key=len, reverse=True)
+
+
+def _remove_cgroups() -> None:
+    """Unless another cluster uses them: a container that is just being made has an empty one."""
+    users = os.open(_CGROUP_USERS, os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for controller in (_CGROUPS, *_CGROUPS.glob("*")):
+            _remove_cgroup(controller / _CGROUP)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(users)
 
 
 def _remove_cgroup(group: Path) -> None:

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -114,3 +116,16 @@ def end_recorded(records: Path) -> None:
         if started and start_time(int(pid)) == started:
             os.kill(int(pid), signal.SIGKILL)
         record.unlink()
+
+
+def received_by(pid: int, address: str, port: int) -> int:
+    """Bytes that wait in the sockets of a process, from this IPv4 address and port."""
+    descriptors = Path(f"/proc/{pid}/fd").iterdir()
+    inodes = {os.readlink(path).removeprefix("socket:[").removesuffix("]") for path in descriptors}
+    peer = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
+    waiting = 0
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[2] == peer and fields[9] in inodes:
+            waiting += int(fields[4].partition(":")[2], 16)
+    return waiting

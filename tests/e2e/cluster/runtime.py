@@ -34,14 +34,6 @@ class Container:
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the image's program runs: before it, the first process is the runtime's own, in the machine's files."""
-        try:
-            return "KUBERNETES_SERVICE_HOST" in self.environment()
-        except OSError:  # it has ended
-            return False
-
     def environment(self) -> dict[str, str]:
         """What the first process was started with."""
         pairs = Path(f"/proc/{self.pid}/environ").read_bytes().decode().split("\0")

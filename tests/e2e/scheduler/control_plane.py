@@ -156,6 +156,8 @@ class ControlPlane:
             str(self.bin / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{etcd_port}",
             "--bind-address=127.0.0.1",
+            # It would take the address of the default route, and a machine without a network has none.
+            "--advertise-address=127.0.0.1",
             f"--secure-port={port}",
             # Refuses loopback addresses otherwise; there is no second server to find.
             "--endpoint-reconciler-type=none",

@@ -1,0 +1,104 @@
+"""``python tests/e2e/apart.py COMMAND``: run a command as if on a machine of its own.
+
+It has the network (a loopback interface only), the processes, and the folders that kubelet uses for itself, as copies
+where it may change them. So a kubelet of the machine's is left alone, several clusters run beside each other, and
+whatever the command leaves ends with it. It needs root. Only the standard library is used: it also starts the
+processes among which the tests are shared out.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_INSIDE = "--inside"
+_NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--ipc")
+# Folders that are read as they are, and written for this command alone.
+_COPIED = (Path("/var/lib"), Path("/var/log"))
+_KUBELET = Path("/var/lib/kubelet")
+_OWN = Path("/mnt")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
+_DEVICE_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+def main(command: Sequence[str]) -> int:
+    if command[0] != _INSIDE:
+        os.execvp("unshare", ("unshare", *_NAMESPACES, sys.executable, __file__, _INSIDE, *command))
+    _raise_loopback()
+    _leave_mounts_of_others()
+    _own_folders()
+    _own_devices()
+    return _run(command[1:])
+
+
+def _raise_loopback() -> None:
+    with socket.socket() as any_socket:
+        request = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+def _leave_mounts_of_others() -> None:
+    """What the volumes of a running cluster have mounted came along, and would hide below the new folders."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in sorted(points, key=len, reverse=True):
+        if Path(point).is_relative_to(_KUBELET) or Path(point).is_relative_to("/run"):
+            subprocess.run(("umount", "--lazy", point), check=False, capture_output=True)
+
+
+def _own_folders() -> None:
+    _mount("-t", "tmpfs", "own", str(_OWN))
+    for folder in _COPIED:
+        changed = _OWN / folder.name / "changed"
+        work = _OWN / folder.name / "work"
+        for made in (changed, work):
+            made.mkdir(parents=True)
+        options = f"lowerdir={folder},upperdir={changed},workdir={work}"
+        _mount("-t", "overlay", "own", "-o", options, str(folder))
+    shutil.rmtree(_KUBELET, ignore_errors=True)
+    _mount("-t", "tmpfs", "own", "/run")
+
+
+def _own_devices() -> None:
+    """Tests make the driver's device nodes."""
+    devices = _OWN / "devices"
+    devices.mkdir()
+    _mount("-t", "tmpfs", "own", str(devices))
+    for name in _DEVICES:
+        node = Path("/dev", name).stat()
+        os.mknod(devices / name, node.st_mode, node.st_rdev)
+        (devices / name).chmod(node.st_mode & 0o777)
+    for name in ("pts", "shm", "mqueue"):
+        (devices / name).mkdir()
+    _mount("--bind", "/dev/pts", str(devices / "pts"))
+    _mount("-t", "tmpfs", "own", str(devices / "shm"))
+    _mount("-t", "mqueue", "own", str(devices / "mqueue"))
+    for name, target in _DEVICE_LINKS.items():
+        (devices / name).symlink_to(target)
+    _mount("--move", str(devices), "/dev")
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(("mount", *arguments), check=True)
+
+
+def _run(command: Sequence[str]) -> int:
+    """As the first process of its namespace, this one inherits what has lost its parent, and waits for it."""
+    child = subprocess.Popen(command)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: child.send_signal(number))
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
