@@ -37,7 +37,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 ON_REQUEST = {
-    "e2e": "end-to-end tests run with -m e2e",  # they take over kubelet's place on the machine
+    "e2e": "end-to-end tests run with -m e2e",  # they build Kubernetes, and need root
     "chart": "tests of the chart run with make chart",  # they take Helm
 }
 """Folder, and mark of what is in it, to why it is skipped."""

@@ -1,17 +1,14 @@
 """``python tests/e2e/apart.py COMMAND``: run a command as if on a machine of its own.
 
-It has the network (a loopback interface only), the processes, and the folders that kubelet uses for itself, as copies
+It has a network that leads nowhere, the processes, and the folders that kubelet uses for itself, as copies
 where it may change them. So a kubelet of the machine's is left alone, several clusters run beside each other, and
 whatever the command leaves ends with it. It needs root. Only the standard library is used: it also starts the
 processes among which the tests are shared out.
 """
 
-import fcntl
 import os
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,24 +22,31 @@ _KUBELET = Path("/var/lib/kubelet")
 _OWN = Path("/mnt")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
 _DEVICE_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+# Addresses for examples, which nobody has: what is sent there gets no further than the other end of the pair.
+_NETWORK = (
+    "link set lo up",
+    "link add eth0 type veth peer name eth0-peer",
+    "link set eth0-peer up",
+    "link set eth0 up",
+    "address add 192.0.2.1/24 dev eth0",
+    "route add default via 192.0.2.2",
+)
 
 
 def main(command: Sequence[str]) -> int:
     if command[0] != _INSIDE:
         os.execvp("unshare", ("unshare", *_NAMESPACES, sys.executable, __file__, _INSIDE, *command))
-    _raise_loopback()
+    _own_network()
     _leave_mounts_of_others()
     _own_folders()
     _own_devices()
     return _run(command[1:])
 
 
-def _raise_loopback() -> None:
-    with socket.socket() as any_socket:
-        request = struct.pack("16sH14x", b"lo", 0)
-        flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+def _own_network() -> None:
+    """A loopback interface, and one with an address and a route, from which kubelet takes the node's address."""
+    for command in _NETWORK:
+        subprocess.run(("ip", *command.split()), check=True)
 
 
 def _leave_mounts_of_others() -> None:

@@ -48,6 +48,8 @@ DEBIAN_PACKAGES = (
     *("buildah", "mmdebstrap"),
     # It scrapes the agent; promtool comes with it.
     "prometheus",
+    # Each cluster has a network of its own.
+    "iproute2",
     # They show the pages of the agent and of the scheduler.
     *("chromium-headless-shell", "fonts-dejavu-core"),
 )

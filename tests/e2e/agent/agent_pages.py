@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.e2e.cluster import WAIT_S
 
+_NO_ISOLATION = ("IsolationDisabled", "IsolationMissing")
 _ANSWER_S = 60.0
 """For an agent that is there: one that is not refuses the connection at once."""
 
@@ -62,8 +63,7 @@ class AgentPages:
         self.wait(self._is_ready)
 
     def _is_ready(self, page: dict[str, Any]) -> bool:
-        """As kubelet's probe has it. On trial without isolation an agent never is, and serves pods all the same."""
-        on_trial = any(problem["reason"] == "IsolationDisabled" for problem in page["problems"])
-        if on_trial:
+        """As kubelet's probe has it. Without isolation an agent never is, though kubelet has all that it advertises."""
+        if any(problem["reason"] in _NO_ISOLATION for problem in page["problems"]):
             return all(resource["registered"] for resource in page["resources"].values())
         return self.page("readyz") is not None
