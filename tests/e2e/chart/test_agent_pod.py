@@ -5,12 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 
-from manifests.render import CHART, FOLDER, PLAIN
 from tests.e2e.agent.conftest import MODE, Node
 from tests.e2e.chart.release import Release
-from tests.e2e.cluster import Cluster, pod_manifest
+from tests.e2e.cluster import pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -112,28 +110,3 @@ def test_a_second_release_is_refused(release: Callable[..., Release]) -> None:
     other.removable = False  # its uninstalling would take the first one's objects
     assert "gpuagent" in refused.value.stderr
     assert "exists and cannot be imported into the current release" in refused.value.stderr
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_the_api_server_takes_the_plain_yaml_as_it_is(cluster: Cluster, name: str) -> None:
-    taken(cluster, [one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one])
-
-
-def test_the_api_server_takes_everything_that_the_chart_can_be(
-    cluster: Cluster, release: Callable[..., Release]
-) -> None:
-    values = (
-        *("mps.enabled=true", "cgpu.enabled=true", "cgpu.image=none", "startupTaint=a/b", "driver.libraries=/lib"),
-        *("dra.enabled=true", "dra.extendedResource=aliyun.com/gpu", "image.repository=gpuagent"),
-        *("driver.runtimeClassName=new", "driver.createRuntimeClass=true"),
-    )
-    text = release().helm("template", "gpuagent", str(CHART), "--set", ",".join(values))
-    taken(cluster, [one for one in yaml.safe_load_all(text) if one])
-
-
-def taken(cluster: Cluster, objects: list[dict[str, Any]]) -> None:
-    """Each is valid for the real API server, unknown fields refused; nothing is kept."""
-    for one in objects:
-        path = f"{cluster.client.path_of(one)}?fieldManager=e2e&dryRun=All&fieldValidation=Strict"
-        status, answer = cluster.api("PATCH", path, one, "application/apply-patch+yaml")
-        assert status in (200, 201), answer
