@@ -7,7 +7,6 @@ processes among which the tests are shared out.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from pathlib import Path
 
 _INSIDE = "--inside"
 _NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--ipc")
-# Folders that are read as they are, and written for this command alone.
-_COPIED = (Path("/var/lib"), Path("/var/log"))
 _KUBELET = Path("/var/lib/kubelet")
 _OWN = Path("/mnt")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
@@ -59,15 +56,16 @@ def _leave_mounts_of_others() -> None:
 
 def _own_folders() -> None:
     _mount("-t", "tmpfs", "own", str(_OWN))
-    for folder in _COPIED:
-        changed = _OWN / folder.name / "changed"
-        work = _OWN / folder.name / "work"
-        for made in (changed, work):
-            made.mkdir(parents=True)
-        options = f"lowerdir={folder},upperdir={changed},workdir={work}"
-        _mount("-t", "overlay", "own", "-o", options, str(folder))
-    shutil.rmtree(_KUBELET, ignore_errors=True)
-    _mount("-t", "tmpfs", "own", "/run")
+    changed = _OWN / "changed"
+    work = _OWN / "work"
+    for folder in (changed / _KUBELET.name, work):
+        folder.mkdir(parents=True)
+    # Nothing of a folder that the machine has, or that another run makes there later, shows through.
+    os.setxattr(changed / _KUBELET.name, "trusted.overlay.opaque", b"y")
+    options = f"lowerdir={_KUBELET.parent},upperdir={changed},workdir={work}"
+    _mount("-t", "overlay", "own", "-o", options, str(_KUBELET.parent))
+    for emptied in ("/run", "/var/log"):
+        _mount("-t", "tmpfs", "own", emptied)
 
 
 def _own_devices() -> None:
