@@ -271,13 +271,16 @@ def test_the_rights_beside_those_of_every_kube_scheduler_are_no_more_than_these(
     assert f"{NAME}-reports" not in {one["metadata"]["name"] for one in without}
 
 
+POLICIES = ("pods", "bindings", "events", "leases")
+
+
 def policy(objects: list[dict[str, Any]], what: str) -> Any:
     return find(objects, "ValidatingAdmissionPolicy", f"{NAME}-{what}")["spec"]
 
 
 def test_policies_are_about_its_service_account_and_know_the_names_of_the_code(chart: Chart) -> None:
     objects = chart.render(namespace="gpu", scheduler=ON | {"name": "mine"})
-    for what in ("pods", "bindings"):
+    for what in POLICIES:
         (condition,) = policy(objects, what)["matchConditions"]
         assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:gpu:gpu-scheduler'"
     pods, bindings = (
@@ -286,13 +289,17 @@ def test_policies_are_about_its_service_account_and_know_the_names_of_the_code(c
     assert set(re.findall(r"'([\w./-]+)'", bindings)) - {"CREATE", "pods"} == set(WRITTEN_KEYS)
     assert set(re.findall(r"'(gpuagent\.io/[\w-]+)'", pods)) == {NUDGED_ANNOTATION, COMMIT_ANNOTATION, JOB_GATE}
     assert "'mine'" in pods
+    (lease,) = policy(objects, "leases")["validations"]
+    assert "== 'gpu'" in lease["expression"]
+    senders = {one["name"]: one["expression"] for one in policy(objects, "events")["variables"]}["senders"]
+    assert senders == "['mine', 'gpuscheduler']"
 
 
 @pytest.mark.parametrize(("version", "there"), [("1.29", False), ("1.30", True), ("1.36", True)])
 def test_policies_are_there_where_the_api_server_has_them(chart: Chart, version: str, there: bool) -> None:
     objects = chart.render(version=version, scheduler=ON)
     names = {one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicyBinding"}
-    assert ({f"{NAME}-pods", f"{NAME}-bindings"} <= names) is there
+    assert ({f"{NAME}-{what}" for what in POLICIES} <= names) is there
     assert ("can change every pod" in chart.notes(version=version, scheduler=ON)) is not there
 
 

@@ -23,6 +23,8 @@ BIND_S = 12.0
 """Longest time for a Binding or a commit with its tries. With the wait for the pods of a job, it is less than the 30 s
 that kube-scheduler waits in the recommended configuration."""
 PAUSE_S, PAUSE_LIMIT_S = 0.5, 5.0
+MESSAGE_CHARS = 1024
+"""Of an Event. The chart's policy refuses a longer message."""
 WORKERS = 8
 """Writes at one time, without Bindings and commits."""
 _COMPONENT = "gpuscheduler"
@@ -216,7 +218,7 @@ class Writes:
             },
             "type": "Warning",
             "reason": report.reason,
-            "message": report.message,
+            "message": report.message[:MESSAGE_CHARS],
             "source": {"component": _COMPONENT, "host": self._instance},
             "reportingComponent": _COMPONENT,
             "reportingInstance": self._instance,

@@ -19,6 +19,7 @@ from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
 from tests.e2e.chart.agents import MAPS, MERGE, NODE, OTHER, TAINT, Agents, patch
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.stolen_token import tries
 
 STRATEGIC = "application/strategic-merge-patch+json"
 STATUS = f"{NODE}/status"
@@ -61,11 +62,17 @@ def test_the_api_server_finds_the_policies_expressions_well_typed(cluster: Clust
     assert (seen or {})["status"]["typeChecking"] == {}
 
 
+@tries(
+    "It can set the labels, the annotation, the amount and the condition of its own Node, with any message.",
+)
 @pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
 def test_an_agent_writes_its_own_node(cluster: Cluster, agents: Agents, path: str, body: Json, kind: str) -> None:
     assert patch(cluster, agents.ours, path, body, kind)[0] == 200
 
 
+@tries(
+    "It cannot change another Node, or anything else of its own Node.",
+)
 @pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
 def test_another_nodes_agent_is_refused(cluster: Cluster, agents: Agents, path: str, body: Json, kind: str) -> None:
     status, message = patch(cluster, agents.others, path, body, kind)
@@ -75,6 +82,9 @@ def test_another_nodes_agent_is_refused(cluster: Cluster, agents: Agents, path: 
     assert patch(cluster, agents.others, mine, body, kind)[0] == 200
 
 
+@tries(
+    "It cannot write at all with a token that kubelet did not mount, because such a token names no node.",
+)
 @pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
 def test_a_token_that_names_no_node_is_refused(
     cluster: Cluster, agents: Agents, path: str, body: Json, kind: str
@@ -84,6 +94,9 @@ def test_a_token_that_names_no_node_is_refused(
     assert "names no node: it has to be that of the agent's pod" in message
 
 
+@tries(
+    "It cannot change another Node, or anything else of its own Node.",
+)
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [
@@ -157,6 +170,10 @@ def config_map(name: str) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"gpus": "1"}}
 
 
+@tries(
+    "It can write its own two ConfigMaps, and the ResourceSlice of its own node.",
+    "It cannot write the ConfigMap or ResourceSlice of another agent, or any other one.",
+)
 @pytest.mark.parametrize("name", ["unhealthy-gpu-{}", "{}-gputopo-report"])
 def test_reports_are_each_agents_own(cluster: Cluster, agents: Agents, name: str) -> None:
     mine, body = f"{MAPS}/{name.format(NODE_NAME)}", config_map(name.format(NODE_NAME))
@@ -232,6 +249,9 @@ JUNK: tuple[Json, ...] = tuple(
 """Metadata of Events, each with a field that the agent never sets."""
 
 
+@tries(
+    "It can send [Events](#events) about any pod.",
+)
 def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, agents: Agents) -> None:
     deleted = event(NODE_NAME, A_CONTROLLER, reason="FailedPodDeleted")
     for body in (event(NODE_NAME, THE_NODE), event(NODE_NAME, A_POD), deleted):
@@ -243,6 +263,9 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
         assert cluster.api("DELETE", path, token=agents.ours)[0] == 422
 
 
+@tries(
+    "It cannot send an Event in another's name, with a reason of others, or about other objects.",
+)
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -328,6 +351,9 @@ def failed(cluster: Cluster, name: str, reason: str) -> str:
     return path
 
 
+@tries(
+    "It cannot make, bind, evict or delete other pods, and cannot change what a pod runs or its status.",
+)
 def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
     cluster.create_pod(pod_manifest("victim", {}, node=NODE_NAME))
     path = "/api/v1/namespaces/default/pods/victim"
@@ -340,6 +366,9 @@ def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
         assert (status, "ValidatingAdmissionPolicy 'gpuagent-pods'" in answer["message"]) == (422, True)
         new = pod_manifest("new", {}, node=NODE_NAME)
         assert cluster.api("POST", "/api/v1/namespaces/default/pods", new, token=agents.ours)[0] == 422
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE_NAME}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "victim"}, "target": target}
+        assert cluster.api("POST", f"{path}/binding", binding, token=agents.ours)[0] == 422
     finally:
         cluster.delete_pod("victim")
 
@@ -352,6 +381,9 @@ MINE = {
 }
 
 
+@tries(
+    "It can set the annotations that say which GPUs a pod has, on pods of its own node, to up to 32,768 characters each.",
+)
 def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(cluster: Cluster, agents: Agents) -> None:
     manifest = pod_manifest("annotated", {}, node=OTHER, annotations={"kept": "yes"}, labels={"app": "a"})
     cluster.create_pod(manifest)
@@ -378,6 +410,9 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
         cluster.api("DELETE", path, {"gracePeriodSeconds": 0})
 
 
+@tries(
+    "It can delete pods of its own node that have failed with `UnexpectedAdmissionError`.",
+)
 def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents: Agents) -> None:
     refused, evicted = failed(cluster, "refused", "UnexpectedAdmissionError"), failed(cluster, "evicted", "Evicted")
     try:
@@ -392,3 +427,20 @@ def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents:
     finally:
         for path in (refused, evicted):
             cluster.api("DELETE", path, {"gracePeriodSeconds": 0})
+
+
+@tries(
+    "It can remove `managedFields` of its own Node and of pods of its node.",
+)
+def test_who_wrote_what_can_be_wiped(cluster: Cluster, agents: Agents) -> None:
+    """The policies leave these to the API server, which lets everyone remove them."""
+    cluster.create_pod(pod_manifest("wiped", {}, node=OTHER))
+    pod = "/api/v1/namespaces/default/pods/wiped"
+    try:
+        for path, agent in ((pod, agents.others), (f"/api/v1/nodes/{OTHER}", agents.others)):
+            wiped: Json = {"metadata": {"managedFields": [{}]}}
+            status, message = patch(cluster, agent, path, wiped)
+            assert status == 200, message
+            assert "managedFields" not in cluster.client.expect("GET", path)["metadata"]
+    finally:
+        cluster.api("DELETE", pod, {"gracePeriodSeconds": 0})

@@ -10,7 +10,9 @@ import yaml
 from gpuagent.domain.reconcile.slice_writes import slice_name
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from tests.e2e.agent.conftest import Node
-from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster
+from tests.e2e.chart.agents import token
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
+from tests.e2e.stolen_token import tries
 
 AGENT = "system:serviceaccount:kube-system:gpuagent"
 SLICES, SLICE = "/apis/resource.k8s.io/v1/resourceslices", slice_name(NODE_NAME)
@@ -97,3 +99,26 @@ def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: C
     assert refused == []
     assert calls == wanted
     cluster.api("DELETE", f"{MAPS}/unhealthy-gpu-{NODE_NAME}")
+
+
+@tries(
+    "It can read all nodes and pods of the cluster, and by name all ResourceClaims and the ConfigMaps of `kube-system`.",
+    "It cannot read Secrets.",
+)
+def test_a_stolen_token_reads_what_the_page_says(cluster: Cluster, installed: Callable[..., Node]) -> None:
+    """With the chart's rights alone. An object that is not there is 404 to whom may read it."""
+    node = installed("share", settings={"simulate": "dgx-a100"}, dra={"enabled": True})
+    release: Any = node.agent
+    stolen = token(cluster, release.pod())
+
+    def status(path: str, method: str = "GET", body: dict[str, Any] | None = None) -> int:
+        return cluster.api(method, path, body, token=stolen)[0]
+
+    claims, secrets = (
+        "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
+        "/api/v1/namespaces/kube-system/secrets",
+    )
+    assert [status(path) for path in ("/api/v1/pods", "/api/v1/nodes")] == [200, 200]
+    assert [status(f"{path}/none") for path in (claims, MAPS)] == [404, 404]
+    assert [status(path) for path in (secrets, f"{secrets}/none", "/api/v1/secrets")] == [403, 403, 403]
+    assert status("/api/v1/namespaces/default/pods", "POST", pod_manifest("made", {})) == 403

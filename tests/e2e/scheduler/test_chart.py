@@ -29,6 +29,7 @@ from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
 from tests.e2e.scheduler.pods import job, pod
 from tests.e2e.scheduler.replica import LEASE_OF_ONE
+from tests.e2e.stolen_token import tries
 
 NAME, NAMESPACE = "gpu-scheduler", "gpu"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -219,7 +220,10 @@ WIDE: tuple[Json, ...] = (
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": "too-much"},
-        "rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["*"]}],
+        "rules": [
+            {"apiGroups": [one], "resources": ["*"], "verbs": ["*"]}
+            for one in ("", "coordination.k8s.io", "events.k8s.io")
+        ],
     },
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -280,7 +284,7 @@ def type_checker(control_plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("deployed", "type_checker")
-@pytest.mark.parametrize("what", ["pods", "bindings"])
+@pytest.mark.parametrize("what", ["pods", "bindings", "events", "leases"])
 def test_the_api_server_finds_the_policies_expressions_well_typed(control_plane: ControlPlane, what: str) -> None:
     def checked(policy: Json | None) -> bool:
         return "typeChecking" in (policy or {}).get("status", {})
@@ -290,6 +294,30 @@ def test_the_api_server_finds_the_policies_expressions_well_typed(control_plane:
     assert (policy or {})["status"]["typeChecking"] == {}
 
 
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+KUBELETS: tuple[Json, ...] = (
+    {"phase": "Running"},
+    {"podIP": "192.0.2.1"},
+    {"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"},
+    {"podIPs": [{"ip": "192.0.2.1"}]},
+    {"hostIP": "192.0.2.1"},
+    {"hostIPs": [{"ip": "192.0.2.1"}], "hostIP": "192.0.2.1"},
+    {"reason": "Evicted"},
+    {"message": "junk"},
+    {"startTime": "2026-01-01T00:00:00Z"},
+    {"observedGeneration": 7},
+    {"resize": "Proposed"},
+    {"containerStatuses": [{"name": "main-0", "image": "i", "imageID": "", "ready": True, "restartCount": 0}]},
+)
+"""Parts of a pod's status that are not the scheduler's."""
+OTHERS = ("Ready", "ContainersReady", "Initialized", "PodReadyToStartContainers", "example.com/readiness-gate")
+"""Conditions that are not."""
+
+
+@tries(
+    "It cannot change what a pod runs, its labels or its owners.",
+    "It cannot change anything else of a pod's status: no other condition, no address, nothing that kubelet reports.",
+)
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
@@ -297,6 +325,8 @@ def test_the_api_server_finds_the_policies_expressions_well_typed(control_plane:
         ("its-own", metadata(annotations={"a": "b"}), "annotations gpuagent.io/nudged"),
         ("its-own", metadata(annotations={"kept": None}), "annotations gpuagent.io/nudged"),
         ("its-own", metadata(finalizers=["a/b"]), "annotations gpuagent.io/nudged"),
+        ("its-own", metadata(generateName="junk"), "annotations gpuagent.io/nudged"),
+        ("its-own", metadata(ownerReferences=[OWNER]), "annotations gpuagent.io/nudged"),
         ("its-own/status", metadata(annotations={"a": "b"}), "annotations gpuagent.io/nudged"),
         ("its-own", {"spec": {"containers": [{"name": "main-0", "image": "evil"}]}}, "may not change its spec"),
         (
@@ -311,8 +341,17 @@ def test_the_api_server_finds_the_policies_expressions_well_typed(control_plane:
             {"spec": {"schedulingGates": [{"name": "test/gate", "$patch": "delete"}]}},
             "may take the scheduling gate gpuagent.io/job off",
         ),
-        ("its-own/status", {"status": {"phase": "Running"}}, "what kubelet says"),
-        ("its-own/status", {"status": {"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"}}, "what kubelet says"),
+        *(
+            (f"{name}/status", {"status": status}, said)
+            for name in ("its-own", "of-others")
+            for status, said in (
+                *((fields, "what kubelet says") for fields in KUBELETS),
+                *(
+                    ({"conditions": [{"type": kind, "status": "True"}]}, "PodScheduled and DisruptionTarget")
+                    for kind in OTHERS
+                ),
+            )
+        ),
         ("of-others", metadata(annotations={"gpuagent.io/nudged": "1"}), "its own pods only"),
     ],
 )
@@ -324,6 +363,11 @@ def test_what_is_not_the_schedulers_of_a_pod_is_refused(request_as: Request, pat
     assert said in message
 
 
+@tries(
+    "It can set `nominatedNodeName` and the conditions `PodScheduled` and `DisruptionTarget` of any pod, with any message.",
+    "It can set the annotations `gpuagent.io/nudged` and `gpuagent.io/gang-commit` of pods with its own `schedulerName`.",
+    "It can delete any pod: it preempts, and a policy cannot say which pods.",
+)
 def test_what_is_the_schedulers_of_a_pod_is_not(request_as: Request) -> None:
     nudge = metadata(annotations={"gpuagent.io/nudged": "1", "gpuagent.io/gang-commit": "{}"})
     assert request_as("PATCH", f"{PODS}/its-own", nudge, MERGE)[0] == http.client.OK
@@ -333,6 +377,148 @@ def test_what_is_the_schedulers_of_a_pod_is_not(request_as: Request) -> None:
     assert request_as("DELETE", f"{PODS}/of-others", {"gracePeriodSeconds": 0})[0] == http.client.OK
 
 
+def test_a_condition_of_another_is_not_taken_away(control_plane: ControlPlane, request_as: Request) -> None:
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    control_plane.client.expect("PATCH", f"{PODS}/of-others/status", ready, STRATEGIC)
+    gone = {"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}
+    status, message = request_as("PATCH", f"{PODS}/of-others/status", gone, STRATEGIC)
+    assert status == http.client.UNPROCESSABLE_ENTITY
+    assert "PodScheduled and DisruptionTarget" in message
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+
+
+@tries(
+    "It can take over its own lease, so that no replica leads.",
+    "It cannot write another lease, such as that of the cluster's own scheduler.",
+)
+def test_the_lease_of_the_clusters_own_scheduler_is_out_of_reach(
+    control_plane: ControlPlane, request_as: Request
+) -> None:
+    """Its system role gives the right, so the policy alone keeps it from stopping the cluster's scheduler."""
+
+    def lease(namespace: str, name: str) -> Json:
+        meta = {"name": name, "namespace": namespace}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": meta,
+            "spec": {"holderIdentity": "x"},
+        }
+
+    others = [("kube-system", "kube-scheduler"), (NAMESPACE, "kube-scheduler"), ("kube-system", NAME), ("default", "l")]
+    for namespace, name in others:
+        path = f"{LEASES}/{namespace}/leases"
+        status, message = request_as("POST", path, lease(namespace, name))
+        assert (status, "its own lease" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
+        control_plane.client.apply(lease(namespace, name))
+        try:
+            taken = {"spec": {"holderIdentity": "stolen"}}
+            for method, body in (("PATCH", taken), ("DELETE", None)):
+                status, message = request_as(method, f"{path}/{name}", body, MERGE)
+                assert status in (http.client.UNPROCESSABLE_ENTITY, http.client.FORBIDDEN), message
+                assert f"ValidatingAdmissionPolicy '{NAME}-leases'" in message
+        finally:
+            control_plane.client.request("DELETE", f"{path}/{name}")
+    own = f"{LEASES}/{NAMESPACE}/leases/{NAME}"
+    holder = control_plane.client.expect("GET", own)["spec"]["holderIdentity"]
+    # The same again, so that the leader of the other tests stays.
+    assert request_as("PATCH", own, {"spec": {"holderIdentity": holder}}, MERGE)[0] == http.client.OK
+    assert request_as("DELETE", own, None)[0] == http.client.UNPROCESSABLE_ENTITY
+
+
+def event(**changed: Any) -> Json:
+    """As gpuscheduler sends them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "tried", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "of-others", "uid": "u"},
+        "type": "Warning",
+        "reason": "NodeAvoided",
+        "message": "m",
+        "source": {"component": "gpuscheduler", "host": "h"},
+        "reportingComponent": "gpuscheduler",
+        "reportingInstance": "h",
+        **changed,
+    }
+
+
+def new_event(**changed: Any) -> Json:
+    """As kube-scheduler sends them."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "tried", "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "of-others", "uid": "u"},
+        "type": "Normal",
+        "reason": "Scheduled",
+        "action": "Binding",
+        "note": "n",
+        "reportingController": NAME,
+        "reportingInstance": f"{NAME}-h",
+        **changed,
+    }
+
+
+EVENTS, NEW_EVENTS = ("/api/v1/namespaces/default/events", "/apis/events.k8s.io/v1/namespaces/default/events")
+A_NODE = {"apiVersion": "v1", "kind": "Node", "name": "n"}
+
+
+@tries(
+    "It cannot send an Event in another's name, with a reason of others, about other objects, or of more than a few KB.",
+)
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (EVENTS, event(reason="Killing"), "reasons of its own list"),
+        (EVENTS, event(involvedObject=A_NODE), "about pods"),
+        (EVENTS, event(involvedObject={"kind": "Lease", "name": NAME, "namespace": "default"}), "about pods"),
+        (EVENTS, event(message="m" * 1025), "at most 1024 characters"),
+        (EVENTS, event(action="a" * 1000), "at most 1024 characters"),
+        (EVENTS, event(source={"component": "kubelet"}), "in its own name"),
+        (EVENTS, event(reportingComponent="kubelet"), "in its own name"),
+        (EVENTS, event(reportingComponent="", source={}), "in its own name"),
+        (EVENTS, event(metadata={"name": "tried", "labels": {"a": "b"}}), "only the fields"),
+        (EVENTS, event(metadata={"name": "tried", "annotations": {"a": "b" * 100_000}}), "only the fields"),
+        (EVENTS, event(metadata={"generateName": "tried"}), "only the fields"),
+        (EVENTS, event(related={"kind": "Pod", "fieldPath": "x" * 100_000}), "only the fields"),
+        (NEW_EVENTS, new_event(reason="Evicted"), "reasons of its own list"),
+        (NEW_EVENTS, new_event(regarding=A_NODE), "about pods"),
+        (NEW_EVENTS, new_event(reportingController="kubelet"), "in its own name"),
+        (NEW_EVENTS, new_event(metadata={"name": "tried", "annotations": {"a": "b" * 100_000}}), "only the fields"),
+    ],
+)
+def test_an_event_that_is_not_the_schedulers_is_refused(request_as: Request, path: str, body: Json, said: str) -> None:
+    status, message = request_as("POST", path, body)
+    assert status == http.client.UNPROCESSABLE_ENTITY, message
+    assert f"ValidatingAdmissionPolicy '{NAME}-events'" in message
+    assert said in message
+
+
+@tries(
+    "It can send Events about any pod, in its own name, with its own reasons and messages of up to 1,024 characters.",
+)
+def test_events_are_sent_about_any_pod_and_are_not_taken_back(control_plane: ControlPlane, request_as: Request) -> None:
+    for path, body in ((EVENTS, event()), (NEW_EVENTS, new_event(metadata={"name": "new", "namespace": "default"}))):
+        assert request_as("POST", path, body)[0] == http.client.CREATED
+        one = f"{path}/{body['metadata']['name']}"
+        counted = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}}
+        assert request_as("PATCH", one, counted if path == NEW_EVENTS else {"count": 2}, MERGE)[0] == http.client.OK
+        assert request_as("DELETE", one, None)[0] == http.client.UNPROCESSABLE_ENTITY
+        control_plane.client.request("DELETE", one)
+    others = event(metadata={"name": "others", "namespace": "default"}, reportingComponent="kubelet", source={})
+    control_plane.client.expect("POST", EVENTS, others)
+    status, message = request_as("PATCH", f"{EVENTS}/others", {"message": "forged"}, MERGE)
+    assert (status, "ValidatingAdmissionPolicy" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
+    control_plane.client.request("DELETE", f"{EVENTS}/others")
+
+
+@tries(
+    "It cannot make or evict pods, or write to nodes.",
+)
 def test_neither_pods_nor_other_parts_of_them_are_made(request_as: Request) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "of-others"}}
     for path, body in ((PODS, pod("new", {GPU_MEM: 1})), (f"{PODS}/of-others/eviction", eviction)):
@@ -340,6 +526,9 @@ def test_neither_pods_nor_other_parts_of_them_are_made(request_as: Request) -> N
         assert (status, "the scheduler may bind pods" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
 
 
+@tries(
+    "It can bind any waiting pod to any node, with the annotations of GPUs of its choice.",
+)
 def test_a_binding_carries_gpus_only(control_plane: ControlPlane, request_as: Request, make_allocations: Make) -> None:
     make_allocations([share_node("node")])
     control_plane.client.expect("PATCH", f"{NODES}/node", {"spec": {"unschedulable": True}}, MERGE)
@@ -361,6 +550,109 @@ def test_a_binding_carries_gpus_only(control_plane: ControlPlane, request_as: Re
     status, message = bind("/api/v1/namespaces/default/bindings")
     assert (status, "at their own path only" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
     assert bind(f"{PODS}/of-others/binding", **{GROUP_ANNOTATION: "0"})[0] == http.client.CREATED
+
+
+# -- what a stolen token can do with the chart's rights alone ----------------------------------------------------------
+
+VOLUME: Json = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolume",
+    "metadata": {"name": "of-others"},
+    "spec": {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": "/nowhere"},
+    },
+}
+CLAIM: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "of-others", "namespace": "default"},
+    "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpus"}}]}},
+}
+VOLUMES, CLAIMS = "/api/v1/persistentvolumes", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+
+
+@pytest.fixture
+def with_stolen_token(control_plane: ControlPlane, deployed: Deployed) -> Request:
+    """Asks with the token of the scheduler, and with its rights."""
+
+    def ask(method: str, path: str, body: Json | None = None, kind: str = MERGE) -> tuple[int, str]:
+        given = "application/json" if method in {"POST", "PUT"} else kind
+        status, answer = control_plane.client.request(method, path, body, given, deployed.token)
+        return status, str(answer.get("message", ""))
+
+    return ask
+
+
+@tries(
+    "It can read all nodes, pods, volumes and ResourceClaims, and the ConfigMaps of `kube-system`.",
+    "It cannot read Secrets.",
+)
+def test_a_stolen_token_reads_what_the_page_says(with_stolen_token: Request) -> None:
+    readable = ("/api/v1/nodes", "/api/v1/pods", VOLUMES, VOLUME_CLAIMS, "/apis/resource.k8s.io/v1/resourceclaims")
+    for path in (*readable, "/api/v1/namespaces/kube-system/configmaps"):
+        assert with_stolen_token("GET", path)[0] == http.client.OK, path
+    for path in ("/api/v1/secrets", "/api/v1/namespaces/kube-system/secrets", "/api/v1/namespaces/gpu/secrets/none"):
+        assert with_stolen_token("GET", path)[0] == http.client.FORBIDDEN, path
+
+
+@tries(
+    "It cannot make or evict pods, or write to nodes.",
+)
+def test_a_stolen_token_has_no_right_to_make_pods_and_to_write_nodes(
+    control_plane: ControlPlane, with_stolen_token: Request, make_allocations: Make
+) -> None:
+    make_allocations([share_node("node")])
+    assert with_stolen_token("POST", PODS, pod("made", {GPU_MEM: 1}))[0] == http.client.FORBIDDEN
+    for path in (f"{NODES}/node", f"{NODES}/node/status"):
+        assert with_stolen_token("PATCH", path, metadata(labels={"a": "b"}))[0] == http.client.FORBIDDEN
+    assert with_stolen_token("DELETE", f"{NODES}/node")[0] == http.client.FORBIDDEN
+
+
+@tries(
+    "It can change all PersistentVolumes and PersistentVolumeClaims, such as `claimRef` and the reclaim policy.",
+)
+def test_a_stolen_token_changes_volumes(control_plane: ControlPlane, with_stolen_token: Request) -> None:
+    control_plane.client.apply(VOLUME)
+    claim_ref = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "thief"}
+    volume_claim: Json = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "of-others", "namespace": "default"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    control_plane.client.apply(volume_claim)
+    try:
+        taken = {"spec": {"persistentVolumeReclaimPolicy": "Delete", "claimRef": claim_ref}}
+        status, message = with_stolen_token("PATCH", f"{VOLUMES}/of-others", taken)
+        assert status == http.client.OK, message
+        status, message = with_stolen_token("PATCH", f"{VOLUME_CLAIMS}/of-others", metadata(annotations={"a": "b"}))
+        assert status == http.client.OK, message
+    finally:
+        control_plane.client.request("DELETE", f"{VOLUMES}/of-others")
+        control_plane.client.request("DELETE", f"{VOLUME_CLAIMS}/of-others")
+
+
+@tries(
+    "It can change, make and delete all ResourceClaims, and allocate their devices.",
+)
+def test_a_stolen_token_allocates_claims(control_plane: ControlPlane, with_stolen_token: Request) -> None:
+    control_plane.client.apply(CLAIM)
+    device = {"request": "gpu", "driver": "gpu.example.com", "pool": "node", "device": "gpu-0"}
+    try:
+        allocated = {"status": {"allocation": {"devices": {"results": [device]}}}}
+        status, message = with_stolen_token("PATCH", f"{CLAIMS}/of-others/status", allocated)
+        assert status == http.client.OK, message
+        assert with_stolen_token("PATCH", f"{CLAIMS}/of-others", metadata(labels={"a": "b"}))[0] == http.client.OK
+        made = CLAIM | {"metadata": {"name": "made", "namespace": "default"}}
+        assert with_stolen_token("POST", CLAIMS, made)[0] == http.client.CREATED
+        assert with_stolen_token("DELETE", f"{CLAIMS}/made")[0] == http.client.OK
+    finally:
+        for name in ("of-others", "made"):
+            control_plane.client.request("DELETE", f"{CLAIMS}/{name}")
 
 
 def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.documented_certificates import make_certificates
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
@@ -52,7 +52,7 @@ def test_kube_scheduler_is_answered_and_no_other_program_is(
             assert not _is_answered(replica.port, ours / "ca.crt", certificate, path, body)
     assert not _is_answered(replica.port, None, None, "/bind", bind)
     assert "nodeName" not in control_plane.pods.wait(lambda pods: "gated" in pods)["gated"]["spec"]
-    assert allocations.used() == {GPU_MEM: 10, GPU_WHOLE: 4}
+    assert allocations.used() == {GPU_MEM: 10, GPU_CORE: 0, GPU_WHOLE: 4}
     with closing(http.client.HTTPConnection("127.0.0.1", replica.pages_port, timeout=30)) as pages:
         pages.request("GET", "/usage")
         assert '"reserved":["' not in pages.getresponse().read().decode()

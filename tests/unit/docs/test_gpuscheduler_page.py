@@ -78,6 +78,15 @@ def test_every_event_is_documented():
     }
 
 
+def test_the_policy_lets_every_event_pass():
+    """Those of gpuscheduler, and those of kube-scheduler 1.30 to 1.36 by its source."""
+    template = (ROOT / "manifests/helm/gpuagent/templates/_scheduler-policies.tpl").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"event\.reason in\s+\[([^]]*)\]", template)
+    own = {quoted(row[0])[0] for row in tables(section(PAGE, "Why a pod waits"), "Event")}
+    stock = {"Scheduled", "FailedScheduling", "Preempted", "BindingConditionsPending", "LeaderElection"}
+    assert set(re.findall(r"'(\w+)'", listed)) == own | stock
+
+
 def test_the_example_is_the_charts_configuration_without_a_scheduler_of_its_own():
     example = yaml.safe_load((ROOT / "examples/kube-scheduler-gpuscheduler.yaml").read_text(encoding="utf-8"))
     template = (ROOT / "manifests/helm/gpuagent/templates/_scheduler.tpl").read_text(encoding="utf-8")
