@@ -169,7 +169,16 @@ def test_pods_of_all_kinds_run_with_the_charts_rights(
     assert re.findall(r"gpuscheduler_writes_total{.*result=\"(?:refused|dropped)\".*", metrics) == []
     assert re.findall(r'gpuscheduler_api_requests_total{code="40[13]".*', metrics) == []
     log = (control_plane.workdir / "logs" / "chart-scheduler.log").read_text()
-    assert [line for line in log.splitlines() if "forbidden" in line.lower()] == []
+    refused = ("forbidden", "validatingadmissionpolicy")
+    assert [line for line in log.splitlines() if any(word in line.lower() for word in refused)] == []
+
+    def sent(namespace: str) -> set[str]:
+        path = f"/api/v1/namespaces/{namespace}/events"
+        return {one["reason"] for one in control_plane.client.expect("GET", path)["items"]}
+
+    # Those of kube-scheduler pass the policy, too.
+    deployed.scheduler.wait_for(lambda: {"Scheduled", "Preempted"} <= sent("default"))
+    deployed.scheduler.wait_for(lambda: "LeaderElection" in sent(NAMESPACE))
 
 
 def test_every_panel_shows_something_and_the_page_is_clean(
