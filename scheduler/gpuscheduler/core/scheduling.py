@@ -11,6 +11,7 @@ from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind, Used
+from gpuscheduler.core.hidden_reasons import HiddenReasons
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
@@ -94,6 +95,7 @@ class Scheduling:
         self._schedulers = schedulers
         self._wake_ups = WakeUps(self.usage, self.pods, self._fitting)
         self._fragmentation = Fragmentation()
+        self._hidden_reasons = HiddenReasons(self.usage.nodes, self.jobs.why, self._fitting)
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[_RestKey, _Rest] = {}
         self._ended_members: list[PodFacts] = []
@@ -139,9 +141,12 @@ class Scheduling:
             self._learn(pod)
         if pod.node:
             self._wake_ups.forget(pod.uid)
+            self._hidden_reasons.forget(pod.uid)
         self._count(pod)
         if member:
             self.jobs.pod_seen(pod, now)
+        if self._ready:
+            self.jobs.actions += self._hidden_reasons.seen(pod, now)
 
     def pod_gone(self, uid: str, now: float) -> None:
         """Forget a pod that was deleted."""
@@ -154,6 +159,7 @@ class Scheduling:
             self.usage.use_cpu(cpu[0], -cpu[1])
         pod = self.pods.pop(uid, None)
         self._wake_ups.forget(uid)
+        self._hidden_reasons.forget(uid)
         self.reservations.end([uid])
         self._keep_freed(uid, now)
         if pod and self.jobs.is_member(pod):
@@ -176,6 +182,8 @@ class Scheduling:
         for pod in self.pods.values():  # a former run may have refused them for GPUs that it reserved
             if not (pod.node or pod.gated or self.jobs.is_member(pod)):
                 self._wake_ups.refused(pod.uid, now)
+        for pod in self.pods.values():
+            self.jobs.actions += self._hidden_reasons.seen(pod, now)
         for node in self.usage.nodes.values():
             _ = node.room  # or the first pod that fits nowhere waits for it
         self.usage.frees += 1

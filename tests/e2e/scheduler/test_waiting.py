@@ -12,7 +12,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import share_node
-from tests.e2e.scheduler.pods import pod, why
+from tests.e2e.scheduler.pods import job, pod, why
 from tests.e2e.scheduler.replica import Replica
 
 
@@ -46,6 +46,25 @@ def test_a_pod_and_the_inspect_tool_say_why_it_waits_and_it_goes_on(
     control_plane.delete_pods([first[1]])
     _wait_running(control_plane, "large")
     assert allocations.problems() == []
+
+
+def test_an_event_says_why_a_pod_waits_where_kube_scheduler_sees_the_nodes_total_alone(
+    control_plane: ControlPlane, allocations: Allocations, replica: Replica
+) -> None:
+    """The node has 160 units on two GPUs. kube-scheduler does not ask the extender about a pod of 200."""
+    control_plane.add_pods([pod("huge", {GPU_MEM: 200}), *job("part", 2, {GPU_MEM: 200})[:1]])
+    control_plane.pods.wait(lambda pods: "Insufficient aliyun.com/gpu-mem" in why(pods, "huge"))
+    expected = {
+        "huge": "no GPU has 200 of aliyun.com/gpu-mem in all",
+        "part-0": "job part: 1 of 2 pods are there",
+    }
+    path = "/api/v1/namespaces/default/events?fieldSelector=reason=WaitingForGPUs"
+
+    def told() -> dict[str, str]:
+        events = control_plane.client.expect("GET", path)["items"]
+        return {event["involvedObject"]["name"]: event["message"] for event in events}
+
+    replica.extender.wait_for(lambda: told() == expected)
 
 
 def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, allocations: Allocations, replica: Replica) -> None:

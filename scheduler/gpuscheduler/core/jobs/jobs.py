@@ -168,6 +168,14 @@ class Jobs:
         job = self._jobs.get(_key(pod)) if self.is_member(pod) else None
         return max(job.members.running, 1) if job else 1
 
+    def why(self, pod: PodFacts) -> str:
+        """Why a member waits; empty if its job starts, or it is no member."""
+        key = _key(pod)
+        job = self._jobs.get(key) if self.is_member(pod) else None
+        if job is None or pod.uid not in job.members or (job.plan and pod.uid in job.plan.places):
+            return ""
+        return self._problem(key, job) or self._missing(key, job, pod) or self._why_waiting(key, job, self._usage.nodes)
+
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a member as it is now; when the last one comes, plan the job."""
         key = _key(pod)

@@ -1,0 +1,74 @@
+"""Why a pod waits about which kube-scheduler does not ask.
+
+kube-scheduler compares what a pod asks for with the node's total first. Where the total is short, it says
+``Insufficient aliyun.com/gpu-mem`` for as long as the pod waits: also of a pod that is larger than any GPU, and of one
+whose job is not complete. An Event says what is missing then.
+
+To leave these resources out of kube-scheduler's comparison (`ignoredByScheduler`) would show the reason, too. But
+kube-scheduler then finds no pod to evict, and no GPU pod could preempt any more.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gpuscheduler.core.calls import Report
+from gpuscheduler.core.gpu_request import RESOURCES, GpuRequest
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reasons import main_reason
+
+AGAIN_S = 600.0
+"""How long a pod does not get the same Event again."""
+KEPT_S = 2.0
+"""How long a reason counts for all pods with an equal request: thousands may wait, and it takes a look at all nodes."""
+_SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
+
+
+class HiddenReasons:
+    """The Events of pods that wait.
+
+    Args:
+        nodes: by name, with their users.
+        why_in_job: why a member of a job waits; empty if it does not wait, or is no member.
+        fitting: names of the nodes where a pod may fit at a time.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeUsage],
+        why_in_job: Callable[[PodFacts], str],
+        fitting: Callable[[PodFacts, float], Iterator[str]],
+    ) -> None:
+        self._nodes, self._why_in_job, self._fitting = nodes, why_in_job, fitting
+        self._sent: dict[str, tuple[str, float]] = {}
+        self._reasons: dict[GpuRequest, tuple[str, float]] = {}
+
+    def seen(self, pod: PodFacts, now: float) -> list[Report]:
+        """The Event of a pod as it is now, if it needs one."""
+        if pod.node or pod.deleting or not pod.unscheduled:
+            return []
+        if not any(text in pod.unscheduled for text in _SHORT):
+            return []
+        text = self._why_in_job(pod) or self._why(pod, now)
+        former, until = self._sent.get(pod.uid, ("", now))
+        if not text or (former == text and now < until):
+            return []
+        self._sent[pod.uid] = text, now + AGAIN_S
+        return [Report(pod.name, pod.uid, "WaitingForGPUs", text)]
+
+    def forget(self, uid: str) -> None:
+        """Take that a pod is gone or has a node."""
+        self._sent.pop(uid, None)
+
+    def _why(self, pod: PodFacts, now: float) -> str:
+        """Why a single pod waits; empty if there is room by now, as kube-scheduler tries it again then."""
+        request = pod.request
+        if request.problem:
+            return f"the pod {request.problem}"
+        text, until = self._reasons.get(request, ("", now))
+        if now < until:
+            return text
+        self._reasons = {one: kept for one, kept in self._reasons.items() if now < kept[1]}
+        fits = any(True for _ in self._fitting(pod, now))
+        text = "" if fits else main_reason(request, self._nodes, self._nodes)
+        self._reasons[request] = text, now + KEPT_S
+        return text

@@ -1,0 +1,91 @@
+"""kube-scheduler's own comparison with a node's total hides the reason of gpuscheduler: an Event shows it."""
+
+import pytest
+
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.calls import Report
+from gpuscheduler.core.hidden_reasons import AGAIN_S, KEPT_S
+from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.scheduling import Scheduling
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node, whole_node
+from tests.unit.gpuscheduler.core.test_scheduling import cluster
+
+MEMBER = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+
+
+def told(scheduling, made, now=0.0, short="aliyun.com/gpu-mem"):
+    """The messages of the Events after kube-scheduler said that this is short."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": f"0/9 nodes are available: 9 Insufficient {short}.",
+    }
+    made["status"]["conditions"] = [condition] if short else []
+    scheduling.pod_seen(pod_facts(made), now)
+    events = [action for action in scheduling.actions() if isinstance(action, Report)]
+    assert {event.reason for event in events} <= {"WaitingForGPUs"}
+    return [event.message for event in events]
+
+
+def bound(scheduling, made, node):
+    made["spec"]["nodeName"] = node
+    scheduling.pod_seen(pod_facts(made), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (pod_object(mem=200), "no GPU has 200 of aliyun.com/gpu-mem in all"),
+        (pod_object(mem=200, labels=MEMBER), "job j: 1 of 2 pods are there"),
+        (pod_object(mem="much"), "the pod asks for an amount that is no whole number (aliyun.com/gpu-mem of c)"),
+        (
+            pod_object(None, container("a", mem=2, whole=1)),
+            "the pod asks for aliyun.com/gpu and for aliyun.com/gpu-mem",
+        ),
+    ],
+)
+def test_a_pod_about_which_no_call_comes_says_why_it_waits(made, text):
+    scheduling = cluster(shared_node("n1"))
+    (message,) = told(scheduling, made)
+    assert message.startswith(text)
+    assert told(scheduling, made, 1.0) == [], "the same is not said twice"
+    assert told(scheduling, made, AGAIN_S) == [message]
+
+
+@pytest.mark.parametrize("short", ["", "cpu", "nvidia.com/gpu", "example.com/aliyun.com"])
+def test_a_pod_that_waits_for_something_else_gets_no_event(short):
+    assert told(cluster(shared_node("n1")), pod_object(mem=200), short=short) == []
+
+
+def test_a_pod_for_which_too_little_is_free_says_how_much_is():
+    scheduling = cluster(shared_node("n1", gpus=1))
+    bound(scheduling, pod_object(mem=7), "n1")
+    asked = pod_object(mem=5)
+    text = "5 of aliyun.com/gpu-mem wanted on one GPU, at most {} free on one GPU"
+    assert told(scheduling, asked) == [text.format(3)]
+    bound(scheduling, pod_object(mem=2), "n1")
+    assert told(scheduling, asked, KEPT_S) == [text.format(1)]
+
+
+def test_a_pod_for_which_room_was_made_meanwhile_gets_no_event():
+    """kube-scheduler tries it again at once."""
+    assert told(cluster(shared_node("n1")), pod_object(mem=5)) == []
+
+
+def test_the_reason_of_a_job_is_said_again_when_it_changes():
+    scheduling = cluster(whole_node("n1", gpus=2))
+    first, second = (pod_object(whole=2, labels=MEMBER) for _ in range(2))
+    assert told(scheduling, first, short="aliyun.com/gpu") == ["job j: 1 of 2 pods are there"]
+    assert told(scheduling, second, short="") == []
+    text = "job j asks for 4 of aliyun.com/gpu, and the cluster has 2"
+    assert told(scheduling, first, short="aliyun.com/gpu") == [text]
+
+
+def test_pods_that_wait_when_the_scheduler_starts_are_told():
+    scheduling = cluster(shared_node("n1"))
+    (message,) = told(scheduling, asked := pod_object(mem=200))
+    again = Scheduling(LeastFree())
+    again.node_seen(shared_node("n1"))
+    again.pod_seen(pod_facts(asked), 0.0)
+    again.synced(0.0)
+    assert [action.message for action in again.actions() if isinstance(action, Report)] == [message]
