@@ -317,11 +317,18 @@ def test_pods_get_the_name_on_request_only(chart: Chart) -> None:
     assert find(objects, "MutatingAdmissionPolicyBinding", f"{NAME}-name")["spec"]["policyName"] == f"{NAME}-name"
 
 
+@pytest.mark.parametrize("version", ["1.30", "1.36"])
+def test_the_scheduler_is_removed_with_one_value_also_where_pods_got_its_name(chart: Chart, version: str) -> None:
+    """As `helm upgrade --reuse-values --set scheduler.enabled=false` does."""
+    off = {"enabled": False, "setSchedulerName": True}
+    assert [one for one in chart.render(version=version, scheduler=off) if NAME in one["metadata"]["name"]] == []
+    assert "scheduler.setSchedulerName has no effect" in chart.notes(version=version, scheduler=off)
+
+
 @pytest.mark.parametrize(
     ("version", "scheduler", "expected"),
     [
         ("1.35", {"enabled": True, "setSchedulerName": True}, "scheduler.setSchedulerName needs Kubernetes 1.36"),
-        ("1.36", {"setSchedulerName": True}, "scheduler.setSchedulerName needs scheduler.enabled"),
         ("1.36", {"name": "default-scheduler"}, "/scheduler/name"),
         ("1.36", {"name": "a b"}, "/scheduler/name"),
         ("1.36", {"replicas": 0}, "/scheduler/replicas"),

@@ -6,7 +6,7 @@
 - `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
 - `jobs`: pods that start together.
 - `reservations`: which GPUs are kept until a pod is bound.
-- `wake_ups`: when to wake single pods that were refused.
+- `waiting`: pods that wait although kube-scheduler does not ask about them.
 - `victims`: which pods to evict for a pod of higher priority.
 - `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.
 - `node_usage`, `cluster_usage`: what pods and reservations use.

@@ -11,7 +11,6 @@ from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind, Used
-from gpuscheduler.core.hidden_reasons import HiddenReasons
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
@@ -22,7 +21,8 @@ from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.victims import victims
-from gpuscheduler.core.wake_ups import WakeUps
+from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
+from gpuscheduler.core.waiting.wake_ups import WakeUps
 
 RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""

@@ -73,10 +73,8 @@ extenders:
 {{- end }}
 
 {{- define "gpuscheduler.refusals" -}}
-{{- if .Values.scheduler.setSchedulerName -}}
-{{- if not .Values.scheduler.enabled -}}
-{{- fail "scheduler.setSchedulerName needs scheduler.enabled: pods would get the name of a scheduler that is not there; set both to true, or scheduler.setSchedulerName to false" -}}
-{{- end -}}
+{{- /* Without the scheduler the value has no effect: scheduler.enabled=false alone removes both, also with --reuse-values. */ -}}
+{{- if and .Values.scheduler.enabled .Values.scheduler.setSchedulerName -}}
 {{- if semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
 {{- fail (printf "scheduler.setSchedulerName needs Kubernetes 1.36, the first with MutatingAdmissionPolicies by default, and Kubernetes is %s: set it to false, and spec.schedulerName: %s in your pods" .Capabilities.KubeVersion.Version .Values.scheduler.name) -}}
 {{- end -}}

@@ -6,7 +6,7 @@ from gpuscheduler.core.fit import CALL_TRIES
 from gpuscheduler.core.gpu_request import MOST_CONTAINERS
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.core.wake_ups import FIRST_S
+from gpuscheduler.core.waiting.wake_ups import FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node
 from tests.unit.gpuscheduler.core.work import calls_of
 

@@ -24,7 +24,7 @@ from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Rep
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, EVICTED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
-from gpuscheduler.core.wake_ups import ALL_NAMED, FIRST_S
+from gpuscheduler.core.waiting.wake_ups import ALL_NAMED, FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node, whole_node
 
 WALL_NS = 1_800_000_000 * 10**9

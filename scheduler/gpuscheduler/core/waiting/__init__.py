@@ -1,0 +1,5 @@
+"""Pods that wait although kube-scheduler does not ask about them.
+
+- `wake_ups`: pods that fit by now are tried again.
+- `hidden_reasons`: Events about what kube-scheduler's own message does not say.
+"""
