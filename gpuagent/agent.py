@@ -319,12 +319,12 @@ class Agent:
 
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
-        if now.schedulers and not self._remembered.schedulers:
-            # Before a call is answered from this snapshot: the agent may be killed after that, and must still know.
-            self._remembered.keep(schedulers=True)
         if self.kube:
             self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
+        if now.schedulers and not self._remembered.schedulers:
+            # At once, as the agent may be killed; but after the calls have the pod, as a disk may be slow.
+            self._remembered.keep(schedulers=True)
         self.preparer.publish(state)
         self._device_health.publish(device_healths(state))
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)

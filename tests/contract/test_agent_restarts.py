@@ -199,13 +199,13 @@ def test_a_mode_switch_while_the_agent_is_away(node: MakeNode) -> None:
         assert ids_on(one.uuids[gpu], granted.ids[WHOLE])
 
 
-def test_that_a_scheduler_decides_is_saved_before_its_pod_is_served(node: MakeNode) -> None:
+def test_that_a_scheduler_decides_is_saved_when_its_first_pod_is_seen(node: MakeNode) -> None:
     one = sharing(node, "1.36", decided=False)
     file = one.root / "state" / "mode.json"
     assert json.loads(file.read_text()) == {"mode": "share", "schedulers": False}
     start(one)
     one.bind(pod("decided", {MEM: 3}), annotations=by_v2(3, size=3))
-    assert json.loads(file.read_text()) == {"mode": "share", "schedulers": True}
+    wait_for(lambda: json.loads(file.read_text()) == {"mode": "share", "schedulers": True})
 
 
 def test_without_an_api_server_pods_start_whatever_was_decided_before(node: MakeNode) -> None:
