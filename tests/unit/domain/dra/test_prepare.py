@@ -1,16 +1,30 @@
 """What the containers of a claim get."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
 from gpuagent.domain.dra.gpu_sets import set_name
-from gpuagent.domain.dra.prepare import claimed_gpus, grants, has_device, merged, must_isolate
+from gpuagent.domain.dra.prepare import (
+    OF_LIMITS,
+    check_alone,
+    claimed_gpus,
+    container_parts,
+    grants,
+    has_device,
+    merged,
+    must_isolate,
+    reserved_for,
+)
 from gpuagent.domain.dra.resource_slice import device_name
+from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import DeviceAccess
+from gpuagent.domain.sharing.grant import DeviceAccess, Mount
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from tests.unit.domain.builders import box, nodes
+from tests.unit.domain.dra.prepared_claims import claiming, prepared
 
 GPUS = {one.uuid: one for one in box(4, 16)}
 UNIT = MemoryUnit()
@@ -165,3 +179,52 @@ def test_a_gpu_that_does_not_report_its_memory_is_claimed_whole():
     (grant,) = grants((one,), Mode.SHARE, gpus, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
     assert grant.env["NVIDIA_VISIBLE_DEVICES"] == one.uuid
     assert not any(name.startswith("ALIYUN") for name in grant.env)
+
+
+def test_a_claim_with_a_device_of_this_driver_has_one():
+    assert has_device(claim(result(0)))
+    assert not has_device(claim(result(0, driver="gpu.nvidia.com")))
+
+
+def test_a_merged_grant_has_what_each_part_has():
+    access = DeviceAccess(unit=UNIT, device_nodes=nodes(4))
+    memory, compute = grants(read(result(0, cores="30")), Mode.CORE_MEM, GPUS, access)
+    shared, own = Mount("/a", "/a"), Mount("/b", "/b")
+    memory = replace(memory, env={"A": "1", "B": "1"}, device_nodes=("/dev/x", "/dev/y"), mounts=(shared,))
+    compute = replace(compute, env={"B": "1", "C": "1"}, device_nodes=("/dev/y", "/dev/z"), mounts=(shared, own))
+    found = merged([memory, compute])
+    assert found.env == {"A": "1", "B": "1", "C": "1"}
+    assert found.device_nodes == ("/dev/x", "/dev/y", "/dev/z")
+    assert found.mounts == (shared, own)
+    assert (found.kind, found.units, found.gpus) == (memory.kind, memory.units, memory.gpus)
+
+
+def test_each_of_three_containers_gets_the_gpus_of_its_request():
+    results = [result(n, "16Gi", request=name) for n, name in enumerate(["b", "a", "b", "c"])]
+    limits = claim(*results, device_class="gpu.gpuagent.io")
+    gpus = claimed_gpus(limits, "n", GPUS, UNIT)
+    assert container_parts(limits, gpus) == (gpus,)
+    limits["metadata"] = {"annotations": {OF_LIMITS: "true"}}
+    parts = container_parts(limits, gpus)
+    assert [[gpu.uuid for gpu in part] for part in parts] == [
+        [list(GPUS)[n] for n in numbers] for numbers in ([0, 2], [1], [3])
+    ]
+
+
+def test_a_container_in_another_namespace_with_a_claim_of_the_same_name_has_another_claim():
+    small, large = (prepared(name, gpu) for name, gpu in zip(("small", "large"), GPUS.values(), strict=False))
+    pods = [parse_pod(claiming("p", "small", "large"))]
+    with pytest.raises(Refusal, match="has claim large as well"):
+        check_alone(small, [large], pods)
+    elsewhere = [replace(one, namespace="blue") for one in (small, large)]
+    check_alone(elsewhere[0], [elsewhere[1]], pods)
+    check_alone(small, [elsewhere[1]], pods)
+    check_alone(elsewhere[0], [large], pods)
+
+
+def test_a_claim_is_reserved_for_pods_alone():
+    reserved = claim(result(0))
+    consumers = [("pods", "u1"), ("pods", "u2"), ("others", "u3")]
+    reserved["status"]["reservedFor"] = [{"resource": kind, "uid": uid} for kind, uid in consumers]
+    assert reserved_for(reserved) == {"u1", "u2"}
+    assert reserved_for(claim(result(0))) == frozenset()
