@@ -58,7 +58,7 @@ def pod_object(name=None, *containers, on=None, annotations=None, labels=None, g
     priority, phase, owner = given.pop("priority", 0), given.pop("phase", "Pending"), given.pop("owner", None)
     metadata = {
         "name": name or f"p{number}",
-        "namespace": "default",
+        "namespace": given.pop("namespace", "default"),
         "uid": given.pop("uid", f"uid-{number}"),
         "resourceVersion": "1",
         "creationTimestamp": given.pop("created", "2026-01-01T00:00:00Z"),
