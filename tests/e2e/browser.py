@@ -11,15 +11,17 @@ CHROMIUM = "/usr/bin/chromium-headless-shell"
 DESK = ViewportSize(width=1280, height=900)
 PHONE = ViewportSize(width=360, height=740)
 
-expect.set_options(timeout=WAIT_S * 1000)
+_WAIT_MS = WAIT_S * 1000
+expect.set_options(timeout=_WAIT_MS)
 
 
 @contextmanager
 def opened(url: str, size: ViewportSize = DESK) -> Iterator[Page]:
     """A page that shows this address. Fails at the end if its scripts failed, or the page forbade a part of itself."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=_WAIT_MS)
         page = browser.new_page(viewport=size)
+        page.set_default_timeout(_WAIT_MS)
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda said: wrong.append(said.text) if "Security Policy" in said.text else None)

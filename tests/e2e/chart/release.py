@@ -79,12 +79,12 @@ class Release(AgentPages):
         return self.wait_rolled_out()
 
     def uninstall(self) -> None:
-        self.helm("uninstall", NAME, "--ignore-not-found", "--wait", "--timeout", "60s")
+        self.helm("uninstall", NAME, "--ignore-not-found", "--wait", f"--timeout={WAIT_S:.0f}s")
 
     def helm(self, *arguments: str) -> str:
         """Run Helm on the cluster; what it says. Raises CalledProcessError with its words."""
         command = [str(HELM), "--kubeconfig", str(self.cluster.kubeconfig()), "--namespace", self.namespace, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * WAIT_S)
         if done.returncode:
             error = subprocess.CalledProcessError(done.returncode, ["helm", *arguments], done.stdout, done.stderr)
             error.add_note(done.stderr)

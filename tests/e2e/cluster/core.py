@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from http.client import HTTPSConnection
+from http.client import OK, HTTPSConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -180,11 +180,14 @@ class Cluster:
                 and node["status"]["nodeInfo"]["kubeletVersion"].startswith(prefix)
             )
 
+        self._kubelet.wait_for(lambda: self._node_is(reported))
+
+    def _node_is(self, wanted: Callable[[Json], bool]) -> bool:
         try:
-            self.wait_node(reported)
-        except TimeoutError as error:
-            error.add_note(self._kubelet.log_tail())
-            raise
+            status, node = self.api("GET", f"{_NODES}/{NODE_NAME}")
+        except OSError:
+            return False
+        return status == OK and wanted(node)
 
     @property
     def kubelet_pid(self) -> int:
