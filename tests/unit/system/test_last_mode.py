@@ -19,6 +19,7 @@ MAY_WRITE = {
     "gpuagent/system/atomic_file.py": "new files only, under names that cannot be guessed",
     "gpuagent/cli.py": "the file that --svg names is the user's own choice",
     "gpuagent/system/output.py": "/dev/null",
+    "gpuagent/host/nvidia_driver.py": "opens the driver's device node, and creates nothing",
     "gpuagent/metrics/reference.py": "runs in the repository, not on a node",
     "gpuagent/isolation/mps_daemon.py": "TemporaryFile has no name",
     "installer/gpuisolation/cli.py": "a new TemporaryDirectory",
