@@ -3,11 +3,12 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
+from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
 from gpuscheduler import metrics as scheduler_metrics
@@ -209,3 +210,19 @@ def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:
         "dashboard": ["datasource", "instance", "gpu", "namespace"],
         "scheduler-dashboard": ["datasource", "instance"],
     }
+
+
+def test_every_alert_that_a_document_promises_exists() -> None:
+    """A sentence that says of a name that it fires, or links to a section of the alerts' page."""
+    promised = set[str]()
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        promised.update(re.findall(r"\[`?(\w+)`?\]\([^)]*\) fires", text))
+        promised.update(re.findall(r"\[`?(GPU\w+)`?\]\((?:alerts\.md)#", text))
+    assert promised >= {"GPUDriverUnavailable"}
+    assert promised <= set(RULES)
+
+
+def test_problems_without_an_alert_of_their_own_are_known_reasons() -> None:
+    (left_out,) = re.findall(r'reason!~"([^"]*)"', RULES["GPUNodeProblem"]["expr"])
+    assert set(left_out.split("|")) <= set(get_args(EventReason))
