@@ -179,12 +179,13 @@ class PreferredAllocation:
         for pod in {owner.pod for owner in owners}:
             held = [h for _, holdings in self._kubelet.query([pod], listing=True) or () for h in holdings]
             if not all(h.ids.isdisjoint(ids) for h in held):
-                text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
-                raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
+                text = f"{request.resource}: kubelet offers units that pod {pod} still holds"
+                text = f"{text}, and no other units that kubelet offers fit; try again when a pod has ended"
+                raise Refusal(Reason.STILL_HELD, text)
         log.warning("Allocated devices again soon after", extra={"resource": request.resource, "devices": len(ids)})
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
-        text = f"{text}, and no others are free; if that container still runs, they are held twice"
+        text = f"{text}, and no other units that kubelet offers fit; if that container still runs, they are held twice"
         self._send_event(Announcement("DevicesReallocated", text, warning=True))
 
 
