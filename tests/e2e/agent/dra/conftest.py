@@ -1,13 +1,14 @@
 """A node in mode `dra`, with the classes and templates of the tests."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import CDI_DIR, SLICE, SLICES, files, template
-from tests.e2e.cluster import Cluster
+from tests.e2e.agent.dra.claims import CDI_DIR, CLAIMS, SLICE, SLICES, files, template
+from tests.e2e.cluster import WAIT_S, Cluster
 
 
 @pytest.fixture
@@ -29,7 +30,16 @@ def classes(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def node(make_node: Callable[..., Node], classes: None) -> Node:
+def no_claims(cluster: Cluster) -> None:
+    """Wait until the controllers have deleted the claims of the test before: until then they count as allocated."""
+    end = time.monotonic() + WAIT_S
+    while claims := cluster.client.expect("GET", CLAIMS)["items"]:
+        assert time.monotonic() < end, [claim["metadata"]["name"] for claim in claims]
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def node(make_node: Callable[..., Node], classes: None, no_claims: None) -> Node:
     made = make_node(mode="dra")
     made.wait_amounts()
     made.cluster.client.wait(SLICES, SLICE, bool)
