@@ -47,8 +47,10 @@ fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each, and 
 	  tests/unit/domain/pods/test_pod.py tests/unit/domain/pods/test_quantity.py tests/unit/domain/pods/test_exchange.py tests/unit/domain/pods/test_written_and_read.py \
 	  tests/unit/inspectcgpu/test_written.py tests/unit/gpuscheduler/core/test_random_cluster.py
 
-mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ONLY="gpuagent.domain.placement.share*"); goes on where it was
-	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
+mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ONLY="gpuscheduler.core.jobs*"); goes on where it was
+	ln -sfn scheduler src
+	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124; \
+	  status=$$?; rm -f src; exit $$status
 	$(BIN)/mutmut results
 
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the language of documents and messages

@@ -100,6 +100,23 @@ def test_a_claim_is_in_use_until_its_pod_is_being_deleted(change):
     assert in_use([prepared("a", GPUS[0])], [parse_pod(pod)]) is (change is None)
 
 
+def test_a_claim_of_a_pod_that_has_ended_is_not_in_use():
+    pod = claiming("p", "a")
+    pod["status"]["phase"] = "Succeeded"
+    living = parse_pod(claiming("q", "b"))
+    assert not in_use([prepared("a", GPUS[0])], [parse_pod(pod), living])
+    assert in_use([prepared("a", GPUS[0]), prepared("b", GPUS[1])], [parse_pod(pod), living])
+
+
+def test_the_second_gpu_of_a_claim_is_looked_at_when_the_first_is_free_or_gone():
+    both = prepared("b", *GPUS, mib=ALL)
+    others = [prepared("a", GPUS[1], mib=1024)]
+    for known in (BY_UUID, {GPUS[1].uuid: GPUS[1]}):
+        found = conflict(both, others, known, SHARERS)
+        assert found is not None
+        assert "GPU 1 is needed whole" in found.message
+
+
 def test_a_prepared_claim_is_the_same_if_its_amounts_are():
     claim = prepared("a", GPUS[0])
     assert is_same(claim, prepared("a", GPUS[0]))

@@ -13,6 +13,7 @@ from gpuagent.domain.dra.prepare import (
     container_parts,
     grants,
     has_device,
+    has_device_of,
     merged,
     must_isolate,
     reserved_for,
@@ -20,10 +21,11 @@ from gpuagent.domain.dra.prepare import (
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Mount
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
-from tests.unit.domain.builders import box, nodes
+from tests.unit.domain.builders import box, gpu, nodes
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
 
 GPUS = {one.uuid: one for one in box(4, 16)}
@@ -60,6 +62,33 @@ def test_a_claim_of_all_memory_is_a_whole_gpu():
     assert one.whole
     (grant,) = grants((one,), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
     assert not any(name.startswith("ALIYUN") for name in grant.env)
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_whole"), [("15Gi", False), ("15873Mi", True), ("15361Mi", True), ("16Gi", True)]
+)
+def test_a_gpu_is_whole_if_less_than_a_unit_of_it_is_left(memory, is_whole):
+    """With a whole unit left, another claim may have that one."""
+    (claimed,) = read(result(0, memory=memory))
+    assert claimed.whole is is_whole
+
+
+def test_whole_gpus_of_two_sizes_are_one_claim():
+    """Their containers have no limits, so there is nothing in which they could differ."""
+    gpus = {one.uuid: one for one in (gpu(0, 16), gpu(1, 32))}
+    both = claim(result(0, "16Gi"), result(1, "32Gi"))
+    claimed = claimed_gpus(both, "n", gpus, UNIT)
+    assert [(one.memory_mib, one.whole) for one in claimed] == [(16384, True), (32768, True)]
+
+
+def test_a_claim_still_has_a_device_only_of_the_same_pool():
+    """Two nodes have devices of the same names: the pool tells them apart."""
+    claimed = read(result(1))
+    assert [one.pool for one in claimed] == ["n"]
+    kept = PreparedClaim(uid="u", namespace="ml", name="c", layer="none", gpus=claimed)
+    assert has_device_of(claim(result(1)), kept)
+    assert not has_device_of(claim(result(1, pool="m")), kept)
+    assert not has_device_of(claim(result(2)), kept)
 
 
 def test_several_gpus_are_in_bus_order():
@@ -153,7 +182,9 @@ def test_of_alternatives_the_chosen_one_says_what_has_to_be_isolated(chosen, pro
     ]
     found = claim(result(0, request=chosen))
     found["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": alternatives}]
-    assert must_isolate(found, claimed_gpus(found, "n", GPUS, UNIT)) == promised
+    claimed = claimed_gpus(found, "n", GPUS, UNIT)
+    assert must_isolate(found, claimed) == promised
+    assert [gpu.request for gpu in claimed] == ["gpu"], "kubelet names the request, without the alternative"
 
 
 def test_the_cdi_specification_has_what_the_grant_has():

@@ -1,6 +1,7 @@
 """Filter, bind and preempt for single pods: the right node and GPUs, exact reservations, and reasons."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -92,6 +93,7 @@ def test_a_decision_carries_the_uid_of_its_pod_and_both_families(scheduling):
     ],
 )
 def test_the_agent_reads_the_decision_that_was_written(scheduling, asked):
+    asked = deepcopy(asked)  # binding writes into it, and mutmut runs the tests again in the same process
     _, texts = place(scheduling, asked)
     minors = {"GPU-0": 0, "GPU-1": 1}
     found = read(parse_pod(asked), {GPU_MEM: Kind.MEMORY_SHARE}, minors, {GPU_MEM: dict.fromkeys(minors, 10)})
