@@ -83,11 +83,11 @@ manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the 
 # Processes that share the end-to-end tests out by file. Each has a cluster, and for it a machine of its own.
 WORKERS ?= 3
 APART := $(CURDIR)/$(BIN)/python $(CURDIR)/tests/e2e/apart.py $(CURDIR)/$(BIN)/python
-e2e: $(STAMP)  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
+e2e: $(STAMP) inspect-onefile  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
 	$(BIN)/python -m pytest -v tests/e2e -m e2e --timeout 600 --dist loadfile --tx "$(WORKERS)*popen//python=$(APART)" --durations 30
 
-e2e-long: $(STAMP)  ## make e2e with hundreds of kills and pods, everything on both kubelets, for a night (SEED=2)
+e2e-long: $(STAMP) inspect-onefile  ## make e2e with hundreds of kills and pods, everything on both kubelets, for a night (SEED=2)
 	$(BIN)/python tests/e2e/build.py
 	E2E_LONG=1 E2E_SEED=$(or $(SEED),$(shell date +%Y%m%d)) $(APART) -m pytest -v -s tests/e2e -m e2e --timeout 7200 -p no:xdist --durations 30
 
