@@ -28,7 +28,7 @@ class Fragmentation:
 
     def __init__(self) -> None:
         self._asked: OrderedDict[Amounts, float] = OrderedDict()
-        self._advised: dict[tuple[str, GpuRequest], float] = {}
+        self._advised: dict[tuple[str, str, GpuRequest], float] = {}
 
     def asked(self, request: GpuRequest, now: float) -> None:
         """Keep what a pod asks for on one GPU."""
@@ -52,7 +52,8 @@ class Fragmentation:
         self, pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts], now: float
     ) -> Report | None:
         """A warning for a pod that fits on none of `nodes`; None if they have too little, or its owner was advised."""
-        key = pod.owner or pod.uid, pod.request
+        # A tenant may name the controller of another tenant's pods, so the namespace counts too.
+        key = pod.name.namespace, pod.owner or pod.uid, pod.request
         if now < self._advised.get(key, now):
             return None
         text = _whole(pod.request, nodes) if pod.request.kind is RequestKind.WHOLE else _share(pod, nodes, pods)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
 from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Report
@@ -22,14 +22,13 @@ from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.victims import victims
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
+from gpuscheduler.core.waiting.node_rests import NodeRests
 from gpuscheduler.core.waiting.wake_ups import WakeUps
 
 RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""
 CONFIRMED_S = 60.0
 """How long GPUs stay reserved for a pod that was bound, until the watch shows it."""
-REST_FIRST_S, REST_LIMIT_S = 30.0, 600.0
-"""How long the scheduler passes over a node that refused a pod, for pods of its owner. Each refusal doubles it."""
 EVICTED_S = 30.0
 """How long no more pods are evicted for a pod whose victims were not seen to end."""
 PREEMPT_TRIES = 2000
@@ -49,19 +48,6 @@ class BindOutcome(Enum):
     REFUSED = auto()
     UNKNOWN = auto()
     """No answer came: the API server may have bound the pod."""
-
-
-@dataclass(slots=True)
-class _Rest:
-    """A node that a pod's owner passes over."""
-
-    until: float
-    length_s: float
-    ended: bool = False
-
-
-_RestKey = tuple[str, str, str]
-"""Namespace and owner of pods, and the node. A tenant may name any owner in the references of its pods."""
 
 
 class Scheduling:
@@ -93,11 +79,11 @@ class Scheduling:
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._schedulers = schedulers
-        self._wake_ups = WakeUps(self.usage, self.pods, self._fitting)
+        self._rests = NodeRests()
+        self._wake_ups = WakeUps(self.usage, self.pods, self._fitting, self._rests.of)
         self._fragmentation = Fragmentation()
-        self._hidden_reasons = HiddenReasons(self.usage.nodes, self.jobs.why, self._fitting)
+        self._hidden_reasons = HiddenReasons(self.usage.nodes, self.jobs.why, self._fitting, self._rests.of)
         self._cpu: dict[str, tuple[str, float]] = {}
-        self._rests: dict[_RestKey, _Rest] = {}
         self._ended_members: list[PodFacts] = []
         self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
         self._ready = False
@@ -108,7 +94,7 @@ class Scheduling:
         if former and former.facts == node:
             return
         if former:  # the reason of a refusal may be gone
-            self._rests = {key: rest for key, rest in self._rests.items() if key[2] != node.name}
+            self._rests.node_changed(node.name)
         self.usage.node_seen(node)
         for uid in node.held or ():
             pod = self.pods.get(uid)
@@ -195,19 +181,15 @@ class Scheduling:
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)
-        for rest in self._rests.values():
-            if rest.until <= now and not rest.ended:
-                rest.ended = True
-                self.usage.frees += 1
-        self._rests = {key: rest for key, rest in self._rests.items() if now < rest.until + REST_LIMIT_S}
+        self.usage.frees += self._rests.end(now)
         self.jobs.actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
-        rests = [rest.until for rest in self._rests.values() if not rest.ended]
-        others = [one for one in (self.reservations.next_end(), self._wake_ups.next_due()) if one is not None]
-        return min([*rests, *self.jobs.next_due(now), *others], default=None)
+        parts = (self._rests.next_end(), self.reservations.next_end(), self._wake_ups.next_due())
+        others = [due for due in parts if due is not None]
+        return min([*self.jobs.next_due(now), *others], default=None)
 
     def actions(self) -> list[Action]:
         """The actions since the last call of this, in order. Call it after every other call."""
@@ -389,7 +371,7 @@ class Scheduling:
 
     def _fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
         """Names of the nodes where a pod may fit, best first."""
-        resting = self._resting(pod, now)
+        resting = self._rests.of(pod, now)
         for name, _, _ in self._ranking.nodes(pod.request, pod.cpu, self.usage.nodes):
             if name not in resting:
                 yield name
@@ -463,18 +445,13 @@ class Scheduling:
 
     def _rest(self, pod: PodFacts, now: float) -> None:
         self.refusals[pod.node] += 1
-        key = pod.name.namespace, pod.owner, pod.node
-        former = self._rests.get(key)
-        length_s = min(former.length_s * 2, REST_LIMIT_S) if former else REST_FIRST_S
-        self._rests[key] = _Rest(now + length_s, length_s)
+        length_s = self._rests.refused(pod, now)
         text = f"Node {pod.node} refused the pod. Pods of its owner avoid the node for {length_s:.0f} s."
         self.jobs.actions.append(Report(pod.name, pod.uid, "NodeAvoided", text))
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
-        owner = pod.name.namespace, pod.owner
-        resting = [key[2] for key, rest in self._rests.items() if key[:2] == owner and now < rest.until]
-        return dict.fromkeys(resting, "it refused a pod of the same owner a moment ago")
+        return dict.fromkeys(self._rests.of(pod, now), "it refused a pod of the same owner a moment ago")
 
 
 def _gave_up(request: GpuRequest) -> str:

@@ -19,7 +19,10 @@ from gpuscheduler.core.reasons import main_reason
 AGAIN_S = 600.0
 """How long a pod does not get the same Event again."""
 KEPT_S = 2.0
-"""How long a reason counts for all pods with an equal request: thousands may wait, and it takes a look at all nodes."""
+"""How long a reason counts for all pods with an equal request that pass over equal nodes.
+
+Thousands may wait, and it takes a look at all nodes.
+"""
 _SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
 
 
@@ -30,6 +33,7 @@ class HiddenReasons:
         nodes: by name, with their users.
         why_in_job: why a member of a job waits; empty if it does not wait, or is no member.
         fitting: names of the nodes where a pod may fit at a time.
+        passed_over: names of the nodes that `fitting` leaves out for a pod at a time.
     """
 
     def __init__(
@@ -37,10 +41,12 @@ class HiddenReasons:
         nodes: Mapping[str, NodeUsage],
         why_in_job: Callable[[PodFacts], str],
         fitting: Callable[[PodFacts, float], Iterator[str]],
+        passed_over: Callable[[PodFacts, float], frozenset[str]],
     ) -> None:
         self._nodes, self._why_in_job, self._fitting = nodes, why_in_job, fitting
+        self._passed_over = passed_over
         self._sent: dict[str, tuple[str, float]] = {}
-        self._reasons: dict[GpuRequest, tuple[str, float]] = {}
+        self._reasons: dict[tuple[GpuRequest, frozenset[str]], tuple[str, float]] = {}
 
     def seen(self, pod: PodFacts, now: float) -> list[Report]:
         """The Event of a pod as it is now, if it needs one."""
@@ -64,11 +70,12 @@ class HiddenReasons:
         request = pod.request
         if request.problem:
             return f"the pod {request.problem}"
-        text, until = self._reasons.get(request, ("", now))
+        key = request, self._passed_over(pod, now)
+        text, until = self._reasons.get(key, ("", now))
         if now < until:
             return text
         self._reasons = {one: kept for one, kept in self._reasons.items() if now < kept[1]}
         fits = any(True for _ in self._fitting(pod, now))
         text = "" if fits else main_reason(request, self._nodes, self._nodes)
-        self._reasons[request] = text, now + KEPT_S
+        self._reasons[key] = text, now + KEPT_S
         return text

@@ -28,6 +28,10 @@ ALL_NAMED = 100
 """kube-scheduler names all nodes of a cluster up to this size. In a larger one, a pod is nominated for its node."""
 
 
+_Alike = tuple[GpuRequest, float, frozenset[str]]
+"""What decides where a pod fits: its request, its cores, and the nodes that are passed over for it."""
+
+
 @dataclass(slots=True)
 class _Refused:
     """A pod that was refused.
@@ -50,6 +54,7 @@ class WakeUps:
         usage: nodes and their users.
         pods: UID to pod, as the watch shows it.
         fitting: names of the nodes where a pod fits at a time, best first.
+        passed_over: names of the nodes that `fitting` leaves out for a pod at a time.
     """
 
     def __init__(
@@ -57,8 +62,10 @@ class WakeUps:
         usage: ClusterUsage,
         pods: Mapping[str, PodFacts],
         fitting: Callable[[PodFacts, float], Iterator[str]],
+        passed_over: Callable[[PodFacts, float], frozenset[str]],
     ) -> None:
         self._usage, self._pods, self._fitting = usage, pods, fitting
+        self._passed_over = passed_over
         self._refused: dict[str, _Refused] = {}
         self._check_at = float("-inf")
         self._next = float("inf")
@@ -89,7 +96,7 @@ class WakeUps:
         if due is None or now < due:
             return []
         self._check_at, self._next, self._frees = now + CHECK_S, float("inf"), self._usage.frees
-        fits: dict[tuple[GpuRequest, float], bool] = {}
+        fits: dict[_Alike, bool] = {}
         ready = [pod for pod in self._candidates(now) if self._fits(pod, fits, now)]
         taken: set[str] = set()
         actions = [self._woken(pod, taken, now) for pod in nsmallest(MOST_WOKEN, ready, key=_order)]
@@ -110,9 +117,10 @@ class WakeUps:
             else:  # the watch may be late
                 self._next = min(self._next, now + CHECK_S)
 
-    def _fits(self, pod: PodFacts, fits: dict[tuple[GpuRequest, float], bool], now: float) -> bool:
+    def _fits(self, pod: PodFacts, fits: dict[_Alike, bool], now: float) -> bool:
         """Whether there is room for the pod on any node. `fits` has the answers for the requests so far."""
-        key = pod.request, pod.cpu
+        # A node that refused a pod of one owner may take those of all others.
+        key = pod.request, pod.cpu, self._passed_over(pod, now)
         if key not in fits:
             if len(fits) == MOST_REQUESTS:
                 self._next = now

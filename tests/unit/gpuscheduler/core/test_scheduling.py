@@ -24,7 +24,8 @@ from gpuagent.domain.sharing.mode import (
 from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import CONFIRMED_S, EVICTED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import CONFIRMED_S, EVICTED_S, RESERVED_S, BindOutcome, Scheduling
+from gpuscheduler.core.waiting.node_rests import REST_FIRST_S
 from gpuscheduler.core.waiting.wake_ups import ALL_NAMED, FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node, whole_node
 

@@ -1,0 +1,122 @@
+"""What a tenant's pods have to wait for delays no pod of another tenant, also if its names are equal.
+
+Owner references are the tenant's to write. So in these tests, the owners have one UID in both namespaces.
+"""
+
+import pytest
+
+from gpuscheduler.core.calls import Nudge, Report
+from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S
+from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.waiting.hidden_reasons import KEPT_S
+from gpuscheduler.core.waiting.node_rests import REST_FIRST_S, REST_LIMIT_S, NodeRests
+from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S
+from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
+from tests.unit.gpuscheduler.core.test_scheduling import cluster
+
+NAMESPACES = ("one", "two")
+
+
+def waiting(namespace, **given):
+    """A pod with the same name and the same owner in each namespace."""
+    return pod("p", namespace=namespace, owner="o", **({"mem": 6, "uid": f"{namespace}-p"} | given))
+
+
+def short_of_units(namespace):
+    """The same after kube-scheduler compared it with the node's total."""
+    made = pod_object("p", namespace=namespace, uid=f"{namespace}-p", owner="o", mem=6)
+    message = "Insufficient aliyun.com/gpu-mem"
+    made["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": message}]
+    return pod_facts(made)
+
+
+def refuse(scheduling, node, namespace):
+    """The node's agent refuses a pod of the same owner."""
+    for phase in ("Pending", "Failed"):
+        scheduling.pod_seen(waiting(namespace, uid=f"{namespace}-refused", on=node, phase=phase), 0.0)
+
+
+def full_cluster():
+    """One node, all of which one pod has."""
+    scheduling = cluster(shared_node("n1", gpus=1))
+    scheduling.pod_seen(pod("full", uid="full", mem=10, on="n1"), 0.0)
+    return scheduling
+
+
+def nudged(scheduling):
+    return [action.uid for action in scheduling.actions() if isinstance(action, Nudge)]
+
+
+def reported(scheduling, reason):
+    actions = scheduling.actions()
+    return [action.uid for action in actions if isinstance(action, Report) and action.reason == reason]
+
+
+@pytest.mark.parametrize("first", NAMESPACES)
+def test_a_node_that_refused_a_pod_wakes_the_pods_of_other_namespaces(first):
+    scheduling = full_cluster()
+    for namespace in sorted(NAMESPACES, key=lambda name: name != first):
+        scheduling.pod_seen(waiting(namespace), 0.0)
+        assert not scheduling.filter(waiting(namespace), ["n1"], 0.0).nodes
+    refuse(scheduling, "n1", "one")
+    scheduling.actions()
+    scheduling.pod_gone("full", 1.0)
+    at = max(FIRST_S, CHECK_S)
+    scheduling.tick(at)
+    assert nudged(scheduling) == ["two-p"]
+    assert not scheduling.filter(waiting("one"), ["n1"], at).nodes
+    assert scheduling.filter(waiting("two"), ["n1"], at).nodes == ("n1",)
+    scheduling.pod_gone("two-p", at)
+    scheduling.tick(REST_FIRST_S)
+    assert nudged(scheduling) == ["one-p"]
+
+
+def test_the_pods_of_each_namespace_hear_that_the_free_units_are_fragmented():
+    scheduling = cluster(shared_node("n1"))
+    for minor in (0, 1):
+        used = {"scheduler.framework.gpushare.allocation": f'{{"0":{{"{minor}":6}}}}'}
+        scheduling.pod_seen(pod(mem=6, on="n1", annotations=used), 0.0)
+    for now, expected in ((0.0, True), (ADVISE_AGAIN_S - 1, False), (ADVISE_AGAIN_S, True)):
+        for namespace in NAMESPACES:
+            scheduling.filter(waiting(namespace), ["n1"], now)
+            assert reported(scheduling, "GPUsFragmented") == [f"{namespace}-p"] * expected, now
+
+
+def test_a_reason_is_not_that_of_a_pod_that_passes_over_other_nodes():
+    scheduling = cluster(shared_node("n1", gpus=1))
+    refuse(scheduling, "n1", "one")
+    for namespace in NAMESPACES:
+        scheduling.actions()
+        scheduling.pod_seen(short_of_units(namespace), KEPT_S / 2)
+        assert reported(scheduling, "WaitingForGPUs") == ["one-p"] * (namespace == "one")
+
+
+def test_each_refusal_doubles_the_rest_up_to_a_limit_and_a_quiet_time_ends_that():
+    rests = NodeRests()
+    of_one, of_two = (waiting(namespace, on="n1") for namespace in NAMESPACES)
+    now, lengths = 0.0, []
+    for _ in range(7):
+        lengths.append(rests.refused(of_one, now))
+        assert rests.next_end() == now + lengths[-1]
+        assert rests.of(of_one, now + lengths[-1] - 0.1) == {"n1"}
+        assert rests.of(of_one, now + lengths[-1]) == rests.of(of_two, now) == frozenset()
+        now += lengths[-1]
+        assert [rests.end(now), rests.end(now)] == [1, 0]
+        assert rests.next_end() is None
+    assert lengths == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert rests.refused(of_two, now) == REST_FIRST_S
+    rests.end(now + REST_LIMIT_S - 0.1)
+    assert rests.refused(of_one, now + REST_LIMIT_S - 0.1) == REST_LIMIT_S
+    rests.end(now + 3 * REST_LIMIT_S)
+    assert rests.refused(of_one, now + 3 * REST_LIMIT_S) == REST_FIRST_S
+
+
+def test_a_node_that_changed_is_used_again_by_all_and_no_other_node_is():
+    rests = NodeRests()
+    for namespace in NAMESPACES:
+        for node in ("n1", "n2"):
+            rests.refused(waiting(namespace, on=node), 0.0)
+    rests.node_changed("n1")
+    assert [rests.of(waiting(namespace), 0.0) for namespace in NAMESPACES] == [{"n2"}, {"n2"}]
+    rests.end(0.0)
+    assert rests.refused(waiting("one", on="n1"), 0.0) == REST_FIRST_S
