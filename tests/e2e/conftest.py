@@ -9,9 +9,24 @@ from tests.e2e import build
 from tests.e2e.cluster import Cluster
 from tests.e2e.cluster.part_logs import SinceTestBegan
 
+OLDER_KUBELET = "1.30"
 _BEGAN = pytest.StashKey[SinceTestBegan]()
 FAILED = pytest.StashKey[bool]()
 """Whether a part of the test has failed so far."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In each file, tests of the older kubelet come last: it stays for the rest of the file."""
+    places: dict[Path, int] = {}
+    for item in items:
+        places.setdefault(item.path, len(places))
+    items.sort(key=lambda item: (places[item.path], _needs_older_kubelet(item)))
+
+
+def _needs_older_kubelet(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return call is not None and call.params.get("kubelet") == OLDER_KUBELET
 
 
 @pytest.hookimpl(tryfirst=True)

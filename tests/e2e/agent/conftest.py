@@ -15,13 +15,14 @@ import pytest
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.gpus.gpu import key_of
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent import kept_agent
 from tests.e2e.agent.allocation_audit import audit
 from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
-from tests.e2e.cluster import WAIT_S, Cluster
-from tests.e2e.conftest import FAILED
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster
+from tests.e2e.conftest import FAILED, OLDER_KUBELET
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
@@ -34,7 +35,7 @@ _NEVER_STARTS = {
 }
 
 
-@pytest.fixture(params=["1.36", "1.30"], scope="module")
+@pytest.fixture(params=["1.36", OLDER_KUBELET], scope="module")
 def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
     """The kubelet version under the test; the cluster's own afterwards."""
     version, own = str(request.param), cluster.kubelet_version
@@ -222,6 +223,7 @@ def _used_node(
     agent = kept_agent.take(box, mode, flags)
     cluster.label_node({MODE: mode, PLACEMENT: None})
     if agent is None:
+        _forget_gpus(cluster)
         agent = AgentProcess(cluster, workdir, box, flags)
         agent.made_for = kept_agent.made_for(box, mode, flags)
         agent.start()
@@ -267,6 +269,12 @@ def make_node(
             return node
 
         yield make
+
+
+def _forget_gpus(cluster: Cluster) -> None:
+    """Of a test with another box: the agent would report them as missing."""
+    forgotten = {"metadata": {"annotations": {KNOWN_GPUS_ANNOTATION: None}}}
+    cluster.client.expect("PATCH", f"/api/v1/nodes/{NODE_NAME}", forgotten, "application/merge-patch+json")
 
 
 def _leave_none_after_failure(test: pytest.Item, node: Node) -> None:
