@@ -21,11 +21,12 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._received, written_by_handler = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # The C handler is there only if there is a handler in Python too.
-            signal.signal(number, lambda *_: None)
+        # First: a signal that comes between handler and descriptor would write nothing, and be lost.
         # If thousands of signals have filled the pipe, its first byte has long been noticed.
         signal.set_wakeup_fd(written_by_handler, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # The C handler writes only if there is a handler in Python too.
+            signal.signal(number, lambda *_: None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether a signal has come, after at most `timeout_s` seconds; None waits until one comes."""

@@ -3,6 +3,9 @@
 from typing import Any
 
 import yaml
+from yaml import YAMLError
+
+__all__ = ["YAMLError", "dump", "load"]
 
 
 def dump(value: Any) -> str:  # noqa: ANN401 (plain values, as for JSON)

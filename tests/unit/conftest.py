@@ -1,5 +1,9 @@
 """What unit tests of several modules need."""
 
+import logging
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -12,3 +16,18 @@ def impatient() -> Iterator[None]:
         patch.setattr("gpuagent.allocator.preferred_allocation.WAIT_S", 0.0)
         patch.setattr("gpuagent.allocator.allocator.READ_S", 0.0)
         yield
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """For a test that runs a program in this process: the program takes over the log and the hooks for errors.
+
+    Without this, the level and the closed streams of that log would stay for the tests that follow.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    hooks = warnings.showwarning, threading.excepthook, sys.unraisablehook, sys.excepthook
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    warnings.showwarning, threading.excepthook, sys.unraisablehook, sys.excepthook = hooks

@@ -51,7 +51,7 @@ def _service_account(environment: Mapping[str, str], directory: Path) -> Access:
     return Access(
         server,
         _tls(ca=str(directory / "ca.crt")),
-        lambda: f"Bearer {_read(directory / 'token')}",
+        lambda: header_value(f"Bearer {_read(directory / 'token')}"),
     )
 
 
@@ -71,15 +71,24 @@ def _kubeconfig(path: str) -> Access:
 
     def authorization() -> str:
         try:
-            return found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
+            value = found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
         except Exception as err:  # a program that a kubeconfig names can fail in any way
             raise ApiConfigError(f"kubeconfig {path} gives no credentials: {error_words(err)}") from err
+        return header_value(str(value))
 
     server = str(found.host).rstrip("/")
     tls = None
     if server.startswith("https:"):
         tls = _tls(found.ssl_ca_cert, found.cert_file, found.key_file, verify=found.verify_ssl)
     return Access(server, tls, authorization, found.tls_server_name or "", found.proxy or "")
+
+
+def header_value(value: str) -> str:
+    """The value of an HTTP header. Raises ApiConfigError: it cannot be one."""
+    if not value.isascii() or not value.isprintable():
+        text = "the token has a line break, or characters that no HTTP header can have"
+        raise ApiConfigError(f"the credentials for the API server cannot be used: {text}")
+    return value
 
 
 def _tls(

@@ -17,17 +17,18 @@ def proxy_url(text: str) -> str:
         ApiConfigError: it is not a proxy that the agent can use. The text shows no user and no password.
     """
     url = text.strip()
-    if "://" not in url:
-        url = f"http://{url}"
-    scheme = url.partition("://")[0].lower()
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        scheme, url = "http", f"http://{url}"
+    scheme = scheme.lower()
     advice = "Set HTTPS_PROXY, or proxy-url in the kubeconfig, to a URL such as http://proxy.example.com:3128"
-    if scheme not in _SCHEMES:
+    if scheme and scheme not in _SCHEMES:
         raise ApiConfigError(f"a proxy with the scheme {scheme} is not supported. {advice}")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:  # brackets without an IPv6 address, or a port that is not a number up to 65535
         host, port = None, None
-    if not host or not host.isprintable() or " " in host or port == 0:
+    if not scheme or not host or not host.isprintable() or " " in host or port == 0:
         raise ApiConfigError(f"the proxy has no valid host and port. {advice}")
     return url

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
 
 import urllib3
-import yaml
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
@@ -34,10 +33,11 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util import create_urllib3_context
 
 from gpuagent import __version__
-from gpuagent.kube.api.access import is_server
+from gpuagent.kube.api.access import header_value, is_server
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable, connection_words
 from gpuagent.kube.api.proxy import proxy_url
 from gpuagent.system.printable import printable
+from gpuagent.system.yaml_text import YAMLError
 
 # The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet.
 _KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
@@ -98,6 +98,9 @@ class Transport:
         except (ConfigException, OSError) as err:
             text = connection_words(err) or printable(str(err))
             raise ApiConfigError(f"the credentials for the API server cannot be read: {text}") from err
+        except ValueError as err:  # http.client takes only characters that a header can have
+            text = "the token has a line break, or characters that no HTTP header can have"
+            raise ApiConfigError(f"the credentials for the API server cannot be used: {text}") from err
         response: urllib3.HTTPResponse = answer.response
         return response
 
@@ -180,6 +183,7 @@ def configured(kubeconfig: str | None, context: str | None = None) -> Configurat
     configuration.connection_pool_maxsize = POOL
     configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
     configuration.proxy = _proxy(configuration)
+    header_value(str((configuration.api_key or {}).get("authorization", "")))
     return configuration
 
 
@@ -269,7 +273,7 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
 def _loader_words(error: Exception) -> str:
     """What is wrong with a kubeconfig. Only errors that the loader raises on purpose have a text for people."""
     text = printable(" ".join(str(error).split()))
-    if isinstance(error, ConfigException | yaml.YAMLError) and " object at 0x" not in text:
+    if isinstance(error, ConfigException | YAMLError) and " object at 0x" not in text:
         return text
     return "a field is missing or has a value of the wrong type; compare it with another cluster's, field by field"
 

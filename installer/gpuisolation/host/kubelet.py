@@ -1,22 +1,21 @@
 """Settings of the running kubelet, from its own arguments and the files that they name. Reads only."""
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from gpuagent.system import yaml_text
 from gpuisolation.host.root import Host
 
 ROOT_DIR = "/var/lib/kubelet"
 """Of a kubelet without `--root-dir`."""
 USUAL_CONFIG = f"{ROOT_DIR}/config.yaml"
 """Where kubeadm and others put it. A kubelet that runs without `--config` reads no file."""
-_POLICY = re.compile(r'(?m)(?:^|[{,])\s*"?cpuManagerPolicy"?\s*:\s*["\']?(\w+)', re.ASCII)
-_POLICY_ARGUMENT = re.compile(r"(?m)^[^#\n]*\bcpu[-_]manager[-_]policy=(\w+)", re.ASCII)
 _K3S = {"k3s": "/etc/rancher/k3s/config.yaml", "rke2": "/etc/rancher/rke2/config.yaml"}
-"""Distributions with a kubelet inside, and the files that have its arguments too."""
+"""Distributions with a kubelet inside, and the file that has its arguments too, unless a flag names another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +39,13 @@ class CpuPolicy:
 class _Kubelet:
     pid: int
     arguments: tuple[str, ...]
-    more: str = ""
-    """A file of its distribution that has further arguments; empty if there is none."""
 
     def flag(self, name: str) -> str:
         """The value of a flag, the last one if it stands several times; empty if it is not set.
 
         Kubelet takes `_` for `-` in names of flags.
         """
-        value = ""
-        for argument, following in _with_next(self.arguments):
-            flag, equals, text = argument.partition("=")
-            if flag.replace("_", "-") == f"--{name}":
-                value = text if equals else following
-        return value
+        return (["", *_values(self.arguments, f"--{name}")])[-1]
 
 
 def cpu_policy(host: Host) -> CpuPolicy:
@@ -62,25 +54,21 @@ def cpu_policy(host: Host) -> CpuPolicy:
     static = [policy for policy in policies if policy.policy == "static"]
     if policies:
         return (static or policies)[0]
-    text = host.text(USUAL_CONFIG)
-    if text is None:
-        return CpuPolicy()
-    return CpuPolicy(_in_config(text) or "none", USUAL_CONFIG)
+    config = _mapping(host.text(USUAL_CONFIG))
+    return CpuPolicy() if config is None else CpuPolicy(_in_config(config) or "none", USUAL_CONFIG)
 
 
 def _policy_of(host: Host, kubelet: _Kubelet) -> CpuPolicy:
     root_dir = kubelet.flag("root-dir") or ROOT_DIR
     if policy := kubelet.flag("cpu-manager-policy"):
         return CpuPolicy(policy, "kubelet's flag", True, root_dir)
-    if kubelet.more and (found := _POLICY_ARGUMENT.findall(host.text(kubelet.more) or "")):
-        return CpuPolicy(found[-1], kubelet.more, True, root_dir)
     # Files of the directory come after the file, in the order of their names.
     policy, source = "none", "kubelet's default"
     for path in _config_files(host, kubelet):
-        text = _file_of(host, kubelet, path)
-        if text is None:
+        config = _mapping(_file_of(host, kubelet, path))
+        if config is None:
             return CpuPolicy("", f"{path}, which cannot be read", True, root_dir)
-        if found_policy := _in_config(text):
+        if found_policy := _in_config(config):
             policy, source = found_policy, path
         elif source == "kubelet's default":
             source = path
@@ -95,9 +83,22 @@ def _config_files(host: Host, kubelet: _Kubelet) -> Iterator[str]:
         yield from (f"{directory}/{name}" for name in names if name.endswith(".conf"))
 
 
-def _in_config(text: str) -> str:
-    found = _POLICY.search(text)
-    return found[1] if found else ""
+def _mapping(text: str | None) -> Mapping[str, Any] | None:
+    """The settings in a file, in YAML or JSON; None if it cannot be read. A file of comments has no settings."""
+    if text is None:
+        return None
+    try:
+        settings = yaml_text.load(text)
+    except (ValueError, RecursionError):
+        return None
+    if settings is None:
+        return {}
+    return settings if isinstance(settings, Mapping) else None
+
+
+def _in_config(config: Mapping[str, Any]) -> str:
+    policy = config.get("cpuManagerPolicy")
+    return policy if isinstance(policy, str) else ""
 
 
 def _file_of(host: Host, kubelet: _Kubelet, path: str) -> str | None:
@@ -132,6 +133,8 @@ def _running(host: Host) -> list[_Kubelet]:
 def _kubelet(host: Host, pid: int, command_line: Sequence[str]) -> _Kubelet | None:
     """The kubelet in a process; None if there is none in it."""
     program, *arguments = command_line
+    if Path(program).name.startswith("ld-linux") and arguments:
+        program, *arguments = arguments
     name = Path(program).name
     first = arguments[0] if arguments else ""
     if name == "kubelet":
@@ -142,18 +145,29 @@ def _kubelet(host: Host, pid: int, command_line: Sequence[str]) -> _Kubelet | No
         file = _Kubelet(pid, tuple(arguments)).flag("kubelet-args-file")
         return _Kubelet(pid, tuple((host.text(file) or "").split())) if file else None
     if name in _K3S and first in ("server", "agent"):
-        return _Kubelet(pid, tuple(_k3s_arguments(arguments)), _K3S[name])
+        return _Kubelet(pid, (*_k3s_file_arguments(host, name, arguments), *_k3s_arguments(arguments)))
     return None
 
 
 def _k3s_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    for argument, following in _with_next(arguments):
-        flag, equals, text = argument.partition("=")
-        if flag == "--kubelet-arg":
-            yield f"--{text if equals else following}"
+    yield from (f"--{value}" for value in _values(arguments, "--kubelet-arg"))
 
 
-def _with_next(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each argument with the one that follows it; "" after the last."""
+def _k3s_file_arguments(host: Host, name: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Kubelet's arguments in the configuration of k3s or RKE2, and in the directory beside it."""
+    config = [_K3S[name], *_values(arguments, "--config"), *_values(arguments, "-c")][-1]
+    directory = f"{config}.d"
+    for path in (config, *(f"{directory}/{file}" for file in host.names(directory))):
+        settings = _mapping(host.text(path)) or {}
+        for key in ("kubelet-arg", "kubelet-arg+"):
+            given = settings.get(key) or ()
+            for value in (given,) if isinstance(given, str) else given:
+                yield f"--{value}"
+
+
+def _values(arguments: Sequence[str], flag: str) -> Iterator[str]:
+    """The values of a flag, as `--flag=value` or in the argument that follows."""
     for position, argument in enumerate(arguments):
-        yield argument, arguments[position + 1] if position + 1 < len(arguments) else ""
+        name, equals, text = argument.partition("=")
+        if name.replace("_", "-") == flag:
+            yield text if equals else next(iter(arguments[position + 1 : position + 2]), "")

@@ -93,6 +93,7 @@ def page(address, path):
         return connection.getresponse().read()
 
 
+@pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize(
     ("flags", "error"),
     [

@@ -188,8 +188,26 @@ USUAL = "/var/lib/kubelet/config.yaml"
         (
             "k3s server",
             {"/etc/rancher/k3s/config.yaml": "kubelet-arg:\n  - cpu-manager-policy=static\n"},
-            "static (/etc/rancher/k3s/config.yaml)",
+            "static (kubelet's flag)",
         ),
+        (
+            "k3s server",
+            {"/etc/rancher/k3s/config.yaml.d/10.yaml": "kubelet-arg+:\n  - cpu-manager-policy=static\n"},
+            "static (kubelet's flag)",
+        ),
+        (
+            "rke2 agent --config /opt/k.yaml",
+            {"/opt/k.yaml": "kubelet-arg: cpu-manager-policy=static\n"},
+            "static (kubelet's flag)",
+        ),
+        (
+            "k3s agent",
+            {"/etc/rancher/k3s/config.yaml": 'kubelet-arg: ["config=/x.yaml"]\n', "/x.yaml": STATIC},
+            "static (/x.yaml)",
+        ),
+        ("kubelet --config=/q.yaml", {"/q.yaml": "'cpuManagerPolicy': !!str static\n"}, "static (/q.yaml)"),
+        ("kubelet --config=/q.yaml", {"/q.yaml": "{ [\n"}, "unknown (/q.yaml, which cannot be read)"),
+        ("ld-linux-x86-64.so.2 /usr/bin/kubelet --cpu-manager-policy=static", {}, "static (kubelet's flag)"),
         ("k3s server", {"/etc/rancher/k3s/config.yaml": "# cpu-manager-policy=static\n"}, "none (kubelet's default)"),
         (
             "kubelite --kubelet-args-file=/var/snap/args/kubelet",

@@ -98,3 +98,23 @@ def test_the_first_process_of_a_container_ends_before_it_waits_for_signals():
         child = subprocess.run(["pgrep", "-P", str(unshare.pid)], capture_output=True, text=True, check=True)
         subprocess.run(["kill", "-TERM", child.stdout.strip()], check=True)
         assert unshare.wait(PATIENCE_S) == 128 + signal.SIGTERM
+
+
+BETWEEN = """
+import os, signal
+from gpuagent.system.stop_signal import StopSignal
+
+install = signal.signal
+
+def install_and_receive(number, handler):
+    install(number, handler)
+    os.kill(os.getpid(), number)
+
+signal.signal = install_and_receive
+assert StopSignal().wait(0)
+"""
+
+
+def test_a_signal_as_soon_as_there_is_a_handler_is_received():
+    with program(BETWEEN) as process:
+        assert process.wait(PATIENCE_S) == 0

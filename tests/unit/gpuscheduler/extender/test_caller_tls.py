@@ -86,6 +86,7 @@ def test_a_connection_that_has_called_is_not_replaced_by_handshakes(running, cer
             client.sendall(b"\x16\x03\x01\x02\x00\x01")
 
 
+@pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize(
     ("files", "error"),
     [

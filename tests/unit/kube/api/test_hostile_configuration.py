@@ -103,7 +103,7 @@ def test_a_proxy_that_is_not_supported_is_refused_by_its_scheme(tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    "proxy", ["http://", "http://:3128", "http://[::1", "proxy:port", "proxy:99999", "http://a b", ":"]
+    "proxy", ["http://", "http://:3128", "http://[::1", "proxy:port", "proxy:99999", "http://a b", ":", "://"]
 )
 def test_a_proxy_without_host_or_port_is_refused(tmp_path, monkeypatch, proxy):
     monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -122,6 +122,16 @@ def test_no_proxy_holds_for_both_clients(tmp_path, monkeypatch, no_proxy):
 def test_a_loopback_server_needs_no_proxy(tmp_path, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "socks5://proxy:1")
     assert called(written(tmp_path, kubeconfig(f"https://{CLOSED}"))).endswith("Connection refused")
+
+
+@pytest.mark.parametrize("token", ["t\u20ac", "a\nb", "\x7f", "a\0b"])
+def test_a_token_that_no_header_can_have(tmp_path, token):
+    content = kubeconfig(f"https://{CLOSED}")
+    content["users"][0]["user"]["token"] = token
+    path = written(tmp_path, content)
+    assert "the token has a line break, or characters that no HTTP header can have" in called(path)
+    with pytest.raises(ApiConfigError, match="no HTTP header can have"):
+        access(path).authorization()
 
 
 # -- everything else -------------------------------------------------------------------------------------------------
