@@ -183,7 +183,8 @@ def configured(kubeconfig: str | None, context: str | None = None) -> Configurat
     configuration.connection_pool_maxsize = POOL
     configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
     configuration.proxy = _proxy(configuration)
-    header_value(str((configuration.api_key or {}).get("authorization", "")))
+    for token in (configuration.api_key or {}).values():
+        header_value(str(token))
     return configuration
 
 
