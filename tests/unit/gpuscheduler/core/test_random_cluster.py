@@ -14,7 +14,8 @@ scheduler may crash at any moment and read everything again. The invariants, che
 - I8 The agent reads the GPUs that the scheduler chose. It refuses none, unless the node changed without the scheduler.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
+from itertools import product
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -51,7 +52,10 @@ MOST_ROUNDS = 2000
 OURS = "gpu-scheduler"
 GATE = "gpuagent.io/job"
 NAMES = ("n1", "n2", "n3", "n4")
-JOBS = ("j1", "j2", "j3")
+NAMESPACES = ("one", "two")
+"""Their pods, jobs and owners have equal names."""
+JOB_NAMES = ("j1", "j2")
+JOBS = tuple(product(NAMESPACES, JOB_NAMES))
 MBPS = [[0, 50, 10, 10], [50, 0, 10, 10], [10, 10, 0, 50], [10, 10, 50, 0]]
 
 picks = st.integers(0, 99)
@@ -142,7 +146,7 @@ fates = st.sampled_from(["before", "never", "after"])
 class RandomCluster(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.now, self.wall_ns, self.created = 0.0, 1_800_000_000 * 10**9, 0
+        self.now, self.wall_ns, self.created = 0.0, 1_800_000_000 * 10**9, Counter()
         self.nodes, self.pods, self.held = {}, {}, {}  # as the API server and the agents have them
         self.accepts, self.former = {}, {}
         self.seen_nodes, self.seen_pods, self.unseen = {}, {}, defaultdict(deque)  # as the watch has shown them
@@ -170,8 +174,9 @@ class RandomCluster(RuleBasedStateMachine):
         priority = data.draw(st.integers(0, 3))
         owner = data.draw(st.sampled_from([None, "o1", "o2"]))
         scheduler = data.draw(st.sampled_from([OURS, OURS, OURS, "other"]))
+        namespace = data.draw(st.sampled_from(NAMESPACES))
         for _ in range(count):
-            self.make(shape, accepts, priority=priority, owner=owner, scheduler=scheduler)
+            self.make(shape, accepts, namespace=namespace, priority=priority, owner=owner, scheduler=scheduler)
 
     @rule(
         job=st.sampled_from(JOBS),
@@ -219,7 +224,7 @@ class RandomCluster(RuleBasedStateMachine):
         self.make_member(job, other or shape, accepts, said if replicas is None else replicas, gated)
 
     @precondition(lambda self: self.pods)
-    @rule(pick=picks, replicas=st.sampled_from([None, "1", "2", "x"]), job=st.sampled_from([None, *JOBS]))
+    @rule(pick=picks, replicas=st.sampled_from([None, "1", "2", "x"]), job=st.sampled_from([None, *JOB_NAMES]))
     def relabel(self, pick, replicas, job):
         """A user changes the labels of a pod that is there."""
         if uid := self.one(self.pods, pick):
@@ -250,10 +255,10 @@ class RandomCluster(RuleBasedStateMachine):
     @rule(pick=picks, all_of_job=st.booleans())
     def delete(self, pick, all_of_job):
         if uid := self.one(self.pods, pick):
-            job = self.pods[uid]["metadata"]["labels"].get(JOB_LABEL)
-            alike = [one for one, made in self.pods.items() if made["metadata"]["labels"].get(JOB_LABEL) == job]
-            for one in alike if job and all_of_job else [uid]:
-                self.remove(one)
+            job = job_of(self.pods[uid])
+            alike = [member for member, made in self.pods.items() if job_of(made) == job]
+            for member in alike if job and all_of_job else [uid]:
+                self.remove(member)
 
     @precondition(lambda self: self.deleted())
     @rule(pick=picks)
@@ -445,13 +450,15 @@ class RandomCluster(RuleBasedStateMachine):
     # -- what the parts do ---------------------------------------------------------------------------------------------
 
     def make_member(self, job, shape, accepts, replicas, gated):
-        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(replicas)}
-        self.make(shape, accepts, labels=labels, gated=gated)
+        namespace, name = job
+        labels = {JOB_LABEL: name, REPLICAS_LABEL: str(replicas)}
+        self.make(shape, accepts, namespace=namespace, labels=labels, gated=gated)
 
     def make(self, shape, accepts, gated=(), **given):
-        self.created += 1
-        uid = f"uid-{self.created:05}"
-        made = pod_object(None, *shape["containers"], uid=uid, gpu_count=shape["gpu_count"], **given)
+        self.created[given["namespace"]] += 1
+        name = f"p{self.created[given['namespace']]}"
+        uid = f"uid-{self.created.total():05}"
+        made = pod_object(name, *shape["containers"], uid=uid, gpu_count=shape["gpu_count"], **given)
         made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": shape["cpu"]}
         made["spec"]["initContainers"] = shape["init"]
         made["spec"]["schedulingGates"] = [{"name": name} for name in gated]
@@ -935,7 +942,7 @@ class RandomCluster(RuleBasedStateMachine):
                 and not ended(made)
                 and made["spec"]["schedulerName"] == OURS
             ):
-                jobs[facts.job.name].append(facts)
+                jobs[job_of(made)].append(facts)
         found = {}
         for job, members in jobs.items():
             pending = [pod for pod in members if not pod.node and asks(pod)]
@@ -962,7 +969,7 @@ class RandomCluster(RuleBasedStateMachine):
                 assert not fitting, f"a pod that fits on {fitting[0]} is not placed"
         for job, uids in self.complete_jobs().items():
             without = {uid: frozenset(NAMES).difference(self.accepts[uid]) for uid in uids}
-            near = {bound_to(made) for made in self.pods.values() if made["metadata"]["labels"].get(JOB_LABEL) == job}
+            near = {bound_to(made) for made in self.pods.values() if job_of(made) == job}
             places = plan(
                 [pod_facts(self.pods[uid]) for uid in uids], nodes, self.scheduling.links, near=near, without=without
             )
@@ -971,6 +978,13 @@ class RandomCluster(RuleBasedStateMachine):
 
 def bound_to(made):
     return made.get("spec", {}).get("nodeName", "")
+
+
+def job_of(made):
+    """Namespace and name of a pod's job; None if it is in none."""
+    metadata = made["metadata"]
+    name = metadata["labels"].get(JOB_LABEL)
+    return (metadata["namespace"], name) if name else None
 
 
 def asks(pod):
