@@ -66,8 +66,15 @@ class RequestKind(enum.Enum):
     """Which resources a pod asks for."""
 
     NONE = enum.auto()
+    COUNT = enum.auto()
+    """Only the number of a node's GPUs. No scheduler and no plugin gives a GPU for it."""
     SHARE = enum.auto()
     WHOLE = enum.auto()
+
+    @property
+    def gives_gpus(self) -> bool:
+        """Whether a pod on a node may hold GPUs by such a request."""
+        return self is RequestKind.SHARE or self is RequestKind.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class GpuRequest:
     """The GPUs that a pod asks for.
 
     Attributes:
-        kind: shares, whole GPUs or none.
+        kind: shares, whole GPUs, none, or a mistaken number of them.
         gpus: number of whole GPUs; for shares, over how many GPUs each container is spread evenly.
         groups: of the containers with shares. Two groups may be on different GPUs.
         need: of the whole pod on one GPU, as Kubernetes counts.
@@ -118,7 +125,7 @@ def gpu_request(pod: Pod) -> GpuRequest:
     """The request of a pod."""
     named = {name for c in pod.containers for name in (*c.limits, *c.unread) if name in RESOURCES}
     if not named:
-        return GpuRequest(RequestKind.SHARE, problem=COUNT_ONLY) if asks_for_count(pod) else NO_REQUEST
+        return GpuRequest(RequestKind.COUNT, problem=COUNT_ONLY) if asks_for_count(pod) else NO_REQUEST
     kind = RequestKind.WHOLE if GPU_WHOLE in named else RequestKind.SHARE
     if unread := [f"{name} of {c.name}" for c in pod.containers for name in sorted(c.unread.intersection(RESOURCES))]:
         return GpuRequest(kind, problem=f"asks for an amount that is no whole number ({unread[0]})")

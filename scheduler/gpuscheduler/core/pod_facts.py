@@ -109,7 +109,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         node=shared(text(spec.get("nodeName"))),
         request=request,
         cpu=_cpu(spec),
-        used=shared(_used(found, request)) if request.kind is not RequestKind.NONE else None,
+        used=shared(_used(found, request)) if request.kind.gives_gpus else None,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(found.created),
         ended=found.ended,

@@ -412,9 +412,13 @@ class Scheduling:
     def _count(self, pod: PodFacts) -> None:
         """Keep the pod, and count what it uses if it is bound."""
         self.pods[pod.uid] = pod
-        if pod.node and pod.request.kind is not RequestKind.NONE:
-            self.reservations.end([pod.uid])
-            self.usage.use(pod.uid, pod.node, pod.request if pod.used is None else pod.used)
+        if not pod.node:
+            return
+        self.reservations.end([pod.uid])
+        if pod.used is not None:
+            self.usage.use(pod.uid, pod.node, pod.used)
+        elif pod.request.kind.gives_gpus:  # else it would keep whole GPUs, and places on shared ones, from others
+            self.usage.use(pod.uid, pod.node, pod.request)
 
     def _learn(self, pod: PodFacts) -> None:
         """Count a pod in the mix of pods, by which policies rate nodes."""

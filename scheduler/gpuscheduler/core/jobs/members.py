@@ -245,7 +245,8 @@ class Members:
         if pod.request.kind is RequestKind.NONE:
             return
         if pod.node:
-            self._bound[pod.uid] = pod
+            if pod.request.kind.gives_gpus:  # else the job does not run yet
+                self._bound[pod.uid] = pod
             return
         self.pending[pod.uid] = pod
         if pod.request.problem:

@@ -7,12 +7,12 @@ from hypothesis import settings
 
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, held_gpus_text
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 
 _UIDS = itertools.count()
-NAMES = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
+NAMES = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE, "count": GPU_COUNT}
 
 
 def lives(steps):
