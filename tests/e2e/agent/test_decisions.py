@@ -83,7 +83,10 @@ def test_an_api_server_that_is_away_in_the_middle_of_a_burst(make_node: Callable
     in_parallel(scheduler.bind, before)
     node.run(pod_manifest("runs", {MEM: 1}))
     audit_decisions(node, scheduler.decided, [*before, "runs"])
-    containers = {name: node.cluster.container(name) for name in before[::3]}
+    containers = {}
+    for name in before[::3]:
+        node.cluster.wait_phase(name, "Running")
+        containers[name] = node.cluster.container(name)
     forged = pod_manifest("forged", {MEM: 1}, annotations={MEMORY_ANNOTATION: '{"0":{"0":70}}'}, node=NODE_NAME)
     refused = pod_manifest("refused", {MEM: 1}, annotations={MEMORY_ANNOTATION: '{"0":{"9":1}}'}, node=NODE_NAME)
 
