@@ -25,6 +25,7 @@ class Reason(enum.StrEnum):
     CORE_MEM_BOTH = "core_mem_both"
     CLAIM_INVALID = "claim_invalid"
     STILL_HELD = "still_held"
+    GPU_UNUSABLE = "gpu_unusable"
     NOT_READY = "not_ready"
     UNKNOWN_POD = "unknown_pod"
     ISOLATION = "isolation"

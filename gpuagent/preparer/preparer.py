@@ -22,6 +22,7 @@ from gpuagent.domain.dra.prepare import (
     reserved_for,
 )
 from gpuagent.domain.dra.refused import refusal_event
+from gpuagent.domain.dra.unusable_gpus import Unusable, unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
@@ -156,7 +157,7 @@ class Preparer:
             driver, gpus, parts = self._isolated(uid, claim, is_over)
             prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
             self._wait_seen(reserved_for(claim), is_over)
-            self._hold(prepared, is_wanted, is_over)
+            self._hold(claim, prepared, is_wanted, is_over)
             try:
                 self._files.write(prepared, cdi_spec(uid, [(devices_of(some), grant) for some, grant in parts]))
             except (OSError, ValueError) as err:
@@ -187,7 +188,9 @@ class Preparer:
                 if is_over() or not self._news.wait(end - time.monotonic()):
                     return
 
-    def _hold(self, claim: PreparedClaim, is_wanted: IsWanted, is_over: Callable[[], bool]) -> None:
+    def _hold(
+        self, given: Mapping[str, Any], claim: PreparedClaim, is_wanted: IsWanted, is_over: Callable[[], bool]
+    ) -> None:
         """Hold the GPUs for the claim, as soon as other claims leave room for it.
 
         If the files cannot be written, the GPUs stay held until kubelet tries again or unprepares the claim.
@@ -197,7 +200,7 @@ class Preparer:
         """
         began = time.monotonic()
         look_at = began
-        while conflict := self._try_hold(claim, is_wanted):
+        while conflict := self._try_hold(given, claim, is_wanted):
             if time.monotonic() >= look_at:
                 dropped = [self._drop_forgotten(other) for other in conflict.others]
                 look_at = time.monotonic() + LOOK_S
@@ -210,7 +213,7 @@ class Preparer:
             with self._news:
                 self._news.wait(RETRY_S)
 
-    def _try_hold(self, claim: PreparedClaim, is_wanted: IsWanted) -> Conflict | None:
+    def _try_hold(self, given: Mapping[str, Any], claim: PreparedClaim, is_wanted: IsWanted) -> Conflict | None:
         """Hold the GPUs for the claim, unless others have them or kubelet no longer waits; what is in the way.
 
         The other front end gives none of them from now on.
@@ -222,6 +225,9 @@ class Preparer:
                 known = self._prepared.get(claim.uid)
                 if self._state:
                     self._check_held(claim.uid, claim.used, self._state)
+                    # The call may have waited for pods or for another claim since the first check.
+                    if unusable := unusable_gpu(given, claim.gpus, self._kept(claim.uid), self._state):
+                        raise unusable.refusal
                     check_alone(claim, self._prepared.values(), self._state.pods.seen)
                     gpus, sharers = self._state.gpus.by_uuid, most_sharers(self._state)
                     found = conflict(claim, self._prepared.values(), gpus, sharers)
@@ -282,6 +288,18 @@ class Preparer:
                 text = f"GPU {index} is still in use by pods of another mode; the claim is prepared when they end"
                 raise Refusal(Reason.STILL_HELD, text)
 
+    def _kept(self, uid: str) -> frozenset[str]:
+        """UUIDs of the GPUs that the claim uses by an earlier preparation."""
+        known = self._prepared.get(uid)
+        return frozenset(gpu.uuid for gpu in known.used) if known else frozenset()
+
+    def _wait_usable(self, unusable: Unusable, is_over: Callable[[], bool]) -> None:
+        """Wait for news of a GPU that may become usable within the call. Raises Refusal: it does not."""
+        if not unusable.passing or is_over():
+            raise unusable.refusal
+        with self._news:
+            self._news.wait(RETRY_S)
+
     def _isolated(
         self, uid: str, claim: Mapping[str, Any], is_over: Callable[[], bool]
     ) -> tuple[str, Gpus, list[Part]]:
@@ -290,6 +308,9 @@ class Preparer:
             state = self._known_state(is_over)
             gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
             self._check_held(uid, [gpu for gpu in gpus if not gpu.admin], state)
+            if unusable := unusable_gpu(claim, gpus, self._kept(uid), state):
+                self._wait_usable(unusable, is_over)
+                continue
             try:
                 driver, parts = self._try_isolated(claim, gpus, state)
             except CannotIsolateError as err:

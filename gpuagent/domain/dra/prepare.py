@@ -140,6 +140,12 @@ def _consumed(result: Mapping[str, Any], gpu: Gpu, unit: MemoryUnit) -> tuple[in
     return memory_mib, cores
 
 
+def tolerations_of(claim: Mapping[str, Any], device: str) -> list[Mapping[str, Any]]:
+    """The tolerations with which the scheduler gave a device to the claim."""
+    results = [result for result in _results(claim) if text(result.get("device")) == device]
+    return [toleration for result in results for toleration in mappings(result.get("tolerations"))]
+
+
 def reserved_for(claim: Mapping[str, Any]) -> frozenset[str]:
     """UIDs of the pods that the scheduler reserved the claim for."""
     consumers = mappings(mapping(claim.get("status")).get("reservedFor"))

@@ -204,6 +204,11 @@ class GpuHealth:
         return next((name for name, flag in flags.items() if flag), self.vitals.fault)
 
     @property
+    def is_away(self) -> bool:
+        """Whether the driver has lost the GPU, does not list it, or cannot read it."""
+        return bool(self.lost or self.unlisted or self.unread)
+
+    @property
     def only_unread(self) -> bool:
         """Whether no more is known against the GPU than that the driver cannot read it."""
         return self.unread is not None and len(self.against) == 1

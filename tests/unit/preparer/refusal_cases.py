@@ -16,7 +16,7 @@ from gpuagent.isolation.mps_share import SEVERAL_GPUS
 from gpuagent.kube.cluster_sync import ClusterSync
 from tests.unit.domain.builders import holding, in_force, unit_ids
 from tests.unit.domain.dra.test_prepare import result
-from tests.unit.preparer.test_preparer import OTHER_UID, UID, Prepared, two_claims
+from tests.unit.preparer.test_preparer import OTHER_UID, UID, Prepared, fenced, in_mig_mode, lost, two_claims
 
 CLAIM_CASES: dict[str, Callable[[], Refusal]] = {}
 
@@ -88,6 +88,31 @@ def of_a_gpu_in_use(one: Prepared) -> None:
     one.node.holdings(holding("p", unit_ids(0, Kind.MEMORY_SHARE, 0), GPU_MEM))
     one.preparer.publish(one.node.state)
     one.add(result(0))
+    one.prepare()
+
+
+@case
+def of_a_gpu_in_mig_mode(one: Prepared) -> None:
+    in_mig_mode(one.node)
+    one.preparer.publish(one.node.state)
+    one.add(result(1))
+    one.prepare()
+
+
+@case
+def of_a_fenced_gpu(one: Prepared) -> None:
+    one.node.state = replace(one.node.state, policy=replace(one.node.state.policy, fence_file="/etc/fence.json"))
+    fenced(one.node)
+    one.preparer.publish(one.node.state)
+    one.add(result(1))
+    one.prepare()
+
+
+@case
+def of_a_lost_gpu(one: Prepared) -> None:
+    lost(one.node)
+    one.preparer.publish(one.node.state)
+    one.add(result(1))
     one.prepare()
 
 

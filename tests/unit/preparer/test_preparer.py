@@ -10,7 +10,11 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.device_taints import FENCED_TAINT, UNHEALTHY_TAINT
 from gpuagent.domain.dra.resource_slice import device_name
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.gpus.gpu import UnreadableGpu
+from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
@@ -587,3 +591,194 @@ def test_a_claim_of_another_namespace_is_no_second_claim_of_a_container(one):
     one.preparer.publish(one.node.state)
     one.prepare("d", OTHER_UID)
     assert len(one.changes[-1]) == 2
+
+
+# GPUs that became unusable after the scheduler had given them to a claim.
+
+TOLERATES_FAULTS = {"key": UNHEALTHY_TAINT, "operator": "Exists"}
+TOLERATES_ALL = {"operator": "Exists"}
+
+
+def without_driver(node):
+    node.send(ev.DriverUnavailable("nvmlInit: Driver Not Loaded", node.now)).wait(4)
+
+
+def in_mig_mode(node):
+    node.inventory(*(replace(each, mig=each.index == 1) for each in GPUS))
+
+
+def unlisted(node):
+    node.inventory(GPUS[0], *GPUS[2:])
+
+
+def unread(node):
+    node.inventory(GPUS[0], *GPUS[2:], unreadable=(UnreadableGpu(1, "Unknown Error"),))
+
+
+def lost(node):
+    node.send(ev.GpuLost(GPUS[1].uuid, "GPU is lost", node.now))
+
+
+def fenced(node):
+    node.send(ev.FenceRead(Fence(uuids=frozenset({GPUS[1].uuid})), node.now))
+
+
+def faulty(node):
+    node.send(ev.XidRaised(GPUS[1].uuid, 79, node.now))
+
+
+def driver_is_back(node):
+    node.inventory(*GPUS)
+
+
+def answers_again(node):
+    node.send(ev.HealthRead(GPUS[1].uuid, HealthReading(action=0), node.now, returned=True))
+
+
+UNUSABLE = {
+    without_driver: "cannot be used now: NVIDIA driver: nvmlInit: Driver Not Loaded",
+    in_mig_mode: "is in MIG mode",
+    unlisted: "cannot be used now: the driver does not list it any more",
+    unread: "cannot be used now: it cannot be read: Unknown Error",
+    lost: "cannot be used now: GPU is lost",
+    fenced: r"is fenced by file \(its UUID\)",
+    faulty: "cannot be used now: XID 79",
+}
+
+
+def happens(one, *changes):
+    for change in changes:
+        change(one.node)
+    one.preparer.publish(one.node.state)
+
+
+@pytest.mark.parametrize(("change", "words"), UNUSABLE.items())
+def test_a_new_claim_never_gets_a_gpu_that_is_not_usable(one, monkeypatch, change, words):
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    happens(one, change)
+    one.add(result(1))
+    with pytest.raises(Refusal, match=rf"GPU 1 \({GPUS[1].uuid}\) {words}") as caught:
+        one.prepare()
+    assert caught.value.reason is Reason.GPU_UNUSABLE
+    assert (one.files(), one.changes) == ([0, 0], [[]])
+    one.add(result(2))
+    if change is not without_driver:
+        assert [gpu.uuid for gpu in one.prepare()[0].gpus] == [GPUS[2].uuid], "the other GPUs serve on"
+
+
+@pytest.mark.parametrize("change", UNUSABLE)
+def test_a_prepared_claim_keeps_a_gpu_that_is_not_usable_any_more(one, change):
+    """Its containers run, or kubelet starts one of them again."""
+    one.add(result(1))
+    first = one.prepare()
+    happens(one, change)
+    assert one.prepare() == first
+    one.begin()
+    assert one.prepare() == first, "another agent knows of it too"
+
+
+@pytest.mark.parametrize("change", UNUSABLE)
+def test_a_monitor_gets_every_gpu(one, change):
+    happens(one, change)
+    one.add(result(1, adminAccess=True))
+    assert [gpu.uuid for gpu in one.prepare()[0].gpus] == [GPUS[1].uuid]
+
+
+@pytest.mark.parametrize("toleration", [TOLERATES_FAULTS, TOLERATES_ALL])
+@pytest.mark.parametrize("change", UNUSABLE)
+def test_a_claim_can_tolerate_a_fault_and_nothing_with_which_it_cannot_run(one, monkeypatch, change, toleration):
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    happens(one, change)
+    one.add(result(1, tolerations=[toleration]))
+    if change is faulty:
+        one.prepare()
+        return
+    with pytest.raises(Refusal) as caught:
+        one.prepare()
+    assert caught.value.reason is Reason.GPU_UNUSABLE
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": FENCED_TAINT, "operator": "Exists"},
+        {"key": UNHEALTHY_TAINT, "operator": "Equal", "value": "xid-48"},
+        {"key": UNHEALTHY_TAINT, "value": "xid-48"},
+        {"key": UNHEALTHY_TAINT, "operator": "Exists", "effect": "NoExecute"},
+        {"key": UNHEALTHY_TAINT, "operator": "odd", "value": "xid-79"},
+        {},
+        [],
+        {"key": ["odd"], "operator": {}, "effect": 5, "value": None},
+    ],
+)
+def test_a_toleration_of_something_else_does_not_count(one, monkeypatch, toleration):
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    happens(one, faulty)
+    one.add(result(1, tolerations=[toleration]))
+    with pytest.raises(Refusal, match="XID 79"):
+        one.prepare()
+
+
+@pytest.mark.parametrize("more", [{}, {"operator": "Equal"}, {"operator": "", "effect": "NoSchedule"}])
+def test_a_toleration_may_name_the_fault(one, more):
+    happens(one, faulty)
+    one.add(result(1, tolerations=[{"key": UNHEALTHY_TAINT, "value": "xid-79", **more}]))
+    one.prepare()
+
+
+def test_a_fault_that_has_ended_is_no_reason_to_wait(one):
+    """The scheduler gave the GPU before the fault, and during the settle time the GPU works."""
+    happens(one, lost, answers_again)
+    assert GPUS[1].uuid in one.node.state.health.faults
+    one.add(result(1))
+    one.prepare()
+
+
+@pytest.mark.parametrize(
+    ("change", "end"), [(without_driver, driver_is_back), (unlisted, driver_is_back), (lost, answers_again)]
+)
+def test_a_call_waits_for_a_gpu_that_comes_back(one, monkeypatch, change, end):
+    happens(one, change)
+    wait = threading.Condition.wait
+
+    def comes_back(news, *given):
+        happens(one, end)
+        return wait(news, 0.01)
+
+    monkeypatch.setattr(threading.Condition, "wait", comes_back)
+    one.add(result(1))
+    one.prepare()
+
+
+@pytest.mark.parametrize("change", [in_mig_mode, fenced])
+def test_no_call_waits_for_what_only_an_operator_changes(one, monkeypatch, change):
+    happens(one, change)
+    monkeypatch.setattr(threading.Condition, "wait", lambda *_: pytest.fail("it waits"))
+    one.add(result(1))
+    with pytest.raises(Refusal):
+        one.prepare()
+
+
+@pytest.mark.parametrize("change", [in_mig_mode, fenced])
+def test_a_gpu_that_becomes_unusable_while_the_call_waits_for_the_layer_is_not_given(one, change):
+    one.add(result(1))
+    with one.waiting() as refused:
+        happens(one, change)
+        one.driver.failures = 0
+    assert [refusal.reason for refusal in refused] == [Reason.GPU_UNUSABLE]
+    assert (one.files(), one.changes) == ([0, 0], [[]])
+
+
+def test_a_gpu_that_becomes_unusable_while_the_call_waits_for_another_claim_is_not_given(one, monkeypatch):
+    whole_gpu_of_two(one)
+    used_by_pods(one, "d")
+
+    def ends(*_):
+        happens(one, fenced)
+        one.preparer.unprepare(UID)
+
+    monkeypatch.setattr(threading.Condition, "wait", ends)
+    with pytest.raises(Refusal) as caught:
+        one.prepare("d", OTHER_UID)
+    assert caught.value.reason is Reason.GPU_UNUSABLE
+    assert (one.files(), one.changes[-1]) == ([0, 0], [])

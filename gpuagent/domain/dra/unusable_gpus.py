@@ -1,0 +1,96 @@
+"""Why a claim must not be prepared with a GPU, although the scheduler gave it the GPU.
+
+The GPU became unusable after that, or the API server does not keep taints. This follows the rule for usable GPUs, with
+one difference: a claim may tolerate a fault with which the GPU still answers.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.dra.device_taints import UNHEALTHY_TAINT, taints
+from gpuagent.domain.dra.prepare import tolerations_of
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.pods.json_values import text
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.claim import ClaimedGpu
+from gpuagent.domain.state import State
+
+Json = Mapping[str, Any]
+
+_ANOTHER_GPU = "To get another GPU, create the pod and its claim again"
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A GPU of a claim that is not usable now.
+
+    Attributes:
+        message: the GPU's name, the reason, and what to do.
+        passing: it may become usable without an operator, so it pays to wait.
+    """
+
+    message: str
+    passing: bool = False
+
+    @property
+    def refusal(self) -> Refusal:
+        """The answer to kubelet."""
+        return Refusal(Reason.GPU_UNUSABLE, self.message)
+
+
+def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str], state: State) -> Unusable | None:
+    """The first GPU with which the claim must not be prepared; one for which no wait helps comes first.
+
+    Args:
+        claim: the ResourceClaim.
+        gpus: what the claim has. GPUs with adminAccess are for monitors, which look at GPUs in any condition.
+        kept: UUIDs of the GPUs with which the claim is prepared already. Its running pods are not disturbed.
+        state: of the agent.
+    """
+    reasons = []
+    for claimed in gpus:
+        if claimed.admin or claimed.uuid in kept:
+            continue
+        gpu = state.gpus.by_uuid[claimed.uuid]
+        reason = _reason(gpu, tolerations_of(claim, claimed.device), state)
+        if reason is not None:
+            reasons.append(reason)
+    return min(reasons, key=lambda reason: reason.passing, default=None)
+
+
+def _reason(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
+    name = f"GPU {gpu.index} ({gpu.uuid})"
+    if gpu.mig:
+        disable = f"disable it with nvidia-smi -i {gpu.index} -mig 0"
+        return Unusable(f"{name} is in MIG mode, and claims are for GPUs without it: {disable}. {_ANOTHER_GPU}")
+    if entry := state.gpus.fenced.get(gpu.uuid):
+        unfence = f"take the entry out of {state.policy.fence_file}"
+        return Unusable(f"{name} is {entry}, and new claims do not get it: {unfence}. {_ANOTHER_GPU}")
+    health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
+    is_away = state.gpus.driver_gone or health.is_away
+    # A fault that has ended is no reason: the GPU works while it settles, and the claim would only start later.
+    has_fault = bool(health.against) and not _tolerates_fault(gpu, tolerations, state)
+    if is_away or has_fault:
+        words = f"{name} cannot be used now: {state.unhealthy[gpu.uuid]}. The claim is prepared when the GPU is usable"
+        return Unusable(f"{words}: look at nvidia-smi and dmesg on the node. {_ANOTHER_GPU}", passing=True)
+    return None
+
+
+def _tolerates_fault(gpu: Gpu, tolerations: Iterable[Json], state: State) -> bool:
+    """As the scheduler decides it. Source: k8s.io/dynamic-resource-allocation/resourceclaim, ToleratesTaint."""
+    taint = next((taint for taint in taints(gpu, state) if taint["key"] == UNHEALTHY_TAINT), None)
+    return taint is not None and any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    effect = text(toleration.get("effect"))
+    if effect not in {"", taint["effect"]}:
+        return False
+    key = text(toleration.get("key"))
+    if key not in {"", taint["key"]}:
+        return False
+    operator = text(toleration.get("operator")) or "Equal"
+    has_value = text(toleration.get("value")) == taint.get("value", "")
+    return operator == "Exists" or (operator == "Equal" and has_value)
