@@ -370,11 +370,11 @@ def test_91_claims_and_pods_of_one_name_in_two_namespaces_have_nothing_in_common
         gpus[namespace] = container.env["NVIDIA_VISIBLE_DEVICES"]
     assert gpus["blue"] != gpus["red"]
     one.server.delete_pod("train", namespace="blue", grace_s=0)
-    wait_for(lambda: one.files() == (1, 1))
-    assert agent.state.claims.held == {gpus["red"]}
+    wait_for(lambda: agent.state.claims.held == {gpus["red"]}, what="the GPU of the deleted pod to be free")
+    assert one.files() == (1, 1)
     (claim,) = agent.state.claims.prepared.values()
     assert str(claim) == "red/train"
     one.server.objects.delete(("resourceclaims", "blue", "train"))
     again = pod_with_claim(one, "blue")
     wait_for(lambda: one.kubelet.claims.container(again, "main"), what=f"{one.texts()}")
-    assert agent.state.claims.held == {gpus["blue"], gpus["red"]}
+    wait_for(lambda: agent.state.claims.held == {gpus["blue"], gpus["red"]}, what="both GPUs to be held")
