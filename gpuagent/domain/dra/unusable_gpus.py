@@ -63,7 +63,7 @@ def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str],
 def _reason(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
     name = f"GPU {gpu.index} ({gpu.uuid})"
     if gpu.mig:
-        disable = f"disable it with nvidia-smi -i {gpu.index} -mig 0"
+        disable = f"disable it with nvidia-smi --id={gpu.index} -mig 0"
         return Unusable(f"{name} is in MIG mode, and claims are for GPUs without it: {disable}. {_ANOTHER_GPU}")
     if entry := state.gpus.fenced.get(gpu.uuid):
         unfence = f"take the entry out of {state.policy.fence_file}"
