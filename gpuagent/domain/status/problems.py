@@ -261,11 +261,13 @@ def _unit_problems(state: State) -> Iterator[Problem]:
     small = [gpu for gpu in gpus if gpu.memory_mib < unit.mib]
     if not shared or not small:
         return
-    resource = shared[0]
+    # Compute without one unit of memory is of no use, so mode core_mem advertises neither.
+    resource = DRA_DRIVER if state.node.mode is Mode.DRA else " and ".join(state.resource_kinds)
+    stays = "stay" if " and " in resource else "stays"
     if _all_too_small(state):
         largest = max(gpus, key=lambda gpu: gpu.memory_mib)
         text = (
-            f"{resource} stays at 0: a unit of {unit.size} is larger than every GPU of this node. The largest is GPU "
+            f"{resource} {stays} at 0: a unit of {unit.size} is larger than every GPU of this node. The largest is GPU "
             f"{largest.index} with {largest.memory_mib} MiB; {_smaller_unit(largest)}"
         )
         yield Problem("MemoryUnitTooLarge", text, blocking=True)

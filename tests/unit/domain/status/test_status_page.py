@@ -119,6 +119,7 @@ def test_a_unit_larger_than_every_gpu_names_the_largest_that_works(mode):
     node = in_force(mode, gpus, unit=MemoryUnit.parse("64GiB"))
     text = message(node, "MemoryUnitTooLarge")
     assert "GPU 1 with 24258 MiB" in text
+    assert all(resource in text for resource in node.state.resource_kinds), "compute stays at 0 for the same reason"
     assert node_condition(node.state)["status"] == "False"
     works = MemoryUnit.parse(re.search(r"--memory-unit to (\w+) or less", text)[1])
     better = in_force(mode, gpus, unit=works)
