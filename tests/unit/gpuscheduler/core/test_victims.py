@@ -3,11 +3,11 @@
 import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
-from gpuscheduler.core.gpu_request import Amounts
+from gpuscheduler.core.gpu_request import WHOLE, Amounts
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.victims import victims
-from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
+from tests.unit.gpuscheduler.core.api_objects import container, pod, pod_object, shared_node, whole_node
 
 MORNING, NOON = "2026-01-01T06:00:00Z", "2026-01-01T12:00:00Z"
 
@@ -63,6 +63,31 @@ def test_of_one_gpu_the_lower_priority_goes_and_then_the_youngest():
     assert chosen(5, full, high, low) == chosen(5, full, low, high) == {"low"}
     old, young = ((bound(uid, 5, created=created), 0) for uid, created in (("old", MORNING), ("young", NOON)))
     assert chosen(5, full, old, young) == chosen(5, full, young, old) == {"young"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pod_object(mem=16, gpu_count=2, priority=5),
+        pod_object(None, container("a", mem=8), container("b", mem=8), priority=5),
+    ],
+    ids=["over two GPUs", "two containers"],
+)
+def test_a_pod_that_needs_two_gpus_gets_victims_of_both(asked):
+    node = NodeUsage(shared_node("n1"))
+    pods = {uid: bound(uid, 6) for uid in ("a", "b")}
+    for minor, uid in enumerate(pods):
+        node.use(uid, ((minor, Amounts(6, 0)),))
+    assert victims(pod_facts(asked), node, pods) == {"a", "b"}
+
+
+def test_a_pod_that_needs_two_whole_gpus_gets_victims_of_both():
+    node = NodeUsage(whole_node("n1", 2))
+    pods = {uid: pod(uid, uid=uid, whole=1, on="n1") for uid in ("a", "b")}
+    for minor, uid in enumerate(pods):
+        node.use(uid, ((minor, WHOLE),))
+    assert victims(pod(whole=2, priority=5), node, pods) == {"a", "b"}
+    assert victims(pod(whole=1, priority=5), node, pods) in ({"a"}, {"b"})
 
 
 def test_what_is_proposed_goes_where_it_is_enough():
