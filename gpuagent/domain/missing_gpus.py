@@ -1,6 +1,6 @@
 """GPUs that the node should have and that the driver does not list: it had them before, or they are on the PCI bus."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, FormerGpus, former_gpus_text
 from gpuagent.domain.pods.json_values import mapping, text
@@ -9,12 +9,18 @@ from gpuagent.domain.state import State, once
 
 @once
 def missing_gpus(state: State) -> FormerGpus:
-    """The GPUs that the node had before and that were not read in this run, as its annotation names them.
+    """The GPUs that the node had before and that are certainly missing, as its annotation names them."""
+    former = _not_read(state)
+    if _unidentified(state) == 0:
+        return former
+    # One on the bus that the driver does not list is none of those that it lists and cannot read.
+    return {key: pci for key, pci in former.items() if _address_on_bus(state.gpus.absent, pci)}
 
-    One that the driver lists and cannot read may be any of them, and has a problem of its own.
-    """
+
+def _not_read(state: State) -> FormerGpus:
+    """The GPUs that the node had before and that were not read in this run."""
     gpus = state.gpus
-    if gpus.driver_problem is not None or len(gpus.unreadable) > 0:
+    if gpus.driver_problem is not None:
         return {}
     addresses = {gpu.pci_bus_id for gpu in gpus.by_uuid.values() if gpu.pci_bus_id}
     there = set(gpus.by_uuid)
@@ -23,6 +29,11 @@ def missing_gpus(state: State) -> FormerGpus:
     # Another GPU at the address of a former one has replaced it.
     former = state.node.former_gpus.items()
     return {key: pci for key, pci in former if key not in there and pci not in addresses}
+
+
+def _unidentified(state: State) -> int:
+    """How many GPUs the driver lists that were never read in this run: each may be any of the node's former GPUs."""
+    return max(0, len(state.gpus.unreadable) - len(state.gpus.unread))
 
 
 def known_gpus_annotation(state: State) -> dict[str, str]:
@@ -36,28 +47,57 @@ def known_gpus_annotation(state: State) -> dict[str, str]:
 
 def missing_words(state: State) -> Iterator[str]:
     """A sentence for each missing GPU: which it is, how the agent knows of it, and what to do."""
-    node = text(mapping(mapping(state.node.object).get("metadata")).get("name")) or "NODE"
+    accept = _accept_words(state)
     on_bus = dict(state.gpus.absent)
     for key, pci in missing_gpus(state).items():
-        is_named = key.startswith("GPU-")
-        name = f"GPU {key} at PCI address {pci}" if is_named and pci else f"GPU {key}" if is_named else f"a GPU ({key})"
         bus = _take(on_bus, pci)
         where = f"it is on the PCI bus, {bus}" if bus else "see `lspci` and NVRM lines in `dmesg`"
         yield (
-            f"{name} is missing: the node had it before, and the driver does not list it; {where}. If it was removed "
-            f"on purpose, run: kubectl annotate node {node} {KNOWN_GPUS_ANNOTATION}-"
+            f"{_name(key, pci)} is missing: the node had it before, and the driver does not list it; {where}. "
+            f"If it was removed on purpose, {accept}"
         )
     for address, bus in on_bus.items():
         yield (
             f"the GPU at PCI address {address} is missing: it is on the PCI bus, {bus}, and the driver does not list "
             "it. See NVRM lines in `dmesg`. To leave it out on purpose, bind it to another driver, such as vfio-pci"
         )
+    yield from _uncertain_words(state)
+
+
+def _uncertain_words(state: State) -> Iterator[str]:
+    """How many more GPUs are missing than there are GPUs that cannot be read; it is not known which."""
+    certain = missing_gpus(state)
+    candidates = {key: pci for key, pci in _not_read(state).items() if key not in certain}
+    unidentified = _unidentified(state)
+    count = len(candidates) - unidentified
+    if count <= 0:
+        return
+    names = ", ".join(_name(key, pci) for key, pci in candidates.items())
+    verb = "is" if count == 1 else "are"
+    yield (
+        f"{count} of these {len(candidates)} GPUs {verb} missing: {names}. The node had them before, and the driver "
+        f"lists only {unidentified} more, which it cannot read. See `lspci` and NVRM lines in `dmesg`. If they were "
+        f"removed on purpose, {_accept_words(state)}"
+    )
+
+
+def _accept_words(state: State) -> str:
+    node = text(mapping(mapping(state.node.object).get("metadata")).get("name")) or "NODE"
+    return f"run: kubectl annotate node {node} {KNOWN_GPUS_ANNOTATION}-"
+
+
+def _name(key: str, pci: str) -> str:
+    if not key.startswith("GPU-"):
+        return f"a GPU ({key})"
+    return f"GPU {key} at PCI address {pci}" if pci else f"GPU {key}"
 
 
 def _take(on_bus: dict[str, str], pci: str) -> str:
     """The driver of the PCI device with NVML's address `pci`, in words, which is then explained; empty if unknown."""
-    for address, words in on_bus.items():
-        if pci.lower().endswith(address):
-            del on_bus[address]
-            return words
-    return ""
+    address = _address_on_bus(on_bus, pci)
+    return on_bus.pop(address) if address else ""
+
+
+def _address_on_bus(on_bus: Mapping[str, str], pci: str) -> str:
+    """The kernel's spelling of NVML's address `pci`, which has more digits; empty if it is not there."""
+    return next((address for address in on_bus if pci.lower().endswith(address)), "")

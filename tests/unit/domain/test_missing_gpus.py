@@ -113,6 +113,60 @@ def test_a_gpu_that_cannot_be_read_is_not_missing_as_well():
     assert KNOWN_GPUS_ANNOTATION not in written(node), "it stays as it is"
 
 
+def restarted(
+    *gpus: Any, former: int, unreadable: tuple[int, ...], absent: dict[str, str] | None = None
+) -> NodeUnderTest:
+    """An agent that starts on a node that had so many GPUs; the driver cannot read some of those that it lists."""
+    annotations = written(started(*box(former), annotations={}))
+    node = sees(NodeUnderTest(Mode.SHARE, isolates=frozenset()), annotations=annotations)
+    silent = tuple(UnreadableGpu(index, "Unknown Error") for index in unreadable)
+    node.send(ev.InventoryRead(Inventory(tuple(gpus), unreadable=silent, absent=absent or {}), node.now))
+    return node.holdings()
+
+
+def test_more_missing_gpus_than_unreadable_ones_are_counted():
+    """Which of them is gone is not known, because the unreadable one may be any of them."""
+    node = restarted(gpu(0), gpu(1), former=4, unreadable=(2,))
+    (text,) = missing(node)
+    names = ", ".join(f"GPU {uuid(n)} at PCI address 00000000:0{n + 1}:00.0" for n in (2, 3))
+    assert text.startswith(f"1 of these 2 GPUs is missing: {names}. The node had them before")
+    assert "lists only 1 more, which it cannot read" in text
+    assert f"kubectl annotate node n {KNOWN_GPUS_ANNOTATION}-" in text
+    assert KNOWN_GPUS_ANNOTATION not in written(node), "it stays as it is"
+    sees(node, annotations={})
+    assert missing(node) == []
+    assert missing(restarted(gpu(0), former=5, unreadable=(1, 2)))[0].startswith("2 of these 4 GPUs are missing")
+    assert missing(restarted(former=2, unreadable=(0,)))[0].startswith("1 of these 2 GPUs is missing")
+
+
+@pytest.mark.parametrize(("former", "unreadable"), [(4, (2, 3)), (3, (2, 3)), (2, (2, 3))])
+def test_as_many_unreadable_gpus_as_former_ones_explain_them(former: int, unreadable: tuple[int, ...]):
+    assert missing(restarted(gpu(0), gpu(1), former=former, unreadable=unreadable)) == []
+
+
+def test_a_gpu_that_was_read_in_this_run_and_fails_now_explains_no_other_one():
+    """It is known which GPU that is, so the missing one is too."""
+    node = restarted(gpu(0), gpu(1), gpu(2), former=4, unreadable=())
+    node.inventory(gpu(0), gpu(1), unreadable=(UnreadableGpu(2, "Unknown Error"),))
+    (text,) = missing(node)
+    assert text.startswith(f"GPU {uuid(3)} at PCI address 00000000:04:00.0 is missing")
+
+
+def test_a_former_gpu_on_the_bus_is_missing_whatever_cannot_be_read():
+    on_bus = {"0000:04:00.0": "bound to driver nvidia"}
+    (text,) = missing(restarted(gpu(0), gpu(1), former=4, unreadable=(2,), absent=on_bus))
+    assert text.startswith(f"GPU {uuid(3)} at PCI address 00000000:04:00.0 is missing")
+    assert "it is on the PCI bus, bound to driver nvidia" in text
+
+
+def test_gpus_known_by_number_are_counted_too():
+    node = NodeUnderTest(Mode.SHARE, isolates=frozenset())
+    sees(node, annotations={}, labels={"aliyun.accelerator/nvidia_count": "8"})
+    node.inventory(*box(6), unreadable=(UnreadableGpu(6, "Unknown Error"),)).holdings()
+    (text,) = missing(node)
+    assert text.startswith("1 of these 2 GPUs is missing: a GPU (number 7), a GPU (number 8).")
+
+
 def test_nothing_is_missing_before_the_driver_has_answered():
     annotations = written(started(*box(2), annotations={}))
     node = sees(NodeUnderTest(Mode.SHARE, isolates=frozenset()), annotations=annotations)
