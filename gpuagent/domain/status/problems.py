@@ -27,7 +27,7 @@ from gpuagent.domain.sharing.units import (
 )
 from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
-from gpuagent.domain.usable_gpus import serves_gpus, unusable_words, usable_gpus
+from gpuagent.domain.usable_gpus import gives_units, serves_gpus, unusable_words, usable_gpus
 
 MANY_ENTRIES = 8
 """Maximum number of fence file entries that one message names."""
@@ -286,10 +286,14 @@ def _sized_gpus(state: State) -> list[Gpu]:
 
 
 def _all_too_small(state: State) -> bool:
-    """Whether a unit is larger than every GPU, which is a problem of its own."""
+    """Whether nothing is left to serve because a unit is larger than every GPU, which is a problem of its own."""
     unit, gpus = state.policy.unit, _sized_gpus(state)
     shares_memory = state.node.mode is Mode.DRA or any(kind.is_memory for kind in state.resource_kinds.values())
-    return shares_memory and bool(gpus) and all(gpu.memory_mib < unit.mib for gpu in gpus)
+    if not shares_memory or not gpus:
+        return False
+    # Mode dra serves a GPU of unknown memory whole, whatever the unit is.
+    serves_whole = any(gives_units(gpu, state) for gpu in state.gpus.by_index)
+    return not serves_whole and all(gpu.memory_mib < unit.mib for gpu in gpus)
 
 
 def _smaller_unit(gpu: Gpu) -> str:

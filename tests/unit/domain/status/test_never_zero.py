@@ -280,6 +280,9 @@ def test_whatever_happens_a_node_that_serves_has_a_usable_gpu_or_is_not_ready(da
         state = node.state
         if serves_gpus(state) and not usable_gpus(state) and not state.health.unasked:
             assert any(problem.blocking for problem in problems(state))
+        if usable_gpus(state):
+            said = {problem.reason for problem in problems(state)}
+            assert not said & {"MemoryUnitTooLarge", "NoUsableGPU", "NoGPUs"}, "these say that nothing is left"
 
 
 WORKS = Layer(driver="cgpu", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))

@@ -138,6 +138,19 @@ def test_a_gpu_smaller_than_a_unit_names_the_unit_that_it_would_have():
     assert reasons(in_force(Mode.TOPOLOGY, (gpu(0, memory_mib=512), gpu(1)))) == []
 
 
+def test_a_gpu_that_is_served_whole_keeps_a_node_ready_whose_other_gpus_are_smaller_than_a_unit():
+    gpus = (gpu(0, memory_mib=0), gpu(1, 16))
+    node = in_force(Mode.DRA, gpus, unit=MemoryUnit.parse("64GiB"))
+    assert message(node, "GPUSmallerThanUnit").startswith(f"GPU 1 ({uuid(1)}) is left out of gpu.gpuagent.io")
+    assert reasons(node) == ["GPUSmallerThanUnit"]
+    assert node_condition(node.state)["status"] == "True"
+    node.send(ev.GpuLost(uuid(0), "fell off the bus", node.now))
+    assert {"GPUSmallerThanUnit", "NoUsableGPU"} <= set(reasons(node))
+    assert node_condition(node.state)["status"] == "False"
+    share = in_force(Mode.SHARE, gpus, unit=MemoryUnit.parse("64GiB"))
+    assert "MemoryUnitTooLarge" in reasons(share), "no unit of it is left"
+
+
 def test_what_is_not_read_yet_is_shown_and_no_event_is_sent():
     node = NodeUnderTest(Mode.SHARE)
     assert [(p.reason, p.passing) for p in problems(node.state)] == [
