@@ -73,6 +73,10 @@ def test_a_pod_that_changed_is_shown_as_it_is_now():
     assert members["a"].scheduler == members.to_place()[0].scheduler == "later"
 
 
+def pods_of(owner, created, *uids, **given):
+    return [member(uid, owner=owner, created=created, **given) for uid in uids]
+
+
 @pytest.mark.parametrize(
     ("before", "living", "succeeded", "with_failed"),
     [
@@ -110,16 +114,53 @@ def test_with_a_record_of_the_start_a_pod_of_the_same_name_comes_again():
     assert (members.start.uids, members.start.size) == ({"c"}, 1)
 
 
+def test_pods_without_gpus_start_with_the_others():
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    without = pod_facts(pod_object("w", container(), uid="w", labels=labels))
+    members = members_of(member("a"), without, member("late"))
+    members.started(["a"])
+    assert members.start.uids == {"a", "w"}
+
+
+def test_pods_that_started_are_not_extra_beside_older_ones():
+    members = members_of(*pods_of("o", NOON, "a", "b"))
+    members.started(["a", "b"])
+    for each in pods_of("p", MORNING, "c", "d"):
+        members.put(each)
+    assert members.extra == {"c", "d"}
+
+
+@pytest.mark.parametrize(("living", "expected"), [([], {"b"}), ([("a2", "o")], {"a"}), ([("b2", "p")], {"b"})])
+def test_of_the_plans_that_were_written_that_of_the_pods_that_live_counts_or_the_latest(living, expected):
+    known = {"a": member("a", owner="o", created=MORNING), "b": member("b", owner="p", created=NOON)}
+    for plans in ([{"a"}, {"b"}], [{"b"}, {"a"}]):
+        members = members_of(*[member(uid, owner=owner) for uid, owner in living])
+        members.started_before(plans, known)
+        assert members.start.uids == expected
+
+
+def test_the_version_is_another_after_each_change():
+    members = Members()
+    versions = [members.version]
+    for change in (
+        lambda: members.put(member("a")),
+        lambda: members.put(member("b")),
+        lambda: members.put(member("b", on="n1")),
+        lambda: members.started(["a"]),
+        lambda: members.end(ended("b")),
+        lambda: members.remove("a"),
+    ):
+        change()
+        assert members.version not in versions
+        versions.append(members.version)
+
+
 def test_the_pods_that_ended_are_kept_up_to_a_number():
     members = Members()
     for n in range(MOST_PODS + 1):
         members.end(ended(f"p{n}"))
     assert len(members.ended) == MOST_PODS
     assert "p0" not in members.ended
-
-
-def pods_of(owner, created, *uids, **given):
-    return [member(uid, owner=owner, created=created, **given) for uid in uids]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +172,19 @@ def pods_of(owner, created, *uids, **given):
         (pods_of("o", MORNING, "a"), pods_of("p", NOON, "c"), set()),
         (pods_of("o", MORNING, "a", "b", "c"), [], set()),
         (pods_of("o", MORNING, "a", "b"), pods_of(None, NOON, "c"), set()),
-        (pods_of("o", MORNING, "a", "b"), pods_of("p", NOON, "c", replicas=3), set()),
+        (pods_of("o", MORNING, "a", "b"), pods_of("p", NOON, "c", "d", replicas=3), set()),
+        (pods_of("o", MORNING, "a", "b"), pods_of("p", NOON, "c", replicas="x"), set()),
     ],
-    ids=["later", "earlier", "bound", "no more than wanted", "one controller", "no controller", "unequal numbers"],
+    ids=[
+        "later",
+        "earlier",
+        "bound",
+        "no more than wanted",
+        "one controller",
+        "no controller",
+        "unequal numbers",
+        "no number",
+    ],
 )
 def test_pods_beyond_the_number_are_of_another_job_if_their_controller_is(first, second, extra):
     members = members_of(*first, *second)
