@@ -1,5 +1,6 @@
 """Reads the objects that the watches show, and passes them on as the core's values."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ CONFIG_MAPS = "kube-system"
 """Namespace of the ConfigMaps about nodes."""
 UNHEALTHY, REPORT = "unhealthy-gpu-", "-gputopo-report"
 """Before a node's name in the ConfigMap of its unhealthy GPUs, and after it in that of its links."""
+_MINOR = re.compile(r"[0-9]{1,9}")
+"""A minor number. Python refuses to read a number of thousands of digits."""
 
 
 class PodFollower:
@@ -97,7 +100,7 @@ class ConfigMapFollower:
         name, data = text(mapping(found.get("metadata")).get("name")), mapping(found.get("data"))
         if name.startswith(UNHEALTHY):
             numbers = (number.strip() for number in text(data.get("gpus")).split(","))
-            minors = {int(number) for number in numbers if number.isascii() and number.isdecimal()}
+            minors = {int(number) for number in numbers if _MINOR.fullmatch(number)}
             self._nodes.unhealthy(name.removeprefix(UNHEALTHY), minors)
         elif name.endswith(REPORT):
             self._nodes.report(name.removesuffix(REPORT), data)
