@@ -17,6 +17,8 @@ Json = dict[str, Any]
 
 MOST_TWICE = 100
 """Nodes whose reason is in both maps of an answer."""
+MOST_REASON = 1024
+"""Characters of a reason: it is repeated for each of thousands of nodes, and it may quote what authors of pods wrote."""
 
 
 class ProtocolError(ValueError):
@@ -173,16 +175,22 @@ def preempt_call(body: bytes) -> PreemptCall:
 def filter_result(answer: FilterAnswer, call: FilterCall) -> bytes:
     """ExtenderFilterResult, with whole nodes if the call has them."""
     whole = call.names is None
+    failed = _bounded(answer.failed)
+    unresolvable = _bounded(answer.unresolvable)
     return msgspec.json.encode(
         {
             "Nodes": {"items": [call.nodes[name] for name in answer.nodes]} if whole else None,
             "NodeNames": None if whole else answer.nodes,
             # kube-scheduler before 1.21 does not read the second. A later one prefers it where a node is in both.
-            "FailedNodes": {**answer.failed, **dict(islice(answer.unresolvable.items(), MOST_TWICE))},
-            "FailedAndUnresolvableNodes": answer.unresolvable,
-            "Error": answer.error,
+            "FailedNodes": {**failed, **dict(islice(unresolvable.items(), MOST_TWICE))},
+            "FailedAndUnresolvableNodes": unresolvable,
+            "Error": answer.error[:MOST_REASON],
         }
     )
+
+
+def _bounded(reasons: Mapping[str, str]) -> dict[str, str]:
+    return {node: reason[:MOST_REASON] for node, reason in reasons.items()}
 
 
 def error_result(error: str) -> bytes:

@@ -6,7 +6,7 @@ plan is written on one of them, and all are bound. Pods that replace members of 
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
@@ -45,6 +45,8 @@ RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
 ALL_NAMED = 100
 """kube-scheduler names all nodes of a cluster up to this size; in a larger one, the planned node is nominated."""
+NAMED_NUMBERS = 2
+"""Numbers in the reason of a job whose labels disagree."""
 
 
 class JobState(Enum):
@@ -506,8 +508,7 @@ class Jobs:
         if None in members.replicas:
             return f"job {key[1]}: label gpu-topology-replica is no number of pods"
         if len(members.replicas) > 1 and not members.any_bound:
-            numbers = " and ".join(map(str, sorted(n for n in members.replicas if n)))
-            return f"job {key[1]}: its pods disagree on gpu-topology-replica ({numbers})"
+            return f"job {key[1]}: its pods disagree on gpu-topology-replica ({_few_of(members.numbers)})"
         if max(members.present, members.wanted) > MOST_PODS:
             number = max(members.present, members.wanted)
             return f"job {key[1]} has {number} pods; at most {MOST_PODS} can start together"
@@ -670,6 +671,14 @@ class Jobs:
 def _may_come(job: _Job, pending: Collection[PodFacts]) -> bool:
     """Whether kube-scheduler may place the pods, as far as is known: it asks about none that it has no node for."""
     return job.missed.isdisjoint(pod.uid for pod in pending)
+
+
+def _few_of(numbers: Sequence[int]) -> str:
+    """The smallest numbers of a job's labels. Each of thousands of pods may name another one."""
+    if len(numbers) <= NAMED_NUMBERS:
+        return " and ".join(map(str, numbers))
+    named = ", ".join(map(str, numbers[:NAMED_NUMBERS]))
+    return f"{named} and {len(numbers) - NAMED_NUMBERS} more"
 
 
 def _key(pod: PodFacts) -> JobKey:

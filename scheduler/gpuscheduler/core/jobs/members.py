@@ -4,8 +4,9 @@ Pods that have ended count as there for those that come again. If the last worke
 succeeded, its successor must not wait for them.
 """
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscheduler.core.gpu_request import RequestKind
@@ -67,6 +68,7 @@ class Members:
         self._bound: dict[str, PodFacts] = {}
         self._bad: dict[str, PodFacts] = {}
         self._replicas: Counter[int | None] = Counter()
+        self._numbers: list[int] = []
         self._extra: frozenset[str] | None = None
 
     def __len__(self) -> int:
@@ -167,7 +169,12 @@ class Members:
     @property
     def wanted(self) -> int:
         """How many pods the job has by its labels; 0 if they say no number."""
-        return max((number for number in self._replicas if number), default=0)
+        return self._numbers[-1] if self._numbers else 0
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of pods that their labels name, in ascending order, without labels that say no number."""
+        return self._numbers
 
     @property
     def any_bound(self) -> bool:
@@ -241,7 +248,7 @@ class Members:
             return
         self._living[pod.uid] = pod
         if pod.job:
-            self._replicas[pod.job.replicas] += 1
+            self._count_label(pod.job.replicas)
         if pod.request.kind is RequestKind.NONE:
             return
         if pod.node:
@@ -255,11 +262,23 @@ class Members:
     def _uncount(self, pod: PodFacts) -> None:
         self.changed()
         if self._living.pop(pod.uid, None) and pod.job:
-            self._replicas[pod.job.replicas] -= 1
-            if not self._replicas[pod.job.replicas]:
-                del self._replicas[pod.job.replicas]
+            self._uncount_label(pod.job.replicas)
         for pods in (self.pending, self._bound, self._bad):
             pods.pop(pod.uid, None)
+
+    def _count_label(self, number: int | None) -> None:
+        # Each pod may have its own number, so the numbers are kept in order instead of looked through.
+        self._replicas[number] += 1
+        if number and self._replicas[number] == 1:
+            insort(self._numbers, number)
+
+    def _uncount_label(self, number: int | None) -> None:
+        self._replicas[number] -= 1
+        if self._replicas[number]:
+            return
+        del self._replicas[number]
+        if number:
+            del self._numbers[bisect_left(self._numbers, number)]
 
 
 def _counts_as(pod: PodFacts) -> tuple[object, ...]:

@@ -27,6 +27,8 @@ SHAPES = {
     "unequal requests": {"replicas": lambda n, count: count // 2, "whole": lambda n: 1 + n % 8},
     "a request that no node serves": {"whole": lambda n: 9},
     "labels that disagree": {"replicas": lambda n, count: 2 + n % 2},
+    "another number on each pod": {"replicas": lambda n, count: 2 + n},
+    "another number on each pod, the largest first": {"replicas": lambda n, count: 2 + count - n},
     "many jobs": {"job": lambda n: f"job-{n // 2}"},
     "many jobs that never fit": {"job": lambda n: f"job-{n // 2}", "whole": lambda n: 9},
 }
@@ -87,6 +89,22 @@ def test_more_pods_than_a_plan_can_hold_do_not_start():
     scheduling.pod_gone(pods[1].uid, 0.0)
     scheduling.tick(0.0)
     assert reason not in str(scheduling.filter(pods[0], ["n1"], 0.0).unresolvable)
+
+
+def test_the_reason_of_labels_that_disagree_names_few_of_their_numbers():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(whole_node("n1"))
+    scheduling.synced(0.0)
+    pods = [pod(whole=1, labels={JOB_LABEL: "j", REPLICAS_LABEL: str(number)}) for number in (900, 30, 4, 30, 7)]
+    for one in pods:
+        scheduling.pod_seen(one, 0.0)
+    text = "job j: its pods disagree on gpu-topology-replica ({})"
+    assert scheduling.filter(pods[0], ["n1"], 0.0).unresolvable == {"n1": text.format("4, 7 and 2 more")}
+    scheduling.pod_gone(pods[2].uid, 0.0)
+    scheduling.pod_gone(pods[1].uid, 0.0)
+    assert scheduling.filter(pods[0], ["n1"], 0.0).unresolvable == {"n1": text.format("7, 30 and 1 more")}
+    scheduling.pod_gone(pods[3].uid, 0.0)
+    assert scheduling.filter(pods[0], ["n1"], 0.0).unresolvable == {"n1": text.format("7 and 900")}
 
 
 def test_one_pod_wakes_few_others():

@@ -6,6 +6,7 @@ import pytest
 
 from gpuscheduler.core.calls import FilterAnswer
 from gpuscheduler.extender.protocol import (
+    MOST_REASON,
     NodeNames,
     ProtocolError,
     bind_call,
@@ -106,3 +107,12 @@ def test_what_is_no_bind_or_preempt_call_is_refused(wrong):
         bind_call(wrong)
     with pytest.raises(ProtocolError, match="ExtenderPreemptionArgs"):
         preempt_call(wrong)
+
+
+def test_a_reason_is_repeated_for_each_node_so_it_is_short():
+    names = [f"n{n}" for n in range(1000)]
+    long = dict.fromkeys(names, "x" * 100_000)
+    call = filter_call(body(Pod=POD, NodeNames=names))
+    result = json.loads(filter_result(FilterAnswer(failed=long, unresolvable=long, error="x" * 100_000), call))
+    shown = {*result["FailedNodes"].values(), *result["FailedAndUnresolvableNodes"].values(), result["Error"]}
+    assert shown == {"x" * MOST_REASON}
