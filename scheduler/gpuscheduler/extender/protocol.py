@@ -18,7 +18,7 @@ Json = dict[str, Any]
 MOST_TWICE = 100
 """Nodes whose reason is in both maps of an answer."""
 MOST_REASON = 1024
-"""Characters of a reason: it is repeated for each of thousands of nodes, and it may quote what authors of pods wrote."""
+"""Characters of a reason. It is repeated for thousands of nodes, and may quote what authors of pods wrote."""
 
 
 class ProtocolError(ValueError):
