@@ -1,0 +1,113 @@
+"""When pods that were refused are looked at again, and until when: neither all the time nor never."""
+
+import pytest
+
+from gpuscheduler.core.calls import Nudge
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S, LIMIT_S, WakeUps
+from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
+
+
+class World:
+    """One node, on which a pod fits while `has_room`."""
+
+    def __init__(self):
+        self.usage = ClusterUsage()
+        self.usage.node_seen(shared_node("n1"))
+        self.pods = {}
+        self.has_room = True
+        self.wake_ups = WakeUps(self.usage, self.pods, self.fitting, lambda _pod, _now: frozenset())
+
+    def fitting(self, _pod, _now):
+        return iter(["n1"] * self.has_room)
+
+    def refuse(self, asked, now=0.0):
+        self.pods[asked.uid] = asked
+        self.wake_ups.refused(asked.uid, now)
+
+    def woken(self, now):
+        actions = self.wake_ups.wake(now)
+        assert all(isinstance(action, Nudge) for action in actions)
+        return [action.uid for action in actions]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def waiting(uid, namespace="one", **given):
+    return pod("p", uid=uid, namespace=namespace, **({"mem": 1} | given))
+
+
+def test_a_pod_is_woken_after_its_delay_when_something_became_free(world):
+    world.refuse(waiting("a"))
+    assert world.wake_ups.next_due() is None, "nothing became free"
+    world.usage.frees += 1
+    assert world.woken(FIRST_S - 0.1) == []
+    assert world.wake_ups.next_due() == FIRST_S - 0.1 + CHECK_S
+    assert world.woken(FIRST_S + CHECK_S) == ["a"]
+
+
+def test_two_checks_are_apart(world):
+    for uid in "ab":
+        world.refuse(waiting(uid))
+    world.usage.frees += 1
+    assert world.woken(FIRST_S) == ["a", "b"]
+    world.usage.frees += 1
+    assert world.wake_ups.next_due() == FIRST_S + CHECK_S
+    assert world.woken(FIRST_S + CHECK_S - 0.1) == []
+
+
+def test_a_pod_that_the_watch_has_not_shown_is_looked_for_now_and_then_and_given_up(world):
+    world.wake_ups.refused("late", 0.0)
+    world.usage.frees += 1
+    assert world.woken(FIRST_S) == []
+    assert world.wake_ups.next_due() == FIRST_S + CHECK_S
+    world.pods["late"] = waiting("late")
+    assert world.woken(FIRST_S + CHECK_S) == ["late"]
+    world.wake_ups.forget("late")
+    world.wake_ups.refused("never", 10.0)
+    world.usage.frees += 1
+    assert world.woken(10.0 + FIRST_S + LIMIT_S) == []
+    assert world.wake_ups.next_due() is not None
+    assert world.woken(10.0 + FIRST_S + LIMIT_S + CHECK_S) == []
+    assert world.wake_ups.next_due() is None
+
+
+def deleting():
+    made = pod_object("p", uid="a", mem=1)
+    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return pod_facts(made)
+
+
+@pytest.mark.parametrize("later", [waiting("a", on="n1"), deleting()], ids=["bound", "being deleted"])
+def test_a_pod_that_waits_no_longer_is_forgotten_and_another_of_its_name_is_not(world, later):
+    world.refuse(waiting("a"))
+    world.refuse(waiting("b", namespace="two"))
+    world.pods["a"] = later
+    world.usage.frees += 1
+    assert world.woken(FIRST_S) == ["b"]
+    world.wake_ups.forget("b")
+    world.usage.frees += 1
+    assert world.wake_ups.next_due() is None, "no pod is left"
+
+
+def test_a_pod_that_does_not_fit_waits_for_the_next_that_becomes_free(world):
+    world.has_room = False
+    world.refuse(waiting("a"))
+    world.usage.frees += 1
+    assert world.woken(FIRST_S) == []
+    assert world.wake_ups.next_due() is None
+    world.has_room = True
+    world.usage.frees += 1
+    assert world.woken(FIRST_S + CHECK_S) == ["a"]
+
+
+def test_the_higher_priority_and_then_the_older_is_woken_first(world):
+    world.refuse(waiting("young", created="2026-01-01T00:00:02Z"))
+    world.refuse(waiting("old", created="2026-01-01T00:00:01Z"))
+    world.refuse(waiting("first", priority=1, created="2026-01-01T00:00:03Z"))
+    world.usage.frees += 1
+    assert world.woken(FIRST_S) == ["first", "old", "young"]
