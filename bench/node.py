@@ -64,7 +64,7 @@ class Node:
         self.root = Path(tempfile.mkdtemp(prefix="gb-"))
         (self.root / "s").mkdir()
         if mode and not fresh:
-            LastMode(self.root / "s").keep(Mode(mode))
+            LastMode(self.root / "s").keep(Mode(mode), schedulers=False)
         self._ended: list[str] = []
         self._received: dict[str, Pod] = {}
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})

@@ -93,8 +93,7 @@ class Agent:
         self._state = State(
             policy=settings.policy,
             node=Node(mode=settings.mode or remembered or Mode.DEFAULT, mode_known=bool(settings.mode or remembered)),
-            # Without an API server, nothing shows a decision.
-            pods=Pods(decided_before=settings.uses_api_server and self._remembered.schedulers),
+            pods=self._stored_pods(),
             advertised=Advertised(lists=dict.fromkeys(settings.resources.names, ())),
             isolation=IsolationDrivers(
                 layers={name: Layer(driver=name, installed=False) for name in self._watched_drivers},
@@ -309,6 +308,13 @@ class Agent:
             for name, need in isolation_needs(after, self._watched_drivers).items():
                 self._watched_drivers[name].desire(need)
 
+    def _stored_pods(self) -> Pods:
+        """What is known of the node's pods before the API server has shown them."""
+        if not self._settings.uses_api_server:
+            return Pods()  # nothing would show a decision
+        stored = self._remembered
+        return Pods(decided_before=stored.scheduler_seen, presumed_decided=stored.schedulers)
+
     def _keep_mode(self, state: State) -> None:
         if state.node.object is not None:
             # An agent that starts in mode dra looks for slices, and deletes them when it reads another mode.
@@ -322,9 +328,9 @@ class Agent:
         if self.kube:
             self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
-        if now.schedulers and not self._remembered.schedulers:
+        if self._settings.uses_api_server and now.scheduler_seen is not self._remembered.scheduler_seen:
             # At once, as the agent may be killed; but after the calls have the pod, as a disk may be slow.
-            self._remembered.keep(schedulers=True)
+            self._remembered.keep(schedulers=now.scheduler_seen)
         self.preparer.publish(state)
         self._device_health.publish(device_healths(state))
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)

@@ -13,10 +13,13 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.snapshot import Snapshot
 
 FIRST_PODS_S = 3.0
-"""How long calls wait for the first list of pods, from the first registration with kubelet."""
+"""How long calls wait for the first list of pods, from the first registration with kubelet.
+
+Also while the API server fails: it may have started together with the agent, and answer a second later.
+"""
 
 DECIDED_PODS_S = 10.0
-"""The same on a node where a scheduler decides, also while the API server fails.
+"""The same on a node where a scheduler decides.
 
 Kubelet never admits again a pod that it was refused devices for, so a longer wait is better than a refusal.
 """

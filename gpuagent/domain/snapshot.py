@@ -10,7 +10,13 @@ from gpuagent.domain.gpus.topology import Topology
 from gpuagent.domain.node_state.device_lists import DeviceRange, Lists
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.ring import best_ring
-from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
+from gpuagent.domain.pods.annotations import (
+    CORE_ANNOTATION,
+    DECIDED_ANNOTATION,
+    MEMORY_ANNOTATION,
+    V1_ASSIGNED,
+    V1_GPU,
+)
 from gpuagent.domain.pods.exchange import Exchanged
 from gpuagent.domain.pods.holdings import Recorded, of_another_pod
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
@@ -43,11 +49,11 @@ class Snapshot:
     `published_pods` is what the agent says of some of them on the Node.
 
     `pods_known`: all pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
-    the first list of pods is still to come. `living_pods` are in the order in which the agent saw them; of one name,
-    the newest. `decided` maps them to containers with a scheduler's decision. `schedulers`: a scheduler has decided on
-    a pod of this node before the pod held devices, in this run or an earlier one; later, annotations of the agent look
-    the same. `may_be_decided`: a scheduler may have decided on a pod that the agent has not seen. `claimed` are UUIDs
-    of the GPUs that prepared ResourceClaims have.
+    the first list of pods is still to come, also while the API server fails. `living_pods` are in the order in which
+    the agent saw them; of one name, the newest. `decided` maps them to containers with a scheduler's decision.
+    `scheduler_seen`: a scheduler has decided on a pod of this node, in this run or an earlier one; None if that is not
+    known. `schedulers`: whether to assume so. `may_be_decided`: a scheduler may have decided on a pod that the agent
+    has not seen. `claimed` are UUIDs of the GPUs that prepared ResourceClaims have.
     """
 
     policy: Policy
@@ -76,6 +82,7 @@ class Snapshot:
     living_pods: Mapping[PodName, Pod]
     decisions: Mapping[PodName, Decision | Ignored]
     decided: Mapping[PodName, tuple[DecidedContainer, ...]]
+    scheduler_seen: bool | None
     schedulers: bool
     may_be_decided: bool
     claimed: frozenset[str]
@@ -246,10 +253,13 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
     pods = _as_decided(state, former)
     living = former.living_pods if former is not None and former.pods is pods else _living(pods)
     decisions, decided = _decisions(state, living, former)
-    schedulers = _schedulers(state, living, decisions, former)
-    awaited = not state.pods.known and state.pods.problem is None
+    scheduler_seen = _scheduler_seen(state, living, decisions, former)
+    # Once the pods are known, it is still open only if some of them look decided.
+    presumed = state.pods.known or state.pods.presumed_decided
+    schedulers = presumed if scheduler_seen is None else scheduler_seen
+    awaited = not state.pods.known
     # The API server answers, but its pods are still to come: there may be decisions among them.
-    maybe = awaited and state.node.object is not None
+    maybe = awaited and state.pods.problem is None and state.node.object is not None
     now = Snapshot(
         policy=state.policy,
         mode=state.node.mode,
@@ -277,6 +287,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         living_pods=living,
         decisions=decisions,
         decided=decided,
+        scheduler_seen=scheduler_seen,
         schedulers=schedulers,
         may_be_decided=schedulers or maybe,
         claimed=state.claims.held,
@@ -382,16 +393,33 @@ def _decisions(
 
 
 _WHOLE = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
+_NAMING_GPUS = (*_WHOLE, MEMORY_ANNOTATION, CORE_ANNOTATION, V1_GPU)
 
 
-def _schedulers(
+def _scheduler_seen(
+    state: State,
+    living: Mapping[PodName, Pod],
+    decisions: Mapping[PodName, Decision | Ignored],
+    former: Snapshot | None,
+) -> bool | None:
+    """Whether a scheduler has decided on a pod of this node; None if that is not known."""
+    known = former.scheduler_seen if former else state.pods.decided_before
+    if known or state.pods.decided_before:
+        return True
+    if _shows_scheduler(state, living, decisions, former):
+        return True
+    if known is None and state.pods.known and not any(map(_looks_decided, living.values())):
+        return False
+    return known
+
+
+def _shows_scheduler(
     state: State,
     living: Mapping[PodName, Pod],
     decisions: Mapping[PodName, Decision | Ignored],
     former: Snapshot | None,
 ) -> bool:
-    if state.pods.decided_before or (former and former.schedulers):
-        return True
+    """Whether a pod that is new to the agent has annotations that the agent itself has not written."""
     if state.holdings.listed is None:
         return False  # a pod with annotations of the agent's own would count: it seems to hold nothing
     before = former.living_pods if former and former.holdings_known else {}
@@ -399,15 +427,35 @@ def _schedulers(
         return False
     held = {holding.owner.pod for holding in state.living_holdings}
     whole = state.node.mode is Mode.TOPOLOGY
-    return any(
-        name not in before
-        and name not in held
-        and (
-            isinstance(decisions.get(name), Decision)
-            or (whole and any(decided_text(pod, key) is not None for key in _WHOLE))
-        )
-        for name, pod in living.items()
-    )
+    for name, pod in living.items():
+        if name in before:
+            continue
+        decision = decisions.get(name)
+        is_decided = isinstance(decision, Decision)
+        if whole:
+            is_decided = is_decided or any(decided_text(pod, key) is not None for key in _WHOLE)
+        # The agent annotates pods that hold devices, so later its own annotations look the same.
+        if is_decided and (name not in held or _is_of_scheduler(pod, decision)):
+            return True
+    return False
+
+
+def _is_of_scheduler(pod: Pod, decision: Decision | Ignored | None) -> bool:
+    """Whether the decision has something that the agent never writes to a pod without a decision."""
+    if VISIBLE_ANNOTATION in pod.annotations:
+        return True
+    if not isinstance(decision, Decision):
+        return False
+    if pod.annotations.get(V1_ASSIGNED) == "false":
+        return True
+    # To a pod on one GPU, the agent writes V1 too.
+    has_v2_alone = MEMORY_ANNOTATION in pod.annotations and V1_GPU not in pod.annotations
+    return has_v2_alone and len(decision.uuids) == 1
+
+
+def _looks_decided(pod: Pod) -> bool:
+    """Whether annotations name GPUs for this pod, in any mode: a scheduler's, or those of the agent."""
+    return any(decided_text(pod, key) is not None for key in _NAMING_GPUS)
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:

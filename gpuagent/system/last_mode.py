@@ -21,8 +21,8 @@ class LastMode:
 
     Attributes:
         saved: the mode in the file, by the last read or write.
-        schedulers: by the last read or write, a scheduler has decided on a pod of this node. Where the file cannot be
-            read or written, that may be so, and the agent takes it to be so.
+        scheduler_seen: a scheduler has decided on a pod of this node; None if that is not known. A file that cannot be
+            read or replaced does not tell, nor does the file of a version that did not store this.
     """
 
     def __init__(
@@ -33,51 +33,68 @@ class LastMode:
         self._next_try = float("-inf")
         self._error = ""
         self.saved: Mode | None = None
-        self.schedulers = False
-        self._schedulers_saved = False
+        self.scheduler_seen: bool | None = None
+        self._presumes_schedulers = True
+        self._saved_seen: bool | None = None
+        self._is_outdated = False
 
     def load(self) -> Mode | None:
         """The mode of the last run; None if there was none or the file cannot be read, which is logged."""
         try:
             stored = json_file.load(self._path)
+            answer = stored.get("schedulers")
+            self._saved_seen = answer if isinstance(answer, bool) else None
+            # A file that cannot be replaced may lack a scheduler that came after it was written.
+            self._is_outdated = answer is not True and not self._writable()
+            self.scheduler_seen = None if self._is_outdated else self._saved_seen
             self.saved = Mode(stored["mode"]) if stored.get("mode") else None
-            self._schedulers_saved = stored.get("schedulers") is True
-            self.schedulers = self._schedulers_saved or not self._writable()
         except FileNotFoundError:
-            pass
+            # An agent that can never write its file lacks it after every restart.
+            self._is_outdated = self._presumes_schedulers = not self._writable()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
-            self.schedulers = True
+            self._is_outdated = True
             log.warning("Failed to read the stored mode", extra={"path": str(self._path), "error": err})
         return self.saved
 
-    def _writable(self) -> bool:
-        """Whether the file can be replaced. If it cannot, it may lack what happened since it was written."""
-        return os.access(self._path.parent, os.W_OK)
+    @property
+    def schedulers(self) -> bool:
+        """Whether to go by that a scheduler decides here. Only an agent that runs for the first time presumes not."""
+        return self._presumes_schedulers if self.scheduler_seen is None else self.scheduler_seen
 
-    def keep(self, mode: Mode | None = None, *, schedulers: bool = False) -> str | None:
+    def _writable(self) -> bool:
+        """Whether the file can be written or replaced. A write makes folders that are missing."""
+        folder = next(folder for folder in self._path.parents if folder.exists())
+        return os.access(folder, os.W_OK)
+
+    def keep(self, mode: Mode | None = None, *, schedulers: bool | None = None) -> str | None:
         """Write both to the file. Returns None, or why that failed; call it again to retry, which it does in time.
 
         Args:
             mode: the mode in force; None keeps the one in the file.
-            schedulers: a scheduler has decided on a pod of this node. The file keeps that for good.
+            schedulers: whether a scheduler has decided on a pod of this node. The file keeps for good that one has;
+                None keeps what is known.
         """
         mode = mode or self.saved
-        self.schedulers = self.schedulers or schedulers
+        if schedulers is not None:
+            self.scheduler_seen = self.scheduler_seen or schedulers
         if self._differs(mode) and self._clock() >= self._next_try:
             stored: dict[str, Any] = {"mode": str(mode)} if mode else {}
             try:
-                write_whole(self._path, json.dumps({**stored, "schedulers": self.schedulers}))
+                write_whole(self._path, json.dumps({**stored, "schedulers": self.scheduler_seen}))
             except OSError as err:
                 self._next_try = self._clock() + self._backoff.next_s()
                 self._error = err.strerror or str(err)
             else:
-                self.saved, self._schedulers_saved = mode, self.schedulers
+                self.saved = mode
+                self._saved_seen = self.scheduler_seen
+                self._is_outdated = False
                 self._next_try = float("-inf")
                 self._backoff.reset()
         return self._unsaved(mode) if self._differs(mode) else None
 
     def _differs(self, mode: Mode | None) -> bool:
-        return mode is not self.saved or self.schedulers is not self._schedulers_saved
+        is_new = mode is not self.saved or self.scheduler_seen is not self._saved_seen
+        return is_new or self._is_outdated
 
     def _unsaved(self, mode: Mode | None) -> str:
         """Why the file is not up to date, and what follows from that."""

@@ -214,3 +214,37 @@ def test_without_an_api_server_pods_start_whatever_was_decided_before(node: Make
     (one.root / "state" / "mode.json").write_text('{"mode": "share", "schedulers": true}')
     start(one)
     assert admit(one, pod("alone", {MEM: 3})) == [0]
+
+
+def remember(one: Node, text: str) -> None:
+    """What an agent left in its state directory."""
+    (one.root / "state").mkdir(exist_ok=True)
+    (one.root / "state" / "mode.json").write_text(text)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_memory_of_an_earlier_version_does_not_tell_that_no_scheduler_decides(node: MakeNode) -> None:
+    """Nothing is guessed at the upgrade while the API server is away. Once the pods are seen, the question is answered."""
+    one = sharing(node, "1.36")
+    remember(one, '{"mode": "share"}')
+    decided = one.bind(pod("decided", {MEM: 3}), annotations=by_v2(3, size=3))
+    one.server.stop()
+    agent = start(one)
+    assert NOT_SHOWN in one.kubelet.admit(decided).failed
+    one.stop(agent)
+    other = sharing(node, "1.36", decided=False)
+    remember(other, '{"mode": "share"}')
+    start(other)
+    file = other.root / "state" / "mode.json"
+    wait_for(lambda: json.loads(file.read_text()) == {"mode": "share", "schedulers": False})
+
+
+@pytest.mark.parametrize("memory", ['{"mode": "share"}', '{"mode": "share", "schedulers": false}'])
+def test_a_first_list_that_fails_is_waited_for(node: MakeNode, memory: str) -> None:
+    """A scheduler came while the agent was away."""
+    one = sharing(node, "1.36", decided=False)
+    remember(one, memory)
+    pods = equal_pods(one)
+    one.server.fail("list", "pods", 503)
+    start(one)
+    admit_all(one, pods)

@@ -14,14 +14,16 @@ class Pods:
 
     Attributes:
         known: all of them were read in this run. Before that, `seen` has those that the agent read one by one.
-        decided_before: a scheduler decided on a pod of this node in an earlier run.
+        decided_before: a scheduler decided on a pod of this node in an earlier run; None if nothing tells.
+        presumed_decided: what to go by until all pods are known, if `decided_before` is None.
         problem: why the agent does not see changes of pods.
         annotations_problem: why the annotations of pods are not up to date.
     """
 
     seen: tuple[Pod, ...] = ()
     known: bool = False
-    decided_before: bool = False
+    decided_before: bool | None = False
+    presumed_decided: bool = False
     problem: str | None = None
     annotations_problem: str | None = None
 

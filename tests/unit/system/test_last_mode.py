@@ -144,7 +144,9 @@ def test_without_a_mode_a_scheduler_is_kept_too(tmp_path):
     assert again.schedulers
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"mode": "nonsense"}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"mode": "nonsense"}', "\xff", '{"mode": "share"}', '{"schedulers": null}']
+)
 def test_in_a_file_that_cannot_be_read_a_scheduler_may_have_been(tmp_path, text):
     (tmp_path / "mode.json").write_text(text)
     kept = LastMode(tmp_path)
@@ -162,6 +164,42 @@ def test_a_file_that_cannot_be_replaced_may_lack_a_scheduler(tmp_path, monkeypat
     assert kept.load() is Mode.SHARE
     assert kept.schedulers
     assert "whether a scheduler chooses GPUs on this node could not be saved" in (kept.keep(Mode.SHARE) or "")
+
+
+def test_that_no_scheduler_decides_is_stored_only_once_it_is_known(tmp_path):
+    """An agent that was killed before it saw the node's pods knows nothing."""
+    kept = LastMode(tmp_path)
+    kept.load()
+    assert kept.keep(Mode.SHARE) is None
+    again = LastMode(tmp_path)
+    again.load()
+    assert again.schedulers
+    assert again.keep(schedulers=False) is None
+    third = LastMode(tmp_path)
+    third.load()
+    assert third.scheduler_seen is third.schedulers is False
+
+
+def test_a_known_scheduler_outlasts_a_mode_that_is_not_known(tmp_path):
+    (tmp_path / "mode.json").write_text('{"mode": "of a later version", "schedulers": true}')
+    kept = LastMode(tmp_path)
+    assert kept.load() is None
+    assert kept.keep(Mode.SHARE, schedulers=False) is None
+    assert json.loads((tmp_path / "mode.json").read_text()) == {"mode": "share", "schedulers": True}
+
+
+def test_in_a_folder_that_can_never_be_written_a_scheduler_may_have_been(tmp_path, monkeypatch):
+    """The file is then missing after every restart."""
+    monkeypatch.setattr("gpuagent.system.last_mode.os.access", lambda *_: False)
+    kept = LastMode(tmp_path / "state")
+    assert kept.load() is None
+    assert kept.schedulers
+
+
+def test_a_folder_that_is_still_to_be_made_is_a_first_run(tmp_path):
+    kept = LastMode(tmp_path / "to be" / "made")
+    assert kept.load() is None
+    assert not kept.schedulers
 
 
 def test_the_pauses_grow_while_a_mode_cannot_be_saved(tmp_path, monkeypatch):

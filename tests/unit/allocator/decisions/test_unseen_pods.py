@@ -3,6 +3,7 @@
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -10,14 +11,18 @@ from gpuagent.allocator import allocator_state
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.allocator.preferred_allocation import REST_S
 from gpuagent.domain import events as ev
-from gpuagent.domain.refusal import Reason
+from gpuagent.domain.node_state.pod_list import Pods
+from gpuagent.domain.pods.annotations import V1_ASSIGNED
+from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
-from gpuagent.domain.sharing.mode import Kind, Mode
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Kind, Mode
+from gpuagent.domain.snapshot import snapshot
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
 from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeIsolation, FakeKubelet
 from tests.unit.domain.builders import (
     CORE,
     MEM,
+    NodeUnderTest,
     box,
     holding,
     in_force,
@@ -26,37 +31,114 @@ from tests.unit.domain.builders import (
     unit_ids,
     uuid,
 )
-from tests.unit.domain.scheduling.test_decision import v2
+from tests.unit.domain.scheduling.test_decision import v1, v2
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-@pytest.mark.parametrize("seen", ["seen", "cannot be seen"])
-def test_the_first_question_after_a_start_waits_for_the_pods(seen, monkeypatch):
-    """Kubelet may ask before the API server has answered; where that fails, nobody waits any longer."""
-    node = in_force(Mode.SHARE, box(4))
+def starting(node: NodeUnderTest) -> Allocator:
+    """The allocator of an agent that has just registered with kubelet, which admits pod a."""
+    kubelet = FakeAllocations()
+    kubelet.admitting = "a"
     allocator = Allocator(
         clock=time.monotonic,
-        kubelet=FakeAllocations(),
+        kubelet=kubelet,
         isolation=dict.fromkeys(("all", "none"), FakeIsolation()),
         strategy=DeviceStrategy.DEVICE_NODES,
         send_event=lambda _: None,
     )
-    monkeypatch.setattr(allocator_state, "FIRST_PODS_S", 60.0)
-    monkeypatch.setattr(allocator_state, "DECIDED_PODS_S", 60.0)
     allocator.expect_pods()
     allocator.publish(node.snap)
+    return allocator
+
+
+MEMORIES = {
+    "a scheduler decided": Pods(decided_before=True),
+    "nothing tells": Pods(decided_before=None, presumed_decided=True),
+    "first run": Pods(decided_before=None),
+    "no scheduler": Pods(decided_before=False),
+}
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("fails", [False, True], ids=["late", "fails first"])
+def test_the_first_question_after_a_start_waits_for_the_pods(memory, fails, monkeypatch):
+    """Kubelet may ask before the API server has answered, also where that fails at first."""
+    monkeypatch.setattr(allocator_state, "FIRST_PODS_S", 60.0)
+    monkeypatch.setattr(allocator_state, "DECIDED_PODS_S", 60.0)
+    node = in_force(Mode.SHARE, box(4))
+    node.state = replace(node.state, pods=MEMORIES[memory])
+    if fails:
+        node.send(ev.ApiUnavailable("503", 0.0, "pods"))
+    allocator = starting(node)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(allocator.prefer, MEM, sorted(node.ids(MEM)), (), 4)
         with pytest.raises(TimeoutError):
             asked.result(0.05)
-        if seen == "seen":
-            node.pods(decided("a", 3))
-        else:
-            node.send(ev.ApiUnavailable("it hangs", 0.0, "pods"))
+        node.pods(decided("a", 3))
         allocator.publish(node.snap)
         uuids = {node.snap.units[device_id] for device_id in asked.result(20)}
-    assert uuids == {uuid(3 if seen == "seen" else 0)}
+    assert uuids == {uuid(3)}
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_without_pods_only_nodes_where_no_scheduler_was_seen_start_pods(memory, monkeypatch):
+    """The API server is away for longer than calls wait. Kubelet lists the pod that asks."""
+    monkeypatch.setattr(allocator_state, "FIRST_PODS_S", 0.01)
+    monkeypatch.setattr(allocator_state, "DECIDED_PODS_S", 0.02)
+    node = in_force(Mode.SHARE, box(4))
+    node.state = replace(node.state, pods=MEMORIES[memory])
+    node.send(ev.ApiUnavailable("it hangs", 0.0, "pods"))
+    allocator = starting(node)
+    if node.snap.schedulers:
+        with pytest.raises(Refusal, match="did not show the node's pods in time"):
+            allocator.prefer(MEM, sorted(node.ids(MEM)), (), 4)
+    else:
+        ids = allocator.prefer(MEM, sorted(node.ids(MEM)), (), 4)
+        assert {node.snap.units[device_id] for device_id in ids} == {uuid(0)}
+    assert node.snap.schedulers is (memory in {"a scheduler decided", "nothing tells"})
+
+
+OWN_V1 = {**v1(1, 4), V1_ASSIGNED: "true"}
+"""As the agent annotates a pod on one GPU that no scheduler decided on."""
+OWN = {**OWN_V1, **v2({"0": {"1": 4}})}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "seen"),
+    [
+        ({}, False),
+        (OWN, None),
+        (OWN_V1, None),
+        ({GROUP_ANNOTATION: "1"}, None),
+        (v1(1, 4), True),
+        (v2({"0": {"1": 4}}), True),
+    ],
+    ids=["none", "as the agent's", "V1", "of another mode", "V1 not confirmed", "V2 alone"],
+)
+def test_what_running_pods_tell_of_a_scheduler(annotations, seen):
+    """They had devices before the agent saw them. What may be the agent's own annotations leaves the question open."""
+    node = in_force(Mode.SHARE, box(4))
+    node.state = replace(node.state, pods=Pods(decided_before=None, presumed_decided=True))
+    node.holdings(holding("a", unit_ids(1, Kind.MEMORY_SHARE, 0, 1, 2, 3), MEM))
+    before = snapshot(node.state)
+    assert (before.scheduler_seen, before.schedulers) == (None, True)
+    node.pods(pod_json("a", {MEM: 4}, annotations=annotations))
+    first = snapshot(node.state, before)
+    assert (first.scheduler_seen, first.schedulers) == (seen, seen is not False)
+    node.pods()
+    later = snapshot(node.state, first)
+    assert (later.scheduler_seen, later.schedulers) == (bool(seen), bool(seen))
+
+
+def test_annotations_of_the_agent_do_not_undo_that_no_scheduler_decides():
+    node = in_force(Mode.SHARE, box(4))
+    node.state = replace(node.state, pods=Pods(decided_before=None))
+    first = snapshot(node.pods().state)
+    assert first.scheduler_seen is False
+    node.holdings(holding("a", unit_ids(1, Kind.MEMORY_SHARE, 0, 1, 2, 3), MEM))
+    node.pods(pod_json("a", {MEM: 4}, annotations=OWN))
+    assert snapshot(node.state, first).scheduler_seen is False
 
 
 @pytest.mark.parametrize("seen", [[], ["b"], ["b", "c"]])
