@@ -10,13 +10,26 @@ from gpuagent.domain.pods.annotations import gpu_names
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, count_of, parse_pod
 from gpuagent.domain.scheduling.decision import Ignored, decided_units, for_another_pod
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
-from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, RequestKind, Used, gpu_request
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.gpu_request import (
+    NO_REQUEST,
+    NOTHING,
+    RESOURCES,
+    WHOLE,
+    Amounts,
+    GpuRequest,
+    RequestKind,
+    Used,
+    gpu_request,
+)
 from gpuscheduler.core.node_facts import cores
 
 COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
 """The plan of a job, written on one of its pods before the first is bound."""
 MOST_TEXT = 1024
+MOST_READ = 1000
+"""Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
+_NAMES = (*RESOURCES, GPU_COUNT)
 _Value = TypeVar("_Value", bound=Hashable)
 
 
@@ -98,8 +111,12 @@ def _first(value: Hashable) -> Hashable:
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    too_many = _too_many_containers(spec)
+    if too_many is not None:  # reading them takes tens of milliseconds, in each call about the pod
+        spec = {**spec, "containers": [], "initContainers": []}
+        pod = {**pod, "spec": spec}
     found = parse_pod(pod)
-    request = shared(gpu_request(found))
+    request = shared(too_many or gpu_request(found))
     job = found.labels.get(JOB_LABEL)
     priority = spec.get("priority")
     return PodFacts(
@@ -125,6 +142,22 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         wishes=_wishes(spec),
         commit=text(mapping(meta.get("annotations")).get(COMMIT_ANNOTATION)) if job else "",
     )
+
+
+def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
+    """The request of a pod that has more containers than are read; None if they are read.
+
+    What a pod on a node may hold has to be known, so that its containers are always read.
+    """
+    containers = [*mappings(spec.get("initContainers")), *mappings(spec.get("containers"))]
+    if len(containers) <= MOST_READ or spec.get("nodeName"):
+        return None
+    for container in containers:
+        limits = mapping(mapping(container.get("resources")).get("limits"))
+        if not limits.keys().isdisjoint(_NAMES):
+            text = f"has {len(containers)} containers; at most {MOST_READ} of a pod that asks for GPUs are read"
+            return GpuRequest(RequestKind.SHARE, problem=text)
+    return NO_REQUEST
 
 
 def _used(pod: Pod, request: GpuRequest) -> Used | None:

@@ -15,7 +15,13 @@ from tests.unit.docs.test_docs import ROOT, quoted, section, table
 
 PAGE = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")
 CORE = ROOT / "scheduler/gpuscheduler/core"
-SPEAKING = (CORE / "scheduling.py", CORE / "reasons.py", CORE / "gpu_request.py", CORE / "jobs/jobs.py")
+SPEAKING = (
+    CORE / "scheduling.py",
+    CORE / "reasons.py",
+    CORE / "gpu_request.py",
+    CORE / "pod_facts.py",
+    CORE / "jobs/jobs.py",
+)
 """The modules that say why a pod waits."""
 NO_REASONS = {
     "fewer than … GPUs have",

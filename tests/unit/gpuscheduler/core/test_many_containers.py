@@ -3,8 +3,8 @@
 import pytest
 
 from gpuscheduler.core.fit import CALL_TRIES
-from gpuscheduler.core.gpu_request import MOST_CONTAINERS
-from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.gpu_request import MOST_CONTAINERS, Amounts
+from gpuscheduler.core.pod_facts import MOST_READ, pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.waiting.wake_ups import FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node
@@ -85,6 +85,37 @@ def test_what_a_pod_asks_for_is_read_in_time_that_grows_with_its_containers(coun
 
     few, many = (read(*(n * part for n in count)) for part in (1, 10))
     assert many < 12 * few
+
+
+MANY = {
+    "all ask": ([{"mem": 1}] * 5000, []),
+    "init containers, too": ([{"mem": 1}] * 3000, [{"mem": 1}] * 3000),
+    "the last one asks": ([*[{}] * 5000, {"whole": 1}], []),
+    "the first init container asks": ([{}] * 5000, [{"core": 10}]),
+    "one asks for the number of GPUs": ([*[{}] * 5000, {"count": 1}], []),
+    "none asks": ([{}] * 5000, []),
+}
+
+
+@pytest.mark.parametrize(("containers", "init"), MANY.values(), ids=MANY)
+def test_reading_thousands_of_containers_in_a_call_is_bounded_as_well(cluster, containers, init):
+    made = pod_object(None, *[container(f"c{n}", **limits) for n, limits in enumerate(containers)], priority=5)
+    made["spec"]["initContainers"] = [container(f"i{n}", **limits) for n, limits in enumerate(init)]
+    count = len(containers) + len(init)
+    calls, answer = calls_of(lambda: cluster.filter(pod_facts(made), ["n1"], 0.0))
+    assert calls < 12 * count
+    calls, victims = calls_of(lambda: cluster.preempt(pod_facts(made), {"n1": []}, 0.0))
+    assert calls < 12 * count
+    if any([*containers, *init]):
+        text = f"the pod has {count} containers; at most {MOST_READ} of a pod that asks for GPUs are read"
+        assert (answer.unresolvable, victims) == ({"n1": text}, {})
+    else:
+        assert answer.nodes == ("n1",)
+
+
+def test_all_containers_of_a_pod_on_a_node_count():
+    made = pod_object(None, *[container(f"c{n}", **{"mem": 1} if n == 5000 else {}) for n in range(5001)], on="n1")
+    assert pod_facts(made).request.need == Amounts(1)
 
 
 def test_more_containers_than_may_ask_are_refused_with_the_number(cluster):
