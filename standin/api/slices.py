@@ -69,11 +69,13 @@ def _problems(devices: list[Json]) -> Iterator[str]:
 
 
 def _is_consistent(policy: Json, value: str) -> bool:
-    """Whether default and maximum can be requested, and the device has as much."""
+    """Whether default and maximum can be requested, and the device has as much. Source: validateRequestPolicyRange."""
     whole, default = _read(value), _read(policy["default"])
     if valid := policy.get("validRange"):
         least, most = _read(valid["min"]), _read(valid.get("max", value))
         step = _read(valid.get("step", "1"))
+        if "step" in valid and least + step > whole:
+            return False
         return least <= default <= most <= whole and not (default - least) % step and not (most - least) % step
     return default in {_read(one) for one in policy.get("validValues") or ()} and default <= whole
 

@@ -219,12 +219,13 @@ def _counters(uuids: Iterable[str]) -> Json:
 
 def _capacity(gpu: Gpu, state: State) -> Json:
     memory, unit = _memory(gpu, state.policy.unit), memory_text(state.policy.unit.mib)
+    memory_range = {"min": unit, "max": memory}
+    if memory != unit:
+        # The API server refuses the slice if minimum and step together are more than the capacity.
+        memory_range["step"] = unit
     step = state.policy.core_step
     return {
-        "memory": {
-            "value": memory,
-            "requestPolicy": {"default": memory, "validRange": {"min": unit, "step": unit, "max": memory}},
-        },
+        "memory": {"value": memory, "requestPolicy": {"default": memory, "validRange": memory_range}},
         "cores": {
             "value": str(CORE_PERCENT_PER_GPU),
             "requestPolicy": {

@@ -144,8 +144,8 @@ def read_slice(found: Mapping[str, Any]) -> NodeSlice | None:
         attributes, memory = mapping(device.get("attributes")), mapping(mapping(device.get("capacity")).get("memory"))
         minor = number(mapping(attributes.get("minor")).get("int"))
         total = (amount(text(memory.get("value"))) or 0) // MIB
-        step = text(mapping(mapping(memory.get("requestPolicy")).get("validRange")).get("step"))
-        unit = unit or (amount(step) or 0) // MIB
+        least = text(mapping(mapping(memory.get("requestPolicy")).get("validRange")).get("min"))
+        unit = unit or (amount(least) or 0) // MIB
         is_set = text(mapping(attributes.get("type")).get("string")) != "gpu"
         minors = text(mapping(attributes.get("minors")).get("string"))
         if is_set and minors:

@@ -37,6 +37,8 @@ def test_what_the_real_one_takes() -> None:
         ([{"name": "a", "attributes": {"t": {"string": "x" * 65}}}], "Too long"),
         ([capacity("80Gi", "80Gi")], "needs allowMultipleAllocations"),
         ([capacity("81559Mi", "81559Mi", allowMultipleAllocations=True)], "Invalid value"),
+        ([capacity("1Gi", "1Gi", allowMultipleAllocations=True)], "Invalid value"),
+        ([capacity("0Gi", "0Gi", allowMultipleAllocations=True)], "Invalid value"),
         ([capacity("80Gi", "81Gi", allowMultipleAllocations=True)], "Invalid value"),
     ],
 )

@@ -9,6 +9,8 @@ from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.reconcile.slice_writes import slice_name, slice_writes
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
+from gpuagent.domain.sharing.units import MemoryUnit
+from standin.api.slices import check_slice
 from tests.unit.domain.builders import box, gpu, holding, in_force, unit_ids
 
 
@@ -61,6 +63,31 @@ def test_memory_is_published_in_whole_units_and_compute_in_whole_steps():
     capacity = devices(in_force(Mode.DRA, [odd], core_step=30))[0]["capacity"]
     assert capacity["memory"]["value"] == capacity["memory"]["requestPolicy"]["validRange"]["max"] == "79Gi"
     assert capacity["cores"]["requestPolicy"]["validRange"] == {"min": "0", "step": "30", "max": "90"}
+
+
+@pytest.mark.parametrize("core_step", [1, 7, 50, 51, 100])
+@pytest.mark.parametrize("unit_mib", [1, 512, 1024, 1500, 16 * 1024, 24258, 40 * 1024])
+def test_the_api_server_takes_the_capacity_of_every_gpu(unit_mib, core_step):
+    """Of one unit, too: its minimum and a step would be more than the GPU has."""
+    sizes = (0, 1, 512, 1023, 1024, 1536, 16 * 1024, 24258, 80 * 1024, 81559)
+    gpus = [gpu(n, memory_mib=mib) for n, mib in enumerate(sizes)]
+    node = in_force(Mode.DRA, gpus, unit=MemoryUnit(unit_mib), core_step=core_step)
+    check_slice({"metadata": {"name": "s"}, "spec": slice_spec(node.state, "n")})
+    assert set(order(node)) == {each.index for each in gpus if each.memory_mib == 0 or each.memory_mib >= unit_mib}
+
+
+def test_a_gpu_of_one_unit_can_be_asked_for_and_gives_all_of_it():
+    memory = devices(in_force(Mode.DRA, [gpu(0, 16)], unit=MemoryUnit(16 * 1024)))[0]["capacity"]["memory"]
+    assert memory == {
+        "value": "16Gi",
+        "requestPolicy": {"default": "16Gi", "validRange": {"min": "16Gi", "max": "16Gi"}},
+    }
+
+
+def test_a_gpu_of_unknown_memory_is_a_whole_device():
+    """One claim has it. There is nothing that a share could consume."""
+    (device,) = devices(in_force(Mode.DRA, [gpu(0, memory_mib=0)]))
+    assert device.keys() == {"name", "attributes"}
 
 
 @pytest.mark.parametrize(("mib", "text"), [(1024, "1Gi"), (1500, "1500Mi"), (2048, "2Gi")])
