@@ -57,6 +57,12 @@ def test_a_pod_that_waits_for_something_else_gets_no_event(short):
     assert told(cluster(shared_node("n1")), pod_object(mem=200), short=short) == []
 
 
+def test_a_pod_that_is_being_deleted_gets_no_event():
+    made = pod_object(mem=200)
+    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert told(cluster(shared_node("n1")), made) == []
+
+
 def test_a_pod_for_which_too_little_is_free_says_how_much_is():
     scheduling = cluster(shared_node("n1", gpus=1))
     bound(scheduling, pod_object(mem=7), "n1")

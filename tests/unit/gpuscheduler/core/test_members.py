@@ -114,6 +114,15 @@ def test_with_a_record_of_the_start_a_pod_of_the_same_name_comes_again():
     assert (members.start.uids, members.start.size) == ({"c"}, 1)
 
 
+def test_a_pod_that_is_planned_beside_running_ones_adds_to_their_job():
+    members = members_of(member("a", on="n1"), member("b"))
+    members.started(["a", "b"])
+    members.remove("b")
+    members.put(member("c"))
+    members.started(["c"])
+    assert members.start.uids == {"a", "b", "c"}
+
+
 def test_pods_without_gpus_start_with_the_others():
     labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
     without = pod_facts(pod_object("w", container(), uid="w", labels=labels))
@@ -172,7 +181,7 @@ def test_the_pods_that_ended_are_kept_up_to_a_number():
         (pods_of("o", MORNING, "a"), pods_of("p", NOON, "c"), set()),
         (pods_of("o", MORNING, "a", "b", "c"), [], set()),
         (pods_of("o", MORNING, "a", "b"), pods_of(None, NOON, "c"), set()),
-        (pods_of("o", MORNING, "a", "b"), pods_of("p", NOON, "c", "d", replicas=3), set()),
+        (pods_of("o", MORNING, "a", "b", "c", replicas=3), pods_of("p", NOON, "d"), set()),
         (pods_of("o", MORNING, "a", "b"), pods_of("p", NOON, "c", replicas="x"), set()),
     ],
     ids=[

@@ -59,10 +59,10 @@ def test_the_pods_of_the_second_gpu_go(first, second, minors):
 
 def test_of_one_gpu_the_lower_priority_goes_and_then_the_youngest():
     full = (bound("full", 10, priority=9), 1)
-    low, high = ((bound(uid, 5, priority=priority), 0) for uid, priority in (("low", 1), ("high", 2)))
-    assert chosen(5, full, high, low) == chosen(5, full, low, high) == {"low"}
-    old, young = ((bound(uid, 5, created=created), 0) for uid, created in (("old", MORNING), ("young", NOON)))
-    assert chosen(5, full, old, young) == chosen(5, full, young, old) == {"young"}
+    low, high = ((bound(uid, 5, priority=priority), 0) for uid, priority in (("a-low", 1), ("b-high", 2)))
+    assert chosen(5, full, high, low) == chosen(5, full, low, high) == {"a-low"}
+    old, young = ((bound(uid, 5, created=created), 0) for uid, created in (("b-old", MORNING), ("a-young", NOON)))
+    assert chosen(5, full, old, young) == chosen(5, full, young, old) == {"a-young"}
 
 
 @pytest.mark.parametrize(

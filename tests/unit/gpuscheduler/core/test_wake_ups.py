@@ -50,6 +50,17 @@ def test_a_pod_is_woken_after_its_delay_when_something_became_free(world):
     assert world.woken(FIRST_S + CHECK_S) == ["a"]
 
 
+def test_a_pod_that_is_woken_in_vain_waits_twice_as_long(world):
+    world.refuse(waiting("a"))
+    world.usage.frees += 1
+    assert world.woken(FIRST_S) == ["a"]
+    world.usage.frees += 1
+    again = FIRST_S + 2 * FIRST_S
+    assert world.woken(again - 0.1) == []
+    world.usage.frees += 1
+    assert world.woken(again - 0.1 + CHECK_S) == ["a"]
+
+
 def test_two_checks_are_apart(world):
     for uid in "ab":
         world.refuse(waiting(uid))
