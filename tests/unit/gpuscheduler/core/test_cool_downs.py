@@ -71,6 +71,27 @@ def test_a_node_that_refused_a_pod_wakes_the_pods_of_other_namespaces(first):
     assert nudged(scheduling) == ["one-p"]
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Refused before"])
+def test_only_a_refusal_that_was_seen_lets_a_node_rest(phase):
+    """After a restart, the refusals of before are no news."""
+    scheduling = cluster(shared_node("n1"))
+    if phase == "Succeeded":
+        scheduling.pod_seen(waiting("one", uid="done", on="n1"), 0.0)
+    scheduling.pod_seen(waiting("one", uid="done", on="n1", phase=phase.replace("Refused before", "Failed")), 0.0)
+    assert not scheduling.refusals
+    assert scheduling.filter(waiting("one"), ["n1"], 0.0).nodes == ("n1",)
+
+
+def test_cores_of_a_pod_that_is_gone_are_free():
+    made = pod_object("p", uid="u", mem=1, on="n1")
+    made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "3"}
+    scheduling = cluster(shared_node("n1"))
+    scheduling.pod_seen(pod_facts(made), 0.0)
+    assert scheduling.usage.nodes["n1"].cpu_used == 3.0
+    scheduling.pod_gone("u", 0.0)
+    assert scheduling.usage.nodes["n1"].cpu_used == 0.0
+
+
 def test_the_pods_of_each_namespace_hear_that_the_free_units_are_fragmented():
     scheduling = cluster(shared_node("n1"))
     for minor in (0, 1):
