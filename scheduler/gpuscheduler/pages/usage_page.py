@@ -10,12 +10,14 @@ from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.scheduling import Scheduling
 
 PIECE_BYTES = 64 * 1024
+PODS_A_PART = 100
+"""Waiting pods that are written without a call in between: there may be tens of thousands."""
 
 
 async def usage_page(core: Scheduling) -> tuple[bytes, ...]:
     """JSON in pieces that connections share, as the page may be large.
 
-    Calls come in between, node by node. So the page shows each node as it is at a moment, not all of them at one.
+    Calls come in between its parts. So the page shows each node as it is at a moment, not all of them at one.
     """
     pieces: list[bytes] = []
     piece = bytearray()
@@ -29,7 +31,7 @@ async def usage_page(core: Scheduling) -> tuple[bytes, ...]:
 
 
 def usage_parts(core: Scheduling) -> Iterator[bytes]:
-    """The page node by node. Between two of them the core may change."""
+    """The page node by node, then the waiting pods, some at a time. Between two parts the core may change."""
     yield b'{"nodes":['
     separator = b""
     for name in sorted(core.usage.nodes):
@@ -38,7 +40,13 @@ def usage_parts(core: Scheduling) -> Iterator[bytes]:
             separator = b","
     asking = [pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE]
     asking.sort(key=lambda pod: pod.name)
-    yield b'],"waiting":%b}' % _json({str(pod.name): pod.unscheduled for pod in asking})
+    yield b'],"waiting":{'
+    separator = b""
+    for start in range(0, len(asking), PODS_A_PART):
+        some = {str(pod.name): pod.unscheduled for pod in asking[start : start + PODS_A_PART]}
+        yield separator + _json(some)[1:-1]
+        separator = b","
+    yield b"}}"
 
 
 def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
