@@ -39,6 +39,8 @@ MOST_WARMED = 16
 """Different requests whose nodes are rated at the start."""
 CLOSE = 0.01
 """Nodes within this part of the least cost are equally good for such a pod."""
+TOLD_A_TICK = 8
+"""Pods that waited at the start whose reason one tick works out."""
 
 
 class BindOutcome(Enum):
@@ -86,6 +88,7 @@ class Scheduling:
         self._cpu: dict[str, tuple[str, float]] = {}
         self._ended_members: list[PodFacts] = []
         self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
+        self._untold: list[str] = []
         self._ready = False
 
     def node_seen(self, node: NodeFacts) -> None:
@@ -168,8 +171,7 @@ class Scheduling:
         for pod in self.pods.values():  # a former run may have refused them for GPUs that it reserved
             if not (pod.node or pod.gated or self.jobs.is_member(pod)):
                 self._wake_ups.refused(pod.uid, now)
-        for pod in self.pods.values():
-            self.jobs.actions += self._hidden_reasons.seen(pod, now)
+        self._untold = [uid for uid, pod in self.pods.items() if self._hidden_reasons.hides(pod)]
         for node in self.usage.nodes.values():
             _ = node.room  # or the first pod that fits nowhere waits for it
         self.usage.frees += 1
@@ -182,11 +184,22 @@ class Scheduling:
         """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)
         self.usage.frees += self._rests.end(now)
+        self._tell_some(now)
         self.jobs.actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
 
+    def _tell_some(self, now: float) -> None:
+        """Say why pods wait that were there at the start. Each may take a look at all nodes, and calls come between."""
+        some = self._untold[:TOLD_A_TICK]
+        self._untold = self._untold[TOLD_A_TICK:]
+        for uid in some:
+            if pod := self.pods.get(uid):
+                self.jobs.actions += self._hidden_reasons.seen(pod, now)
+
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
+        if self._untold:
+            return now
         parts = (self._rests.next_end(), self.reservations.next_end(), self._wake_ups.next_due())
         others = [due for due in parts if due is not None]
         return min([*self.jobs.next_due(now), *others], default=None)

@@ -48,11 +48,15 @@ class HiddenReasons:
         self._sent: dict[str, tuple[str, float]] = {}
         self._reasons: dict[tuple[GpuRequest, frozenset[str]], tuple[str, float]] = {}
 
+    def hides(self, pod: PodFacts) -> bool:
+        """Whether kube-scheduler's own comparison may hide why the pod waits."""
+        if pod.node or pod.deleting or not pod.unscheduled:
+            return False
+        return any(text in pod.unscheduled for text in _SHORT)
+
     def seen(self, pod: PodFacts, now: float) -> list[Report]:
         """The Event of a pod as it is now, if it needs one."""
-        if pod.node or pod.deleting or not pod.unscheduled:
-            return []
-        if not any(text in pod.unscheduled for text in _SHORT):
+        if not self.hides(pod):
             return []
         text = self._why_in_job(pod) or self._why(pod, now)
         former, until = self._sent.get(pod.uid, ("", now))

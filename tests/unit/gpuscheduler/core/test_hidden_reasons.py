@@ -5,7 +5,7 @@ import pytest
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.scheduling import TOLD_A_TICK, Scheduling
 from gpuscheduler.core.waiting.hidden_reasons import AGAIN_S, KEPT_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster
@@ -94,4 +94,25 @@ def test_pods_that_wait_when_the_scheduler_starts_are_told():
     again.node_seen(shared_node("n1"))
     again.pod_seen(pod_facts(asked), 0.0)
     again.synced(0.0)
+    assert again.next_due(0.0) == 0.0
+    again.tick(0.0)
     assert [action.message for action in again.actions() if isinstance(action, Report)] == [message]
+
+
+def test_the_reasons_of_many_pods_that_wait_at_the_start_leave_time_for_calls():
+    """Each of them wants another amount, so that one look at all nodes does not serve two."""
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1"))
+    condition = {"type": "PodScheduled", "status": "False", "message": "Insufficient aliyun.com/gpu-mem."}
+    waiting = [pod_object(mem=200 + n) for n in range(100)]
+    for made in waiting:
+        made["status"]["conditions"] = [condition]
+        scheduling.pod_seen(pod_facts(made), 0.0)
+    scheduling.synced(0.0)
+    told_uids = []
+    for _ in waiting:
+        reports = [action for action in scheduling.actions() if isinstance(action, Report)]
+        assert len(reports) <= TOLD_A_TICK
+        told_uids += [report.uid for report in reports]
+        scheduling.tick(0.0)
+    assert told_uids == [made["metadata"]["uid"] for made in waiting]
