@@ -141,3 +141,10 @@ def test_a_node_that_changed_is_used_again_by_all_and_no_other_node_is():
     assert [rests.of(waiting(namespace), 0.0) for namespace in NAMESPACES] == [{"n2"}, {"n2"}]
     rests.end(0.0)
     assert rests.refused(waiting("one", on="n1"), 0.0) == REST_FIRST_S
+
+
+def test_a_pod_goes_to_the_next_node_where_the_best_one_rests():
+    scheduling = cluster(shared_node("n1", gpus=1), shared_node("n2", gpus=2))
+    refuse(scheduling, "n1", "one")
+    assert scheduling.filter(waiting("two"), ["n1", "n2"], 0.0).nodes == ("n1",)
+    assert scheduling.filter(waiting("one"), ["n1", "n2"], 0.0).nodes == ("n2",)
