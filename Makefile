@@ -81,7 +81,7 @@ manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the 
 	$(BIN)/python -m manifests.render "$$($(BIN)/python tests/e2e/build.py helm | tail -1)"
 
 # Processes that share the end-to-end tests out by file. Each has a cluster, and for it a machine of its own.
-WORKERS ?= 3
+WORKERS ?= 2
 APART := $(CURDIR)/$(BIN)/python $(CURDIR)/tests/e2e/apart.py $(CURDIR)/$(BIN)/python
 e2e: $(STAMP) inspect-onefile  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
