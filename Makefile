@@ -49,8 +49,7 @@ fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each, and 
 
 mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ONLY="gpuscheduler.core.jobs*"); goes on where it was
 	ln -sfn scheduler src
-	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124; \
-	  status=$$?; rm -f src; exit $$status
+	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
 	$(BIN)/mutmut results
 
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the language of documents and messages
