@@ -73,6 +73,11 @@ def test_a_gpu_is_whole_if_less_than_a_unit_of_it_is_left(memory, is_whole):
     assert claimed.whole is is_whole
 
 
+def test_the_least_share_and_all_of_the_compute_are_served():
+    (claimed,) = read(result(0, memory="1Gi", cores="100"))
+    assert (claimed.memory_mib, claimed.cores) == (UNIT.mib, 100)
+
+
 def test_whole_gpus_of_two_sizes_are_one_claim():
     """Their containers have no limits, so there is nothing in which they could differ."""
     gpus = {one.uuid: one for one in (gpu(0, 16), gpu(1, 32))}
@@ -251,6 +256,12 @@ def test_a_container_in_another_namespace_with_a_claim_of_the_same_name_has_anot
     check_alone(elsewhere[0], [elsewhere[1]], pods)
     check_alone(small, [elsewhere[1]], pods)
     check_alone(elsewhere[0], [large], pods)
+
+
+def test_pods_without_the_claim_are_no_obstacle():
+    small, large = (prepared(name, gpu) for name, gpu in zip(("small", "large"), GPUS.values(), strict=False))
+    pods = [parse_pod(claiming(name, name)) for name in ("small", "large", "other")]
+    check_alone(small, [large], pods)
 
 
 def test_a_claim_is_reserved_for_pods_alone():
