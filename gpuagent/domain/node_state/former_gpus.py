@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.json_values import decoded, mapping, text
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.scheduling.node_gpus import NodeGpus, node_gpus
 
@@ -27,12 +27,12 @@ def former_gpus(node: Mapping[str, Any]) -> FormerGpus | None:
     written = _metadata(node, "annotations").get(KNOWN_GPUS_ANNOTATION)
     if written is None:
         return None
-    try:
-        found = json.loads(written) if isinstance(written, str) else None
-    except (ValueError, RecursionError):
-        found = None
-    entries = list(mapping(found).items())[:MOST_FORMER]
-    return {key: pci for key, pci in entries if isinstance(pci, str) and max(len(key), len(pci)) <= _MOST_KEY}
+    entries = list(mapping(decoded(written)).items())[:MOST_FORMER]
+    return {uuid: address for uuid, address in entries if _is_former(uuid, address)}
+
+
+def _is_former(uuid: str, address: object) -> bool:
+    return isinstance(address, str) and len(uuid) <= _MOST_KEY and len(address) <= _MOST_KEY
 
 
 def gpus_before_annotation(node: Mapping[str, Any]) -> FormerGpus:

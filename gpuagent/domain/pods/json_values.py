@@ -1,9 +1,20 @@
 """Reads decoded JSON of other authors. Values that are absent or of another shape count as empty; nothing raises."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+def decoded(value: object) -> Any:  # noqa: ANN401 (whatever the text has)
+    """The value of a JSON text; None if `value` is not one."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

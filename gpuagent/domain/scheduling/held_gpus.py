@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.annotations import MOST_UNITS, Malformed, shown
+from gpuagent.domain.pods.json_values import decoded, mapping
 
 HELD_GPUS_ANNOTATION = "gpuagent.io/held"
 MOST_TEXT = 32 * 1024
@@ -58,13 +59,10 @@ def held_gpus(annotations: Mapping[str, Any]) -> PodsHeld | Malformed | None:
     text = annotations.get(HELD_GPUS_ANNOTATION)
     if text is None:
         return None
-    try:
-        decoded = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        decoded = None
-    pods = decoded.get("pods") if isinstance(decoded, dict) and decoded.get("v") == _VERSION else None
+    value = mapping(decoded(text))
+    pods = value.get("pods") if value.get("v") == _VERSION else None
     if not isinstance(pods, dict):
-        return Malformed(HELD_GPUS_ANNOTATION, f"is no object of version {_VERSION} with pods: {shown(text)}")
+        return Malformed(HELD_GPUS_ANNOTATION, f"is not an object of version {_VERSION} with pods: {shown(text)}")
     held: dict[str, tuple[HeldGpu, ...]] = {}
     for uid, entries in pods.items():
         if not (isinstance(entries, list) and all(map(_is_entry, entries))):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.annotations import MOST_UNITS, Malformed, shown
+from gpuagent.domain.pods.json_values import decoded
 
 NODE_GPUS_ANNOTATION = "gpuagent.io/gpus"
 MOST_GPUS = 64
@@ -73,12 +74,9 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
     text = annotations.get(NODE_GPUS_ANNOTATION)
     if text is None:
         return None
-    try:
-        found = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        found = None
+    found = decoded(text)
     if not isinstance(found, dict) or found.get("v") != _VERSION:
-        return Malformed(NODE_GPUS_ANNOTATION, f"is no object of version {_VERSION}: {shown(text)}")
+        return Malformed(NODE_GPUS_ANNOTATION, f"is not an object of version {_VERSION}: {shown(text)}")
     unit, pods, step = (_number(found.get(key)) for key in ("unit", "pods", "step"))
     links, both, listed = (found.get(key) for key in ("links", "both", "gpus"))
     if not unit or pods is None or not step or not isinstance(links, str) or not isinstance(both, bool):
