@@ -21,7 +21,7 @@ def accepts(path: Path) -> bool:
 
 
 def connect_error(path: Path) -> int | None:
-    """The number of the system's error if nobody can connect to a unix socket; None if a process listens on it."""
+    """The errno of a connection to a unix socket, for example ECONNREFUSED; None if a process listens on it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         print(printable(f"gpuscheduler: {err}"), file=sys.stderr)
         return 2
     write_out()
-    os._exit(0)  # a log that nobody reads must not keep the process: Python's own end waits for it
+    os._exit(0)  # Python's own exit waits for the log, and would never end if nothing reads it
 
 
 def make_parser() -> CommandLine:

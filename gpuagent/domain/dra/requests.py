@@ -14,7 +14,7 @@ from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER
 
 Json = Mapping[str, Any]
 LEAST_MEMORY = 2**20
-"""Bytes. Nobody means less than a MiB: the suffix is missing."""
+"""Bytes. A smaller amount has usually lost its suffix: `8` instead of `8Gi`."""
 _MOST_GUESS = 5
 """Digits of a number that may have been meant as GiB."""
 
@@ -38,7 +38,7 @@ def check_requests(claim: Json, allocated: set[str]) -> None:
         allocated: names of those requests.
 
     Raises:
-        Refusal: an amount that nobody can mean, or a configuration for this driver.
+        Refusal: an amount is too small, too large or not whole, or the claim has a configuration for this driver.
     """
     for name, request in asked(claim).items():
         if name in allocated:
