@@ -70,14 +70,28 @@ def _problems(devices: list[Json]) -> Iterator[str]:
 
 def _is_consistent(policy: Json, value: str) -> bool:
     """Whether default and maximum can be requested, and the device has as much. Source: validateRequestPolicyRange."""
-    whole, default = _read(value), _read(policy["default"])
-    if valid := policy.get("validRange"):
-        least, most = _read(valid["min"]), _read(valid.get("max", value))
-        step = _read(valid.get("step", "1"))
-        if "step" in valid and least + step > whole:
-            return False
-        return least <= default <= most <= whole and not (default - least) % step and not (most - least) % step
-    return default in {_read(one) for one in policy.get("validValues") or ()} and default <= whole
+    whole = _read(value)
+    default = _read(policy["default"])
+    if valid_range := policy.get("validRange"):
+        return _is_in_range(valid_range, default, whole)
+    valid_values = {_read(valid_value) for valid_value in policy.get("validValues") or ()}
+    return default in valid_values and default <= whole
+
+
+def _is_in_range(valid_range: Json, default: int, whole: int) -> bool:
+    """Whether a device of `whole` may have this range: its default and its maximum are whole steps above the least."""
+    least = _read(valid_range["min"])
+    most = _read(valid_range["max"]) if "max" in valid_range else whole
+    if not least <= default <= most <= whole:
+        return False
+    if "step" not in valid_range:
+        return True
+    step = _read(valid_range["step"])
+    if least + step > whole:
+        return False
+    default_is_a_step = (default - least) % step == 0
+    most_is_a_step = (most - least) % step == 0
+    return default_is_a_step and most_is_a_step
 
 
 def _read(text: str) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from gpuagent.domain.status.status_page import INFO_MARK
-from gpuagent.pages.cells import GAP, Style, align, row, width
+from gpuagent.pages.cells import GAP, Row, Style, align, row, width
 from gpuagent.system.printable import printable
 from inspectcgpu.read.agent_page import SEVERITIES
 from inspectcgpu.report import ClusterReport, NodeReport
@@ -28,18 +28,26 @@ class Finding:
 def health(report: ClusterReport, *, colour: bool, columns: int | None = None) -> list[str]:
     """The lines, and how many nodes have a problem. Problems are wrapped to a terminal's `columns`."""
     room = _room(report, columns)
-    rows = [row(*_HEADS, style=Style.HEAD)]
+    rows: list[Row] = [row(*_HEADS, style=Style.HEAD)]
     for node in sorted(report.nodes, key=lambda node: (not has_problem(node), node.node.name)):
-        well = sum(not gpu.cause for gpu in node.gpus)
-        first = (node.node.name, node.node.mode or "-", f"{well}/{len(node.gpus)}")
-        for finding in findings(node) or [Finding("-", "-")]:
-            severity, style = finding.severity, Style.PLAIN if finding.severity in (INFO, "-") else Style.ILL
-            for line in wrap(printable(finding.text), room) if room >= _LEAST else [finding.text]:
-                rows.append(row(*first, severity, line, style=style))
-                first, severity = ("", "", ""), ""
+        rows += _node_rows(node, room)
     faulty = sum(map(has_problem, report.nodes))
     whole = [*align(rows, colour=colour), "", f"{faulty} of {len(report.nodes)} nodes have a problem"]
     return [*whole, *(f"- {text}" for text in report.problems)]
+
+
+def _node_rows(node: NodeReport, room: int) -> Iterator[Row]:
+    """A row for each line of each problem. Node and severity stand in the first row that they are about."""
+    healthy = sum(not gpu.cause for gpu in node.gpus)
+    about_node = (node.node.name, node.node.mode or "-", f"{healthy}/{len(node.gpus)}")
+    for finding in findings(node) or [Finding("-", "-")]:
+        severity = finding.severity
+        style = Style.PLAIN if severity in (INFO, "-") else Style.ILL
+        lines = wrap(printable(finding.text), room) if room >= _LEAST else [finding.text]
+        for line in lines:
+            yield row(*about_node, severity, line, style=style)
+            about_node = ("", "", "")
+            severity = ""
 
 
 def _room(report: ClusterReport, columns: int | None) -> int:
