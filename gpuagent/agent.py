@@ -424,8 +424,10 @@ class Agent:
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
         connected = endpoint.stage is Stage.CONNECTED
-        if endpoint.stage is Stage.REGISTERING and self.kube:
-            self.allocator.expect_pods()  # kubelet's calls come from now on
+        if endpoint.stage is Stage.REGISTERING:  # kubelet's calls come from now on
+            self.allocator.serving(endpoint.kubelet)
+            if self.kube:
+                self.allocator.expect_pods()
         self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock(), connected))
         if connected:
             self.holdings.refresh()

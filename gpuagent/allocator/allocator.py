@@ -37,6 +37,7 @@ class Allocator:
         prefer: as `PreferredAllocation.prefer`.
         occupancy: the devices in use now.
         expect_pods: as `AllocatorState.expect_pods`.
+        serving: as `AllocatorState.serving`.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -55,7 +56,7 @@ class Allocator:
         preferred = PreferredAllocation(self._state, kubelet, send_event, fetch)
         self._old = preferred.old
         self.occupancy, self.prefer = self._state.occupancy, preferred.prefer
-        self.expect_pods = self._state.expect_pods
+        self.expect_pods, self.serving = self._state.expect_pods, self._state.serving
         self._refusals = RefusalEvents(clock, send_event)
         self._kubelet, self._isolation, self._strategy, self._send_event = kubelet, isolation, strategy, send_event
 

@@ -2,15 +2,18 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
 from gpuagent.domain.pods.holdings import Allocation
-from gpuagent.domain.pods.pod import Pod
+from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.snapshot import Snapshot
+
+KubeletProcess = tuple[int, int, int]
+"""Distinguishes one kubelet process from the next: device, inode and time of change of its socket file."""
 
 FIRST_PODS_S = 3.0
 """How long calls wait for the first list of pods, from the first registration with kubelet.
@@ -34,6 +37,8 @@ class AllocatorState:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._registered_at = float("-inf")
+        self._kubelet: KubeletProcess | None = None
+        self._begun = set[PodName]()
         self._changed = threading.Condition()
         self._tracker = AdmissionTracker()
         self._snapshot: Snapshot | None = None
@@ -65,6 +70,15 @@ class AllocatorState:
         """Have calls wait for the first list of the node's pods, from now on and for a bounded time."""
         if self._registered_at == float("-inf"):
             self._registered_at = self.clock()
+
+    def serving(self, kubelet: KubeletProcess | None) -> None:
+        """Record which process of kubelet the calls come from now on."""
+        with self._changed:
+            former, self._kubelet = self._kubelet, kubelet
+            if former not in {None, kubelet}:
+                self._answered = None
+                self._begun.clear()
+                self._tracker = self._latest().restarted()
 
     def wait_for_pods(self, *, undecided: bool = False) -> None:
         """Wait for the first list of pods, which has the schedulers' decisions; `undecided`: no decision matters."""
@@ -107,17 +121,34 @@ class AllocatorState:
         """Record an answered Allocate."""
         with self._changed:
             self._answered = None
+            self._begun.clear()
             self._new.append(new)
             self._grants[share.resource, new.ids] = share
             self._grants.move_to_end((share.resource, new.ids))
             if len(self._grants) > MOST_GIVEN:
                 self._grants.popitem(last=False)
 
+    def begun(self, pods: Collection[PodName]) -> None:
+        """Record pods that kubelet lists without devices: it admits one of them, and is done with the others."""
+        with self._changed:
+            self._begun.update(pods)
+
     def refused(self, pod: Pod | None) -> None:
-        """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain."""
+        """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain.
+
+        Then kubelet is done with every pod that it has listed.
+        """
         with self._changed:
             self._answered = None
-            self._tracker = self._latest().refusing(pod)
+            if self._snapshot is not None:
+                self._tracker = self._latest().refusing(pod, self._begun, self._snapshot, self.clock())
+            self._begun.clear()
+
+    def correct(self, corrected: Callable[[AdmissionTracker, Snapshot], AdmissionTracker]) -> None:
+        """Correct the record of calls by what a new call shows."""
+        with self._changed:
+            if self._snapshot is not None:
+                self._tracker = corrected(self._latest(), self._snapshot)
 
     def freed(self, ids: frozenset[str]) -> None:
         """Record that kubelet has freed these ids."""

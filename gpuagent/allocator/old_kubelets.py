@@ -63,6 +63,9 @@ class OldKubelets:
         """
         if stale := counts.lapsed(self._state.occupancy()):
             self._state.freed(stale)
+        self._state.correct(
+            lambda tracker, snap: counts.corrected(AllocationRequest(resource, len(picked)), tracker, snap)
+        )
         occupancy = self._state.occupancy()
         snap, tracker = occupancy.snapshot, occupancy.tracker
         # A unit of an older exchange may be in use by now without one: kubelet was upgraded.

@@ -13,6 +13,7 @@ from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Req
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class PreferredAllocation:
             nonlocal silent
             found = self._kubelet.query(pods, listing=may_list)
             silent = found is None
+            self._state.begun(_bare(found or (), snap))
             return found
 
         found = identify(request, occupancy.tracker, snap, query, certainly=certainly)
@@ -156,7 +158,8 @@ class PreferredAllocation:
         if listed is None:
             return None
         known = {pod.name for pod in snap.pods}
-        bare = {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
+        bare = _bare(listed, snap)
+        self._state.begun(bare)
         if not snap.pods_known:
             asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, ours))}
             return [pod for pod, _ in listed if pod not in known or pod in bare & asking]
@@ -187,6 +190,12 @@ class PreferredAllocation:
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no other units that kubelet offers fit; if that container still runs, they are held twice"
         self._send_event(Announcement("DevicesReallocated", text, warning=True))
+
+
+def _bare(listed: Listed, snap: Snapshot) -> set[PodName]:
+    """Pods that kubelet lists without a device of ours."""
+    ours = snap.resource_kinds
+    return {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
 
 
 def _log_identified(request: AllocationRequest, requester: Requester) -> None:

@@ -99,6 +99,21 @@ def test_a_pod_that_cannot_be_read_is_refused_with_the_reason(node: MakeNode, ve
     admit_all(one, pods)
 
 
+@pytest.mark.parametrize("version", ["1.20", "1.30", "1.36"])
+def test_a_kubelet_that_was_started_again_may_admit_what_was_refused(node: MakeNode, version: str) -> None:
+    one = sharing(node, version)
+    start(one)
+    full = one.bind(pod("full", {MEM: 14}), annotations=by_v2(2, size=14))
+    late = one.bind(pod("late", {MEM: 4}), annotations=by_v2(2, size=4))
+    assert admit(one, full) == [2]
+    assert "GPU 2 has 2 free" in one.kubelet.admit(late).failed
+    one.end(full)
+    one.kubelet.stop()
+    one.kubelet.start()
+    one.offers(mem=64)
+    assert admit(one, late) == [2]
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_kubelet_that_asks_nobody_is_refused_until_the_pods_are_known(node: MakeNode) -> None:
     """Before 1.19, ids are counts, and the environment names the GPU."""

@@ -116,6 +116,17 @@ def test_memory_and_compute_of_a_container_are_on_the_gpu_that_was_chosen(node: 
     assert admit(one, pod("q", {MEM: 4, CORE: 80}))["c0"] != [2]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_pods_of_equal_memory_and_unequal_compute_are_never_torn_apart(node: MakeNode, seed: int) -> None:
+    """The agent takes an older pod for the one in admission; the call for compute tells it so."""
+    one = counting(node, "core_mem")
+    rng = random.Random(seed)
+    pods = [one.bind(pod(f"p{n}", {MEM: 3, CORE: rng.randint(1, 18) * 5})) for n in range(6)]
+    for asked in rng.sample(pods, len(pods)):
+        outcome = one.kubelet.admit(asked)
+        assert not outcome or not outcome.containers["c0"].conflicts
+
+
 def test_whole_gpus_are_the_best_set_or_the_one_that_was_named(node: MakeNode) -> None:
     one = counting(node, "topology")
     assert admit(one, pod("p", {WHOLE: 2}), {"topology.kubernetes.io/gpu-group": "1,3"})["c0"] == [1, 3]

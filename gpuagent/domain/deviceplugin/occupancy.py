@@ -56,12 +56,15 @@ class AdmissionTracker:
         refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
             them again, unless it is restarted.
         deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
+        refused_names: names of refused pods that the agent has not read yet, each with the monotonic seconds of the
+            refusal.
     """
 
     recent: tuple[RecentAllocation, ...] = ()
     admission: tuple[RecentAllocation, ...] = ()
     refused: frozenset[str] = frozenset()
     deleted: tuple[tuple[float, Pod], ...] = ()
+    refused_names: tuple[tuple[float, PodName], ...] = ()
 
     @property
     def last(self) -> RecentAllocation | None:
@@ -103,14 +106,37 @@ class AdmissionTracker:
             vars(now)["by_pod"] = self.by_pod | {new.pod_uid: [*self.by_pod.get(new.pod_uid, ()), new]}
         return now
 
+    def without(self, allocation: RecentAllocation) -> "AdmissionTracker":
+        """As if this Allocate had not been answered."""
+        recent = tuple([one for one in self.recent if one.ids.isdisjoint(allocation.ids)])
+        admission = tuple([one for one in self.admission if one.ids.isdisjoint(allocation.ids)])
+        return replace(self, recent=recent, admission=admission)
+
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
         """After kubelet has freed these ids."""
         left = tuple([one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent])
         return self if left == self.recent else replace(self, recent=tuple([one for one in left if one.ids]))
 
-    def refusing(self, pod: Pod | None) -> "AdmissionTracker":
-        """After a refusal: kubelet rejects the pod in admission."""
-        return replace(self, admission=(), refused=self.refused | {pod.uid} if pod else self.refused)
+    def refusing(self, pod: Pod | None, begun: Collection[PodName], snap: Snapshot, now: float) -> "AdmissionTracker":
+        """After a refusal: kubelet rejects the pod in admission.
+
+        Args:
+            pod: that pod; None if it is uncertain.
+            begun: pods that kubelet listed without devices during the refused call. Kubelet lists a pod from the
+                beginning of its admission on, and admits one at a time: so it is done with each of them.
+            snap: the current snapshot.
+            now: monotonic seconds.
+        """
+        past = {pod.uid} if pod else set[str]()
+        ambiguous = {deleted.name for _, deleted in self.deleted}
+        names = [name for name in begun if name not in ambiguous]
+        past.update([snap.living_pods[name].uid for name in names if name in snap.living_pods])
+        unread = tuple([(now, name) for name in names if name not in snap.living_pods])
+        return replace(self, admission=(), refused=self.refused | past, refused_names=self.refused_names + unread)
+
+    def restarted(self) -> "AdmissionTracker":
+        """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on."""
+        return replace(self, admission=(), refused=frozenset(), refused_names=())
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
         """With the deleted pods and the container names of a new snapshot."""
@@ -122,9 +148,14 @@ class AdmissionTracker:
             past = present | refused | done
             deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
             refused = refused & {*present, *(pod.uid for _, pod in deleted)}
+        unread = kept.refused_names
+        if unread:
+            read = {name: snap.living_pods[name].uid for _, name in unread if name in snap.living_pods}
+            refused |= set(read.values())
+            unread = tuple([(at, name) for at, name in unread if name not in read])
         if former is None or former.holdings_at < snap.holdings_at:
             recent = tuple([_named(one, snap) for one in recent])
-        return replace(kept, recent=recent, deleted=deleted, refused=refused)
+        return replace(kept, recent=recent, deleted=deleted, refused=refused, refused_names=unread)
 
     def fresh(self, now: float, snap: Snapshot) -> "AdmissionTracker":
         """Without entries that are too old. One of a living pod stays until kubelet's allocations are read."""
@@ -135,9 +166,10 @@ class AdmissionTracker:
         if admission and now - admission[-1].at >= ADMISSION_S:
             admission = ()
         deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S]) if self.deleted else ()
-        if (recent, admission, deleted) == (self.recent, self.admission, self.deleted):
+        unread = tuple([one for one in self.refused_names if now - one[0] < REMEMBER_S]) if self.refused_names else ()
+        if (recent, admission, deleted, unread) == (self.recent, self.admission, self.deleted, self.refused_names):
             return self
-        return replace(self, recent=recent, admission=admission, deleted=deleted)
+        return replace(self, recent=recent, admission=admission, deleted=deleted, refused_names=unread)
 
 
 def _named(one: RecentAllocation, snap: Snapshot) -> RecentAllocation:

@@ -22,6 +22,7 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
+from gpuagent.allocator.allocator_state import KubeletProcess
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from gpuagent.kubelet.rpc_errors import bind, call_error
 from gpuagent.kubelet.sockets import accepts, is_socket
@@ -43,10 +44,6 @@ POLL_S = 1.0
 CONNECTED_POLL_S = 5.0
 """While connected: the directory watch and the stream's end act at once, and this poll covers what they miss."""
 WAIT_NOTED_S = 5.0
-
-
-Kubelet = tuple[int, int, int]
-"""Distinguishes one kubelet process from the next: device, inode and time of change of its socket file."""
 
 
 class Stage(enum.StrEnum):
@@ -74,6 +71,7 @@ class Endpoint:
         self.problem: str | None = None
         self.waits_for = ""
         self.registrations = 0
+        self.kubelet: KubeletProcess | None = None
         self._directory = directory
         self._kubelet_socket = directory / "kubelet.sock"
         self._make_servicer = make_servicer
@@ -110,6 +108,7 @@ class Endpoint:
             kubelet = self._wait_for_kubelet()
             if kubelet is None:
                 return
+            self.kubelet = kubelet
             try:
                 connected = self._incarnation(kubelet)
             except Exception as err:  # nothing may end this thread: the resource would be gone for good
@@ -122,7 +121,7 @@ class Endpoint:
             else:
                 self._pause(backoff.next_s(), until_kubelet_is_not=kubelet)
 
-    def _incarnation(self, kubelet: Kubelet) -> bool:
+    def _incarnation(self, kubelet: KubeletProcess) -> bool:
         """One socket from bind to unlink; True if kubelet was connected to it."""
         path = self._directory / f"{SOCKET_PREFIX}{_short(self.resource)}-{uuid.uuid4().hex[:8]}.sock"
         server, servicer = self._serve(path)
@@ -182,7 +181,7 @@ class Endpoint:
             self._note(f"kubelet accepted {self.resource} but did not ask for its devices")
         return False
 
-    def _stay_connected(self, path: Path, kubelet: Kubelet, servicer: Servicer) -> None:
+    def _stay_connected(self, path: Path, kubelet: KubeletProcess, servicer: Servicer) -> None:
         def lost() -> str | None:
             if not servicer.followed:
                 return "the list stream ended"
@@ -199,7 +198,7 @@ class Endpoint:
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def _wait_for_kubelet(self) -> Kubelet | None:
+    def _wait_for_kubelet(self) -> KubeletProcess | None:
         """The kubelet whose socket accepts connections; None when stopping."""
         fresh_until, seen, began = 0.0, None, time.monotonic()
         while not self._stopping:
@@ -216,7 +215,7 @@ class Endpoint:
             self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
         return None
 
-    def _kubelet(self) -> Kubelet | None:
+    def _kubelet(self) -> KubeletProcess | None:
         try:
             found = self._kubelet_socket.stat()
         except OSError:
@@ -224,7 +223,7 @@ class Endpoint:
         # The next file often gets the freed inode number: the time of change distinguishes the two.
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _pause(self, seconds: float, *, until_kubelet_is_not: Kubelet) -> None:
+    def _pause(self, seconds: float, *, until_kubelet_is_not: KubeletProcess) -> None:
         def is_new() -> bool:
             return self._kubelet() not in (None, until_kubelet_is_not)
 
