@@ -15,6 +15,7 @@ scheduler may crash at any moment and read everything again. The invariants, che
 """
 
 from collections import Counter, defaultdict, deque
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import HealthCheck, settings
@@ -148,6 +149,8 @@ class RandomCluster(RuleBasedStateMachine):
         super().__init__()
         self.now, self.wall_ns, self.created = 0.0, 1_800_000_000 * 10**9, Counter()
         self.nodes, self.pods, self.held = {}, {}, {}  # as the API server and the agents have them
+        self.published = {}
+        """Name of a node to what its agent publishes of pods."""
         self.accepts, self.former = {}, {}
         self.seen_nodes, self.seen_pods, self.unseen = {}, {}, defaultdict(deque)  # as the watch has shown them
         self.called, self.in_bind, self.asleep = {}, {}, set()  # kube-scheduler's pods
@@ -275,7 +278,7 @@ class RandomCluster(RuleBasedStateMachine):
             found = SOUND[name]
         self.nodes.pop(name, None)
         if found and found.gpus:
-            self.nodes[name] = node(name, found)
+            self.nodes[name] = replace(node(name, found), held=self.published.get(name))
         self.disturbed.add(name)
         self.unseen[name].append((self.now, self.nodes.get(name)))
         self.asleep.clear()
@@ -299,7 +302,7 @@ class RandomCluster(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(pick=picks)
     def agent_writes(self, pick):
-        """The agent corrects the annotations of a pod that has other GPUs than they say."""
+        """The agent says where a pod is that has other GPUs than its annotations say, or whose annotations say none."""
         wrong = [uid for uid in self.held if pod_facts(self.pods[uid]).used is None]
         if uid := self.one(wrong or list(self.held), pick):
             self.correct(uid)
@@ -504,7 +507,10 @@ class RandomCluster(RuleBasedStateMachine):
         self.finish(uid, REJECTED)
 
     def correct(self, uid):
-        """The agent moves a pod, or writes down where it is."""
+        """The agent moves a pod, or says where it is: in annotations that say nothing, else on the Node.
+
+        Any author of a pod can write annotations, and nobody but the agent can write Nodes.
+        """
         made = self.pods[uid]
         name, facts = bound_to(made), pod_facts(made)
         if name not in self.nodes or facts.request.problem:
@@ -512,10 +518,20 @@ class RandomCluster(RuleBasedStateMachine):
         others = self.truth(name, without=uid)
         if choice := fit(facts.request, others):
             self.held[uid] = choice.used
-            found = decision_annotations(uid, choice, self.nodes[name].gpus, self.wall_ns)
-            made["metadata"]["annotations"] = found
             self.disturbed.add(name)
-            self.changed(uid)
+            if facts.used is None and name not in self.published:
+                found = decision_annotations(uid, choice, self.nodes[name].gpus, self.wall_ns)
+                made["metadata"]["annotations"] = found
+                self.changed(uid)
+            else:
+                self.publish(name, uid)
+
+    def publish(self, name, uid):
+        former = self.published.get(name, {})
+        held = {other: used for other, used in former.items() if other in self.held}
+        self.published[name] = held | {uid: self.held[uid]}
+        self.nodes[name] = replace(self.nodes[name], held=self.published[name])
+        self.unseen[name].append((self.now, self.nodes[name]))
 
     def truth(self, name, without=""):
         """The node as its agent has it."""
@@ -1008,7 +1024,9 @@ def counted(scheduling):
 
 
 def uses(pod, there):
-    """What a pod uses of each GPU; its request on each where no decision is written."""
+    """What a pod uses of each GPU: by its agent, else by its decision; its request on each where none is written."""
+    if there.held and pod.uid in there.held:
+        return there.held[pod.uid]
     if pod.used is not None:
         return pod.used
     each = WHOLE if pod.request.kind is RequestKind.WHOLE else pod.request.need.over(max(pod.request.gpus, 1))
