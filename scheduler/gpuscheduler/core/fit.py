@@ -11,7 +11,7 @@ from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 
 NODE_TRIES = 500
-"""Sets of GPUs that are tried for one pod on one node."""
+"""Sets of GPUs that are tried for one pod on one node of eight GPUs; fewer on a larger one."""
 CALL_TRIES = 1000
 """Tries of all nodes together in one call, which then takes less than 10 ms: any author of pods may write a pod whose
 containers are hard to place, and thousands of nodes may have to be looked at for it."""
@@ -181,13 +181,14 @@ def _place(
     numbers = sorted(range(len(groups)), key=lambda n: groups[n].need, reverse=True)
     needs = [groups[n].need.over(gpus) for n in numbers]
     here = Tries(NODE_TRIES)
+    cost = 1 + len(order) * gpus // 16  # a try looks at each GPU of the node, and at each of the set
 
     def rest(depth: int, left: Free) -> list[tuple[int, ...]] | None:
         if depth == len(needs):
             return []
         failed: set[tuple[Amounts, ...]] = set()
         for positions in _sets(order, gpus, needs[depth], left):
-            if not (here.spend() and tries.spend()):
+            if not (here.spend(cost) and tries.spend(cost)):
                 return None
             before = tuple(left[position] for position in positions)
             if before in failed:  # as good as a set that has failed
