@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench soak gpu-check mps-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench density soak gpu-check mps-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -106,6 +106,9 @@ $(RUNTIME):
 
 bench: $(STAMP) $(RUNTIME)  ## measure, as a table and build/bench.json (ARGS: see python -m bench --help)
 	AGENT_PYTHON=$(CURDIR)/build/runtime/bin/python $(BIN)/python -m bench $(ARGS)
+
+density: $(STAMP)  ## how much there is to read in the code, and how much of it at once
+	$(BIN)/python -m bench.density
 
 MINUTES ?= 30
 soak: $(STAMP) $(RUNTIME)  ## hostile pods, broken watches, restarts of kubelet: does anything grow? (MINUTES=30)
