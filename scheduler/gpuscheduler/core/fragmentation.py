@@ -1,7 +1,7 @@
 """Fragmentation: enough is free in all, and no GPU has enough. Which amounts count, and what would help a pod."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE
@@ -19,7 +19,7 @@ MOST_DEMANDS = 256
 ADVISE_AGAIN_S = 600.0
 """After this time, another Event advises pods of one owner that ask for the same."""
 MOST_NAMED = 3
-"""Pods that an Event names."""
+"""Pods of its own namespace that an Event names."""
 _ANY_PRIORITY = 1 << 62
 
 
@@ -85,8 +85,20 @@ def _share(pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFact
     node = max(roomy, key=lambda node: (node.room.largest, node.facts.name))
     most = words(node.room.largest)
     text = f"{words(each)} wanted on one GPU: {words(total)} are free on {on}, at most {most} on one"
-    if gone := victims(replace(pod, priority=_ANY_PRIORITY), node, pods):
-        names = sorted(str(pods[uid].name) for uid in gone)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        text = f"{text}. The pod fits on node {node.facts.name} when {', '.join(names[:MOST_NAMED])}{more} end"
-    return text
+    in_the_way = victims(replace(pod, priority=_ANY_PRIORITY), node, pods)
+    if not in_the_way:
+        return text
+    who = _named([pods[uid] for uid in in_the_way], pod.name.namespace)
+    return f"{text}. The pod fits on node {node.facts.name} without {who}"
+
+
+def _named(pods: Sequence[PodFacts], namespace: str) -> str:
+    """These pods, for an Event in `namespace`: its readers need not know the names of others' pods."""
+    own = sorted(str(pod.name) for pod in pods if pod.name.namespace == namespace)
+    parts = own[:MOST_NAMED]
+    if len(own) > MOST_NAMED:
+        parts.append(f"{len(own) - MOST_NAMED} more")
+    others = len(pods) - len(own)
+    if others:
+        parts.append(f"{others} pod{'s' * (others > 1)} of other namespaces")
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

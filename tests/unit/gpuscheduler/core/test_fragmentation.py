@@ -1,5 +1,7 @@
 """Enough is free in all, and no GPU has enough: the pod hears what would help, and a number shows how much it is."""
 
+import pytest
+
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S, HOUR_S
 from gpuscheduler.core.pod_facts import pod_facts
@@ -29,11 +31,36 @@ def test_a_pod_reports_how_much_is_free_and_which_pod_is_in_its_way():
     assert warning.reason == "GPUsFragmented"
     assert warning.message.startswith(
         "8 of aliyun.com/gpu-mem wanted on one GPU: 16 of aliyun.com/gpu-mem are free on 4 GPUs of 2 nodes, "
-        "at most 4 of aliyun.com/gpu-mem on one. The pod fits on node n2 when default/half-"
+        "at most 4 of aliyun.com/gpu-mem on one. The pod fits on node n2 without default/half-"
     )
     for uid in [uid for uid, one in scheduling.pods.items() if str(one.name) in warning.message]:
         scheduling.pod_gone(uid, 1.0)
     assert scheduling.filter(pod(mem=8), BOTH, 1.0).nodes == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "words"),
+    [
+        (1, 0, "default/p0"),
+        (3, 0, "default/p0, default/p1 and default/p2"),
+        (5, 0, "default/p0, default/p1, default/p2 and 2 more"),
+        (1, 1, "default/p0 and 1 pod of other namespaces"),
+        (4, 2, "default/p0, default/p1, default/p2, 1 more and 2 pods of other namespaces"),
+        (0, 3, "3 pods of other namespaces"),
+    ],
+)
+def test_the_event_names_no_pod_of_another_namespace(own, others, words):
+    """Everybody who may read Events of a namespace would read the names of others' pods."""
+    size = own + others + 8
+    scheduling = cluster(*(shared_node(name, gpus=1, memory=size) for name in BOTH))
+    place(scheduling, pod_object("elsewhere", mem=size - 7), names=["n2"])
+    for n in range(own):
+        place(scheduling, pod_object(f"p{n}", mem=1), names=["n1"])
+    for n in range(others):
+        place(scheduling, pod_object(f"secret-{n}", mem=1, namespace="other"), names=["n1"])
+    scheduling.filter(pod(mem=size), BOTH, 0.0)
+    (warning,) = warnings(scheduling)
+    assert warning.message.endswith(f"The pod fits on node n1 without {words}")
 
 
 def test_a_pod_that_is_larger_than_all_that_is_free_gets_no_event():
