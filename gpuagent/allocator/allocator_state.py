@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 
 from gpuagent.domain.deviceplugin.identity import Requester
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
+from gpuagent.domain.deviceplugin.occupancy import ADMISSION_S, AdmissionTracker, Occupancy, RecentAllocation
 from gpuagent.domain.pods.holdings import Allocation
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
@@ -39,6 +39,7 @@ class AllocatorState:
         self._registered_at = float("-inf")
         self._kubelet: KubeletProcess | None = None
         self._begun = set[PodName]()
+        self._half: RecentAllocation | None = None
         self._changed = threading.Condition()
         self._tracker = AdmissionTracker()
         self._snapshot: Snapshot | None = None
@@ -122,6 +123,8 @@ class AllocatorState:
         with self._changed:
             self._answered = None
             self._begun.clear()
+            completes = self._half is not None and self._half.resource != new.resource
+            self._half = None if completes else new
             self._new.append(new)
             self._grants[share.resource, new.ids] = share
             self._grants.move_to_end((share.resource, new.ids))
@@ -143,12 +146,15 @@ class AllocatorState:
             if self._snapshot is not None:
                 self._tracker = self._latest().refusing(pod, self._begun, self._snapshot, self.clock())
             self._begun.clear()
+            self._half = None
 
-    def correct(self, corrected: Callable[[AdmissionTracker, Snapshot], AdmissionTracker]) -> None:
-        """Correct the record of calls by what a new call shows."""
-        with self._changed:
-            if self._snapshot is not None:
-                self._tracker = corrected(self._latest(), self._snapshot)
+    def half(self) -> RecentAllocation | None:
+        """The last allocation, if kubelet may allocate the other resource of that container next.
+
+        Kubelet allocates the resources of a container one after the other. So this holds whatever pods the agent knows.
+        """
+        half = self._half
+        return half if half and self.clock() - half.at < ADMISSION_S else None
 
     def freed(self, ids: frozenset[str]) -> None:
         """Record that kubelet has freed these ids."""

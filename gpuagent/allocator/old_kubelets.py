@@ -63,9 +63,6 @@ class OldKubelets:
         """
         if stale := counts.lapsed(self._state.occupancy()):
             self._state.freed(stale)
-        self._state.correct(
-            lambda tracker, snap: counts.corrected(AllocationRequest(resource, len(picked)), tracker, snap)
-        )
         occupancy = self._state.occupancy()
         snap, tracker = occupancy.snapshot, occupancy.tracker
         # A unit of an older exchange may be in use by now without one: kubelet was upgraded.
@@ -79,6 +76,9 @@ class OldKubelets:
         request = AllocationRequest(resource, len(picked), must_include=must_include)
         fitting = Search(request, tracker, snap).fitting(with_devices)
         requester = counts.oldest(fitting, tracker.last)
+        half = self._state.half() if snap.policy.core_mem_both else None
+        if half and half.resource in snap.resource_kinds and half.resource != resource:
+            requester = counts.beside(requester, half)
         goes_on = requester.init_gpus or requester.container_gpus
         found = counts.pick(resource, picked, must_include if goes_on else frozenset(), exchanged, occupancy)
         if len(found.exchanged) == len(picked):

@@ -2,12 +2,15 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Mapping
 
 import pytest
 
+from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU
 from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.domain.snapshot import Snapshot
 from standin.kubelet.pods import Container, Pod
 from tests.contract.harness import CORE, MEM, WHOLE, Isolating, Node, box, pod, wait_for
 from tests.contract.test_decisions import by_v1, by_v2
@@ -118,13 +121,38 @@ def test_memory_and_compute_of_a_container_are_on_the_gpu_that_was_chosen(node: 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pods_of_equal_memory_and_unequal_compute_are_never_torn_apart(node: MakeNode, seed: int) -> None:
-    """The agent takes an older pod for the one in admission; the call for compute tells it so."""
+    """The agent takes an older pod for the one in admission, until the call for compute."""
     one = counting(node, "core_mem")
     rng = random.Random(seed)
     pods = [one.bind(pod(f"p{n}", {MEM: 3, CORE: rng.randint(1, 18) * 5})) for n in range(6)]
     for asked in rng.sample(pods, len(pods)):
         outcome = one.kubelet.admit(asked)
         assert not outcome or not outcome.containers["c0"].conflicts
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_container_is_never_torn_apart_whenever_the_agent_sees_its_pod(
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The watch shows the pod before, between or after the calls for its containers, or never."""
+    publish, rng = Allocator.publish, random.Random(seed)
+
+    def publish_late(allocator: Allocator, snapshot: Snapshot) -> None:
+        time.sleep(rng.random() * 0.012)
+        publish(allocator, snapshot)
+
+    monkeypatch.setattr(Allocator, "publish", publish_late)
+    one = counting(node, "core_mem", max_pods_per_gpu=100)
+    former: Pod | None = None
+    for number in range(60):
+        memory = rng.randint(1, 4)
+        containers = [{MEM: memory, CORE: 5 * rng.randint(1, 5)} for _ in range(rng.randint(1, 2))]
+        asked = one.bind(pod(f"p{number}", *containers))
+        outcome = one.kubelet.admit(asked)
+        assert not [granted.conflicts for granted in outcome.containers.values() if granted.conflicts]
+        if former:
+            one.end(former)
+        former = asked
 
 
 def test_whole_gpus_are_the_best_set_or_the_one_that_was_named(node: MakeNode) -> None:

@@ -7,10 +7,9 @@ the pod's annotations afterwards. `allocator/old_kubelets` stands between such a
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
 from gpuagent.domain.pods.exchange import Exchanged
-from gpuagent.domain.snapshot import Snapshot
 
 LAPSE_S = 30.0
 """Within this time kubelet writes an allocation to its checkpoint, even on a slow disk."""
@@ -62,39 +61,16 @@ def lapsed(now: Occupancy) -> frozenset[str]:
     return frozenset[str]().union(*old).difference(*(h.ids for h in snap.holdings))
 
 
-def corrected(request: AllocationRequest, tracker: AdmissionTracker, snap: Snapshot) -> AdmissionTracker:
-    """The record of calls, if the last allocation cannot be that of the container to which the agent gave it.
+def beside(requester: Requester, half: RecentAllocation) -> Requester:
+    """The requester of the other resource of the container that has `half`, on the same GPUs.
 
-    Kubelet allocates the resources of a container one after the other. So a call for the other resource is for the same
-    container; if the amount is not what that container lacks, the agent has taken another pod for it. Then the last
-    allocation is that of a waiting container which requests both amounts, or of an unseen one.
+    If the container that seems to request it has another amount, the agent has mistaken a pod for another one. Then the
+    container is unknown, and its GPUs are still certain.
     """
-    last = tracker.last
-    if last is None or last.owner is None or last.resource == request.resource:
-        return tracker
-    if not _lacks_another_amount(request, last, tracker, snap):
-        return tracker
-    before = tracker.without(last)
-    first_call = AllocationRequest(last.resource, len(last.ids))
-    waiting = Search(first_call, before, snap).fitting(snap.with_devices)
-    both = [one for one in waiting if one.container and one.container.may_want(request.resource, request.size)]
-    meant = oldest(both)
-    uid = meant.pod.uid if meant.pod else None
-    return before.allocated(replace(last, owner=meant.owner, pod_uid=uid, certain=False))
-
-
-def _lacks_another_amount(
-    request: AllocationRequest, last: RecentAllocation, tracker: AdmissionTracker, snap: Snapshot
-) -> bool:
-    """Whether the container of `last` still lacks the resource of the request, and in another amount."""
-    pod = snap.pod_by_uid.get(last.pod_uid or "")
-    if pod is None or last.owner is None:
-        return False
-    served = any(one.owner == last.owner and one.resource == request.resource for one in tracker.admission)
-    container = next((one for one in pod.containers if one.name == last.owner.container), None)
-    if served or container is None or not container.asks(request.resource):
-        return False
-    return not container.may_want(request.resource, request.size)
+    container = requester.container
+    if container and container.limits.get(half.resource) == len(half.ids):
+        return replace(requester, container_gpus=half.uuids)
+    return Requester(container_gpus=half.uuids)
 
 
 def mapped(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exchanged:

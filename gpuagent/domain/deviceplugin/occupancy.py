@@ -106,12 +106,6 @@ class AdmissionTracker:
             vars(now)["by_pod"] = self.by_pod | {new.pod_uid: [*self.by_pod.get(new.pod_uid, ()), new]}
         return now
 
-    def without(self, allocation: RecentAllocation) -> "AdmissionTracker":
-        """As if this Allocate had not been answered."""
-        recent = tuple([one for one in self.recent if one.ids.isdisjoint(allocation.ids)])
-        admission = tuple([one for one in self.admission if one.ids.isdisjoint(allocation.ids)])
-        return replace(self, recent=recent, admission=admission)
-
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
         """After kubelet has freed these ids."""
         left = tuple([one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent])
