@@ -67,7 +67,7 @@ def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node
 
 
 def test_an_api_server_that_is_away_in_the_middle_of_a_burst(make_node: Callable[..., Node], never_starts: str) -> None:
-    """Kubelet, paused while they were bound, admits a third of the pods when the server has gone."""
+    """Kubelet, paused while they were bound, admits a third of the pods while the server is silent, and then gone."""
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
     rng = random.Random(60)
@@ -98,9 +98,11 @@ def test_an_api_server_that_is_away_in_the_middle_of_a_burst(make_node: Callable
         pods = {name: node.cluster.pod(name) for name in meanwhile}
         wait_watched(node, "runs")
         node.cluster.wait_kubelet_backlog()
+        node.cluster.silence_apiserver()
+    try:
+        node.cluster.wait_kubelet_read()
         node.cluster.stop_apiserver()
         went = time.monotonic()
-    try:
         while missing := [name for name, pod in pods.items() if not admitted(node.cluster.checkpoint(), pod)]:
             assert time.monotonic() < went + WAIT_S, f"not admitted: {missing}\n{node.agent.log_text()[-6000:]}"
             time.sleep(0.1)

@@ -131,6 +131,10 @@ class Cluster:
         """It is down: connections are refused. Killed, as it would first wait for watches to end."""
         self._components.apiserver.kill()
 
+    def silence_apiserver(self) -> None:
+        """It answers no more, and keeps its connections. To be stopped afterwards."""
+        self._components.apiserver.signal(signal.SIGSTOP)
+
     def start_apiserver(self, timeout: float = WAIT_S, *, settle: bool = True) -> None:
         """Up again, and all of its clients are back.
 
@@ -213,6 +217,16 @@ class Cluster:
             now = received_by(self._kubelet.pid, API_ADDRESS, API_PORT)
             still = still + 1 if now == queued else 0
             queued = now
+
+    def wait_kubelet_read(self) -> None:
+        """Until kubelet, running again, has read what was in its sockets.
+
+        Kubelet drops a connection with all that it has not read of it if it writes to a server that has gone.
+        """
+        end = time.monotonic() + WAIT_S
+        while received_by(self._kubelet.pid, API_ADDRESS, API_PORT):
+            assert time.monotonic() < end, "kubelet does not read from its connections"
+            time.sleep(0.05)
 
     def stop_kubelet(self) -> None:
         self._kubelet.stop()
