@@ -402,7 +402,8 @@ class Scheduling:
         must not change what others get. The agent's word on the Node comes first, because no tenant can write Nodes.
         Then comes what this scheduler has bound, then the first decision that was seen on the bound pod.
         """
-        if not pod.node:
+        # Nothing was decided for a pod that asks for no GPUs. It counts for the job that its label names now.
+        if not pod.node or pod.request.kind is RequestKind.NONE:
             return pod
         former = self.pods.get(pod.uid)
         if former and former.node:

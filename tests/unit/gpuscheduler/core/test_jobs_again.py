@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Nudge, Ungate
 from gpuscheduler.core.jobs.jobs import FAILED_S, JobState
 from gpuscheduler.core.pod_facts import pod_facts
@@ -126,6 +127,37 @@ def test_pods_of_another_namespace_do_not_count(cluster):
     cluster.scheduling.pod_seen(pod_facts(made), 0.0)
     assert waits(cluster, "a2", "1 of 2")
     assert cluster.scheduling.jobs.states() == {JobState.FORMING: 1}
+
+
+def relabel(cluster, name, job):
+    cluster.pods[name]["metadata"]["labels"] = {JOB_LABEL: job, REPLICAS_LABEL: "2"} if job else {}
+    cluster.scheduling.pod_seen(pod_facts(cluster.pods[name]), cluster.now)
+    cluster.act()
+
+
+def test_a_running_member_stays_in_its_job_whatever_its_labels_say_later(cluster):
+    started(cluster, "a", "b")
+    relabel(cluster, "a", "other")
+    end(cluster, "b", "Failed")
+    again(cluster, "b2")
+    cluster.run("b2")
+    cluster.create("c", job="other", whole=1)
+    assert set(cluster.filter("c").unresolvable.values()) == {"job other: 1 of 2 pods are there"}
+
+
+@pytest.mark.parametrize(("before", "after"), [("j", "other"), ("j", None), ("other", "j"), (None, "j")])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_bound_pod_without_gpus_counts_for_the_job_that_its_label_names_now(cluster, before, after, crash):
+    """Nothing was decided for it. So it does not matter whether the scheduler has seen it before."""
+    cluster.create("master", job=before, on="cpu-node")
+    relabel(cluster, "master", after)
+    if crash:
+        cluster.start()
+    cluster.create("worker", whole=1)
+    if after == "j":
+        cluster.run("worker")
+    else:
+        assert waits(cluster, "worker", "1 of 2")
 
 
 def test_members_that_failed_together_start_together_again(cluster):
