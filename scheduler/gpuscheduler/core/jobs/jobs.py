@@ -424,14 +424,19 @@ class Jobs:
 
     def _recover(self, job: _Job, plans: Iterable[Places], now: float) -> None:
         """Reserve what the plans have for pods that are not bound yet."""
+        if job.plan:
+            return
         pending = {pod.uid: pod for pod in job.members.to_place()}
         places = {uid: place for written in plans for uid, place in written.items() if uid in pending}
-        fitting = {
-            uid: place for uid, place in places.items() if serves(pending[uid].request, place[1]) and self._fits(place)
-        }
-        if fitting and not job.plan:
-            job.plan = _Plan(fitting, now + COMMITTED_S, sent=True, committed=True)
-            self._keep(job, job.plan)
+        rest = _Plan({}, now + COMMITTED_S, sent=True, committed=True)
+        for uid, (name, choice) in places.items():
+            pod = pending[uid]
+            # Each is reserved before the next is looked at: the node may have less by now than all of them need.
+            if serves(pod.request, choice) and self._fits((name, choice)):
+                rest.places[uid] = name, choice
+                self._reservations.keep(pod, {name: choice}, rest.until)
+        if rest.places:
+            job.plan = rest
 
     def states(self) -> Counter[JobState]:
         """Number of jobs by state."""

@@ -359,6 +359,21 @@ def test_after_a_crash_amid_the_bindings_the_rest_is_bound_where_it_was_planned(
     two_nodes.write("b", two_nodes.bind("b", on["b"]))
 
 
+def test_after_a_crash_the_rest_of_a_job_reserves_no_more_than_its_node_has_by_now():
+    """A GPU became smaller, as by another mode of the node, after the plan was written."""
+    cluster = JobUnderTest(shared_node(gpus=1, memory=10))
+    for name in ("a", "b", "c"):
+        cluster.create(name, mem=3, replicas=3)
+    for name in ("a", "b", "c"):
+        cluster.bind(name, cluster.filter(name).nodes[0])
+    cluster.write("a", cluster.bind("a", "n1"))
+    cluster.nodes = [shared_node(gpus=1, memory=8)]
+    cluster.start()
+    assert cluster.reserved() == 1
+    assert cluster.scheduling.usage.nodes["n1"].free == [Amounts(2)]
+    cluster.write("b", cluster.bind("b", "n1"))
+
+
 def test_another_leader_binds_the_rest_of_a_job_where_it_was_planned(two_nodes):
     """It read all pods long before, and followed what the former leader did."""
     standby = JobUnderTest(*two_nodes.nodes)
