@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.timestamp import rfc3339
@@ -66,19 +67,23 @@ class Writes:
             async with asyncio.timeout(BIND_S):
                 for pause_s in (PAUSE_S, 0.0):
                     try:
-                        await self._bind(write)
+                        is_ours = await self._bind(write)
                     except KubeError as err:
                         why = str(err)
                         if isinstance(err, ApiError) and not err.passing:
                             return BindOutcome.REFUSED, why
                     else:
-                        return BindOutcome.BOUND, ""
+                        if is_ours:
+                            return BindOutcome.BOUND, ""
+                        why = f"the pod is on node {write.node} already, with another decision than this Binding's"
+                        return BindOutcome.UNKNOWN, why
                     await asyncio.sleep(pause_s)
         except TimeoutError:
             pass
         return BindOutcome.UNKNOWN, why
 
-    async def _bind(self, write: BindWrite) -> None:
+    async def _bind(self, write: BindWrite) -> bool:
+        """Bind a pod; whether it has this decision. Otherwise another scheduler has bound it to the node."""
         path = _path(write.pod)
         body = {
             "apiVersion": "v1",
@@ -97,9 +102,13 @@ class Writes:
             if err.status != _CONFLICT:
                 raise
             # An earlier try, whose answer was lost, may have bound it.
-            pod = await self._pod(path)
-            if pod.uid != write.uid or pod.node != write.node:
+            pod = decoded(await self._connection.get(path))
+            facts = pod_facts(pod)
+            if facts.uid != write.uid or facts.node != write.node:
                 raise
+            annotations = mapping(mapping(pod.get("metadata")).get("annotations"))
+            return all(annotations.get(key) == text for key, text in write.annotations.items())
+        return True
 
     async def commit(self, action: CommitJob) -> bool:
         """Write the plan of a job; whether it is written."""

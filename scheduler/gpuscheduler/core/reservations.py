@@ -1,7 +1,7 @@
 """GPUs that are kept for pods until the watch shows them bound. `scheduling` and `jobs` decide when they are freed."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import Choice
@@ -17,12 +17,14 @@ class Reservation:
         choices: node name to its GPUs there; kube-scheduler takes one of the nodes.
         until: monotonic seconds when it ends.
         sent: a Binding was sent, so that the API server may have bound the pod.
+        bound: the API server has answered that it bound the pod so.
     """
 
     pod: PodFacts
     choices: Mapping[str, Choice]
     until: float
     sent: bool = False
+    bound: bool = False
 
 
 class Reservations:
@@ -44,12 +46,19 @@ class Reservations:
         """The reservation for a pod, if there is one."""
         return self._all.get(uid)
 
-    def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float, *, sent: bool = False) -> None:
+    def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float, *, sent: bool = False) -> Reservation:
         """Reserve GPUs, in place of those that were reserved for the pod."""
         self._release(pod.uid, choices)
-        self._all[pod.uid] = Reservation(pod, choices, until, sent)
+        reservation = Reservation(pod, choices, until, sent)
+        self._all[pod.uid] = reservation
         for name, choice in choices.items():
             self._usage.use(pod.uid, name, choice.used)
+        return reservation
+
+    def bound(self, uid: str) -> None:
+        """Take that the API server has bound the pod to one of its nodes, with the GPUs that are reserved there."""
+        if reservation := self._all.get(uid):
+            self._all[uid] = replace(reservation, bound=True)
 
     def end(self, uids: Iterable[str]) -> None:
         """Give back what is reserved for these pods."""

@@ -10,7 +10,7 @@ from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind, Used
+from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
@@ -19,7 +19,7 @@ from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
-from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.reservations import Reservation, Reservations
 from gpuscheduler.core.victims import victims
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 from gpuscheduler.core.waiting.node_rests import NodeRests
@@ -87,6 +87,7 @@ class Scheduling:
         self._hidden_reasons = HiddenReasons(self.usage.nodes, self.jobs.why, self._fitting, self._rests.of)
         self._cpu: dict[str, tuple[str, float]] = {}
         self._ended_members: list[PodFacts] = []
+        self._unanswered: dict[str, Reservation] = {}
         self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
         self._untold: list[str] = []
         self._ready = False
@@ -150,6 +151,7 @@ class Scheduling:
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)
         self.reservations.end([uid])
+        self._unanswered.pop(uid, None)
         self._keep_freed(uid, now)
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
@@ -246,15 +248,21 @@ class Scheduling:
         if not isinstance(choice, Choice):
             return choice
         visible = self.jobs.visible(pod, node) if member else ()
-        self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
+        self._unanswered[uid] = self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
         annotations = decision_annotations(uid, choice, self.usage.nodes[node].facts.gpus, wall_ns, visible)
         return BindWrite(pod.name, uid, node, annotations)
 
     def bound(self, uid: str, outcome: BindOutcome) -> None:
         """Take the result of a Binding. A reservation for a pod that may be bound stays until the watch decides."""
         pod = self.pods.get(uid)
+        sent = self._unanswered.pop(uid, None)
         if outcome is BindOutcome.REFUSED and not (pod and self.jobs.is_member(pod)):
             self.reservations.end([uid])
+        if outcome is not BindOutcome.BOUND:
+            return
+        self.reservations.bound(uid)
+        if sent and pod and pod.node in sent.choices:  # the watch was faster than the answer
+            self._count(self._with_held(_as_bound(pod, sent)))
 
     def committed(self, job: JobKey, now: float, *, written: bool) -> None:
         """Take the result of a CommitJob."""
@@ -400,7 +408,9 @@ class Scheduling:
 
         Its author may edit annotations and labels while it runs. None of that changes the devices that it has, so it
         must not change what others get. The agent's word on the Node comes first, because no tenant can write Nodes.
-        Then comes what this scheduler has bound, then the first decision that was seen on the bound pod.
+        Then comes what the API server has bound for this scheduler, then the first decision that was seen on the bound
+        pod. A Binding that was sent is not enough: that of a former leader, or of another scheduler, may have been
+        faster, and the agent follows that one.
         """
         # Nothing was decided for a pod that asks for no GPUs. It counts for the job that its label names now.
         if not pod.node or pod.request.kind is RequestKind.NONE:
@@ -413,15 +423,15 @@ class Scheduling:
             if pod.used is None and not (node and node.facts.held is not None):
                 # No agent of this node publishes what pods hold. So another plugin may name the GPUs afterwards.
                 pod = replace(pod, used=later.used if later.request == pod.request else None)
-        elif (reservation := self.reservations.get(pod.uid)) and reservation.sent and pod.node in reservation.choices:
-            pod = replace(pod, request=reservation.pod.request, used=reservation.choices[pod.node].used)
-        held = self._held(pod)
-        return pod if held is None else replace(pod, used=held)
+        elif (reservation := self.reservations.get(pod.uid)) and reservation.bound and pod.node in reservation.choices:
+            pod = _as_bound(pod, reservation)
+        return self._with_held(pod)
 
-    def _held(self, pod: PodFacts) -> Used | None:
-        """What a pod holds according to the agent of its node; None where the agent does not say it."""
+    def _with_held(self, pod: PodFacts) -> PodFacts:
+        """The bound pod with what it holds according to the agent of its node, where the agent says it."""
         node = self.usage.nodes.get(pod.node)
-        return node.facts.held.get(pod.uid) if node and node.facts.held else None
+        held = node.facts.held.get(pod.uid) if node and node.facts.held else None
+        return pod if held is None else replace(pod, used=held)
 
     def _count(self, pod: PodFacts) -> None:
         """Keep the pod, and count what it uses if it is bound."""
@@ -470,6 +480,11 @@ class Scheduling:
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
         return dict.fromkeys(self._rests.of(pod, now), "it refused a pod of the same owner a moment ago")
+
+
+def _as_bound(pod: PodFacts, reservation: Reservation) -> PodFacts:
+    """The pod with what the API server has bound it with."""
+    return replace(pod, request=reservation.pod.request, used=reservation.choices[pod.node].used)
 
 
 def _gave_up(request: GpuRequest) -> str:

@@ -81,6 +81,20 @@ def test_a_pod_that_another_scheduler_bound_elsewhere_is_an_error(cluster, sched
     assert 'already assigned to node "n2"' in scheduler.bind(pod, "n1")
 
 
+def test_a_pod_that_another_scheduler_bound_to_the_same_node_counts_on_the_gpu_of_that_decision(cluster, scheduler):
+    """As by the late Binding of a former leader. The agent follows what is written on the pod."""
+    pod = cluster.pod(mem=6)
+    assert until(lambda: scheduler.filter(pod)["NodeNames"])
+    cluster.api.silence()
+    theirs = {"metadata": {"annotations": {MEMORY_ANNOTATION: '{"0":{"1":6}}'}}, "spec": {"nodeName": "n1"}}
+    cluster.api.patch_pod("p", theirs)
+    assert scheduler.bind(pod, "n1") == "the pod is on node n1 already, with another decision than this Binding's"
+    cluster.api.resume()
+    until(lambda: scheduler.metric("gpuscheduler_reservations") == 0)
+    assert scheduler.place(cluster.pod("q", mem=6)) == "n1"
+    assert cluster.found("q")["metadata"]["annotations"][MEMORY_ANNOTATION] == '{"0":{"0":6}}'
+
+
 @pytest.mark.parametrize("code", [409, 404, 403, 422])
 def test_a_refused_binding_is_an_error_and_holds_nothing(cluster, scheduler, code):
     pod = cluster.pod(mem=10)

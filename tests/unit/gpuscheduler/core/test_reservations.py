@@ -63,6 +63,17 @@ def test_a_reservation_ends_at_its_time_and_the_next_end_is_the_first(usage):
     assert free(usage) == {"n1": [10, 10], "n2": [10, 10]}
 
 
+def test_what_the_api_server_has_bound_is_marked(usage):
+    reservations = Reservations(usage, {})
+    kept = reservations.keep(pod("p", uid="u", mem=4), {"n1": FIRST}, 1.0, sent=True)
+    assert (reservations.get("u"), kept.sent, kept.bound) == (kept, True, False)
+    for uid in ("u", "other"):
+        reservations.bound(uid)
+    assert reservations.get("u").bound
+    assert reservations.get("other") is None
+    assert free(usage) == {"n1": [6, 10], "n2": [10, 10]}
+
+
 def test_what_may_be_bound_is_not_given_back(usage):
     reservations = Reservations(usage, {})
     for name, is_sent in (("sent", True), ("kept", False)):

@@ -180,6 +180,17 @@ def test_the_agents_word_on_the_node_wins_over_what_a_restarted_scheduler_reads_
         assert [free.memory for free in scheduling.usage.nodes["n1"].free] == [4, 4, 10, 10]
 
 
+def test_the_agents_word_stands_when_the_node_no_longer_says_it():
+    """The agent drops a pod that has ended. The watch may show the Node before the pod."""
+    scheduling = cluster()
+    asked = pod_object(mem=6, uid="u", on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"2":6}}'})
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    for held in ({"u": (HeldGpu(0, memory=6),)}, {}):
+        scheduling.node_seen(shared_node("n1", gpus=4, held=held))
+        scheduling.pod_seen(pod_facts(asked), 0.0)
+        assert [free.memory for free in scheduling.usage.nodes["n1"].free] == [4, 10, 10, 10]
+
+
 def test_an_agent_speaks_for_pods_of_its_own_node_only():
     scheduling = cluster()
     asked = pod_object(mem=6, uid="u", on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"2":6}}'})
@@ -200,6 +211,56 @@ def test_gpus_that_are_named_after_the_binding_count_only_where_no_agent_publish
     asked["metadata"]["annotations"] = {MEMORY_ANNOTATION: '{"0":{"1":6}}'}
     scheduling.pod_seen(pod_facts(asked), 0.0)
     assert [free.memory for free in scheduling.usage.nodes["n1"].free] == expected
+
+
+def binding_sent():
+    """A scheduler that has sent a Binding to GPU 0 of n1, and the pod."""
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1"))
+    scheduling.synced(0.0)
+    asked = pod_object(mem=6, uid="u")
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    scheduling.filter(pod_facts(asked), ["n1"], 0.0)
+    assert isinstance(scheduling.bind("u", "n1", 0.0, 1), BindWrite)
+    return scheduling, asked
+
+
+def see_on_gpu_1(scheduling, asked):
+    asked["metadata"]["annotations"] = {MEMORY_ANNOTATION: '{"0":{"1":6}}'}
+    asked["spec"]["nodeName"] = "n1"
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+
+
+@pytest.mark.parametrize("answer_first", [True, False])
+@pytest.mark.parametrize("outcome", [BindOutcome.REFUSED, BindOutcome.UNKNOWN])
+def test_another_schedulers_decision_counts_although_a_binding_to_the_same_node_was_sent(outcome, answer_first):
+    """Of several Bindings the first counts, such as the late one of a former leader. The agent follows it."""
+    scheduling, asked = binding_sent()
+    if answer_first:
+        scheduling.bound("u", outcome)
+    see_on_gpu_1(scheduling, asked)
+    if not answer_first:
+        scheduling.bound("u", outcome)
+    assert [free.memory for free in scheduling.usage.nodes["n1"].free] == [10, 4]
+
+
+@pytest.mark.parametrize("answer_first", [True, False])
+def test_what_the_api_server_has_bound_stands_whatever_is_first_seen_on_the_pod(answer_first):
+    scheduling, asked = binding_sent()
+    if answer_first:
+        scheduling.bound("u", BindOutcome.BOUND)
+    see_on_gpu_1(scheduling, asked)
+    if not answer_first:
+        scheduling.bound("u", BindOutcome.BOUND)
+    assert [free.memory for free in scheduling.usage.nodes["n1"].free] == [4, 10]
+
+
+def test_the_agents_word_comes_before_a_binding_whose_answer_is_late():
+    scheduling, asked = binding_sent()
+    scheduling.node_seen(shared_node("n1", held={"u": (HeldGpu(1, memory=6),)}))
+    see_on_gpu_1(scheduling, asked)
+    scheduling.bound("u", BindOutcome.BOUND)
+    assert [free.memory for free in scheduling.usage.nodes["n1"].free] == [10, 4]
 
 
 def test_a_written_plan_that_takes_more_than_its_pods_ask_for_is_none():
