@@ -53,6 +53,8 @@ MOST_ROUNDS = 2000
 OURS = "gpu-scheduler"
 GATE = "gpuagent.io/job"
 NAMES = ("n1", "n2", "n3", "n4")
+OTHER_PLUGIN = "n2"
+"""The node with another device plugin, which names GPUs in pods' annotations, and publishes nothing on its Node."""
 NAMESPACES = ("one", "two")
 """Their pods, jobs and owners have equal names."""
 JOB_NAMES = ("j1", "j2")
@@ -140,8 +142,11 @@ accepted = st.one_of(st.just(NAMES), st.just(NAMES), st.lists(st.sampled_from(NA
 """The nodes that kube-scheduler names for a pod, as by its node selector."""
 
 
-fates = st.sampled_from(["before", "never", "after"])
-"""Whether the writes of a scheduler that crashed are carried out before the next one reads all objects."""
+fates = st.sampled_from(["before", "never", "after", "late"])
+"""Whether the writes of a scheduler that crashed are carried out before the next one reads all objects.
+
+With `late`, the plans are written before, and the Bindings are carried out a while after.
+"""
 
 
 class RandomCluster(RuleBasedStateMachine):
@@ -149,7 +154,7 @@ class RandomCluster(RuleBasedStateMachine):
         super().__init__()
         self.now, self.wall_ns, self.created = 0.0, 1_800_000_000 * 10**9, Counter()
         self.nodes, self.pods, self.held = {}, {}, {}  # as the API server and the agents have them
-        self.published = {}
+        self.published = {name: {} for name in NAMES if name != OTHER_PLUGIN}
         """Name of a node to what its agent publishes of pods."""
         self.accepts, self.former = {}, {}
         self.seen_nodes, self.seen_pods, self.unseen = {}, {}, defaultdict(deque)  # as the watch has shown them
@@ -167,7 +172,7 @@ class RandomCluster(RuleBasedStateMachine):
     @initialize()
     def start(self):
         for name in NAMES:
-            self.nodes[name] = node(name, SOUND[name])
+            self.nodes[name] = self.node_with(name, SOUND[name])
         self.restart()
 
     # -- pods come and go ----------------------------------------------------------------------------------------------
@@ -278,7 +283,7 @@ class RandomCluster(RuleBasedStateMachine):
             found = SOUND[name]
         self.nodes.pop(name, None)
         if found and found.gpus:
-            self.nodes[name] = replace(node(name, found), held=self.published.get(name))
+            self.nodes[name] = self.node_with(name, found)
         self.disturbed.add(name)
         self.unseen[name].append((self.now, self.nodes.get(name)))
         self.asleep.clear()
@@ -302,9 +307,9 @@ class RandomCluster(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(pick=picks)
     def agent_writes(self, pick):
-        """The agent says where a pod is that has other GPUs than its annotations say, or whose annotations say none."""
-        wrong = [uid for uid in self.held if pod_facts(self.pods[uid]).used is None]
-        if uid := self.one(wrong or list(self.held), pick):
+        """The agent says which GPUs a pod has, or moves it."""
+        unsaid = [uid for uid in self.held if pod_facts(self.pods[uid]).used is None]
+        if uid := self.one(unsaid or list(self.held), pick):
             self.correct(uid)
 
     # -- kube-scheduler ------------------------------------------------------------------------------------------------
@@ -434,20 +439,24 @@ class RandomCluster(RuleBasedStateMachine):
     @rule(leader_too=st.booleans(), fate=fates)
     def crash(self, leader_too, fate):
         """The scheduler is killed amid its writes. kube-scheduler may go on."""
-        bindings = [write for write, _, _ in self.bindings.values()] + [write for write, _ in self.late]
+        late = self.late + [(write, self.now + LATE_S) for write, _, _ in self.bindings.values()]
+        bindings = [write for write, _ in late]
         commits = [commit for commit, _, _ in self.commits]
         self.in_bind.clear()
         self.bindings.clear()
-        self.late.clear()
+        self.late = late if fate == "late" else []
         self.commits.clear()
         if leader_too:
             self.called.clear()
             self.asleep.clear()
         if fate == "before":
             self.carry_out(bindings, commits)
+        if fate == "late":
+            self.carry_out([], commits)
         self.restart()
-        if fate == "after":
+        if fate in ("after", "late"):
             self.disturbed.update(write.node for write in bindings)
+        if fate == "after":
             self.carry_out(bindings, commits)
 
     # -- what the parts do ---------------------------------------------------------------------------------------------
@@ -507,31 +516,35 @@ class RandomCluster(RuleBasedStateMachine):
         self.finish(uid, REJECTED)
 
     def correct(self, uid):
-        """The agent moves a pod, or says where it is: in annotations that say nothing, else on the Node.
+        """The agent moves a pod and says so on the Node, because any author of a pod can write its annotations.
 
-        Any author of a pod can write annotations, and nobody but the agent can write Nodes.
+        Another plugin moves none. It names the GPUs in the pod's annotations where no scheduler has done so.
         """
         made = self.pods[uid]
         name, facts = bound_to(made), pod_facts(made)
-        if name not in self.nodes or facts.request.problem:
+        moves = name in self.published
+        if name not in self.nodes or facts.request.problem or not (moves or facts.used is None):
             return
-        others = self.truth(name, without=uid)
-        if choice := fit(facts.request, others):
-            self.held[uid] = choice.used
-            self.disturbed.add(name)
-            if facts.used is None and name not in self.published:
-                found = decision_annotations(uid, choice, self.nodes[name].gpus, self.wall_ns)
-                made["metadata"]["annotations"] = found
-                self.changed(uid)
-            else:
-                self.publish(name, uid)
+        choice = fit(facts.request, self.truth(name, without=uid))
+        if choice is None:
+            return
+        self.held[uid] = choice.used
+        self.disturbed.add(name)
+        if facts.used is None:
+            made["metadata"]["annotations"] = decision_annotations(uid, choice, self.nodes[name].gpus, self.wall_ns)
+            self.changed(uid)
+        if moves:
+            self.publish(name, uid)
 
     def publish(self, name, uid):
-        former = self.published.get(name, {})
+        former = self.published[name]
         held = {other: used for other, used in former.items() if other in self.held}
         self.published[name] = held | {uid: self.held[uid]}
         self.nodes[name] = replace(self.nodes[name], held=self.published[name])
         self.unseen[name].append((self.now, self.nodes[name]))
+
+    def node_with(self, name, gpus):
+        return replace(node(name, gpus), held=self.published.get(name))
 
     def truth(self, name, without=""):
         """The node as its agent has it."""
@@ -629,8 +642,8 @@ class RandomCluster(RuleBasedStateMachine):
         made = self.pods.get(write.uid)
         if made is None or ended(made) or "deletionTimestamp" in made["metadata"]:
             return False
-        if there := bound_to(made):
-            return there == write.node
+        if bound_to(made):
+            return bound_to(made) == write.node and not write.annotations
         made["metadata"]["annotations"] = made["metadata"]["annotations"] | write.annotations
         made["spec"]["nodeName"] = write.node
         self.changed(write.uid)
@@ -701,13 +714,28 @@ class RandomCluster(RuleBasedStateMachine):
                 lambda uid: self.scheduling.pod_gone(uid, self.now),
             )
         )
-        of.pop(key, None)
+        former = of.pop(key, None)
         if facts is None:
             gone(key)
         else:
-            of[key] = facts
+            of[key] = facts if key in NAMES else self.as_decided(former, facts)
+            self.seen_pods |= {uid: self.as_decided(pod, pod) for uid, pod in self.seen_pods.items() if pod.node == key}
             seen(facts)
         self.act()
+
+    def as_decided(self, former, pod):
+        """What was decided for a bound pod stands until it is gone, and edits of its labels count no longer.
+
+        The agent's word on the Node comes first. A scheduler that restarts knows only what is written.
+        """
+        if former and former.node and asks(former):
+            used = former.used
+            if used is None and pod.node not in self.published:
+                used = pod.used
+            pod = replace(pod, job=former.job, request=former.request, used=used)
+        there = self.seen_nodes.get(pod.node)
+        held = there.held if there and there.held else {}
+        return replace(pod, used=held.get(pod.uid, pod.used))
 
     def show_all(self):
         for key in list(self.unseen):
@@ -740,7 +768,8 @@ class RandomCluster(RuleBasedStateMachine):
     def restart(self):
         """Read all objects again, in two orders: what counts is the same."""
         self.unseen.clear()
-        self.seen_nodes, self.seen_pods = dict(self.nodes), {uid: pod_facts(made) for uid, made in self.pods.items()}
+        self.seen_nodes = dict(self.nodes)
+        self.seen_pods = {uid: self.as_decided(None, pod_facts(made)) for uid, made in self.pods.items()}
         self.scheduling, again = (Scheduling(LeastFree(), schedulers={OURS}) for _ in "12")
         self.kept, self.odd_calls = {}, set()
         for facts in self.nodes.values():
@@ -812,9 +841,7 @@ class RandomCluster(RuleBasedStateMachine):
         """A plan is of all pods of the job that wait, each of which is in bind (I2, I3)."""
         places = committed_places(commit.text)
         assert places.keys() <= self.in_bind.keys()
-        members = [
-            pod for pod in self.seen_pods.values() if pod.job and (pod.name.namespace, pod.job.name) == commit.job
-        ]
+        members = [pod for pod in self.seen_pods.values() if job_key(pod) == commit.job]
         living = [pod for pod in members if not (pod.ended or pod.deleting)]
         started = any(asks(pod) and pod.node for pod in living) or any(uid in self.written for uid in places)
         wanted = {pod.job.replicas for pod in living if pod.uid in places}
@@ -848,11 +875,14 @@ class RandomCluster(RuleBasedStateMachine):
         """New ones are of GPUs that are free (I1), and short (I4)."""
         reserved = self.reserved()
         for uid, found in reserved.items():
-            if self.kept.get(uid) is not found:
+            former = self.kept.get(uid)
+            if former is not found:
                 most = BARRIER_S if self.scheduling.jobs.is_member(found.pod) else RESERVED_S
                 if found.sent or uid in self.written:
                     most = max(CONFIRMED_S, COMMITTED_S)
                 assert found.until <= self.now + most
+            # A plan that was written while its node changed is kept longer, and has the same GPUs.
+            if former is None or former.choices != found.choices:
                 for name, choice in found.choices.items():
                     problem = self.not_free(uid, name, choice.used)
                     assert not problem, f"GPUs are reserved that are not free: {problem}"
@@ -873,10 +903,10 @@ class RandomCluster(RuleBasedStateMachine):
         kept, others = defaultdict(list), defaultdict(list)
         for found in self.reserved().values():
             if self.scheduling.jobs.is_member(found.pod):
-                kept[found.pod.name.namespace, found.pod.job.name].append(found)
+                kept[job_key(found.pod)].append(found)
         for pod in self.seen_pods.values():
             if pod.job and not (pod.ended or pod.deleting):
-                others[pod.name.namespace, pod.job.name].append(pod)
+                others[job_key(pod)].append(pod)
         for job, found in kept.items():
             started = any(asks(pod) and pod.node for pod in others[job]) or any(
                 one.sent or one.pod.uid in self.written for one in found
@@ -950,15 +980,9 @@ class RandomCluster(RuleBasedStateMachine):
     def complete_jobs(self):
         """Job to UIDs of the pods that wait, where nothing but room is missing."""
         jobs = defaultdict(list)
-        for uid, made in self.pods.items():
-            facts = pod_facts(made)
-            if (
-                facts.job
-                and self.scheduling.jobs.is_member(facts)
-                and not ended(made)
-                and made["spec"]["schedulerName"] == OURS
-            ):
-                jobs[job_of(made)].append(facts)
+        for pod in self.seen_pods.values():
+            if pod.job and self.scheduling.jobs.is_member(pod) and not pod.ended and pod.scheduler == OURS:
+                jobs[job_key(pod)].append(pod)
         found = {}
         for job, members in jobs.items():
             pending = [pod for pod in members if not pod.node and asks(pod)]
@@ -985,7 +1009,7 @@ class RandomCluster(RuleBasedStateMachine):
                 assert not fitting, f"a pod that fits on {fitting[0]} is not placed"
         for job, uids in self.complete_jobs().items():
             without = {uid: frozenset(NAMES).difference(self.accepts[uid]) for uid in uids}
-            near = {bound_to(made) for made in self.pods.values() if job_of(made) == job}
+            near = {pod.node for pod in self.seen_pods.values() if job_key(pod) == job}
             places = plan(
                 [pod_facts(self.pods[uid]) for uid in uids], nodes, self.scheduling.links, near=near, without=without
             )
@@ -1001,6 +1025,11 @@ def job_of(made):
     metadata = made["metadata"]
     name = metadata["labels"].get(JOB_LABEL)
     return (metadata["namespace"], name) if name else None
+
+
+def job_key(pod):
+    """The same of what is known of a pod."""
+    return (pod.name.namespace, pod.job.name) if pod.job else None
 
 
 def asks(pod):
@@ -1024,9 +1053,7 @@ def counted(scheduling):
 
 
 def uses(pod, there):
-    """What a pod uses of each GPU: by its agent, else by its decision; its request on each where none is written."""
-    if there.held and pod.uid in there.held:
-        return there.held[pod.uid]
+    """What a pod uses of each GPU; its request on each where no decision is written."""
     if pod.used is not None:
         return pod.used
     each = WHOLE if pod.request.kind is RequestKind.WHOLE else pod.request.need.over(max(pod.request.gpus, 1))
