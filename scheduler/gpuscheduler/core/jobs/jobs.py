@@ -102,6 +102,7 @@ class _Job:
         missed: UIDs of pods that did not come to the last plan. Nothing is reserved until it asks about each again.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
+        let_in: all of its pods are there, so that they have lost our scheduling gate.
         due: when `tick` has work for the job.
         gave_up: the last plan took too many tries.
         tried: what the last plan that failed was made of. Another one is made when that has changed.
@@ -118,6 +119,7 @@ class _Job:
     missed: set[str] = field(default_factory=set)
     alone_at: float = float("inf")
     alone: bool = False
+    let_in: bool = False
     due: float = float("inf")
     gave_up: bool = False
     tried: object = None
@@ -191,9 +193,11 @@ class Jobs:
         if job.plan and pod.node:
             job.plan.places.pop(pod.uid, None)
         self._review(job, now)
+        if not is_new and self._state(job) != before:
+            self._again = True  # such as by the first of its pods that another scheduler binds
         if is_new and not pod.node and self._is_complete(job):
-            comers = [pod] if before[1] else list(job.members.pending.values())
-            self.actions += [Ungate(comer.name, comer.uid) for comer in comers if comer.gated]
+            if job.let_in and pod.gated:
+                self.actions.append(Ungate(pod.name, pod.uid))
             if len(job.members) > MOST_AT_ONCE:
                 self._again = True
             else:
@@ -278,7 +282,6 @@ class Jobs:
         """Have a job planned that need not wait for more pods, although none has come."""
         self._again = True
         pending = list(job.members.pending.values())
-        self.actions += [Ungate(pod.name, pod.uid) for pod in pending if pod.gated]
         self.actions += [Nudge(pod.name, pod.uid) for pod in pending[:MOST_AT_ONCE] if not pod.gated]
 
     def _settle(self, key: JobKey, job: _Job, now: float) -> None:
@@ -292,7 +295,11 @@ class Jobs:
             self._waiting[key] = None
         else:
             self._waiting.pop(key, None)
-        may_come_again = bool(job.members.pending) and not (job.alone or self._is_complete(job))
+        is_complete = self._is_complete(job)
+        if is_complete and not job.let_in:
+            self.actions += [Ungate(pod.name, pod.uid) for pod in job.members.pending.values() if pod.gated]
+        job.let_in = is_complete
+        may_come_again = bool(job.members.pending) and not (job.alone or is_complete)
         if not may_come_again:
             job.alone_at = float("inf")
         elif job.alone_at == float("inf") and job.members.ended_before(failed=True):

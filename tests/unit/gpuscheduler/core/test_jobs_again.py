@@ -199,6 +199,58 @@ def test_a_gated_member_that_comes_again_is_let_in(cluster):
     assert [action.pod.name for action in cluster.scheduling.actions() if isinstance(action, Ungate)] == ["b3"]
 
 
+def gated(cluster, name, **given):
+    """A pod that is created with the scheduler's gate; the stand-in's scheduler takes it off."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: str(given.pop("replicas", 2))}
+    made = cluster.pods[name] = pod_object(name, uid=name, whole=1, labels=labels, **given)
+    made["spec"]["schedulingGates"] = [{"name": "gpuagent.io/job"}]
+    cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    cluster.act()
+
+
+def let_in(cluster):
+    return [action.pod.name for action in cluster.done if isinstance(action, Ungate)]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_gated_pods_are_let_in_when_another_scheduler_starts_the_job(cluster, crash):
+    gated(cluster, "a", replicas=3)
+    cluster.create("b", replicas=3, whole=1)
+    assert let_in(cluster) == []
+    cluster.pods["b"]["spec"]["nodeName"] = "n1"
+    if crash:
+        cluster.start()
+    else:
+        cluster.scheduling.pod_seen(pod_facts(cluster.pods["b"]), 0.0)
+        cluster.act()
+    assert let_in(cluster) == ["a"]
+
+
+def test_gated_pods_are_let_in_when_the_pod_goes_that_asked_for_more(cluster):
+    cluster.create("old", replicas=4, whole=1)
+    gated(cluster, "a")
+    gated(cluster, "b")
+    assert let_in(cluster) == []
+    delete(cluster, "old")
+    assert let_in(cluster) == ["a", "b"]
+
+
+def test_a_job_that_another_scheduler_starts_is_planned_at_once(cluster):
+    """Its labels disagreed, which only a job that has not started is refused for."""
+    cluster.create("a", replicas=3, whole=1)
+    cluster.create("b", replicas=2, whole=1)
+    cluster.scheduling.tick(0.0)
+    assert cluster.scheduling.next_due(0.0) is None
+    cluster.pods["b"]["spec"]["nodeName"] = "n1"
+    cluster.done.clear()
+    cluster.scheduling.pod_seen(pod_facts(cluster.pods["b"]), 0.0)
+    assert cluster.scheduling.next_due(0.0) == 0.0
+    cluster.scheduling.tick(0.0)
+    cluster.act()
+    assert {action.uid for action in cluster.done if isinstance(action, Nudge)} == {"a"}
+    assert cluster.reserved() == 1
+
+
 def test_a_member_that_waits_is_let_in_when_the_last_of_the_others_succeeds(cluster):
     started(cluster, "a", "b", "c")
     end(cluster, "a", "Failed")
