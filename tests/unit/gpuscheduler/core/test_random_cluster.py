@@ -253,6 +253,17 @@ class RandomCluster(RuleBasedStateMachine):
             self.changed(uid)
 
     @precondition(lambda self: self.pods)
+    @rule(pick=picks, of=picks)
+    def edit_of_a_running_pod(self, pick, of):
+        """A tenant overwrites the decision on a pod that runs. The agent says on the Node what the pod holds."""
+        seen = [uid for uid in self.held if uid in self.seen_pods and self.seen_pods[uid].node]
+        uid, source = self.one([uid for uid in seen if self.has_agent(uid)], pick), self.one(self.pods, of)
+        if uid:
+            self.pods[uid]["metadata"]["annotations"] = dict(self.pods[source]["metadata"]["annotations"])
+            self.changed(uid)
+            self.publish(bound_to(self.pods[uid]), uid)
+
+    @precondition(lambda self: self.pods)
     @rule(pick=picks, end=st.sampled_from(["Succeeded", "Failed", REJECTED]))
     def end(self, pick, end):
         """A pod ends. The agent may also refuse it for a reason of its own."""
@@ -535,6 +546,11 @@ class RandomCluster(RuleBasedStateMachine):
             self.changed(uid)
         if moves:
             self.publish(name, uid)
+
+    def has_agent(self, uid):
+        """Whether the node of a pod is there and has an agent of this project."""
+        name = bound_to(self.pods[uid])
+        return name in self.nodes and name in self.published
 
     def publish(self, name, uid):
         former = self.published[name]
