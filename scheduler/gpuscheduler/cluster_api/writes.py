@@ -63,6 +63,7 @@ class Writes:
     async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
         """Bind a pod, with its annotations in the same transaction; the outcome, and why it is not bound."""
         why = "the API server gives no answer in time"
+        if_refused = BindOutcome.REFUSED
         try:
             async with asyncio.timeout(BIND_S):
                 for pause_s in (PAUSE_S, 0.0):
@@ -71,7 +72,9 @@ class Writes:
                     except KubeError as err:
                         why = str(err)
                         if isinstance(err, ApiError) and not err.passing:
-                            return BindOutcome.REFUSED, why
+                            return if_refused, why
+                        # It may have been carried out. So the refusal of the next try does not say that it was not.
+                        if_refused = BindOutcome.UNKNOWN
                     else:
                         if is_ours:
                             return BindOutcome.BOUND, ""

@@ -126,6 +126,20 @@ def test_a_binding_without_any_answer_keeps_its_gpu_as_the_pod_may_be_bound(clus
     assert scheduler.metric('gpuscheduler_calls_total{result="unknown",verb="bind"}') == 1
 
 
+@pytest.mark.parametrize("code", [403, 422])
+def test_a_refusal_after_a_try_without_an_answer_keeps_the_gpu_as_the_pod_may_be_bound(cluster, scheduler, code):
+    first, second = cluster.pod("p1", mem=10), cluster.pod("p2", mem=6)
+    assert until(lambda: scheduler.filter(first)["NodeNames"])
+    assert until(lambda: scheduler.filter(second)["NodeNames"])
+    cluster.api.silence()  # the watch does not show that the first try has bound it
+    cluster.api.fail("create", "pods/binding", 0, code)
+    assert "a fault that a test injected" in scheduler.bind(first, "n1")
+    assert cluster.node_of("p1") == "n1"
+    assert scheduler.filter(cluster.pod("p3", mem=10))["NodeNames"] == []
+    cluster.api.resume()
+    until(lambda: scheduler.metric("gpuscheduler_reservations") == 1)
+
+
 def test_a_binding_for_which_the_scheduler_did_not_filter_takes_a_gpu_of_that_node(cluster, scheduler):
     """As after a restart of the extender between the two calls."""
     first, second = cluster.pod("p1", mem=10), cluster.pod("p2", mem=10)
