@@ -267,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     compile_everything()
     try:
-        with Node(BOX, "share", ("--clean-failed-pods", "true")) as node:
+        with Node(BOX, "share") as node:
             node.start_agent()
             node.registered()
             node.offers(GPU_MEM, DEVICES)

@@ -15,7 +15,6 @@ from gpuscheduler.scheduler_settings import SchedulerSettings
 AGENT_MORE = {
     "annotate_pods": "See [annotations](../annotations.md#pods-that-no-scheduler-annotated).",
     "cdi_dir": "Only mode `dra` writes there.",
-    "clean_failed_pods": "Needs the right to delete pods. See [After a reboot](../operations.md#after-a-reboot).",
     "compat_metrics": "See [metrics](../metrics.md#for-arenas-top-commands).",
     "core_mem_both": "A container that requests only compute has no memory cap.",
     "decided_gpu_full": "See [schedulers](../schedulers.md).",

@@ -36,7 +36,6 @@ CHARTS_OWN = {
     "cdi_dir": "paths.cdi",
     "mps_pipe_dir": "mps.directory",
     "mps_start": "mps: never by the agent, whose end would end the daemon",
-    "clean_failed_pods": "cleanFailedPods",
     "startup_taint": "startupTaint",
 }
 """Settings that the chart decides itself, and by which of its values."""

@@ -45,7 +45,7 @@ def measure(results: Results, seconds: float, say: Say, *, quick: bool) -> None:
     """Each load by itself: `seconds` of it under a running agent, then a restart of the agent under it."""
     for load in loads(10 if quick else 1):
         say(f"memory: {load.what}")
-        with Node(BOX, "share", ("--clean-failed-pods", "true")) as node:
+        with Node(BOX, "share") as node:
             _start(node)
             time.sleep(SETTLE_S)
             before = of(node)
@@ -112,7 +112,11 @@ def _run(node: Node, count: int, size: int) -> None:
 
 
 def fail(node: Node, count: int, size: int) -> None:
-    """Fail pods as kubelet's refusal does, which need no place on the node then. No controller replaces them."""
+    """Fail pods as kubelet's refusal does, which need no place on the node then.
+
+    The Node reports a kubelet before 1.34, because for those alone the agent lists pods that failed before its start.
+    """
+    node.api.patch_node_status({"nodeInfo": {"kubeletVersion": "v1.33.0"}})
     words = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
     status = {"phase": "Failed", "reason": REJECTED, "message": f"{words} {GPU_MEM}, which is unexpected"}
     for n in range(count):

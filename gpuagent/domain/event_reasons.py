@@ -17,8 +17,6 @@ EventReason = Literal[
     "DevicesReallocated",
     "DriverUnavailable",
     "EventsRefused",
-    "FailedPodDeleted",
-    "FailedPodsNotDeleted",
     "FeatureGateOff",
     "FenceUnknown",
     "FenceUnreadable",

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health import HealthReading
-from gpuagent.domain.pods.failed_pod import FailedPod
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod, PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer
@@ -253,22 +252,6 @@ class SliceStored:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedPodDeleted:
-    """The API server has accepted a deletion that the core requested."""
-
-    pod: FailedPod
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionsSeen:
-    """Failed pods can be deleted (`problem` is None), or `problem` says why not."""
-
-    problem: str | None
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class AllocatesSeen:
     """How many Allocate calls are in progress, and when the last one ended (-inf for none yet).
 
@@ -323,8 +306,6 @@ Event = (
     | SlicesSeen
     | SliceWritten
     | SliceStored
-    | FailedPodDeleted
-    | DeletionsSeen
     | AllocatesSeen
     | LayerSeen
     | Tick

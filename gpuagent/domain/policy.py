@@ -37,8 +37,6 @@ class Policy:
     """Seconds a GPU must stay healthy after a fault before it is advertised again."""
     harmless_xids: frozenset[int] = APPLICATION_XIDS
     """XIDs that leave a GPU healthy if the driver does not support recovery actions."""
-    clean_failed_pods: bool = False
-    """Delete pods that kubelet failed because a device was missing, so that their controllers create new ones."""
     startup_taint: str = ""
     """Key of the taint that keeps pods off the node until the node shows its amounts; empty for none."""
     annotate_pods: bool = True

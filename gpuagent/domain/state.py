@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from gpuagent.domain.node_state.allocations import Holdings
 from gpuagent.domain.node_state.claims import Claims
-from gpuagent.domain.node_state.cleanup import Cleanup
 from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls
 from gpuagent.domain.node_state.health_by_gpu import Health
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
@@ -47,7 +46,6 @@ class State:
     advertised: Advertised = Advertised()
     allocates: AllocateCalls = AllocateCalls()
     isolation: IsolationDrivers = IsolationDrivers()
-    cleanup: Cleanup = Cleanup()
     claims: Claims = Claims()
     former_units: tuple[str, ...] = ()
     published_pods: PodsHeld = field(default_factory=dict)

@@ -6,8 +6,6 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
-from gpuagent.domain.pods.failed_pod import Failure
-from gpuagent.domain.reconcile import failed_pods
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
 from gpuagent.domain.reconcile.startup_taint import shows_amounts, taint_stands
 from gpuagent.domain.sharing.isolation_layers import NONE
@@ -22,7 +20,7 @@ from gpuagent.domain.status.problems import problems
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Apply one event, and change the lists as far as is safe at that moment."""
     after = _bound(_audited(state, _taken(state, event), event), event)
-    after = failed_pods.rounds(advertise.advertise(after, event.at), event.at)
+    after = advertise.advertise(after, event.at)
     after = _with_former_units(state, after)
     published = with_published_pods(state, after)
     if published is not after.published_pods:
@@ -32,7 +30,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
 
 def deadline(state: State) -> float | None:
     """Monotonic seconds when the next change is due without an event; None if none is."""
-    due = (advertise.deadline(state), failed_pods.deadline(state), state.claims.next, state.gpus.next)
+    due = (advertise.deadline(state), state.claims.next, state.gpus.next)
     return min((at for at in due if at is not None), default=None)
 
 
@@ -49,7 +47,6 @@ def _taken(state: State, event: ev.Event) -> State:
         advertised=state.advertised.taken(event),
         allocates=state.allocates.taken(event),
         isolation=state.isolation.taken(event),
-        cleanup=state.cleanup.taken(event),
         claims=state.claims.taken(event),
     )
 
@@ -107,12 +104,6 @@ def _of_event(event: ev.Event, after: State) -> tuple[Announcement, ...]:
         case ev.AnnotationsCorrected(pod, texts):
             # After the write, which is delayed where a user edits annotations again and again: so are these Events.
             return tuple(Announcement("AnnotationCorrected", text, warning=True, pods=(pod,)) for text in texts)
-        case ev.FailedPodDeleted():
-            # No pod name in the text, so that the pods of one controller share one Event with a count.
-            refused = "refused by the node's GPU agent; its Event GPURefused says why"
-            why = event.pod.words if event.pod.failure is Failure.NO_DEVICES else refused
-            text = f"a failed pod was deleted, so that another one is made in its place: {why}"
-            return (Announcement("FailedPodDeleted", text, pods=(event.pod.name,), owner=event.pod.controller),)
     return ()
 
 

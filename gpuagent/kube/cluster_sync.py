@@ -11,10 +11,9 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.certain_holdings import uncertain
 from gpuagent.domain.dra.unprepared import left_over, unprepared
-from gpuagent.domain.pods.pod import Controller, Pod, PodName
+from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
-from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
@@ -33,7 +32,6 @@ from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from gpuagent.kube.write.forgotten_claims import ForgottenClaims, KubeletClaims
 from gpuagent.kube.write.node_writer import NodeWriter
-from gpuagent.kube.write.pod_deleter import PodDeleter
 from gpuagent.kube.write.prepare_again import PrepareAgain
 from gpuagent.kube.write.slice_writer import SliceWriter
 
@@ -47,7 +45,7 @@ MOST_READS = 16
 
 
 class ClusterSync:
-    """Watches this node and its pods, writes the node, ConfigMaps and annotations, deletes failed pods, sends Events.
+    """Watches this node and its pods, writes the node, ConfigMaps and annotations, sends Events.
 
     Never blocks the caller. `answered` is called for every request with its verb, and its HTTP status or ``none``, and
     `forget` with the UID of each prepared claim that is gone and that kubelet does not unprepare. `kubelet_claims`
@@ -72,17 +70,11 @@ class ClusterSync:
             node_name,
             post,
             resources=(*policy.resources.names, GPU_COUNT),
-            failed=policy.clean_failed_pods,
             burst_s=0.01,
         )
         self._node = NodeWriter(self._client, node_name, lambda problem: post(ev.NodeKept(problem, time.monotonic())))
         self._config_maps = ConfigMapWriter(
             self._client, lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
-        )
-        self._deleter = PodDeleter(
-            self._client,
-            lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
-            lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
         )
         self._annotations = AnnotationWriter(
             self._client,
@@ -103,7 +95,7 @@ class ClusterSync:
         )
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
         self._reconcilers = (
-            *(self._node, self._config_maps, self._deleter, self._annotations),
+            *(self._node, self._config_maps, self._annotations),
             *(self._slice_writer, self._prepare_again, self._forgotten),
         )
         self._claims_read = threading.BoundedSemaphore(MOST_READS)
@@ -175,7 +167,7 @@ class ClusterSync:
         return self._forgotten.is_forgotten(claim)
 
     def desire(self, state: State) -> None:
-        """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`."""
+        """Set the desired Node, ConfigMaps and pod annotations that follow from `state`."""
         self._node.set_desired(
             status_page.node_labels(state),
             status_page.node_capacity(state),
@@ -184,7 +176,6 @@ class ClusterSync:
             node_annotations(state),
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
-        self._deleter.desire(to_delete(state))
         if state.node.mode is Mode.DRA or state.claims.prepared:
             self._slices.start()
         if self._sliced is None or not same_slices(self._sliced, state):
@@ -213,15 +204,8 @@ class ClusterSync:
         self._skipped = skipped
 
     def send_event(self, announcement: Announcement) -> None:
-        """Send an Event about each pod of the announcement, its controller, or the node if it is about no pod."""
+        """Send an Event about each pod of the announcement, or about the node if it is about no pod."""
         kind = "Warning" if announcement.warning else "Normal"
-        pods = [self._involved(pod, announcement.owner) for pod in announcement.pods]
+        pods = [Involved.pod(pod.namespace, pod.name, self._uids.get(pod, "")) for pod in announcement.pods]
         for about in pods or [Involved.node(self._node_name)]:
             self._events.add(about, kind, announcement.reason, announcement.message)
-
-    def _involved(self, pod: PodName, owner: Controller | None) -> Involved:
-        if owner is None:
-            return Involved.pod(pod.namespace, pod.name, self._uids.get(pod, ""))
-        return Involved(
-            kind=owner.kind, name=owner.name, uid=owner.uid, namespace=pod.namespace, api_version=owner.api_version
-        )

@@ -62,14 +62,6 @@ API_REQUESTS = Family(
     "counter",
     more="Code `none`: no answer. A watch counts once, when it is opened: its rate is that of reconnects.",
 )
-CLEANED = Family(
-    "gpuagent_pods_cleaned_total",
-    "Failed pods that the agent deleted, so that their controllers replace them.",
-    ("reason",),
-    "counter",
-    more="Kubelet had `no_devices` for them, or the agent `refused` them "
-    "([operations.md](operations.md#after-a-reboot)).",
-)
 ATTRIBUTION = Family(
     "gpuagent_process_attribution_up",
     "1 while processes on GPUs can be joined to containers, 0 while it is not certain.",
@@ -233,7 +225,7 @@ ARENA_TOTAL = Family("nvidia_gpu_memory_total_bytes", "Memory of the GPU.", AREN
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Agent and node": (
         *(BUILD, DRIVER, READY, PROBLEMS, MODE, SWITCHING, WAITING, ISOLATION, HEALTH_WATCH, UNTIED_XIDS, WATCH),
-        *(API_REQUESTS, CLEANED, ATTRIBUTION),
+        *(API_REQUESTS, ATTRIBUTION),
     ),
     "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
     "GPUs": (

@@ -4,7 +4,6 @@ from collections import Counter
 
 from gpuagent import __version__
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
-from gpuagent.domain.pods.failed_pod import Failure
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Mode
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import MetricValues, Reading
@@ -28,7 +27,6 @@ def node(reading: Reading) -> MetricValues:
     if state.node.mode is Mode.DRA:
         watches["resourceslices"] = state.claims.followed and state.claims.problem is None
     yield f.WATCH, {(name,): float(up) for name, up in watches.items()} if reading.api else {}
-    yield f.CLEANED, {(failure.value,): state.cleanup.deleted.get(failure, 0) for failure in Failure}
     yield f.ATTRIBUTION, {(): float(reading.use.pids_seen)} if reading.use.strays else {}
 
 

@@ -114,12 +114,6 @@ class Settings:
         "show pods the GPUs beyond their own that annotation gpu-visible names; only where a scheduler writes it",
         metavar="BOOL",
     )
-    clean_failed_pods: bool = setting(
-        False,
-        values.is_on,
-        "delete pods that kubelet failed because devices were missing, so that their controllers replace them",
-        metavar="BOOL",
-    )
     startup_taint: str = setting(
         "", values.taint_key, "remove the node's taint of this key when the node shows its amounts", metavar="KEY"
     )
@@ -195,7 +189,6 @@ class Settings:
             keep_decisions=self.decided_gpu_full == "refuse",
             trust_visible=self.trust_gpu_visible,
             fence_file=str(self.fence_file or ""),
-            clean_failed_pods=self.clean_failed_pods,
             startup_taint=self.startup_taint,
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
@@ -243,7 +236,7 @@ GROUPS = {
     ),
     "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
     "pods and schedulers": (
-        *("decided_gpu_full", "trust_gpu_visible", "annotate_pods", "clean_failed_pods", "visible_devices"),
+        *("decided_gpu_full", "trust_gpu_visible", "annotate_pods", "visible_devices"),
         *("device_strategy",),
     ),
     "metrics and log": ("compat_metrics", "log_format", "log_level"),

@@ -122,7 +122,7 @@ def own_annotations(objects: list[dict[str, Any]]) -> set[str]:
 
 def test_the_policy_of_pods_lets_the_agent_have_a_claim_prepared_again(chart: Chart) -> None:
     assert own_annotations(chart.render(**ON)) - own_annotations(chart.render()) == {PREPARE_AGAIN_ANNOTATION}
-    objects = chart.render(**ON, rbac={"podAnnotations": False}, cleanFailedPods=False)
+    objects = chart.render(**ON, rbac={"podAnnotations": False})
     assert pod_rights(objects) == {"patch"}
     assert own_annotations(objects) == {PREPARE_AGAIN_ANNOTATION}
     assert not settings_of(objects).annotate_pods

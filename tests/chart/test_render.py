@@ -73,7 +73,6 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
             "settings": {"fence-file": "off"},
             "tolerations": [],
             "priorityClassName": "",
-            "cleanFailedPods": False,
             "hostNetwork": True,
             "rbac": {"configMaps": False, "podAnnotations": False},
             "admissionPolicy": {"enabled": False},
@@ -207,11 +206,10 @@ def test_the_rights_are_no_more_than_these(chart: Chart) -> None:
     assert rules == {
         (("nodes",), ("list", "watch", "patch")),
         (("nodes/status",), ("patch",)),
-        (("pods",), ("list", "watch", "patch", "delete")),
+        (("pods",), ("list", "watch", "patch")),
         (("events",), ("create", "patch")),
         (("configmaps",), ("get", "create", "patch", "delete")),
     }
-    assert "delete" not in str(find(chart.render(cleanFailedPods=False), "ClusterRole", "gpuagent")["rules"])
     assert not [one for one in chart.render(rbac={"configMaps": False}) if one["kind"] == "Role"]
 
 
@@ -300,14 +298,12 @@ def test_rights_on_pods_are_there_where_policies_narrow_them(
     """And the agent tries nothing that it has no right to."""
     values: dict[str, Any] = {"version": version, "admissionPolicy": {"enabled": policies}}
     objects = chart.render(**values)
-    assert pod_rights(objects) == ({"patch", "delete"} if safe else set())
-    found = settings_of(objects)
-    assert (found.annotate_pods, found.clean_failed_pods) == (safe, safe)
+    assert pod_rights(objects) == ({"patch"} if safe else set())
+    assert settings_of(objects).annotate_pods == safe
     for chosen in (True, False):
-        objects = chart.render(**values, cleanFailedPods=chosen, rbac={"podAnnotations": chosen})
-        assert pod_rights(objects) == ({"patch", "delete"} if chosen else set())
-        found = settings_of(objects)
-        assert (found.annotate_pods, found.clean_failed_pods) == (chosen, chosen)
+        objects = chart.render(**values, rbac={"podAnnotations": chosen})
+        assert pod_rights(objects) == ({"patch"} if chosen else set())
+        assert settings_of(objects).annotate_pods == chosen
 
 
 def test_an_agent_with_the_right_may_be_set_to_annotate_nothing(chart: Chart) -> None:
@@ -319,12 +315,10 @@ def test_the_notes_say_what_is_lost_without_policies_and_what_is_risked(chart: C
     lost = chart.notes(version="1.29.3")
     assert "Kubernetes v1.29.3 has none" in lost
     assert "rbac.podAnnotations is off" in lost
-    assert "cleanFailedPods is off" in lost
     assert "WARNING" not in lost
-    risked = chart.notes(cleanFailedPods=True, rbac={"podAnnotations": True}, admissionPolicy={"enabled": False})
+    risked = chart.notes(rbac={"podAnnotations": True}, admissionPolicy={"enabled": False})
     assert "admissionPolicy.enabled is false" in risked
     assert "can change labels, annotations and images of every pod" in risked
-    assert "can delete every pod" in risked
 
 
 # -- network ---------------------------------------------------------------------------------------------------------
@@ -379,7 +373,7 @@ def test_settings_reach_the_agent_as_they_were_given(chart: Chart) -> None:
     found = settings_of(objects)
     assert found == config.load(
         {name.replace("-", "_"): str(value) for name, value in given.items()}
-        | {"http_address": ":8080", "mps_start": "false", "mps_pipe_dir": "/run/mps", "clean_failed_pods": "true"},
+        | {"http_address": ":8080", "mps_start": "false", "mps_pipe_dir": "/run/mps"},
         {"NODE_NAME": "n1"},
     )
     assert found.fence_file == Path(str(given["fence-file"]))
@@ -402,7 +396,7 @@ def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart
 
     assert pod(settings={"settle": 3}) != pod()
     assert pod(policy=1, rbac={"configMaps": False}, networkPolicy={"enabled": True}) == pod()
-    granted: dict[str, Any] = {"rbac": {"podAnnotations": True}, "cleanFailedPods": True}
+    granted: dict[str, Any] = {"rbac": {"podAnnotations": True}}
     assert pod(version="1.24", **granted) == pod(admissionPolicy={"enabled": False}, **granted) == pod()
 
 
@@ -443,7 +437,6 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
         ({"admissionPolicy": {"decisions": False}}, "/admissionPolicy/decisions"),
         ({"admissionPolicy": {"decisionWriters": ["x' || true"]}}, "/admissionPolicy/decisionWriters/0"),
-        ({"cleanFailedPods": "yes"}, "/cleanFailedPods"),
         ({"rbac": {"podAnnotations": "no"}}, "/rbac/podAnnotations"),
         ({"rbac": {"podAnnotations": False}, "settings": {"annotate-pods": True}}, "set rbac.podAnnotations to true"),
         ({"networkPolicy": {"from": [{}]}}, "/networkPolicy/from/0"),

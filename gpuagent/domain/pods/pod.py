@@ -43,15 +43,10 @@ class PodName(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """The controller that replaces a pod, from the pod's owner references."""
+    """The controller of a pod, from the pod's owner references."""
 
-    api_version: str
     kind: str
-    name: str
     uid: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
 
 
 class ContainerRef(NamedTuple):
@@ -234,13 +229,10 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
     """Reduce a pod to the fields that the agent stores, so that a pod of any size needs little memory.
 
     The result has the amounts of `resources`; one entry stands for all other resources. A pod that has ended keeps its
-    identity, and its requested resources if kubelet failed it at admission.
+    identity, and kubelet's message if kubelet failed it at admission.
     """
     if pod.ended:
-        asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
-        limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
-        one = (ContainerSpec("", limits),) if limits else ()
-        ended = replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one)
+        ended = replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=())
         return replace(ended, claims={}, claim_requests={})
     containers: list[ContainerSpec] = []
     same: dict[object, ContainerSpec] = {}
@@ -276,7 +268,7 @@ def _controller(meta: Mapping[str, Any]) -> Controller | None:
     found = next((ref for ref in mappings(meta.get("ownerReferences")) if ref.get("controller") is True), None)
     if found is None:
         return None
-    controller = Controller(*(text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    controller = Controller(*(text(found.get(key)) for key in ("kind", "uid")))
     return controller if max(map(len, controller)) <= _MOST_NAME else None
 
 

@@ -438,8 +438,6 @@ def _write_problems(state: State) -> Iterator[Problem]:
         yield Problem("EventsRefused", state.node.events_problem)
     if state.node.configmaps_problem is not None:
         yield Problem("ReportNotWritten", state.node.configmaps_problem)
-    if state.cleanup.problem is not None:
-        yield Problem("FailedPodsNotDeleted", state.cleanup.problem)
     if state.pods.annotations_problem is not None:
         yield Problem("AnnotationsNotWritten", state.pods.annotations_problem)
     if state.claims.retry_problem is not None:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MOST_DELETED = 1000
 """How many UIDs of deleted pods are stored, so that a pod that was read meanwhile does not come back."""
+_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 NODE_S = 1.0
 """How long the first list of pods waits for the Node, whose kubelet's version decides which pods are listed."""
 
@@ -40,7 +41,6 @@ class Watcher:
         node_name: as kubelet registered it.
         post: takes one event, from any thread, and must not block.
         resources: those whose amounts in pods are of interest.
-        failed: whether pods that failed before are of interest; those that fail later are.
         clock: monotonic seconds for ``at``.
         burst_s: least time between two PodsSeen.
         backoff: makes the delays of one watch.
@@ -57,12 +57,10 @@ class Watcher:
         post: Post,
         *,
         resources: Collection[str] = (),
-        failed: bool = True,
         clock: Callable[[], float] = time.monotonic,
         burst_s: float = 0.05,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
-        self._failed = failed
         self._client, self._node_name = client, node_name
         self._node = _Node(node_name, post, clock)
         self.pods = NodePods(node_name, post, clock, burst_s, resources)
@@ -82,7 +80,7 @@ class Watcher:
         self._node.answered.wait(NODE_S)
         if lists_ended(self._node.kubelet):
             return ""
-        return "status.phase!=Succeeded" if self._failed else "status.phase!=Succeeded,status.phase!=Failed"
+        return _NOT_ENDED
 
     def start(self) -> None:
         """Start watching; returns at once."""
@@ -95,7 +93,7 @@ class Watcher:
         Returns the UIDs of those there are, None if the API server did not answer.
         """
         uids, node = set[str](), f"spec.nodeName={self._node_name}"
-        everything = "/api/v1/pods", f"{node},status.phase!=Succeeded,status.phase!=Failed"
+        everything = "/api/v1/pods", f"{node},{_NOT_ENDED}"
         named = [(f"/api/v1/namespaces/{p.namespace}/pods", f"metadata.name={p.name},{node}") for p in pods or ()]
         for path, selector in [everything] if pods is None else named:
             try:

@@ -39,7 +39,6 @@ class Involved:
     name: str
     uid: str
     namespace: str = ""
-    api_version: str = "v1"
 
     @classmethod
     def node(cls, name: str) -> Self:
@@ -246,7 +245,7 @@ class EventSender(Worker):
     def _body(self, key: _Key, series: _Series) -> dict[str, Any]:
         involved = key.involved
         reference = {
-            "apiVersion": involved.api_version,
+            "apiVersion": "v1",
             "kind": involved.kind,
             "name": involved.name,
             "uid": involved.uid,

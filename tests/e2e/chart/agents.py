@@ -69,7 +69,7 @@ def two_agents(cluster: Cluster, workdir: Path) -> Iterator[Agents]:
     cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
     release = Release(cluster, workdir)
     # No agent runs: no node has the labels.
-    release.install(nodeLabels=["nobody/has-this"], cleanFailedPods=True, startupTaint=TAINT, dra={"enabled": True})
+    release.install(nodeLabels=["nobody/has-this"], startupTaint=TAINT, dra={"enabled": True})
     other = {
         "apiVersion": "v1",
         "kind": "Node",

@@ -18,8 +18,8 @@ AGENT = "system:serviceaccount:kube-system:gpuagent"
 SLICES, SLICE = "/apis/resource.k8s.io/v1/resourceslices", slice_name(NODE_NAME)
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
-WRITES_ONLY_WHEN = {("pods", "delete"), ("pods", "patch")}
-"""Rights that have their own tests: failed pods are deleted, pods are annotated."""
+PATCH_PODS = ("pods", "patch")
+"""Has its own tests, in which pods are annotated."""
 
 
 def granted(node: Node) -> set[tuple[str, str]]:
@@ -90,7 +90,7 @@ def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: C
     node.switch("share", mem=7 * 16)
     cluster.wait_node(lambda found: '"gpus":[[0,16,' in found["metadata"]["annotations"].get(NODE_GPUS_ANNOTATION, ""))
     wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is None)
-    wanted = granted(node) - WRITES_ONLY_WHEN
+    wanted = granted(node) - {PATCH_PODS}
     deadline = time.monotonic() + WAIT_S
     while used(node, since)[0] != wanted and time.monotonic() < deadline:
         release.inject(fault="xid", gpu=1, code=13)  # an application's: the same Event again is counted on the first

@@ -21,7 +21,7 @@ def peak(node: Node) -> float:
 
 
 def test_a_start_on_a_node_with_40_mb_of_annotations_takes_little_more_than_one_without() -> None:
-    with Node(BOX, "share", ("--clean-failed-pods", "true")) as node:
+    with Node(BOX, "share") as node:
         without = peak(node)
         fail(node, PODS, BYTES)
         assert peak(node) < without + MOST_MIB

@@ -104,7 +104,6 @@ def test_every_setting_can_come_from_all_three_places(file):
         "settle": ("1.5", 1.5),
         "ignore-xids": ("63, 94", frozenset({63, 94})),
         "fatal-xids": ("31", frozenset({31})),
-        "clean-failed-pods": ("true", True),
         "startup-taint": ("example.com/gpu-starting", "example.com/gpu-starting"),
         "log-format": ("json", "json"),
         "log-level": ("debug", "debug"),

@@ -42,7 +42,6 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- $_ := set $own "mps-start" false -}}
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-pipe-dir" .Values.mps.directory }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $_ := set $own "cdi-dir" .Values.paths.cdi }}{{ end -}}
-{{- if include "gpuagent.cleans" . }}{{ $_ := set $own "clean-failed-pods" true }}{{ end -}}
 {{- if not (include "gpuagent.annotates" .) }}{{ $_ := set $own "annotate-pods" false }}{{ end -}}
 {{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
 {{- range $name, $value := merge $own .Values.settings }}
@@ -70,9 +69,9 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- merge $surge (dict "maxUnavailable" .Values.updateStrategy.maxUnavailable) | toJson -}}
 {{- end }}
 
-{{/* RBAC gives these rights on every pod, and only the policies narrow them to the agent's node: auto follows those. */}}
+{{/* RBAC gives this right on every pod, and only the policies narrow it to the agent's node: auto follows those. */}}
 {{- define "gpuagent.annotates" -}}
-{{- include "gpuagent.granted" (dict "value" .Values.rbac.podAnnotations "policed" (include "gpuagent.policed" .)) -}}
+{{- if eq (toString .Values.rbac.podAnnotations) "auto" }}{{ include "gpuagent.policed" . }}{{ else if .Values.rbac.podAnnotations }}yes{{ end -}}
 {{- end }}
 
 {{/* Also to have kubelet prepare a claim again, and nothing more than that where rbac.podAnnotations is false. */}}
@@ -80,17 +79,9 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if or (include "gpuagent.annotates" .) (and .Values.dra.enabled (include "gpuagent.policed" .)) }}yes{{ end -}}
 {{- end }}
 
-{{- define "gpuagent.cleans" -}}
-{{- include "gpuagent.granted" (dict "value" .Values.cleanFailedPods "policed" (include "gpuagent.policed" .)) -}}
-{{- end }}
-
 {{/* Of the release's pods, as a list. */}}
 {{- define "gpuagent.priorityClasses" -}}
 {{- list .Values.priorityClassName (.Values.scheduler.enabled | ternary .Values.scheduler.priorityClassName "") | compact | uniq | toJson -}}
-{{- end }}
-
-{{- define "gpuagent.granted" -}}
-{{- if eq (toString .value) "auto" }}{{ .policed }}{{ else if .value }}yes{{ end -}}
 {{- end }}
 
 {{- define "gpuagent.fenceDir" -}}

@@ -109,27 +109,20 @@ validations:
   expression: >-
     [{{ if $dra }}'gpuagent.io/prepare-again'{{ if $shows }},
     {{ end }}{{ end }}{{ if $shows }}{{ include "gpuagent.decisions" . | trim | nindent 4 | trim }}{{ end }}]
-{{- $annotates := include "gpuagent.patchesPods" . }}
-{{- $cleans := include "gpuagent.cleans" . }}
-{{- $may := list }}
-{{- if $annotates }}{{ $may = append $may "UPDATE" }}{{ end }}
-{{- if $cleans }}{{ $may = append $may "DELETE" }}{{ end }}
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
-  - expression: request.operation in [{{ range $n, $one := $may }}{{ if $n }}, {{ end }}{{ squote $one }}{{ end }}] && variables.part == ''
-    message: >-
-      the agent may {{ if $annotates }}annotate pods{{ if $cleans }} and {{ end }}{{ end -}}
-      {{ if $cleans }}delete failed pods{{ end }}{{ if not $may }}do nothing{{ end }}, and do nothing else to pods
+  {{- if include "gpuagent.patchesPods" . }}
+  - expression: request.operation == 'UPDATE' && variables.part == ''
+    message: the agent may annotate pods, and do nothing else to pods
+  {{- else }}
+  - expression: "false"
+    message: the agent may not write pods
+  {{- end }}
   - expression: >-
-      !(request.operation in ['UPDATE', 'DELETE'])
+      request.operation != 'UPDATE'
       || has(oldObject.spec.nodeName) && oldObject.spec.nodeName == variables.node
     messageExpression: >-
       'the agent of node "' + variables.node + '" may not touch pod "' + variables.target + '" of another node'
-  - expression: >-
-      request.operation != 'DELETE'
-      || has(oldObject.status.phase) && oldObject.status.phase == 'Failed'
-      && has(oldObject.status.reason) && oldObject.status.reason == 'UnexpectedAdmissionError'
-    message: the agent may delete only pods that have failed with UnexpectedAdmissionError
   - expression: >-
       request.operation != 'UPDATE'
       || object.spec == oldObject.spec
@@ -199,11 +192,7 @@ validations:
       !variables.writes
       || has(object.involvedObject.kind) && has(object.involvedObject.name)
       && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
-      || object.involvedObject.kind == 'Pod'
-      {{- if include "gpuagent.cleans" . }}
-      || object.involvedObject.kind in ['ReplicaSet', 'StatefulSet', 'DaemonSet', 'ReplicationController', 'CloneSet']
-      && has(object.reason) && object.reason == 'FailedPodDeleted'
-      {{- end }})
+      || object.involvedObject.kind == 'Pod')
     messageExpression: >-
       'the agent may send Events about node "' + variables.node + '" and about pods only'
 {{- end }}

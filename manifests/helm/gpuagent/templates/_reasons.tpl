@@ -1,16 +1,15 @@
 {{- define "gpuagent.reasons" -}}
 ['APIServerUnavailable', 'AnnotationCorrected', 'AnnotationsNotWritten', 'ApplicationXID',
 'ConflictingDevicePlugin', 'DRADriverNotRegistered', 'DeviceCountHigh', 'DeviceListTooLarge',
-'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FailedPodDeleted', 'FailedPodsNotDeleted',
-'FeatureGateOff', 'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept',
-'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported', 'GPULinkDegraded',
-'GPUMemoryUnknown', 'GPUMissing', 'GPURecovered', 'GPURefused', 'GPURequestMistaken', 'GPUSmallerThanUnit',
-'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel',
-'IsolationDisabled', 'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled',
-'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch',
-'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch',
-'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready',
-'ReportNotWritten', 'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten',
-'ResourceSlicesUnavailable', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon',
-'XIDUntied']
+'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FeatureGateOff', 'FenceUnknown',
+'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers',
+'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPUMemoryUnknown', 'GPUMissing', 'GPURecovered', 'GPURefused',
+'GPURequestMistaken', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID',
+'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown', 'IsolationMissing',
+'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
+'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten',
+'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable',
+'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready', 'ReportNotWritten', 'ResourceNotRegistered',
+'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
+'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Malformed
-from gpuagent.domain.pods.failed_pod import Failure, failed_pod
 from gpuagent.domain.pods.pod import ContainerSpec, PodName, kept, parse_pod
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.sharing.mode import (
@@ -76,7 +75,7 @@ LARGE = {
     "many labels": changed("metadata", "labels", to=dict.fromkeys(NAMES, "x" * 60)),
     "field ownership": changed("metadata", "managedFields", to=[{"fieldsV1": LONG}]),
     "finalizers": changed("metadata", "finalizers", to=NAMES),
-    "an owner": changed("metadata", "ownerReferences", to=owner(name=LONG)),
+    "an owner": changed("metadata", "ownerReferences", to=owner(name=LONG, uid=LONG)),
     "many owners": changed("metadata", "ownerReferences", to=[{"name": name} for name in NAMES]),
     "environment": changed("spec", "containers", 0, "env", to=[{"name": name, "value": name} for name in NAMES]),
     "an image": changed("spec", "containers", 0, "image", to=LONG),
@@ -87,10 +86,6 @@ LARGE = {
     "conditions": changed("status", "conditions", to=[{"message": LONG}]),
     "kubelet's words on a rejected pod": changed("status", to={**REJECTED, "message": LONG}),
     "containers of a rejected pod": {**changed("spec", "containers", to=CONTAINERS), "status": REJECTED},
-    "another resource in each container of a rejected pod": {
-        **changed("spec", "containers", to=[{"name": n, "resources": {"limits": {f"a.b/{n}": "1"}}} for n in NAMES]),
-        "status": REJECTED,
-    },
     "a pod that has ended": {**changed("spec", "containers", to=CONTAINERS), "status": {"phase": "Succeeded"}},
 }
 
@@ -152,9 +147,9 @@ def test_a_list_of_gpus_that_is_cut_is_malformed(key):
     assert "not read: it is too long" in str(found)
 
 
-def test_an_owner_whose_name_is_too_long_is_none_rather_than_another():
-    pod = read({**changed("metadata", "ownerReferences", to=owner(name=LONG)), "status": REJECTED})
-    assert pod.controller is None
+@pytest.mark.parametrize("field", ["kind", "uid"])
+def test_an_owner_with_a_field_that_is_too_long_is_none_rather_than_another(field):
+    assert read(changed("metadata", "ownerReferences", to=owner(**{field: LONG}))).controller is None
 
 
 def test_what_the_core_reads_stays():
@@ -169,17 +164,6 @@ def test_what_the_core_reads_stays():
         ContainerSpec("main", {MEM: 4, "another/resource": 1}),
         ContainerSpec("main-1", {}),
     )
-
-
-@pytest.mark.parametrize(("limits", "failure"), [({MEM: 4}, Failure.REFUSED), ({MEM: 4, "other.io/a": 1}, None)])
-def test_a_rejected_pod_is_judged_by_what_is_kept_as_by_the_whole(limits, failure):
-    words = "Allocate failed due to rpc error: code = FailedPrecondition desc = no GPU has 4 free, which is unexpected"
-    found = pod_json("a", limits, {MEM: 1})
-    found["metadata"]["ownerReferences"] = owner()
-    found["status"] = {**REJECTED, "message": words}
-    for pod in (parse_pod(found), read(found)):
-        judged = failed_pod(pod, OURS)
-        assert (judged and judged.failure) == failure
 
 
 def test_a_decision_longer_than_what_is_read_is_not_written_again_and_again():

@@ -29,7 +29,6 @@ SAYS_NOTHING_OF_AMOUNTS = {
     "APIServerUnavailable",
     "AnnotationsNotWritten",
     "DeviceCountHigh",
-    "FailedPodsNotDeleted",
     "FenceUnknown",
     "FenceUnreadable",
     "GPUDegraded",

@@ -337,12 +337,12 @@ def test_a_bug_behind_post_does_not_end_the_watch(
 
 
 @pytest.mark.parametrize(
-    ("kubelet", "failed", "listed"),
+    ("kubelet", "listed"),
     [
-        ("v1.36.3", True, {"runs", "failed"}),
-        ("v1.34.0", False, {"runs"}),
-        ("v1.33.9", False, {"runs", "failed", "done"}),  # it may list what they held
-        ("", False, {"runs", "failed", "done"}),
+        ("v1.36.3", {"runs"}),
+        ("v1.34.0", {"runs"}),
+        ("v1.33.9", {"runs", "failed", "done"}),  # it may list what they held
+        ("", {"runs", "failed", "done"}),
     ],
 )
 def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_reported(  # noqa: PLR0913
@@ -351,7 +351,6 @@ def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_repo
     posted: "PostedEvents",
     quick: Delays,
     kubelet: str,
-    failed: bool,
     listed: set[str],
 ) -> None:
     server.patch_node_status({"nodeInfo": {"kubeletVersion": kubelet}})
@@ -363,7 +362,7 @@ def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_repo
         server.create_pod(name)
     end("done", "Succeeded")
     end("failed", "Failed")
-    watcher = Watcher(client, "n1", posted, failed=failed, backoff=quick)
+    watcher = Watcher(client, "n1", posted, backoff=quick)
     watcher.start()
     posted.pods(listed)
     assert server.wait(lambda: len(server.watches) == 2)
