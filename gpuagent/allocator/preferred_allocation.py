@@ -90,7 +90,7 @@ class PreferredAllocation:
         if suspect := occupancy.suspect_ids.intersection(chosen) - request.must_include:
             self._check_suspect(request, suspect, occupancy)
         self._state.answered((request.resource, frozenset(chosen)), requester)
-        if found := notice(requester, request.resource, chosen, occupancy.snapshot):
+        if found := notice(requester, occupancy.snapshot):
             self._send_event(found)
         return chosen
 

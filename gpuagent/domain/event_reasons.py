@@ -21,7 +21,6 @@ EventReason = Literal[
     "FenceUnknown",
     "FenceUnreadable",
     "GPUDecisionIgnored",
-    "GPUDecisionNotKept",
     "GPUDegraded",
     "GPUFenced",
     "GPUGroupDiffers",

@@ -27,8 +27,6 @@ class Policy:
     """In core_mem, a container must request memory and compute, or neither."""
     numa_of_shares: bool = True
     """Kubelet gets the NUMA node of each GPU also for shares, and not for whole GPUs alone."""
-    keep_decisions: bool = True
-    """Refuse a share if the GPU that a scheduler chose is unavailable; if False, assign another GPU."""
     trust_visible: bool = False
     """The annotation `gpu-visible` is a scheduler's, and shows a pod GPUs beyond its own."""
     fence_file: str = ""

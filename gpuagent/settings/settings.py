@@ -102,12 +102,6 @@ class Settings:
         "XIDs that make a GPU unhealthy there although they are harmless by default: 31",
         metavar="LIST",
     )
-    decided_gpu_full: str = setting(
-        "refuse",
-        values.one_of("refuse", "choose"),
-        "what to do with a share if the GPU that a scheduler chose is full or gone: refuse it, or choose another GPU",
-        metavar="WHAT",
-    )
     trust_gpu_visible: bool = setting(
         False,
         values.is_on,
@@ -186,7 +180,6 @@ class Settings:
             core_step=self.core_step,
             core_mem_both=self.core_mem_both,
             numa_of_shares=self.numa_of_shares,
-            keep_decisions=self.decided_gpu_full == "refuse",
             trust_visible=self.trust_gpu_visible,
             fence_file=str(self.fence_file or ""),
             startup_taint=self.startup_taint,
@@ -235,10 +228,7 @@ GROUPS = {
         *("mps_exclusive",),
     ),
     "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
-    "pods and schedulers": (
-        *("decided_gpu_full", "trust_gpu_visible", "annotate_pods", "visible_devices"),
-        *("device_strategy",),
-    ),
+    "pods and schedulers": ("trust_gpu_visible", "annotate_pods", "visible_devices", "device_strategy"),
     "metrics and log": ("compat_metrics", "log_format", "log_level"),
 }
 """Titles of the help, and the settings below each."""

@@ -79,17 +79,12 @@ def test_containers_init_containers_and_sidecars_of_a_pod(node: MakeNode, versio
     assert side in {2, 3}
 
 
-def test_a_named_gpu_that_is_full_is_refused_and_the_setting_chooses_another(node: MakeNode) -> None:
+def test_a_named_gpu_that_is_full_is_refused(node: MakeNode) -> None:
     one = sharing(node, "1.36", 2)
     assert admit(one, one.bind(pod("big", {MEM: 14}), annotations=by_v1(1, 14))) == [1]
     outcome = one.kubelet.admit(one.bind(pod("late", {MEM: 4}), annotations=by_v1(1, 4)))
     assert "a scheduler chose GPU 1 for it (annotation ALIYUN_COM_GPU_MEM_IDX), and GPU 1 has 2 free" in outcome.failed
     assert "default/late" in one.event("GPURefused", "GPU 1")["message"]
-    for agent in list(one.agents):
-        one.stop(agent)
-    one.run(decided_gpu_full="choose")
-    one.offers(mem=32)
-    assert admit(one, one.bind(pod("later", {MEM: 4}), annotations=by_v1(1, 4))) == [0]
 
 
 def test_what_is_no_decision_is_reported_by_an_event(node: MakeNode) -> None:

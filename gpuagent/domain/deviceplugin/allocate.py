@@ -184,7 +184,7 @@ def _check_decided(resource: str, at: Located, requester: Requester, snap: Snaps
             text = f"{GROUP_ANNOTATION} names others: {shown(requester.pod.annotations[GROUP_ANNOTATION])}"
             raise Refusal(Reason.GPU_GROUP, f"{picked}, and the pod's annotation {text}")
         return
-    found = decision_of(requester, resource, snap) if snap.policy.keep_decisions else None
+    found = decision_of(requester, resource, snap)
     if found and at.counts.keys() != found[0]:
         raise Refusal(Reason.GPU_DECISION, f"{picked}, and {found[1]}")
 

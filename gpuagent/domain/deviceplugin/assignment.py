@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.domain.announcement import Announcement
@@ -58,25 +57,16 @@ def take(free: Collection[str], count: int, must_include: Collection[str], suspe
     return ids[:count]
 
 
-def notice(requester: Requester, resource: str, chosen: Collection[str], snap: Snapshot) -> Announcement | None:
-    """The warning to a pod whose annotations were not followed; `chosen` are device ids."""
+def notice(requester: Requester, snap: Snapshot) -> Announcement | None:
+    """The warning to a pod whose annotations are not a decision."""
     if requester.pod is None:
         return None
     decision = requester.decision(snap)
-    if isinstance(decision, Ignored):
-        text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
-        advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
-        return Announcement("GPUDecisionIgnored", f"{text} there. {advice}", warning=True, pods=(requester.pod.name,))
-    if decision is None or snap.policy.keep_decisions or requester.container_gpus:
+    if not isinstance(decision, Ignored):
         return None
-    uuids = {snap.units[device_id] for device_id in chosen}
-    found = decision_of(requester, resource, snap)
-    if not decision.unmet and (found is None or found[0] == uuids):
-        return None
-    why = f"{found[1]}, which is full or gone" if found else f"annotation {decision.key} {decision.unmet}"
-    text = f"{resource}: {requester.owner} gets {names_of(uuids, snap)}: {why}"
-    text = f"{text}, and --decided-gpu-full is choose"
-    return Announcement("GPUDecisionNotKept", text, warning=True, pods=(requester.pod.name,))
+    text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
+    advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
+    return Announcement("GPUDecisionIgnored", f"{text} there. {advice}", warning=True, pods=(requester.pod.name,))
 
 
 Offered = Mapping[str, frozenset[str]]
@@ -88,9 +78,9 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
     spread = pod and pod.gpu_count_label is not None
     same_gpus, decision = requester.container_gpus, requester.decision(snap)
     decided = decision_of(requester, resource, snap)
-    limited = same_gpus or (decided and snap.policy.keep_decisions)
+    limited = same_gpus or decided
     chosen = decision.uuids if isinstance(decision, Decision) else ()
-    found = ShareRequest(
+    return ShareRequest(
         resource=resource,
         size=request.size,
         unit=snap.unit_words[resource],
@@ -113,12 +103,6 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         reserved={} if decided or same_gpus else occupancy.reserved(resource, requester.pod_name),
         decided=decided[1] if decided else "",
     )
-    if limited or not decided:
-        return found
-    with suppress(Refusal):
-        choose_share(found)
-        return found
-    return replace(found, only=None, decided="", reserved=occupancy.reserved(resource, requester.pod_name))
 
 
 def _cramped(requester: Requester, occupancy: Occupancy) -> list[set[str]]:
@@ -237,8 +221,6 @@ def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[fr
     if found is None or requester.container_gpus or not isinstance(decision, Decision):
         return None
     if isinstance(found, str):
-        if not snap.policy.keep_decisions:
-            return None
         text = f"{resource}: pod {requester.pod_name}: annotation {decision.key} {found}"
         raise Refusal(Reason.GPU_DECISION, text)
     return found, f"a scheduler chose {names_of(found, snap)} for it (annotation {decision.key})"

@@ -2,7 +2,7 @@
 ['APIServerUnavailable', 'AnnotationCorrected', 'AnnotationsNotWritten', 'ApplicationXID',
 'ConflictingDevicePlugin', 'DRADriverNotRegistered', 'DeviceCountHigh', 'DeviceListTooLarge',
 'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FeatureGateOff', 'FenceUnknown',
-'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers',
+'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers',
 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPUMemoryUnknown', 'GPUMissing', 'GPURecovered', 'GPURefused',
 'GPURequestMistaken', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID',
 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown', 'IsolationMissing',

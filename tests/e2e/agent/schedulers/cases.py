@@ -11,7 +11,6 @@ from tests.e2e.agent.share_scheduler import NAME, AnnotationFamily, Decision, Sh
 WHOLE = 80
 AGENTS: dict[str, tuple[str, tuple[str, ...], dict[str, int]]] = {
     "share": ("share", (), {"mem": 640}),
-    "choose": ("share", ("--decided-gpu-full", "choose"), {"mem": 640}),
     "core_mem": ("core_mem", ("--allow-unisolated",), {"mem": 640, "core": 800}),
     "topology": ("topology", (), {"gpu": 8}),
 }

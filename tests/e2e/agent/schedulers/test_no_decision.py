@@ -73,22 +73,6 @@ def test_a_gpu_that_is_full(node: Node, scheduler: ShareScheduler, family: Annot
     place(node, scheduler, pod_manifest("small", {GPU_MEM: 2}), family, {0: (3,)})
 
 
-@agent("choose")
-@each_family
-@pytest.mark.parametrize("gpu", [3, 9], ids=["full", "absent"])
-def test_another_gpu_where_that_is_wished(
-    node: Node, scheduler: ShareScheduler, family: AnnotationFamily, gpu: int
-) -> None:
-    place(node, scheduler, pod_manifest("big", {GPU_MEM: WHOLE}), family, {0: (3,)})
-    name = assume(node, scheduler, pod_manifest("late", {GPU_MEM: 4}), family, {0: (gpu,)})
-    del scheduler.decided[name]
-    scheduler.bind(name)
-    node.cluster.wait_phase(name, "Running")
-    assert "--decided-gpu-full is choose" in event(node, name, "GPUDecisionNotKept")["message"]
-    event(node, name, "AnnotationCorrected")
-    assert not minors(node, name) & {3, 9}
-
-
 @agent("share")
 @each_family
 def test_a_pod_that_has_ended_counts_for_nothing(

@@ -15,7 +15,7 @@ from tests.unit.domain.builders import (
     unit_ids,
     uuid,
 )
-from tests.unit.domain.scheduling.test_decision import v1, v2
+from tests.unit.domain.scheduling.test_decision import v1
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -40,38 +40,6 @@ def test_a_chosen_gpu_that_is_full_is_refused_with_the_reason():
     assert (PodName("ml", "a"), "GPURefused", refusal.message) in kubelet.events
 
 
-def test_a_setting_has_another_gpu_chosen_where_the_chosen_one_is_full():
-    kubelet = full(kubelet_with(keep_decisions=False))
-    kubelet.pods(pod_json("big", {MEM: 14}), decided("a", 0))
-    serve(kubelet, "a")
-    assert at(kubelet, "a") == [1]
-    assert kubelet.events[-1] == (
-        PodName("ml", "a"),
-        "GPUDecisionNotKept",
-        (
-            "aliyun.com/gpu-mem: ml/a[main] gets GPU 1: a scheduler chose GPU 0 for it (annotation "
-            "ALIYUN_COM_GPU_MEM_IDX), which is full or gone, and --decided-gpu-full is choose"
-        ),
-    )
-
-
-def test_the_setting_prefers_another_gpu_of_the_pods_decision():
-    kubelet = full(kubelet_with(keep_decisions=False))
-    pod = pod_json("a", {MEM: 4}, {MEM: 4}, annotations=v2({"0": {"0": 4}, "1": {"3": 4}}))
-    first, second = (container["name"] for container in pod["spec"]["containers"])
-    kubelet.pods(pod_json("big", {MEM: 14}), pod)
-    for container in (first, second):
-        serve(kubelet, "a", container=container)
-    assert (at(kubelet, "a", first), at(kubelet, "a", second)) == ([3], [3])
-
-
-def test_the_setting_changes_nothing_where_the_chosen_gpu_has_room():
-    kubelet = kubelet_with(decided("a", 3), keep_decisions=False)
-    serve(kubelet, "a")
-    assert at(kubelet, "a") == [3]
-    assert not kubelet.events
-
-
 def test_a_chosen_gpu_that_is_unhealthy_is_refused():
 
     kubelet = kubelet_with(decided("a", 1))
@@ -83,14 +51,11 @@ def test_a_chosen_gpu_that_is_unhealthy_is_refused():
     assert "GPU 1 is unhealthy or leaves this mode" in refusal.message
 
 
-def test_a_chosen_gpu_that_is_gone_is_refused_or_replaced():
+def test_a_chosen_gpu_that_is_gone_is_refused():
     kubelet = kubelet_with(decided("a", 7))
     refusal = kubelet.refusal(lambda: serve(kubelet, "a"))
     assert refusal.reason is Reason.GPU_DECISION
     assert "annotation ALIYUN_COM_GPU_MEM_IDX names GPU 7, and this node has no such GPU" in refusal.message
-    kubelet = kubelet_with(decided("a", 7), keep_decisions=False)
-    assert serve(kubelet, "a")
-    assert "names GPU 7, and this node has no such GPU, and --decided-gpu-full is choose" in kubelet.events[-1][2]
 
 
 def test_a_gpu_that_has_as_many_pods_as_allowed_is_refused():
@@ -132,11 +97,6 @@ def test_a_decision_for_one_pod_is_nothing_to_an_equal_pod_without():
         decided("a", 2), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:09Z"), answers_queries=False
     )
     assert kubelet.allocator.allocate(MEM, [f"{key(1)}-ms-{n}" for n in range(4)])
-
-
-def test_a_kubelet_that_picks_another_gpu_is_followed_where_the_setting_says_choose():
-    kubelet = kubelet_with(decided("a", 2), keep_decisions=False)
-    assert kubelet.allocator.allocate(MEM, unit_ids(1, Kind.MEMORY_SHARE, *range(4)))
 
 
 def test_a_kubelet_that_picks_for_an_uncertain_pod_gets_no_gpu_that_was_chosen_for_one():
