@@ -17,6 +17,7 @@ from gpuagent.system.stop_signal import StopSignal
 from standin.kubelet.pods import Granted
 
 PORT = 9445
+EXAMPLES = Path(__file__).parents[1] / "examples"
 PICTURE = Path("build/topology.svg")
 WIDTH = 80
 
@@ -187,9 +188,9 @@ def claims(node: DemoNode) -> None:
     until(node, lambda _: [bool(device.get("taints")) for device in node.devices()].count(True) == 1)
     print("\n".join(map(device_line, node.devices())), flush=True)
 
-    step("gpuagent claim --mem 8 --cores 30 prints a template, and a pod with a claim from it starts:")
-    printed, granted = node.run_claim("claimed", mem=8, cores=30)
-    print(textwrap.indent(printed, "    "))
+    step("A pod with a claim from the template of examples/claims/core-mem.yaml starts:")
+    template, granted = node.run_claim("claimed", EXAMPLES / "claims" / "core-mem.yaml")
+    print(textwrap.indent(template, "    "))
     print(f"    claimed: NVIDIA_VISIBLE_DEVICES names {visible_gpus(node, granted)}, {mps_limits(granted)}\n")
     until(node, lambda page: any("claim" in one for gpu in page["gpus"] for one in gpu["containers"]))
     print(node.table().partition("isolation by mps")[0], flush=True)

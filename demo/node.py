@@ -159,12 +159,10 @@ class DemoNode:
         self.kubelet.remove(self._pods.pop(name))
         self.api.delete_pod(name)
 
-    def run_claim(self, name: str, **amounts: int) -> tuple[str, Granted]:
-        """Create a pod with a claim, from the template that `gpuagent claim` prints; both, once the container runs."""
-        flags = [part for flag, amount in amounts.items() for part in (f"--{flag}", str(amount))]
-        command = [sys.executable, "-m", "gpuagent", "claim", *flags]
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
-        template = yaml.safe_load(printed)
+    def run_claim(self, name: str, example: Path) -> tuple[str, Granted]:
+        """Create a pod with a claim, from the template of an example; its text, and what the running container has."""
+        template_text = example.read_text(encoding="utf-8").partition("---\n")[0]
+        template = yaml.safe_load(template_text)
         self.api.objects.create("resourceclaimtemplates", "default", template)
         claim = {"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}
         container = {"name": "main", "image": "work", "resources": {"claims": [{"name": "gpu"}]}}
@@ -175,7 +173,7 @@ class DemoNode:
         if granted is None:
             events = [event["message"] for event in self.api.events()]
             raise RuntimeError(f"pod {name} does not run: {events}")
-        return printed, granted
+        return template_text, granted
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices of the node's ResourceSlice."""

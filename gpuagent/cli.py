@@ -1,4 +1,4 @@
-"""The command line: `gpuagent run`, `status`, `topology`, `claim`, `mps-control`, `simulate`."""
+"""The command line: `gpuagent run`, `status`, `topology`, `mps-control`, `simulate`."""
 
 import argparse
 import gc
@@ -12,10 +12,9 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpuagent import __version__
-from gpuagent.domain.dra import claim_template
 from gpuagent.host.mps_client import ACK, CONTROL, MpsError
 from gpuagent.isolation import mps_control
 from gpuagent.settings import settings as config
@@ -31,13 +30,11 @@ from gpuagent.system.stop_signal import StopSignal
 if TYPE_CHECKING:
     from gpuagent.simulation.simulator import Simulator
 
-T = TypeVar("T")
-
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
 EXAMPLES = (
-    "gpuagent status                               # what this node's agent does",
+    "gpuagent status                           # what this node's agent does",
+    "gpuagent topology --simulate dgx1-v100    # the links of a simulated box",
     "gpuagent run --dry-run --simulate dgx-a100 --mode share",
-    "gpuagent claim --mem 8 | kubectl apply -f -   # 8 GiB of a GPU, in mode dra",
 )
 RUN_EXAMPLES = (
     'gpuagent run --node-name "$NODE_NAME"         # in a pod, as the chart does',
@@ -120,20 +117,6 @@ def make_parser() -> CommandLine:
     topology.add_argument("--url", **url)
     topology.set_defaults(command=_topology)
 
-    claim = commands.add_parser(
-        "claim",
-        help="print a ResourceClaimTemplate for an amount of GPUs",
-        description="Prints what a pod on nodes in mode dra needs to get GPUs, for Kubernetes 1.36 and later.",
-        examples=("gpuagent claim --mem 8 --cores 30 | kubectl apply -f -",),
-    )
-    claim.add_argument("--mem", metavar="AMOUNT", help="memory of each GPU: 8 for 8 GiB, 512Mi (default: all of it)")
-    claim.add_argument("--cores", metavar="PERCENT", help="percent of the compute of each GPU; isolates both amounts")
-    claim.add_argument("--gpus", metavar="N", help="number of GPUs; whole ones without --mem (default: 1)")
-    claim.add_argument("--isolated", action="store_true", help="only GPUs on which the limit of memory holds")
-    claim.add_argument("--name", metavar="NAME", help="name of the template (default: made from the amounts)")
-    claim.add_argument("--namespace", metavar="NAMESPACE", help="namespace of the template (default: that of kubectl)")
-    claim.set_defaults(command=_claim)
-
     mps = commands.add_parser(
         "mps-control",
         help="run NVIDIA MPS's control daemon in a container of its own",
@@ -204,35 +187,6 @@ def _run(options: argparse.Namespace) -> int:
     write_out()
     sys.stdout.flush()
     os._exit(0)  # a thread that hangs in the driver must not keep the process
-
-
-def _claim(options: argparse.Namespace) -> int:
-    if options.mem is None:
-        if options.cores is not None:
-            raise ConfigError("--cores needs --mem: without an amount, a claim takes all of the GPU's memory")
-        if options.isolated:
-            raise ConfigError("--isolated needs --mem: a whole GPU is shared with no other claim")
-        if options.gpus is None:
-            raise ConfigError("how much? --mem 8 is 8 GiB of a GPU, --gpus 2 is two whole GPUs")
-    wanted = claim_template.Wanted(
-        gpus=_read(options, "gpus", claim_template.gpus) or 1,
-        memory_mib=_read(options, "mem", claim_template.memory_mib),
-        cores=_read(options, "cores", claim_template.cores),
-        isolated=options.isolated,
-    )
-    name = _read(options, "name", claim_template.template_name) or wanted.name
-    namespace = _read(options, "namespace", claim_template.namespace) or ""
-    print(claim_template.template_yaml(wanted, name, namespace), end="")
-    return 0
-
-
-def _read(options: argparse.Namespace, flag: str, parse: Callable[[str], T]) -> T | None:
-    """The value of a flag; None if it is not set. Raises ConfigError."""
-    text = getattr(options, flag)
-    try:
-        return None if text is None else parse(text)
-    except ValueError as err:
-        raise ConfigError(f"--{flag}: {err}") from err
 
 
 def _mps_control(options: argparse.Namespace) -> int:

@@ -144,6 +144,6 @@ def test_both_or_neither_is_left_out_on_request(chart: Chart) -> None:
 
 
 def test_the_notes_say_how_a_node_and_a_pod_come_to_it(chart: Chart) -> None:
-    assert "gpuagent claim" not in chart.notes()
+    assert "dra.md" not in chart.notes()
     assert "ack.node.gpu.schedule=dra" in chart.notes(**ON)
-    assert "gpuagent claim --mem 8" in chart.notes(**ON)
+    assert "docs/dra.md" in chart.notes(**ON)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpuagent.cli import TOPOLOGY_KEYS
 from gpuagent.domain.sharing.mode import MODE_LABEL
@@ -38,15 +37,6 @@ MakeNode = Callable[..., Node]
         (["run", "--mode", "share", "--config", "/nonexistent.toml"], ["/nonexistent.toml"]),
         (["run", "--mode", "share", "--simulate", "toaster"], ["--simulate", "toaster", "dgx-a100"]),
         (["run"], ["--node-name", "NODE_NAME"]),
-        (["claim"], ["--mem 8 is 8 GiB of a GPU", "--gpus 2 is two whole GPUs"]),
-        (["claim", "--cores", "30"], ["--cores needs --mem"]),
-        (["claim", "--gpus", "2", "--isolated"], ["--isolated needs --mem"]),
-        (["claim", "--mem", "1.5"], ["--mem", "'1.5'", "512Mi"]),
-        (["claim", "--mem", "8", "--cores", "0"], ["--cores", "'0'", "from 1 to 100"]),
-        (["claim", "--gpus", "33"], ["--gpus", "'33'", "from 1 to 32"]),
-        (["claim", "--mem", "8", "--name", "A"], ["--name", "'A'", "chat-8g"]),
-        (["claim", "--mem", "8", "--namespace", "a.b"], ["--namespace", "'a.b'"]),
-        (["claim", "--memory", "8"], ["--memory"]),
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, list) else "",
 )
@@ -57,16 +47,6 @@ def test_mistakes_in_flags_are_reported(arguments: list[str], texts: list[str]) 
     for text in texts:
         assert text in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_claim_is_printed_for_kubectl() -> None:
-    """`gpuagent claim | kubectl apply -f -`: nothing but YAML on stdout, exit code 0, no API server."""
-    done = command("claim", "--mem", "8", "--cores", "30", env={"PATH": "/usr/bin"})
-    assert (done.returncode, done.stderr) == (0, "")
-    found = yaml.safe_load(done.stdout)
-    assert found["kind"] == "ResourceClaimTemplate"
-    (request,) = found["spec"]["spec"]["devices"]["requests"]
-    assert request["exactly"]["capacity"]["requests"] == {"memory": "8Gi", "cores": "30"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
-"""Mode `dra` as a user comes to it: the chart's classes, the examples, and what `gpuagent claim` prints."""
+"""Mode `dra` as a user comes to it: the chart's classes and the examples."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,10 +58,9 @@ def run(node: Node, template: Json, pod: Json) -> dict[str, str]:
         node.cluster.api("DELETE", node.cluster.client.path_of(template))
 
 
-def printed(*arguments: str) -> Json:
-    command = [sys.executable, "-m", "gpuagent", "claim", *arguments]
-    found: Json = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
+def template_of(example: str) -> Json:
+    template: Json = next(yaml.safe_load_all((EXAMPLES / f"{example}.yaml").read_text()))
+    return template
 
 
 def claiming(name: str, template: Json) -> Json:
@@ -73,25 +70,20 @@ def claiming(name: str, template: Json) -> Json:
     return manifest
 
 
-def test_the_pod_of_a_printed_template_runs_with_both_limits(node: Node) -> None:
-    template = printed("--mem", "8", "--cores", "30")
+def test_the_pod_of_a_template_runs_with_both_limits(node: Node) -> None:
+    template = template_of("core-mem")
     began = time.monotonic()
     env = run(node, template, claiming("both", template))
     print(f"runs {time.monotonic() - began:.2f} s after its template was applied")
     gpu = next(gpu for gpu in node.agent.status()["gpus"] if gpu["uuid"] == env["NVIDIA_VISIBLE_DEVICES"])
-    assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
+    assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
-    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={gpu['memory_mib'] * 8 // 80}M"
+    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={gpu['memory_mib'] * 4 // 80}M"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "count", "memory"),
-    [(["--gpus", "2"], 2, None), (["--mem", "4"], 1, "4")],
-)
-def test_the_pod_of_a_printed_template_has_its_amounts(
-    node: Node, arguments: list[str], count: int, memory: str | None
-) -> None:
-    template = printed(*arguments, "--name", "wanted", "--namespace", "default")
+@pytest.mark.parametrize(("example", "count", "memory"), [("topology", 2, None), ("share", 1, "4")])
+def test_the_pod_of_a_template_has_its_amounts(node: Node, example: str, count: int, memory: str | None) -> None:
+    template = template_of(example)
     env = run(node, template, claiming("amounts", template))
     assert len(set(env["NVIDIA_VISIBLE_DEVICES"].split(","))) == count
     assert env.get("ALIYUN_COM_GPU_MEM_CONTAINER") == memory
@@ -100,7 +92,7 @@ def test_the_pod_of_a_printed_template_has_its_amounts(
 def test_the_example_of_every_mode_runs(node: Node) -> None:
     found = {}
     # Shares of two GPUs are for nodes without MPS.
-    for example in sorted(path for path in EXAMPLES.glob("*.yaml") if path.stem != "two-gpus"):
+    for example in sorted(path for path in EXAMPLES.glob("*.yaml") if not path.stem.startswith("two-")):
         template, pod = yaml.safe_load_all(example.read_text())
         pod["spec"]["hostNetwork"] = True  # the cluster of the tests has no network for pods
         env = run(node, template, pod)
@@ -119,7 +111,7 @@ def test_the_example_of_every_mode_runs(node: Node) -> None:
 
 
 def test_whole_gpus_in_limits_are_served_without_a_claim_in_the_pod(node: Node) -> None:
-    template = printed("--mem", "4")
+    template = template_of("share")
     share = run(node, template, claiming("share", template))
     node.run(pod_manifest("limits", {"aliyun.com/gpu": 2}))
     gpus = set(node.gpus_of("limits"))
