@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench density soak gpu-check mps-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench density soak gpu-check mps-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -33,6 +33,9 @@ demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end 
 
 demo-scheduler: $(STAMP)  ## walk through the scheduler on twenty simulated nodes (ONCE=1: without pauses)
 	$(BIN)/python -m demo.scheduler $(if $(ONCE),--once)
+
+picture: $(STAMP)  ## the screenshots in docs/img, from the page of simulated nodes (needs Chromium)
+	$(BIN)/python -m demo.picture
 
 test: $(STAMP)  ## every test that needs no cluster
 	@echo "Running the tests in six processes (under three minutes on two quiet cores)"

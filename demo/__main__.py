@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from demo.node import DemoNode
-from gpuagent.pages import topology_picture, topology_table
+from gpuagent.pages import topology_table
 from gpuagent.system.output import exit_with
 from gpuagent.system.stop_signal import StopSignal
 from standin.kubelet.pods import Granted
 
 PORT = 9445
 EXAMPLES = Path(__file__).parents[1] / "examples"
-PICTURE = Path("build/topology.svg")
 WIDTH = 80
 
 
@@ -211,7 +210,7 @@ def device_line(device: dict[str, Any]) -> str:
 
 
 def nvlink(node: DemoNode, *, long: bool) -> None:
-    """Whole GPUs as sets: by links, beside their job's, and as a picture."""
+    """Whole GPUs as sets: by links, and beside their job's."""
     node.api.label_node({"ack.node.gpu.schedule": "topology"})
     until(node, offers(node, "aliyun.com/gpu", 8))
     if long:
@@ -229,12 +228,6 @@ def nvlink(node: DemoNode, *, long: bool) -> None:
     run(node, "bert", gpus=4)
     until(node, lambda _: sum(bool(gpu["holders"]) for gpu in node.topology()["gpus"]) == 7)
     print(node.table().partition("RESOURCE")[0].rstrip(), flush=True)
-
-    if not long:
-        return
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(topology_picture.svg(node.topology()), encoding="utf-8")
-    step(f"The same as a picture (gpuagent topology --svg FILE): {PICTURE}")
 
 
 def note(text: str) -> None:

@@ -186,7 +186,6 @@ class Agent:
                     "/metrics": lambda: (CONTENT_TYPE, self.metrics.page()),
                     "/status": json_page(self.status),
                     "/topology": json_page(self.topology),
-                    "/topology.svg": self._picture,
                 },
                 probes={"/healthz": self.unhealthy_because, "/readyz": self.unready_because},
             )
@@ -501,11 +500,6 @@ class Agent:
         sets = snap.sets if snap and snap.sets and snap.topology is state.gpus.topology else None
         page = topology_page.page(state, sets or BestSets(state.gpus.topology.mbps))
         return {"version": __version__, "node": self._settings.node_name, **page}
-
-    def _picture(self) -> tuple[str, bytes]:
-        from gpuagent.pages import topology_picture  # noqa: PLC0415 (1 MiB of libraries that few agents need)
-
-        return "image/svg+xml", topology_picture.svg(self.topology()).encode()
 
     @property
     def http_port(self) -> int | None:

@@ -109,10 +109,9 @@ def make_parser() -> CommandLine:
         "topology",
         help="show what joins the GPUs of this node, and the best sets of them",
         description="Asks the agent on this node. Where none answers, reads the driver, and every GPU counts as free.",
-        examples=("gpuagent topology --simulate dgx1-v100", "gpuagent topology --svg topology.svg"),
+        examples=("gpuagent topology --simulate dgx1-v100", "gpuagent topology -o json | jq .best"),
     )
     topology.add_argument("-o", "--output", choices=OUTPUTS, default="table", help=OUTPUT_HELP)
-    topology.add_argument("--svg", type=Path, metavar="FILE", help="draw a picture into FILE instead")
     topology.add_argument("--simulate", metavar="BOX", help="show a simulated box instead")
     topology.add_argument("--url", **url)
     topology.set_defaults(command=_topology)
@@ -261,15 +260,7 @@ def _print_document(page: dict[str, Any], form: str) -> None:
 
 def _topology(options: argparse.Namespace) -> int:
     page = _topology_page(options)
-    if options.svg:
-        from gpuagent.pages.topology_picture import svg  # noqa: PLC0415 (only this command needs it)
-
-        try:
-            options.svg.write_text(_shown(svg, page), encoding="utf-8")
-        except OSError as err:
-            print(f"gpuagent: cannot write {options.svg}: {err.strerror}", file=sys.stderr)
-            return 1
-    elif options.output != "table":
+    if options.output != "table":
         _print_document(page, options.output)
     else:
         from gpuagent.pages.topology_table import render  # noqa: PLC0415 (only this command needs it)

@@ -2,8 +2,10 @@
 
 import enum
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpuagent.system.printable import printable
 
@@ -72,3 +74,8 @@ def _line(cells: Sequence[tuple[str, Style]], widths: dict[int, int], *, colour:
 def painted(text: str, style: Style, *, colour: bool) -> str:
     """The text, in the style's color where colors are on."""
     return f"\x1b[{style}m{text}\x1b[0m" if colour and style else text
+
+
+def models(gpus: Sequence[dict[str, Any]]) -> str:
+    """``8 x Tesla V100-SXM2-16GB``; of unequal GPUs every model."""
+    return ", ".join(f"{count} x {model}" for model, count in Counter(gpu["model"] for gpu in gpus).items())

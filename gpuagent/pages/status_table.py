@@ -8,8 +8,7 @@ from typing import Any
 from gpuagent.domain.sharing.claim import CLAIM_CORES, CLAIM_MEMORY
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.pages.cells import Cell, Style, align, painted, row
-from gpuagent.pages.topology_words import models
+from gpuagent.pages.cells import Cell, Style, align, models, painted, row
 
 WIDTH = 80
 _GAP = "   "

@@ -3,8 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpuagent.pages.cells import table
-from gpuagent.pages.topology_words import MEANING, gbps, models, nvlinks, pairs, state
+from gpuagent.pages.cells import models, table
+
+MEANING = {
+    "PIX": "over one PCIe switch at most",
+    "PXB": "over several PCIe switches, not the CPU",
+    "PHB": "through a PCIe host bridge of the CPU",
+    "NODE": "through host bridges of one NUMA node",
+    "SYS": "between NUMA nodes, from CPU to CPU",
+}
+"""The types of links by PCIe, nearest first."""
 
 
 def render(page: dict[str, Any]) -> str:
@@ -20,7 +28,7 @@ def render(page: dict[str, Any]) -> str:
         f"{node}   {models(gpus)}   gpuagent {page['version']}",
         table([[*one, cell] for one, cell in zip(types, numa, strict=True)]),
         table(list(_legend(page))),
-        "GB/s each way between two GPUs:\n" + table(_square(page, lambda link: gbps(link["gbps"]))),
+        "GB/s each way between two GPUs:\n" + table(_square(page, lambda link: _gbps(link["gbps"]))),
         table([["GPU", "PCI BUS", "MODEL", "STATE"], *(row for gpu in gpus for row in _gpu(gpu))]),
         _best(page["best"]),
         notes,
@@ -35,8 +43,8 @@ def _square(page: dict[str, Any], cell: Callable[[dict[str, Any]], str]) -> list
 
 
 def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    links = [link for _, _, link in pairs(page)]
-    ways = {link["switched"] for link in links if nvlinks(link)}
+    links = [link for row in page["links"] for link in row if link is not None]
+    ways = {link["switched"] for link in links if _nvlinks(link)}
     yield "X", "the GPU itself"
     if False in ways:
         yield "NV#", "over # NVLinks, straight to the other GPU"
@@ -48,7 +56,7 @@ def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _gpu(gpu: dict[str, Any]) -> Iterator[list[str]]:
     """Its row, and a row for each holder: names of pods are long."""
-    words = dict.fromkeys((state(gpu), *(["held"] if gpu["holders"] else ())))
+    words = dict.fromkeys((_state(gpu), *(["held"] if gpu["holders"] else ())))
     yield [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], ", ".join(words)]
     yield from (["", holder] for holder in gpu["holders"])
 
@@ -59,6 +67,23 @@ def _best(best: Sequence[dict[str, Any]]) -> str:
     rows = [["SIZE", "WEAKEST LINK", "TOTAL", "GPUS AS A RING"]]
     for found in best:
         alone = found["weakest_gbps"] is None
-        speeds = ("-", "-") if alone else (gbps(found["weakest_gbps"]), gbps(found["total_gbps"]))
+        speeds = ("-", "-") if alone else (_gbps(found["weakest_gbps"]), _gbps(found["total_gbps"]))
         rows.append([str(found["size"]), *speeds, " ".join(map(str, found["gpus"]))])
     return f"best sets of free GPUs, GB/s:\n{table(rows)}"
+
+
+def _state(gpu: dict[str, Any]) -> str:
+    """``free``, ``held``, ``unhealthy`` or, in MIG mode, ``left out``; the last two may be held, too."""
+    if gpu["health"] != "Healthy":
+        return "left out" if gpu["health"] == "MIG" else "unhealthy"
+    return "held" if gpu["holders"] else "free"
+
+
+def _nvlinks(link: dict[str, Any]) -> int:
+    """How many NVLinks join the two; 0 for PCIe."""
+    return 0 if link["type"] in MEANING else int(link["type"].removeprefix("NV"))
+
+
+def _gbps(value: float) -> str:
+    """Without needless zeros: ``50``, ``12.61``."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -11,7 +11,7 @@ SHARED = ("page.css", "live.js")
 
 def node_pages() -> dict[str, Page]:
     """The page of the node at ``/``, and the files that it loads, by path."""
-    return {"/": web_page("node.html"), **{f"/{name}": web_page(name) for name in (*SHARED, "node.js")}}
+    return {"/": web_page("node.html"), **{f"/{name}": web_page(name) for name in (*SHARED, "links.js", "node.js")}}
 
 
 def web_page(name: str, package: str = __package__) -> Page:

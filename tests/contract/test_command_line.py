@@ -101,8 +101,8 @@ def test_status_without_an_agent_is_reported() -> None:
     assert done.stderr == f"gpuagent: no agent answers at http://127.0.0.1:{port}: Connection refused\n"
 
 
-def test_the_topology_is_shown_as_table_json_and_picture(node: MakeNode, tmp_path: Path) -> None:
-    """`gpuagent topology` asks the agent: links, who holds what, best sets; --svg writes a file and prints nothing."""
+def test_the_topology_is_shown_as_table_and_json(node: MakeNode) -> None:
+    """`gpuagent topology` asks the agent: links, who holds what, best sets."""
     one = node("1.36", boxes.load("dgx1-v100"), labels={MODE_LABEL: "topology"})
     agent = one.run(http_address=("127.0.0.1", 0))
     one.offers(whole=8)
@@ -113,16 +113,8 @@ def test_the_topology_is_shown_as_table_json_and_picture(node: MakeNode, tmp_pat
     assert "GPU0  X     NV1   NV1   NV2   NV2   SYS   SYS   SYS" in done.stdout
     page = json.loads(command("topology", "-o", "json", *url).stdout)
     assert page["links"][0][3] == {"type": "NV2", "gbps": 50.0, "switched": False}
-    picture = tmp_path / "box.svg"
-    done = command("topology", "--svg", str(picture), *url)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert picture.read_text().startswith("<svg")
-    assert fetch(agent.http_port, "/topology.svg") == (200, picture.read_text())
-    for path in ("/", "/page.css", "/live.js", "/node.js"):
+    for path in ("/", "/page.css", "/live.js", "/links.js", "/node.js"):
         assert fetch(agent.http_port, path)[0] == 200
-    done = command("topology", "--svg", "/nonexistent/box.svg", *url)
-    assert done.returncode == 1
-    assert "cannot write /nonexistent/box.svg: No such file or directory" in done.stderr
 
 
 def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
@@ -165,7 +157,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\x7f\nforged"
 
 
 def test_what_a_page_says_cannot_steer_a_terminal(node: MakeNode) -> None:
-    """Every text of the pages is hostile: tables, pictures and messages are printable, line by line."""
+    """Every text of the pages is hostile: tables and messages are printable, line by line."""
     one = node("1.36", box(2, 24))
     agent = one.run(http_address=("127.0.0.1", 0))
     one.offers(mem=48)
@@ -187,15 +179,14 @@ def test_what_a_page_says_cannot_steer_a_terminal(node: MakeNode) -> None:
     server = HttpServer(("127.0.0.1", 0), pages, probes={})
     server.start()
     url = ("--url", f"http://127.0.0.1:{server.port}")
-    picture = one.root / "picture.svg"
     try:
-        shown = [command(*asked, *url) for asked in (["status"], ["topology"], ["topology", "--svg", str(picture)])]
+        shown = [command(*asked, *url) for asked in (["status"], ["topology"])]
         shown += [command(name, "-o", "json", *url) for name in ("status", "topology")]
         other = command("status", "--url", url[1] + "/\x1b]0;owned\x07")
     finally:
         server.stop()
-    assert [done.returncode for done in shown] == [0] * 5, [done.stderr for done in shown]
-    for text in (*(done.stdout for done in shown), picture.read_text(), other.stderr):
+    assert [done.returncode for done in shown] == [0] * 4, [done.stderr for done in shown]
+    for text in (*(done.stdout for done in shown), other.stderr):
         assert "owned" in text or not text
         assert all(line.isprintable() for line in text.split("\n"))
 

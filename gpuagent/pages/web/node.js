@@ -1,4 +1,5 @@
-// The node live: who holds how much of each GPU and how much of it is used. All of it is in status and metrics.
+// The node live: who holds how much of each GPU and how much of it is used. All of it is in status, topology and metrics.
+import { drawLinks } from "./links.js";
 import { bar, element, gib, live, percent, read, rows, sum } from "./live.js";
 
 const at = (id) => document.getElementById(id);
@@ -156,16 +157,13 @@ function resources(status) {
   return rows([["resource", "healthy", "unhealthy", "kubelet"], ...found]);
 }
 
-/** The picture is read while it is open, and again when a GPU changes hands or health. */
-let drawn = "";
-function picture(status) {
+/** The links are read and drawn while they are shown. */
+async function links() {
   if (!at("links").open) return;
-  const now = JSON.stringify(status.gpus.map((gpu) => [gpu.uuid, gpu.cause, gpu.containers]));
-  if (now !== drawn) at("links").querySelector("img").src = `topology.svg?${Date.now()}`;
-  drawn = now;
+  const topology = await read("topology").then(JSON.parse);
+  at("drawing").replaceChildren(...drawLinks(topology));
 }
 
-let last = null;
 async function turn() {
   const [status, metrics] = await Promise.all([read("status").then(JSON.parse), read("metrics")]);
   const known = byGpu(series(metrics));
@@ -178,9 +176,8 @@ async function turn() {
   const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid)));
   at("gpus").replaceChildren(...(cards.length ? cards : [none]));
   at("resources").replaceChildren(...resources(status));
-  last = status;
-  picture(status);
+  await links();
 }
 
-at("links").addEventListener("toggle", () => last && picture(last));
+at("links").addEventListener("toggle", () => links().catch(() => {})); // the next turn says what is wrong
 live(turn, 2000);

@@ -48,10 +48,6 @@ def dgx1(**changes: Any) -> dict[str, Any]:
     return page(gpus, hybrid_cube_mesh, **changes)
 
 
-def dgx1_in_one_node() -> dict[str, Any]:
-    return page([gpu(i, numa=None) for i in range(8)], hybrid_cube_mesh)
-
-
 def switched(count: int = 8, **changes: Any) -> dict[str, Any]:
     gpus = [gpu(i, "NVIDIA H100 80GB HBM3", i * 2 // count) for i in range(count)]
     return page(gpus, lambda *_: link("NV18", 450.0, switched=True), **changes)
@@ -69,7 +65,6 @@ def thin_link() -> dict[str, Any]:
 
 
 def two_fabrics() -> dict[str, Any]:
-    """Either has GPUs in both rows of the picture."""
     return page(
         [gpu(i, numa=i // 4) for i in range(8)],
         lambda i, j: link("NV6", 150.0, switched=True) if i // 4 == j // 4 else link("SYS", 7.88),
@@ -106,10 +101,6 @@ def mixed() -> dict[str, Any]:
         return link("NODE", 11.03) if i // 4 == j // 4 and j < 7 else link("SYS", 7.88)
 
     return page(gpus, join)
-
-
-def ring_of_three() -> dict[str, Any]:
-    return page([gpu(i) for i in range(3)], lambda *_: link("NV2", 50.0))
 
 
 def one() -> dict[str, Any]:

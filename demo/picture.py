@@ -1,0 +1,93 @@
+"""The screenshots of the documents: the page of a simulated node in Chromium. `make picture` makes them."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Page, ViewportSize, sync_playwright
+
+from demo.__main__ import offers, run, until
+from demo.node import DemoNode
+from gpuagent.system.output import exit_with
+
+PORT = 9446
+IMAGES = Path(__file__).parents[1] / "docs" / "img"
+WINDOW, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=940, height=800)
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""Names of the browser's program; Debian's package `chromium-headless-shell` has the first."""
+SHARES = {"asr": (16, 15), "chat": (8, 20), "embed": (10, 30), "rank": (20, 25), "ocr": (40, 60)}
+"""Pods with memory in GiB and percent of compute."""
+
+
+def main() -> int:
+    """Make both. The exit code: 1 if there is no browser, or a node does not come to the state that is shown."""
+    try:
+        chromium = _chromium()
+        _shares(chromium)
+        _links(chromium)
+    except RuntimeError as err:
+        print(f"picture: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _chromium() -> str:
+    programs = filter(None, map(shutil.which, CHROMIUM))
+    program = next(programs, None)
+    if program is None:
+        raise RuntimeError(f"no browser found ({', '.join(CHROMIUM)}): apt-get install chromium-headless-shell")
+    return program
+
+
+def _shares(chromium: str) -> None:
+    """README's: shares of memory and compute on a DGX A100, and a GPU with a fault."""
+    with DemoNode("dgx-a100", PORT) as node:
+        node.install_mps()
+        node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
+        until(node, offers(node, "aliyun.com/gpu-mem", 640))
+        for name, (mem, core) in SHARES.items():
+            run(node, name, mem=mem, core=core)
+        node.inject(fault="xid", gpu=6, code=79)
+        until(node, lambda page: page["gpus"][6]["health"] == "Unhealthy")
+
+        def shown(page: Page) -> None:
+            page.locator(".problem").wait_for()
+            page.screenshot(path=IMAGES / "page.png")
+
+        _visit(chromium, node.url, shown)
+
+
+def _links(chromium: str) -> None:
+    """The one of docs/topology.md: the links of a DGX-1 with a notebook, the two pods of a job, and a fault."""
+    with DemoNode("dgx1-v100", PORT) as node:
+        node.api.label_node({"ack.node.gpu.schedule": "topology"})
+        until(node, offers(node, "aliyun.com/gpu", 8))
+        run(node, "notebook", gpus=1)
+        for name in ("train-0", "train-1"):
+            run(node, name, labels={"gpu-topology": "train", "gpu-topology-replica": "2"}, gpus=1)
+        node.inject(fault="xid", gpu=7, code=79)
+        until(node, lambda page: page["gpus"][7]["health"] == "Unhealthy")
+
+        def shown(page: Page) -> None:
+            page.set_viewport_size(NARROW)
+            page.locator("summary").click()
+            page.locator("#drawing > svg .gpu.unhealthy").wait_for()
+            page.locator("#links").screenshot(path=IMAGES / "links.png")
+
+        _visit(chromium, node.url, shown)
+
+
+def _visit(chromium: str, url: str, shown: Callable[[Page], None]) -> None:
+    """Have `shown` look at the page once it shows the node's GPUs."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport=WINDOW)
+        page.goto(url)
+        page.locator(".card").first.wait_for()
+        shown(page)
+        browser.close()
+
+
+if __name__ == "__main__":
+    exit_with("picture", main)
