@@ -7,7 +7,7 @@ from enum import StrEnum
 from gpuagent.host import cgpu_proc
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix
-from gpuisolation.host import users
+from gpuisolation.host import gpu_users
 from gpuisolation.host.facts import HOOK, TOOLKIT, HostFacts
 
 
@@ -211,7 +211,7 @@ def mps(q: Question) -> Row:
 
 def in_use(q: Question) -> Row:
     wanted = "no container on a GPU"
-    blocking = users.blocking(q.facts.users, q.ignore)
+    blocking = gpu_users.blocking(q.facts.users, q.ignore)
     if not q.facts.users:
         return Row("users", "none", wanted, Verdict.OK)
     found = "; ".join(map(str, q.facts.users))

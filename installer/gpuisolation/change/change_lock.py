@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from gpuisolation import layer
 from gpuisolation.change import journal
 from gpuisolation.errors import RefusedError
-from gpuisolation.host import users
+from gpuisolation.host import gpu_users
 from gpuisolation.host.files import Files
+from gpuisolation.host.gpu_users import User
 from gpuisolation.host.root import Host
-from gpuisolation.host.users import User
 from gpuisolation.layer import STATE
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class ChangeLock:
 
     def blocking(self) -> tuple[User, ...]:
         """The users of GPUs that prevent a change of the layer now."""
-        return users.blocking(users.find(self.host), self.patience.ignore)
+        return gpu_users.blocking(gpu_users.find(self.host), self.patience.ignore)
 
     def idle(self, why: str) -> None:
         """Wait until no container uses a GPU.

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass, field
 
 from gpuagent.host import cgpu_proc
-from gpuisolation.host import users
+from gpuisolation.host import gpu_users
+from gpuisolation.host.gpu_users import User
 from gpuisolation.host.kubelet import CpuPolicy, cpu_policy
 from gpuisolation.host.root import Host
-from gpuisolation.host.users import User
 
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 TOOLKIT = "/usr/bin/nvidia-container-toolkit"
@@ -76,7 +76,7 @@ def read(host: Host) -> HostFacts:
         mps_control=host.has_command("nvidia-cuda-mps-control"),
         hook=host.exists(HOOK),
         toolkit=host.exists(TOOLKIT),
-        users=users.find(host),
+        users=gpu_users.find(host),
         state=cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC)),
     )
 

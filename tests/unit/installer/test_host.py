@@ -10,10 +10,10 @@ import pytest
 
 from gpuisolation import cli
 from gpuisolation.errors import InstallerError
-from gpuisolation.host import users
+from gpuisolation.host import gpu_users
 from gpuisolation.host.files import Files, PathState
+from gpuisolation.host.gpu_users import User
 from gpuisolation.host.root import Host, HostCommands
-from gpuisolation.host.users import User
 from tests.unit.installer.fakehost import CONTAINER, POD, DirectCommands
 
 # -- paths -------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_a_staged_file_that_changed_is_not_put(tmp_path):
     ],
 )
 def test_container_and_pod_are_read_from_cgroups_v1_and_v2(cgroup, container, pod):
-    assert users.identity(cgroup) == (container, pod)
+    assert gpu_users.identity(cgroup) == (container, pod)
 
 
 def test_processes_are_found_by_open_and_by_mapped_nodes(host):
@@ -134,7 +134,7 @@ def test_processes_are_found_by_open_and_by_mapped_nodes(host):
     (host.root / "proc/902/fd/3").symlink_to("/dev/nvidiactl")
     host.write("proc/903/comm", "no-fds\n")
     host.write("proc/904/fd", "not a folder")
-    found = users.find(Host(host.root, DirectCommands(host.root)))
+    found = gpu_users.find(Host(host.root, DirectCommands(host.root)))
     assert found == (
         User(pid=900, command="python3", container=CONTAINER, pod=POD, nodes=("/dev/nvidia0",)),
         User(pid=901, command="only-mapped", nodes=("/dev/nvidia0",)),
@@ -156,8 +156,8 @@ def test_a_container_whose_open_files_may_not_be_seen_counts_as_a_user(host, run
         return listed(folder)
 
     monkeypatch.setattr(Path, "iterdir", forbidden)
-    (found,) = users.find(Host(host.root, DirectCommands(host.root)))
-    assert (found.pid, found.hidden, users.blocking([found], ())) == (900, True, (found,))
+    (found,) = gpu_users.find(Host(host.root, DirectCommands(host.root)))
+    assert (found.pid, found.hidden, gpu_users.blocking([found], ())) == (900, True, (found,))
     assert "what it has open cannot be seen: run privileged" in run("preflight").out
 
 
@@ -174,7 +174,7 @@ def test_an_instance_of_a_process_that_is_seen_is_named_once(installed):
     installed.container(900)
     installed.instance()
     installed.instance(gpu=1, name="aaaaaaaaaaaa")
-    found = users.find(Host(installed.root, DirectCommands(installed.root)))
+    found = gpu_users.find(Host(installed.root, DirectCommands(installed.root)))
     assert [(user.pid, user.container[:12]) for user in found] == [(900, CONTAINER[:12]), (None, "aaaaaaaaaaaa")]
 
 
@@ -242,6 +242,6 @@ def test_it_runs_as_a_module_on_a_fake_root(host):
 
 def test_the_name_of_a_process_cannot_steer_a_terminal(host):
     host.container(900, command="\x1b]0;owned\x07\u202e")
-    (found,) = users.find(Host(host.root, DirectCommands(host.root)))
+    (found,) = gpu_users.find(Host(host.root, DirectCommands(host.root)))
     assert found.command.isprintable()
     assert "owned" in found.command

@@ -9,8 +9,8 @@ import yaml
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix, preflight_checks
 from gpuisolation.host.facts import GpuInfo, HostFacts
+from gpuisolation.host.gpu_users import User
 from gpuisolation.host.kubelet import CpuPolicy
-from gpuisolation.host.users import User
 from gpuisolation.preflight_checks import LayerKind, Question, Verdict
 from tests.unit.installer.fakehost import CONTAINER, sums
 
