@@ -21,8 +21,8 @@ from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservation, Reservations
 from gpuscheduler.core.victims import victims
+from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
-from gpuscheduler.core.waiting.node_rests import NodeRests
 from gpuscheduler.core.waiting.wake_ups import WakeUps
 
 RESERVED_S = 30.0
@@ -81,10 +81,10 @@ class Scheduling:
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._schedulers = schedulers
-        self._rests = NodeRests()
-        self._wake_ups = WakeUps(self.usage, self.pods, self._fitting, self._rests.of)
+        self._cool_downs = CoolDowns()
+        self._wake_ups = WakeUps(self.usage, self.pods, self._fitting, self._cool_downs.of)
         self._fragmentation = Fragmentation()
-        self._hidden_reasons = HiddenReasons(self.usage.nodes, self.jobs.why, self._fitting, self._rests.of)
+        self._hidden_reasons = HiddenReasons(self.usage.nodes, self.jobs.why, self._fitting, self._cool_downs.of)
         self._cpu: dict[str, tuple[str, float]] = {}
         self._ended_members: list[PodFacts] = []
         self._unanswered: dict[str, Reservation] = {}
@@ -98,7 +98,7 @@ class Scheduling:
         if former and former.facts == node:
             return
         if former:  # the reason of a refusal may be gone
-            self._rests.node_changed(node.name)
+            self._cool_downs.node_changed(node.name)
         self.usage.node_seen(node)
         for uid in node.held or ():
             pod = self.pods.get(uid)
@@ -185,7 +185,7 @@ class Scheduling:
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)
-        self.usage.frees += self._rests.end(now)
+        self.usage.frees += self._cool_downs.end(now)
         self._tell_some(now)
         self.jobs.actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
@@ -202,7 +202,7 @@ class Scheduling:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
         if self._untold:
             return now
-        parts = (self._rests.next_end(), self.reservations.next_end(), self._wake_ups.next_due())
+        parts = (self._cool_downs.next_end(), self.reservations.next_end(), self._wake_ups.next_due())
         others = [due for due in parts if due is not None]
         return min([*self.jobs.next_due(now), *others], default=None)
 
@@ -392,7 +392,7 @@ class Scheduling:
 
     def _fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
         """Names of the nodes where a pod may fit, best first."""
-        resting = self._rests.of(pod, now)
+        resting = self._cool_downs.of(pod, now)
         for name, _, _ in self._ranking.nodes(pod.request, pod.cpu, self.usage.nodes):
             if name not in resting:
                 yield name
@@ -473,13 +473,13 @@ class Scheduling:
 
     def _rest(self, pod: PodFacts, now: float) -> None:
         self.refusals[pod.node] += 1
-        length_s = self._rests.refused(pod, now)
+        length_s = self._cool_downs.refused(pod, now)
         text = f"Node {pod.node} refused the pod. Pods of its owner avoid the node for {length_s:.0f} s."
         self.jobs.actions.append(Report(pod.name, pod.uid, "NodeAvoided", text))
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
-        return dict.fromkeys(self._rests.of(pod, now), "it refused a pod of the same owner a moment ago")
+        return dict.fromkeys(self._cool_downs.of(pod, now), "it refused a pod of the same owner a moment ago")
 
 
 def _as_bound(pod: PodFacts, reservation: Reservation) -> PodFacts:

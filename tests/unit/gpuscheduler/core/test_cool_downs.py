@@ -8,8 +8,8 @@ import pytest
 from gpuscheduler.core.calls import Nudge, Report
 from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S
 from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.waiting.cool_downs import FIRST_COOL_DOWN_S, LONGEST_COOL_DOWN_S, CoolDowns
 from gpuscheduler.core.waiting.hidden_reasons import KEPT_S
-from gpuscheduler.core.waiting.node_rests import REST_FIRST_S, REST_LIMIT_S, NodeRests
 from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster
@@ -67,7 +67,7 @@ def test_a_node_that_refused_a_pod_wakes_the_pods_of_other_namespaces(first):
     assert not scheduling.filter(waiting("one"), ["n1"], at).nodes
     assert scheduling.filter(waiting("two"), ["n1"], at).nodes == ("n1",)
     scheduling.pod_gone("two-p", at)
-    scheduling.tick(REST_FIRST_S)
+    scheduling.tick(FIRST_COOL_DOWN_S)
     assert nudged(scheduling) == ["one-p"]
 
 
@@ -113,34 +113,34 @@ def test_a_reason_is_not_that_of_a_pod_that_passes_over_other_nodes():
 
 
 def test_each_refusal_doubles_the_rest_up_to_a_limit_and_a_quiet_time_ends_that():
-    rests = NodeRests()
+    cool_downs = CoolDowns()
     of_one, of_two = (waiting(namespace, on="n1") for namespace in NAMESPACES)
     now, lengths = 0.0, []
     for _ in range(7):
-        lengths.append(rests.refused(of_one, now))
-        assert rests.next_end() == now + lengths[-1]
-        assert rests.of(of_one, now + lengths[-1] - 0.1) == {"n1"}
-        assert rests.of(of_one, now + lengths[-1]) == rests.of(of_two, now) == frozenset()
+        lengths.append(cool_downs.refused(of_one, now))
+        assert cool_downs.next_end() == now + lengths[-1]
+        assert cool_downs.of(of_one, now + lengths[-1] - 0.1) == {"n1"}
+        assert cool_downs.of(of_one, now + lengths[-1]) == cool_downs.of(of_two, now) == frozenset()
         now += lengths[-1]
-        assert [rests.end(now), rests.end(now)] == [1, 0]
-        assert rests.next_end() is None
+        assert [cool_downs.end(now), cool_downs.end(now)] == [1, 0]
+        assert cool_downs.next_end() is None
     assert lengths == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
-    assert rests.refused(of_two, now) == REST_FIRST_S
-    rests.end(now + REST_LIMIT_S - 0.1)
-    assert rests.refused(of_one, now + REST_LIMIT_S - 0.1) == REST_LIMIT_S
-    rests.end(now + 3 * REST_LIMIT_S)
-    assert rests.refused(of_one, now + 3 * REST_LIMIT_S) == REST_FIRST_S
+    assert cool_downs.refused(of_two, now) == FIRST_COOL_DOWN_S
+    cool_downs.end(now + LONGEST_COOL_DOWN_S - 0.1)
+    assert cool_downs.refused(of_one, now + LONGEST_COOL_DOWN_S - 0.1) == LONGEST_COOL_DOWN_S
+    cool_downs.end(now + 3 * LONGEST_COOL_DOWN_S)
+    assert cool_downs.refused(of_one, now + 3 * LONGEST_COOL_DOWN_S) == FIRST_COOL_DOWN_S
 
 
 def test_a_node_that_changed_is_used_again_by_all_and_no_other_node_is():
-    rests = NodeRests()
+    cool_downs = CoolDowns()
     for namespace in NAMESPACES:
         for node in ("n1", "n2"):
-            rests.refused(waiting(namespace, on=node), 0.0)
-    rests.node_changed("n1")
-    assert [rests.of(waiting(namespace), 0.0) for namespace in NAMESPACES] == [{"n2"}, {"n2"}]
-    rests.end(0.0)
-    assert rests.refused(waiting("one", on="n1"), 0.0) == REST_FIRST_S
+            cool_downs.refused(waiting(namespace, on=node), 0.0)
+    cool_downs.node_changed("n1")
+    assert [cool_downs.of(waiting(namespace), 0.0) for namespace in NAMESPACES] == [{"n2"}, {"n2"}]
+    cool_downs.end(0.0)
+    assert cool_downs.refused(waiting("one", on="n1"), 0.0) == FIRST_COOL_DOWN_S
 
 
 def test_a_pod_goes_to_the_next_node_where_the_best_one_rests():

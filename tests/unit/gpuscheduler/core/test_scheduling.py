@@ -25,7 +25,7 @@ from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Rep
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, EVICTED_S, RESERVED_S, BindOutcome, Scheduling
-from gpuscheduler.core.waiting.node_rests import REST_FIRST_S
+from gpuscheduler.core.waiting.cool_downs import FIRST_COOL_DOWN_S
 from gpuscheduler.core.waiting.wake_ups import ALL_NAMED, FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node, whole_node
 
@@ -328,9 +328,9 @@ def test_a_node_that_refused_a_pod_is_passed_over_for_its_owner_and_then_tried_a
     assert scheduling.filter(again, [node], 1.0).failed == {node: "it refused a pod of the same owner a moment ago"}
     assert scheduling.filter(pod(mem=4, owner="o2"), [node], 1.0).nodes == (node,)
     for late, actions in ((1.0, [Nudge(again.name, again.uid)]), (2.0, [])):
-        scheduling.tick(late + REST_FIRST_S)
+        scheduling.tick(late + FIRST_COOL_DOWN_S)
         assert scheduling.actions() == actions
-    assert scheduling.filter(again, [node], 2.0 + REST_FIRST_S).nodes == (node,)
+    assert scheduling.filter(again, [node], 2.0 + FIRST_COOL_DOWN_S).nodes == (node,)
 
 
 def test_a_pod_that_states_preferences_gets_the_nodes_that_are_as_good():
