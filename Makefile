@@ -126,11 +126,10 @@ mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
 	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
 
-generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/metrics.md, docs/reference/, and docs/contract.md
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, docs/reference/, docs/problems.md, the chart's README
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
-	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md gpuagent.metrics.families gpuscheduler.metrics
 	$(BIN)/python -m docsite
-	$(BIN)/python -m tests.contract.contract_page docs/contract.md
+	$(BIN)/python -m tests.contract.contract_page docs/reference/contract.md
 
 lock: $(STAMP)  ## resolve the dependencies again (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -39,7 +39,7 @@ ANNOTATIONS = (
         KNOWN_GPUS_ANNOTATION,
         "node",
         "agent",
-        "every GPU that the node has had, by UUID, with its PCI address: [GPUMissing](../operations.md#gpumissing)",
+        "every GPU that the node has had, by UUID, with its PCI address: [GPUMissing](../problems.md#gpumissing)",
     ),
     (
         HELD_GPUS_ANNOTATION,

@@ -24,7 +24,7 @@ AGENT_MORE = {
     "http_address": "The pages have no authentication.",
     "memory_unit": "Change it on a [drained node](../upgrade.md#settings) only.",
     "mps_start": "See [the control daemon](../isolation-mps.md#the-control-daemon).",
-    "settle": "[Relapses](../operations.md#gpuunhealthy) double it.",
+    "settle": "[Relapses](../problems.md#gpuunhealthy) double it.",
     "simulate": "A [name](../operations.md#simulated-boxes) or a TOML file.",
     "startup_taint": "Such as `example.com/gpu-starting`. See [After a reboot](../operations.md#after-a-reboot).",
     "state_dir": "Keep it outside kubelet's directories.",

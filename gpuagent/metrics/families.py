@@ -1,4 +1,4 @@
-"""Every metric there is: its name, labels and meaning. docs/metrics.md is made from this table."""
+"""Every metric there is: its name, labels and meaning. docs/reference/metrics.md is made from this table."""
 
 from gpuagent.metrics.family import Family
 
@@ -24,7 +24,7 @@ PROBLEMS = Family(
     "gpuagent_problems",
     "Current problems of the node, by reason.",
     ("reason",),
-    more="Reasons are those of [operations.md](operations.md#problems-and-condition-reasons).",
+    more="Reasons are those of [problems.md](../problems.md).",
 )
 MODE = Family("gpuagent_mode", "1 for the mode in force, 0 for the others.", ("mode",))
 SWITCHING = Family("gpuagent_mode_switch_in_progress", "1 while a mode switch settles or waits for containers.")
@@ -65,7 +65,8 @@ API_REQUESTS = Family(
 ATTRIBUTION = Family(
     "gpuagent_process_attribution_up",
     "1 while processes on GPUs can be joined to containers, 0 while it is not certain.",
-    more="0 in a pod without `hostPID: true`, see [used memory](#used-memory). Absent where no GPU reports processes.",
+    more="0 in a pod without `hostPID: true`, see [used memory](../metrics.md#used-memory). "
+    "Absent where no GPU reports processes.",
 )
 
 # -- resources -----------------------------------------------------------------------------------------------------
@@ -102,7 +103,8 @@ REFUSALS = Family(
     "Refused calls of kubelet, by reason.",
     ("method", "resource", "reason"),
     "counter",
-    more="Reasons are those of [operations.md](operations.md#refusals). A series begins with the first refusal.",
+    more="Reasons are those of [troubleshooting.md](../troubleshooting.md#refusals). "
+    "A series begins with the first refusal.",
 )
 
 # -- GPUs ----------------------------------------------------------------------------------------------------------
@@ -196,7 +198,8 @@ MEMORY_USED = Family(
     "gpuagent_container_gpu_memory_used_bytes",
     "GPU memory that the container's processes use.",
     CONTAINER,
-    more="Sampled. Also of containers without an allocation. Absent where unknown, see [used memory](#used-memory).",
+    more="Sampled. Also of containers without an allocation. "
+    "Absent where unknown, see [used memory](../metrics.md#used-memory).",
 )
 COMPUTE_LIMIT = Family(
     "gpuagent_container_gpu_compute_limit_ratio",

@@ -1,4 +1,4 @@
-"""The scheduler's metrics, and the only importer of prometheus_client. docs/metrics.md is made from `CHAPTERS`."""
+"""The scheduler's metrics, and the only importer of prometheus_client. docs/reference/metrics.md has `CHAPTERS`."""
 
 from collections.abc import Callable, Iterator, Mapping
 

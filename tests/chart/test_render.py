@@ -690,16 +690,17 @@ def runbooks(objects: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_alerts_lead_to_the_page_that_the_operator_names(chart: Chart) -> None:
-    page = "https://git.example.com:8443/gpuagent/docs/alerts.md"
+    page = "https://git.example.com:8443/gpuagent/docs/problems.md"
     metrics = {"prometheusRule": {"enabled": True, "runbookUrl": page}}
     led = runbooks(chart.render(scheduler={"enabled": True}, metrics=metrics))
-    assert {name: f"{page}#{name.lower()}" for name in led} == led
-    for wrong in ("docs/alerts.md", "https://a b", "https://a#b"):
+    assert {address.partition("#")[0] for address in led.values()} == {page}
+    assert led["GPUAgentDown"] == f"{page}#gpuagentdown"
+    for wrong in ("docs/problems.md", "https://a b", "https://a#b"):
         assert "runbookUrl" in chart.refusal(metrics={"prometheusRule": {"runbookUrl": wrong}})
 
 
 def test_dashboards_lead_to_the_page_of_the_alerts(chart: Chart) -> None:
-    page = "https://git.example.com/docs/alerts.md"
+    page = "https://git.example.com/docs/problems.md"
     metrics = {"prometheusRule": {"runbookUrl": page}, "dashboard": {"enabled": True}}
     objects = chart.render(scheduler={"enabled": True}, metrics=metrics)
     shown = find(objects, "ConfigMap", "gpuagent-dashboard")["data"]
@@ -714,8 +715,8 @@ def test_alerts_of_a_published_chart_lead_to_its_repository(chart: Chart, tmp_pa
     metadata.write_text(published(metadata.read_text(), "https://git.example.com/gpuagent"))
     metrics = {"prometheusRule": {"enabled": True}}
     led = runbooks(chart.render(path=released, scheduler={"enabled": True}, metrics=metrics))
-    page = f"https://git.example.com/gpuagent/blob/v{VERSION}/docs/alerts.md"
-    assert {name: f"{page}#{name.lower()}" for name in led} == led
+    page = f"https://git.example.com/gpuagent/blob/v{VERSION}/docs/problems.md"
+    assert {address.partition("#")[0] for address in led.values()} == {page}
 
 
 def test_the_charts_version_is_the_agents() -> None:

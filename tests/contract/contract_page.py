@@ -38,7 +38,7 @@ def page() -> str:
     for path in sorted(FOLDER.glob("test_*.py"), key=_first_check):
         if lines := [line for _, line in _checks(path)]:
             title = _sentence(path.stem.removeprefix("test_"))
-            source = f"[tests/contract/{path.name}](../tests/contract/{path.name})"
+            source = f"[tests/contract/{path.name}](../../tests/contract/{path.name})"
             chapters.append(
                 f"## {title}\n\nIn {source}.\n\n| check | what holds |\n|---|---|\n" + "\n".join(lines) + "\n"
             )

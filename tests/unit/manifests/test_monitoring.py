@@ -34,6 +34,11 @@ TESTS = [
     for test in yaml.safe_load((MONITORING / name).read_text())["tests"]
 ]
 DOCUMENTED = documented(ROOT)
+INTRO, *_SECTIONS = re.split(r"^### ", (ROOT / "docs/problems.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+SECTIONS = {name.lower(): text for name, _, text in (section.partition("\n") for section in _SECTIONS)}
+"""The sections of the page of problems, by their anchors."""
+LED_TO = {rule["annotations"]["runbook_url"].partition("#")[2] for rule in RULES.values()}
+BY_REASON = "{{ $labels.reason | toLower }}"
 DASHBOARDS = {
     name: json.loads((MONITORING / f"{name}.json").read_text()) for name in ("dashboard", "scheduler-dashboard")
 }
@@ -68,13 +73,27 @@ def base(name: str) -> str:
     return re.sub(r"_(bucket|sum|count)$", "", name) if name not in FAMILIES else name
 
 
-@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in RULES.values()), *queries(), *DOCUMENTED.values()])
-def test_every_metric_that_is_asked_for_exists_with_its_labels(expression: str) -> None:
-    for name in names(expression):
-        assert base(name) in FAMILIES or name.startswith("process_"), name
-    for name, selector in re.findall(r"\b(gpu(?:agent|scheduler)_[a-z_]+)\{([^}]*)\}", expression):
-        asked = set(re.findall(r"(\w+)\s*[=!]~?=?\"", selector))
-        assert asked <= {*FAMILIES[base(name)].labels, *TARGET_LABELS}, (name, asked)
+ASKED_IN = {
+    "alerts": [rule["expr"] for rule in RULES.values()],
+    "dashboards": queries(),
+    **{
+        page: [text for at, text in DOCUMENTED.items() if at.startswith(f"{page}#")]
+        for page in sorted({at.partition("#")[0] for at in DOCUMENTED})
+    },
+}
+"""PromQL expressions by where they stand."""
+
+
+@pytest.mark.parametrize("place", ASKED_IN)
+def test_every_metric_that_is_asked_for_exists_with_its_labels(place: str) -> None:
+    expressions = ASKED_IN[place]
+    assert expressions
+    for expression in expressions:
+        for name in names(expression):
+            assert base(name) in FAMILIES or name.startswith("process_"), (name, expression)
+        for name, selector in re.findall(r"\b(gpu(?:agent|scheduler)_[a-z_]+)\{([^}]*)\}", expression):
+            asked = set(re.findall(r"(\w+)\s*[=!]~?=?\"", selector))
+            assert asked <= {*FAMILIES[base(name)].labels, *TARGET_LABELS}, (name, asked)
 
 
 def test_promql_in_documents_stands_in_blocks_that_a_real_prometheus_runs() -> None:
@@ -101,20 +120,19 @@ def test_every_alert_says_how_bad_what_and_where_to_read_on(name: str) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-    headings = re.findall(r"^### (.*)$", (ROOT / page).read_text(), re.MULTILINE)
-    assert anchor == name.lower()
-    assert name in headings
-    assert set(headings) == set(RULES)
+    assert page == "docs/problems.md"
+    assert anchor in {*SECTIONS, BY_REASON}
+    led_to = [anchor] if anchor != BY_REASON else [reason.lower() for reason in get_args(EventReason)]
+    told_of = [SECTIONS[section] for section in led_to if section in SECTIONS]
+    assert any(re.search(rf"^\*\*Alert:\*\* .*`{name}`", text, re.MULTILINE) for text in told_of)
 
 
 def test_every_alerts_section_has_commands_that_can_be_pasted_as_they_are() -> None:
     """Each variable has its value at the top of the page or in the same section, and no word waits to be replaced."""
-    first, *sections = re.split(r"^### ", (ROOT / "docs/alerts.md").read_text(), flags=re.MULTILINE)
-    for section in sections:
-        name, _, text = section.partition("\n")
+    for name, text in SECTIONS.items():
         shell = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
-        assert shell, name
-        given = set(re.findall(r"\b([A-Z]+)=", "\n".join([*re.findall(r"```sh\n(.*?)```", first, re.DOTALL), shell])))
+        assert shell or name not in LED_TO, name
+        given = set(re.findall(r"\b([A-Z]+)=", "\n".join([*re.findall(r"```sh\n(.*?)```", INTRO, re.DOTALL), shell])))
         assert set(re.findall(r"\$([A-Z]+)", shell)) <= given, name
         assert not re.search(r"(?<![\w\"$-])(?:NODE|POD|NAMESPACE)(?![\w:=\"-])", shell), name
 
@@ -213,14 +231,15 @@ def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:
 
 
 def test_every_alert_that_a_document_promises_exists() -> None:
-    """A sentence that says of a name that it fires, or links to a section of the alerts' page."""
-    promised = set[str]()
+    """A sentence that says of a name that it fires, or links to a section of the page of problems."""
+    firing, linked = set[str](), set[str]()
     for page in sorted((ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
-        promised.update(re.findall(r"\[`?(\w+)`?\]\([^)]*\) fires", text))
-        promised.update(re.findall(r"\[`?(GPU\w+)`?\]\((?:alerts\.md)#", text))
-    assert promised >= {"GPUDriverUnavailable"}
-    assert promised <= set(RULES)
+        firing.update(re.findall(r"\[`?(\w+)`?\]\([^)]*\) fires", text))
+        linked.update(re.findall(r"\[`?(GPU\w+)`?\]\((?:problems\.md)?#", text))
+    assert firing >= {"GPUDriverUnavailable"}
+    assert firing <= set(RULES)
+    assert linked <= {*RULES, *get_args(EventReason)}
 
 
 def test_problems_without_an_alert_of_their_own_are_known_reasons() -> None:

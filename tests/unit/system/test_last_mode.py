@@ -17,10 +17,8 @@ from gpuagent.system.last_mode import LastMode
 ROOT = Path(__file__).parents[3]
 MAY_WRITE = {
     "gpuagent/system/atomic_file.py": "new files only, under names that cannot be guessed",
-    "gpuagent/cli.py": "the file that --svg names is the user's own choice",
     "gpuagent/system/output.py": "/dev/null",
     "gpuagent/host/nvidia_driver.py": "opens the driver's device node, and creates nothing",
-    "gpuagent/metrics/reference.py": "runs in the repository, not on a node",
     "gpuagent/isolation/mps_daemon.py": "TemporaryFile has no name",
     "installer/gpuisolation/cli.py": "a new TemporaryDirectory",
     "installer/gpuisolation/host/files.py": "exclusive creation; set_proc writes to the kernel",

@@ -223,19 +223,19 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Address of docs/alerts.md: the operator's copy of the page, or the repository of a release. Empty if there is neither. */}}
+{{/* Address of docs/problems.md: the operator's copy of the page, or the repository of a release. Empty if there is neither. */}}
 {{- define "gpuagent.runbook" -}}
 {{- if .Values.metrics.prometheusRule.runbookUrl }}{{ .Values.metrics.prometheusRule.runbookUrl }}
-{{- else if .Chart.Home }}{{ printf "%s/blob/v%s/docs/alerts.md" .Chart.Home .Chart.Version }}{{ end -}}
+{{- else if .Chart.Home }}{{ printf "%s/blob/v%s/docs/problems.md" .Chart.Home .Chart.Version }}{{ end -}}
 {{- end }}
 
 {{/* Alert rules, each with the address of its section. */}}
 {{- define "gpuagent.rules" -}}
-{{- $page := include "gpuagent.runbook" .root | default "docs/alerts.md" -}}
-{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "runbook_url: docs/alerts.md" (printf "runbook_url: %s" $page) -}}
+{{- $page := include "gpuagent.runbook" .root | default "docs/problems.md" -}}
+{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "docs/problems.md#" (printf "%s#" $page) -}}
 {{- end }}
 
-{{/* A dashboard, with a link to the page of the alerts if its address is known. */}}
+{{/* A dashboard, with a link to the page of problems if its address is known. */}}
 {{- define "gpuagent.dashboard" -}}
 {{- $links := list -}}
 {{- with include "gpuagent.runbook" .root }}

@@ -1,0 +1,140 @@
+"""docs/problems.md: every problem that a node reports and every alert, with cause, effect and remedy.
+
+The texts are in problems.toml. The code of the problems and the rules of the alerts say the rest.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from docsite.events_page import condition_false, event_types, problem_calls
+from docsite.markdown import MADE, table
+
+TEXTS = Path(__file__).with_name("problems.toml")
+RULES = Path(__file__).parents[1] / "manifests/helm/gpuagent/monitoring"
+RULE_FILES = ("alerts.yaml", "scheduler-alerts.yaml")
+ANY_PROBLEM = "GPUNodeProblem"
+"""The alert for every problem that no other one is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A rule of Prometheus, as far as the page shows it."""
+
+    name: str
+    severity: str
+    after: str
+    section: str
+    """The section that it leads to; empty if that depends on its labels."""
+
+    def __str__(self) -> str:
+        waits = f", after {self.after}" if self.after else ""
+        return f"`{self.name}` ({self.severity}{waits})"
+
+
+def page() -> str:
+    """The page. Raises ValueError if a problem or an alert has no section, or a section neither of them."""
+    texts = tomllib.loads(TEXTS.read_text(encoding="utf-8"))
+    groups = texts["group"]
+    alerts = list(_alerts())
+    sections = [name for group in groups for name in group["section"]]
+    _check(sections, alerts)
+    chapters = "\n".join(_chapter(group, alerts) for group in groups)
+    return f"""# Problems and alerts
+
+{MADE}
+
+{texts["intro"].strip()}
+
+## All problems
+
+{texts["overview"].strip()}
+
+{_overview(sections)}
+{chapters}"""
+
+
+def _check(sections: list[str], alerts: list[Alert]) -> None:
+    needed = {*_problems(), *(alert.section or alert.name for alert in alerts)}
+    if odd := needed ^ {*sections}:
+        raise ValueError(f"in {TEXTS.name} and not needed, or needed and not there: {', '.join(sorted(odd))}")
+
+
+def _problems() -> set[str]:
+    return problem_calls().keys() - {"Ready"}
+
+
+def _alerts() -> Iterator[Alert]:
+    problems = {reason.lower(): reason for reason in _problems()}
+    for name in RULE_FILES:
+        for group in yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                alert = rule["alert"]
+                anchor = rule["annotations"]["runbook_url"].partition("#")[2]
+                section = "" if "{" in anchor else problems.get(anchor, alert)
+                yield Alert(alert, rule["labels"]["severity"], _duration(rule.get("for", "")), section)
+
+
+def _duration(prometheus: str) -> str:
+    words = {"m": "minute", "h": "hour"}
+    if not prometheus:
+        return ""
+    count, word = int(prometheus[:-1]), words[prometheus[-1]]
+    return f"{count} {word}{'s' if count > 1 else ''}"
+
+
+def _of_section(name: str, alerts: list[Alert]) -> list[Alert]:
+    """The alerts that are about a section."""
+    for_every = ANY_PROBLEM if name in _problems() - _without_any_alert() else name
+    return [alert for alert in alerts if alert.section == name or (not alert.section and alert.name == for_every)]
+
+
+def _without_any_alert() -> set[str]:
+    """The problems that the alert for every other problem leaves out."""
+    (name, *_) = RULE_FILES
+    (left_out,) = re.findall(r'reason!~"([^"]*)"', (RULES / name).read_text(encoding="utf-8"))
+    return {*left_out.split("|")}
+
+
+def _overview(sections: Iterable[str]) -> str:
+    calls, reasons = problem_calls(), _problems()
+    return table(
+        ("reason", "condition False", "Event"),
+        (
+            (
+                f"[{name}](#{name.lower()})",
+                condition_false(calls[name]),
+                event_types(calls[name]),
+            )
+            for name in sections
+            if name in reasons
+        ),
+    )
+
+
+def _chapter(group: dict[str, Any], alerts: list[Alert]) -> str:
+    intro = f"{group['intro'].strip()}\n\n" if "intro" in group else ""
+    sections = "\n".join(_section(name, texts, alerts) for name, texts in group["section"].items())
+    return f"## {group['title']}\n\n{intro}{sections}"
+
+
+def _section(name: str, texts: dict[str, str], alerts: list[Alert]) -> str:
+    about = _of_section(name, alerts)
+    shown = (
+        ", ".join(f"`{ANY_PROBLEM}`" if alert.name == ANY_PROBLEM != name else str(alert) for alert in about) or "none"
+    )
+    parts = [
+        f"### {name}",
+        f"**Cause:** {texts['cause'].strip()}",
+        f"**Effect:** {texts['effect'].strip()}",
+        f"**Remedy:** {texts['remedy'].strip()}",
+        f"**Alert:** {shown}",
+    ]
+    if "look" in texts:
+        parts.append(f"```sh\n{texts['look'].strip()}\n```")
+    return "\n\n".join(parts) + "\n"
