@@ -72,7 +72,7 @@ class OldKubelets:
         current = frozenset[str]().union(*(one.ids for one in tracker.admission))
         must_include = current.intersection(filter(None, map(exchanged.get, picked)))
         # An older pod of the same size may have taken a pod's turn, and that pod then gets what is chosen for this one.
-        with_devices = frozenset([one.pod_uid for one in snap.checkpoint if one.ids.isdisjoint(tracker.ids)])
+        with_devices = frozenset([one.pod_uid for one in snap.checkpoint if one.ids.isdisjoint(tracker.record.ids)])
         request = AllocationRequest(resource, len(picked), must_include=must_include)
         fitting = Search(request, tracker, snap).fitting(with_devices)
         requester = counts.oldest(fitting, tracker.last)

@@ -369,8 +369,8 @@ class Search:
             return not admitting and (pod.uid in self.snap.with_devices or bool(given))
         if listed <= frozenset[str]().union(*[one.ids for one in ours]):
             return False
-        holders: set[str] = tracker.holders(listed)
-        if old := listed - tracker.ids:
+        holders: set[str] = tracker.record.holders(listed)
+        if old := listed - tracker.record.ids:
             holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(old)}
         return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
 

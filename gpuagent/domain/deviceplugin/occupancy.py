@@ -1,10 +1,10 @@
 """Devices in use at the moment of a call: kubelet's allocations as last read, and the record of its calls since."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from typing import NamedTuple
 
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.scheduling.decision import DecidedContainer
@@ -45,73 +45,205 @@ class RecentAllocation:
 
 InUse = Holding | RecentAllocation
 
+Placed = tuple[InUse, frozenset[str]]
+"""An allocation, and the UUIDs of its GPUs."""
+
+
+def all_ids(allocations: Iterable[InUse]) -> frozenset[str]:
+    """The device ids of all these allocations."""
+    return frozenset[str]().union(*[allocation.ids for allocation in allocations])
+
+
+ByPod = Mapping[str | None, Collection[RecentAllocation]]
+"""UID of a pod to its recent allocations; None where no pod is known."""
+
+
+@dataclass(frozen=True)
+class RecentAllocations:
+    """The allocations of the last minutes, with their index.
+
+    Attributes:
+        allocations: oldest first; no two share an id.
+        by_pod: the same by pod.
+    """
+
+    allocations: tuple[RecentAllocation, ...] = ()
+    by_pod: ByPod = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, allocations: Collection[RecentAllocation]) -> "RecentAllocations":
+        by_pod: defaultdict[str | None, list[RecentAllocation]] = defaultdict(list)
+        for allocation in allocations:
+            by_pod[allocation.pod_uid].append(allocation)
+        return cls(tuple(allocations), by_pod)
+
+    def adding(self, allocation: RecentAllocation) -> "RecentAllocations":
+        """With an allocation that shares no id with the others."""
+        uid = allocation.pod_uid
+        # Extend the index: to build it again would make each Allocate slower than the one before.
+        of_pod = [*self.by_pod.get(uid, ()), allocation]
+        by_pod = {**self.by_pod, uid: of_pod}
+        return RecentAllocations((*self.allocations, allocation), by_pod)
+
+    def freeing(self, ids: frozenset[str]) -> "RecentAllocations":
+        """After kubelet has freed these ids."""
+        touched = [allocation for allocation in self.allocations if not allocation.ids.isdisjoint(ids)]
+        if not touched:
+            return self
+        remaining = []
+        for allocation in self.allocations:
+            if allocation.ids.isdisjoint(ids):
+                remaining.append(allocation)
+                continue
+            kept_ids = allocation.ids - ids
+            if kept_ids:
+                remaining.append(replace(allocation, ids=kept_ids))
+        return RecentAllocations.of(remaining)
+
+    def fresh(self, at: float, snap: Snapshot) -> "RecentAllocations":
+        """Without allocations that are too old. One of a living pod stays until kubelet's allocations are read."""
+        oldest_kept = at - REMEMBER_S
+        if not self.allocations or self.allocations[0].at > oldest_kept:
+            return self
+        kept = []
+        for allocation in self.allocations:
+            # Until the read, no other record says that the pod has these devices.
+            is_unread = allocation.at >= snap.holdings_at and allocation.pod_uid in snap.pod_by_uid
+            if allocation.at > oldest_kept or is_unread:
+                kept.append(allocation)
+        if len(kept) == len(self.allocations):
+            return self
+        return RecentAllocations.of(kept)
+
+    def with_named_containers(self, snap: Snapshot) -> "RecentAllocations":
+        """With the containers that kubelet's allocations name."""
+        return RecentAllocations.of([_with_named_container(allocation, snap) for allocation in self.allocations])
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Device ids of all the allocations."""
+        return all_ids(self.allocations)
+
+    def holders(self, ids: frozenset[str]) -> set[str]:
+        """UIDs of the pods that have some of `ids` by kubelet's allocations."""
+        uids = set[str]()
+        for allocation in self.allocations:
+            has_some = not allocation.ids.isdisjoint(ids)
+            if has_some and allocation.certain and allocation.pod_uid:
+                uids.add(allocation.pod_uid)
+        return uids
+
+
+def _with_named_container(allocation: RecentAllocation, snap: Snapshot) -> RecentAllocation:
+    """With the container that kubelet's allocations name."""
+    is_older_than_read = allocation.at < snap.holdings_at
+    # Units that an old kubelet did not choose itself stay with the container that they were chosen for.
+    if allocation.certain or allocation.exchanged or not is_older_than_read:
+        return allocation
+    for record in snap.recorded.containers.get((allocation.resource, allocation.ids), ()):
+        # An entry of the checkpoint alone has no pod name.
+        if record.container.pod.namespace:
+            uid = record.pod.uid if record.pod else record.uid
+            return replace(
+                allocation,
+                owner=record.container,
+                pod_uid=uid or None,
+                certain=True,
+            )
+    return allocation
+
+
+class DeletedPod(NamedTuple):
+    """A pod that was deleted before it held a device, and the monotonic seconds of the sighting."""
+
+    at: float
+    pod: Pod
+
+
+class RefusedName(NamedTuple):
+    """The name of a refused pod that the agent has not read yet, and the monotonic seconds of the refusal."""
+
+    at: float
+    pod: PodName
+
 
 @dataclass(frozen=True)
 class AdmissionTracker:
     """The agent's record of kubelet's calls.
 
     Attributes:
-        recent: allocations of the last minutes, oldest first; no two share an id.
+        record: allocations of the last minutes.
         admission: allocations of the pod in admission, oldest first.
         refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
             them again, unless it is restarted.
-        deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
-        refused_names: names of refused pods that the agent has not read yet, each with the monotonic seconds of the
-            refusal.
+        deleted: pods that kubelet may still admit although they were deleted.
+        refused_names: refused pods whose UIDs are still to come.
     """
 
-    recent: tuple[RecentAllocation, ...] = ()
+    record: RecentAllocations = field(default_factory=RecentAllocations)
     admission: tuple[RecentAllocation, ...] = ()
     refused: frozenset[str] = frozenset()
-    deleted: tuple[tuple[float, Pod], ...] = ()
-    refused_names: tuple[tuple[float, PodName], ...] = ()
+    deleted: tuple[DeletedPod, ...] = ()
+    refused_names: tuple[RefusedName, ...] = ()
+
+    @property
+    def recent(self) -> tuple[RecentAllocation, ...]:
+        """Allocations of the last minutes, oldest first."""
+        return self.record.allocations
+
+    @property
+    def by_pod(self) -> ByPod:
+        """The same by pod."""
+        return self.record.by_pod
 
     @property
     def last(self) -> RecentAllocation | None:
         """The last allocation of the pod in admission."""
         return self.admission[-1] if self.admission else None
 
-    @cached_property
-    def ids(self) -> frozenset[str]:
-        """Device ids of all recent allocations."""
-        return frozenset[str]().union(*[one.ids for one in self.recent])
+    def allocated(self, allocation: RecentAllocation) -> "AdmissionTracker":
+        """The record after an answered Allocate."""
+        others = self.record.freeing(allocation.ids)
+        refused = self.refused
+        if others is not self.record:
+            # Kubelet has given these ids to a new container, so it has rejected the pods that had them.
+            rejected = self.record.holders(allocation.ids)
+            refused |= rejected.difference(others.by_pod)
+        # A pod that gets devices is being admitted: a restarted kubelet tries rejected pods again.
+        refused -= {allocation.pod_uid}
+        admission = self._admission_after(allocation)
+        record = others.adding(allocation)
+        return replace(self, record=record, admission=admission, refused=refused)
 
-    @cached_property
-    def by_pod(self) -> dict[str | None, list[RecentAllocation]]:
-        """UIDs of the pods to their recent allocations; None where no pod is known."""
-        found: dict[str | None, list[RecentAllocation]] = defaultdict(list)
-        for one in self.recent:
-            found[one.pod_uid].append(one)
-        return found
-
-    def holders(self, ids: frozenset[str]) -> set[str]:
-        """UIDs of the pods that have some of `ids` by kubelet's allocations."""
-        return {one.pod_uid for one in self.recent if one.certain and one.pod_uid and not one.ids.isdisjoint(ids)}
-
-    def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
-        """After an answered Allocate."""
+    def _admission_after(self, allocation: RecentAllocation) -> tuple[RecentAllocation, ...]:
+        """Allocations of the pod in admission, after this one."""
         last = self.last
-        admission: tuple[RecentAllocation, ...] = (new,)
-        if new.owner is None and last and last.owner is None and last.resource != new.resource:
-            admission = ()  # the second resource of an unseen pod's container: the container is complete
-        elif new.owner and last and last.pod_uid == new.pod_uid:
-            same = new.owner, new.resource
-            admission = (*[one for one in self.admission if (one.owner, one.resource) != same], new)
-        left, refused = self.freeing(new.ids), self.refused
-        if left is not self:  # kubelet has assigned again what these pods had
-            refused |= self.holders(new.ids).difference([one.pod_uid for one in left.recent])
-        refused -= {new.pod_uid}  # a restarted kubelet tries again
-        now = replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
-        if left is self:
-            vars(now)["by_pod"] = self.by_pod | {new.pod_uid: [*self.by_pod.get(new.pod_uid, ()), new]}
-        return now
+        if last is None:
+            return (allocation,)
+        if allocation.owner is None:
+            # An unseen container has at most two resources. With the second one, it is complete.
+            is_second_resource = last.owner is None and last.resource != allocation.resource
+            return () if is_second_resource else (allocation,)
+        if last.pod_uid != allocation.pod_uid:
+            return (allocation,)
+        replaced = allocation.owner, allocation.resource
+        earlier = [other for other in self.admission if (other.owner, other.resource) != replaced]
+        return (*earlier, allocation)
 
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
         """After kubelet has freed these ids."""
-        left = tuple([one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent])
-        return self if left == self.recent else replace(self, recent=tuple([one for one in left if one.ids]))
+        record = self.record.freeing(ids)
+        if record is self.record:
+            return self
+        return replace(self, record=record)
 
-    def refusing(self, pod: Pod | None, begun: Collection[PodName], snap: Snapshot, now: float) -> "AdmissionTracker":
+    def refusing(
+        self,
+        pod: Pod | None,
+        begun: Collection[PodName],
+        snap: Snapshot,
+        at: float,
+    ) -> "AdmissionTracker":
         """After a refusal: kubelet rejects the pod in admission.
 
         Args:
@@ -119,66 +251,121 @@ class AdmissionTracker:
             begun: pods that kubelet listed without devices during the refused call. Kubelet lists a pod from the
                 beginning of its admission on, and admits one at a time: so it is done with each of them.
             snap: the current snapshot.
-            now: monotonic seconds.
+            at: monotonic seconds.
         """
-        past = {pod.uid} if pod else set[str]()
-        ambiguous = {deleted.name for _, deleted in self.deleted}
-        names = [name for name in begun if name not in ambiguous]
-        past.update([snap.living_pods[name].uid for name in names if name in snap.living_pods])
-        unread = tuple([(now, name) for name in names if name not in snap.living_pods])
-        return replace(self, admission=(), refused=self.refused | past, refused_names=self.refused_names + unread)
+        refused = {*self.refused}
+        if pod is not None:
+            refused.add(pod.uid)
+        refused_names = [*self.refused_names]
+        # Under the name of a deleted pod, kubelet may have listed either that pod or the one that took its name.
+        ambiguous = {entry.pod.name for entry in self.deleted}
+        for name in begun:
+            if name in ambiguous:
+                continue
+            living = snap.living_pods.get(name)
+            if living:
+                refused.add(living.uid)
+            else:
+                refused_names.append(RefusedName(at, name))
+        return replace(
+            self,
+            admission=(),
+            refused=frozenset(refused),
+            refused_names=tuple(refused_names),
+        )
 
     def restarted(self) -> "AdmissionTracker":
         """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on."""
         return replace(self, admission=(), refused=frozenset(), refused_names=())
 
-    def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
-        """With the deleted pods and the container names of a new snapshot."""
-        kept = self.fresh(now, snap)
-        deleted, refused, recent = kept.deleted, kept.refused, kept.recent
-        if former and former.living_pods is not snap.living_pods:
-            present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            done = (former.with_devices | kept.by_pod.keys()).difference(one.pod_uid for one in kept.admission)
-            past = present | refused | done
-            deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
-            refused = refused & {*present, *(pod.uid for _, pod in deleted)}
-        unread = kept.refused_names
-        if unread:
-            read = {name: snap.living_pods[name].uid for _, name in unread if name in snap.living_pods}
-            refused |= set(read.values())
-            unread = tuple([(at, name) for at, name in unread if name not in read])
+    def seeing(self, former: Snapshot | None, snap: Snapshot, at: float) -> "AdmissionTracker":
+        """With the deleted pods and the container names of a new snapshot, seen `at` these monotonic seconds."""
+        tracker = self.fresh(at, snap)
+        if former is not None and former.living_pods is not snap.living_pods:
+            tracker = tracker.after_pod_changes(former, snap, at)
+        if tracker.refused_names:
+            tracker = tracker.with_uids(snap)
         if former is None or former.holdings_at < snap.holdings_at:
-            recent = tuple([_named(one, snap) for one in recent])
-        return replace(kept, recent=recent, deleted=deleted, refused=refused, refused_names=unread)
+            record = tracker.record.with_named_containers(snap)
+            tracker = replace(tracker, record=record)
+        return tracker
 
-    def fresh(self, now: float, snap: Snapshot) -> "AdmissionTracker":
-        """Without entries that are too old. One of a living pod stays until kubelet's allocations are read."""
-        recent, admission = self.recent, self.admission
-        if recent and now - recent[0].at >= REMEMBER_S:
-            young, read_at, pods = now - REMEMBER_S, snap.holdings_at, snap.pod_by_uid
-            recent = tuple([one for one in recent if one.at > young or (one.at >= read_at and one.pod_uid in pods)])
-        if admission and now - admission[-1].at >= ADMISSION_S:
+    def after_pod_changes(self, former: Snapshot, snap: Snapshot, at: float) -> "AdmissionTracker":
+        """With the pods that were deleted between two snapshots."""
+        # Kubelet itself reports the pods that have ended, so those are present.
+        present = {pod.uid for pod in snap.pods}
+        in_admission = {allocation.pod_uid for allocation in self.admission}
+        with_devices = former.with_devices | self.by_pod.keys()
+        admitted = with_devices - in_admission
+        # Kubelet may still admit a deleted pod, but neither one that it has rejected nor one that it has admitted.
+        settled = present | self.refused | admitted
+        deleted = [*self.deleted]
+        for uid, pod in former.pod_by_uid.items():
+            if uid not in settled:
+                deleted.append(DeletedPod(at, pod))
+        # A UID that no call can be for any more would stay for ever.
+        deleted_uids = {entry.pod.uid for entry in deleted}
+        refused = self.refused & (present | deleted_uids)
+        return replace(self, deleted=tuple(deleted), refused=refused)
+
+    def with_uids(self, snap: Snapshot) -> "AdmissionTracker":
+        """With the UIDs of refused pods that the agent has read by now."""
+        refused = {*self.refused}
+        still_unread = []
+        for entry in self.refused_names:
+            pod = snap.living_pods.get(entry.pod)
+            if pod is None:
+                still_unread.append(entry)
+            else:
+                refused.add(pod.uid)
+        return replace(self, refused=frozenset(refused), refused_names=tuple(still_unread))
+
+    def fresh(self, at: float, snap: Snapshot) -> "AdmissionTracker":
+        """Without entries that are too old. Returns itself if there are none, which keeps what was derived from it."""
+        record = self.record.fresh(at, snap)
+        admission = self.admission
+        if admission and at - admission[-1].at >= ADMISSION_S:
             admission = ()
-        deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S]) if self.deleted else ()
-        unread = tuple([one for one in self.refused_names if now - one[0] < REMEMBER_S]) if self.refused_names else ()
-        if (recent, admission, deleted, unread) == (self.recent, self.admission, self.deleted, self.refused_names):
+        deleted = self.deleted
+        if deleted:
+            deleted = tuple([entry for entry in deleted if at - entry.at < DELETED_S])
+        refused_names = self.refused_names
+        if refused_names:
+            refused_names = tuple([entry for entry in refused_names if at - entry.at < REMEMBER_S])
+        kept = record, admission, deleted, refused_names
+        if kept == (self.record, self.admission, self.deleted, self.refused_names):
             return self
-        return replace(self, recent=recent, admission=admission, deleted=deleted, refused_names=unread)
+        return AdmissionTracker(record, admission, self.refused, deleted, refused_names)
 
 
-def _named(one: RecentAllocation, snap: Snapshot) -> RecentAllocation:
-    """With the container that kubelet's allocations name.
+class Sharers(NamedTuple):
+    """Who shares a GPU: the containers, and their pods."""
 
-    Units that an old kubelet did not choose itself stay with the container that they were chosen for.
+    containers: Collection[ContainerRef]
+    pods: Collection[PodName]
+
+
+UsedUnits = Mapping[str, Counter[str | None]]
+"""Resource to units in use by the UUID of their GPU; None for units that are not advertised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """What an `Occupancy` derives, extended by each Allocate: to build it again would slow down the next call.
+
+    Attributes:
+        allocations: as `Occupancy.allocations`.
+        ids: their ids, in two sets. The first one is large and stays, and the second one grows.
+        sharers: GPU UUID to who shares it.
+        used: units in use.
+        unserved: pods that lack devices which a scheduler chose, each with those containers.
     """
-    if one.certain or one.exchanged or one.at >= snap.holdings_at:
-        return one
-    records = snap.recorded.containers.get((one.resource, one.ids), ())
-    found = next((record for record in records if record.container.pod.namespace), None)
-    if found is None:
-        return one
-    uid = found.pod.uid if found.pod else found.uid or None
-    return replace(one, owner=found.container, pod_uid=uid, certain=True)
+
+    allocations: list[Placed]
+    ids: tuple[frozenset[str], frozenset[str]]
+    sharers: Mapping[str, Sharers]
+    used: UsedUnits
+    unserved: Mapping[PodName, list[DecidedContainer]]
 
 
 @dataclass(frozen=True)
@@ -190,114 +377,178 @@ class Occupancy:
         tracker: with the allocations of the last minutes, and the pods that kubelet does not admit.
         offered: ids that kubelet calls free in this call. If an allocation has one of these ids, kubelet has freed or
             lost that allocation. Kubelet frees all ids of a pod at once.
+        extended: indexes from before the last Allocate, extended by it; None: they are built when they are needed.
     """
 
     snapshot: Snapshot
     tracker: AdmissionTracker
     offered: frozenset[str] = frozenset()
-
-    @cached_property
-    def all(self) -> list[tuple[InUse, frozenset[str]]]:
-        """Everything that may be in use by pods that may live, and the UUIDs of its GPUs."""
-        recent, read_at = self.tracker.recent, self.snapshot.holdings_at
-        newer = frozenset[str]().union(*[one.ids for one in recent if one.at > read_at])
-        listed = self.snapshot.placed
-        if newer:
-            listed = [(h, uuids) for h, uuids in listed if h.ids.isdisjoint(newer)]
-        known = {(h.resource, h.ids) for h, _ in listed}  # kubelet's owner is more reliable
-        others = [one for one in recent if (one.resource, one.ids) not in known and self.may_live(one)]
-        return [*listed, *[(one, one.uuids) for one in others]]
-
-    def may_live(self, one: InUse) -> bool:
-        """Whether its pod may still be alive."""
-        if one.owner is None or not self.snapshot.pods_known:
-            return True
-        pod = self.snapshot.living_pods.get(one.owner.pod)
-        uid = one.pod_uid if isinstance(one, RecentAllocation) else None
-        return pod is not None and (not uid or uid == pod.uid)
-
-    def work_out(self) -> None:
-        """Work out now what calls need, and what lasts on a node with many pods."""
-        snap = self.snapshot
-        _ = self._ids, self._sharers, self._used, self._unserved, self.tracker.by_pod
-        _ = snap.serving, snap.first_asks, snap.unstarted, snap.pod_by_uid, snap.arrival, snap.names
+    extended: Indexes | None = field(default=None, repr=False, compare=False)
 
     def allocated(self, tracker: AdmissionTracker) -> "Occupancy":
-        """After the last Allocate of `tracker`. Extends the indexes that are cached, if that call only adds to them."""
-        now, new = replace(self, tracker=tracker), tracker.recent[-1]
-        owner = new.owner
+        """After the last Allocate of `tracker`. Extends the indexes if that call only adds to them."""
+        allocation = tracker.recent[-1]
+        owner = allocation.owner
         # An Allocate from before the last read may free units by which a later Allocate overrides that read.
-        only_adds = new.at > self.snapshot.holdings_at or tracker.recent[:-1] == self.tracker.recent
-        extends = "all" in vars(self) and only_adds and not self.has_of(new.ids)
-        if owner and extends and self.may_live(new):
-            sharers = {**self._sharers}
-            for uuid in new.uuids:
-                containers, pods = sharers.get(uuid, ((), ()))
-                sharers[uuid] = {*containers, owner}, {*pods, owner.pod}
-            more = Counter(map(self.snapshot.units.get, new.ids))
-            used = self._used | {new.resource: self._used.get(new.resource, Counter()) + more}
-            lacking = {name: [c for c in left if c.owner != owner] for name, left in self._unserved.items()}
-            unserved = {name: left for name, left in lacking.items() if left}
-            vars(now).update(all=[*self.all, (new, new.uuids)], _ids=(self._ids[0], new.ids.union(*self._ids[1:])))
-            vars(now).update(_sharers=sharers, _used=used, _unserved=unserved)
-        return now
+        is_after_read = allocation.at > self.snapshot.holdings_at
+        only_adds = is_after_read or tracker.recent[:-1] == self.tracker.recent
+        extended = None
+        if owner and only_adds:
+            is_new = not self.has_of(allocation.ids)
+            if is_new and self.may_live(allocation):
+                extended = self._indexes_with(allocation, owner)
+        return Occupancy(self.snapshot, tracker, self.offered, extended)
+
+    def _indexes_with(self, allocation: RecentAllocation, owner: ContainerRef) -> Indexes:
+        """The indexes, with an allocation whose units were free."""
+        resource = allocation.resource
+        sharers = {**self._sharers}
+        nobody = Sharers((), ())
+        for uuid in allocation.uuids:
+            others = sharers.get(uuid, nobody)
+            sharers[uuid] = Sharers({*others.containers, owner}, {*others.pods, owner.pod})
+        units = Counter(map(self.snapshot.units.get, allocation.ids))
+        used_units = self._used.get(resource, Counter()) + units
+        unserved = {}
+        for name, containers in self._unserved.items():
+            still_unserved = [container for container in containers if container.owner != owner]
+            if still_unserved:
+                unserved[name] = still_unserved
+        large, growing = self._ids
+        return Indexes(
+            allocations=[*self.allocations, (allocation, allocation.uuids)],
+            ids=(large, growing | allocation.ids),
+            sharers=sharers,
+            used={**self._used, resource: used_units},
+            unserved=unserved,
+        )
+
+    def work_out(self) -> None:
+        """Work out now what calls need, and what lasts on a node with many pods: reading a cached property does so."""
+        _ = self._ids
+        _ = self._sharers
+        _ = self._used
+        _ = self._unserved
+        _ = self.snapshot.serving
+        _ = self.snapshot.first_asks
+        _ = self.snapshot.unstarted
+        _ = self.snapshot.pod_by_uid
+        _ = self.snapshot.arrival
+        _ = self.snapshot.names
 
     def seen_with(self, offered: frozenset[str]) -> "Occupancy":
         """As seen from a call in which kubelet calls these ids free. Usually that changes nothing."""
-        return replace(self, offered=offered) if self.has_of(offered) else self
+        if not self.has_of(offered):
+            return self
+        return Occupancy(self.snapshot, self.tracker, offered)
+
+    @cached_property
+    def allocations(self) -> list[Placed]:
+        """Everything that may be in use by pods that may live."""
+        if self.extended:
+            return self.extended.allocations
+        recent = self.tracker.recent
+        read_at = self.snapshot.holdings_at
+        listed = self.snapshot.placed
+        # Kubelet has assigned these units again since the agent last read its allocations.
+        reassigned = all_ids([allocation for allocation in recent if allocation.at > read_at])
+        if reassigned:
+            listed = [(holding, uuids) for holding, uuids in listed if holding.ids.isdisjoint(reassigned)]
+        known = {(holding.resource, holding.ids) for holding, _ in listed}
+        unlisted = []
+        for allocation in recent:
+            # Where both have an allocation, the owner that kubelet names is more reliable.
+            is_listed = (allocation.resource, allocation.ids) in known
+            if not is_listed and self.may_live(allocation):
+                unlisted.append((allocation, allocation.uuids))
+        return [*listed, *unlisted]
+
+    @cached_property
+    def _ids(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Ids of all the allocations, in two sets."""
+        if self.extended:
+            return self.extended.ids
+        allocations = [allocation for allocation, _ in self.allocations]
+        return all_ids(allocations), frozenset()
 
     def has_of(self, ids: frozenset[str]) -> bool:
         """Whether some of `ids` are in use."""
-        return not all(part.isdisjoint(ids) for part in self._ids)
+        large, growing = self._ids
+        return not (large.isdisjoint(ids) and growing.isdisjoint(ids))
+
+    def may_live(self, allocation: InUse) -> bool:
+        """Whether its pod may still be alive."""
+        owner = allocation.owner
+        if owner is None or not self.snapshot.pods_known:
+            return True
+        pod = self.snapshot.living_pods.get(owner.pod)
+        if pod is None:
+            return False
+        uid = allocation.pod_uid if isinstance(allocation, RecentAllocation) else None
+        # Another pod may have taken the name.
+        return not uid or uid == pod.uid
 
     @cached_property
-    def _ids(self) -> tuple[frozenset[str], ...]:
-        """Ids of everything in `all`, in one set or two."""
-        return (frozenset[str]().union(*[one.ids for one, _ in self.all]),)
+    def in_use(self) -> list[Placed]:
+        """Allocations without an id that kubelet now calls free."""
+        if not self.offered:
+            return self.allocations
+        return [
+            (allocation, uuids) for allocation, uuids in self.allocations if allocation.ids.isdisjoint(self.offered)
+        ]
 
     @cached_property
-    def in_use(self) -> list[tuple[InUse, frozenset[str]]]:
-        """Allocations without an id that kubelet now calls free, each with the UUIDs of its GPUs."""
-        offered = self.offered
-        return [(one, uuids) for one, uuids in self.all if one.ids.isdisjoint(offered)] if offered else self.all
-
-    @cached_property
-    def again(self) -> list[InUse]:
+    def offered_again(self) -> list[InUse]:
         """Allocations with an id that kubelet now calls free."""
-        return [one for one, _ in self.all if not one.ids.isdisjoint(self.offered)] if self.offered else []
+        if not self.offered:
+            return []
+        return [allocation for allocation, _ in self.allocations if not allocation.ids.isdisjoint(self.offered)]
 
     @cached_property
     def suspect(self) -> list[InUse]:
         """Allocations of living pods that kubelet still calls free: kubelet can lose a reservation."""
-        return [one for one in self.again if self.may_live(one)]
+        return [allocation for allocation in self.offered_again if self.may_live(allocation)]
 
     @cached_property
     def suspect_ids(self) -> frozenset[str]:
         """All ids of the suspect allocations; kubelet calls some of these ids free."""
-        return frozenset[str]().union(*[one.ids for one in self.suspect])
+        return all_ids(self.suspect)
 
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
         """The allocation that has all of `ids`, which kubelet requests again or reuses."""
-        for one in self.tracker.recent:
-            if one.resource == resource and ids <= one.ids and self.may_live(one):
-                return one
-        found = (one for one, _ in self.all if one.resource == resource and ids <= one.ids)
-        return next(found, None) if self.has_of(ids) else None
+        for allocation in self.tracker.recent:
+            has_ids = allocation.resource == resource and ids <= allocation.ids
+            if has_ids and self.may_live(allocation):
+                return allocation
+        if not self.has_of(ids):
+            return None
+        for listed, _ in self.allocations:
+            if listed.resource == resource and ids <= listed.ids:
+                return listed
+        return None
 
     def free(self, resource: str) -> dict[str, int]:
         """GPU UUID to the number of advertised units that no container has."""
         used = self._used.get(resource, Counter())
-        blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
-        return {block.gpu.uuid: block.count - used[block.gpu.uuid] for block in blocks}
+        free = {}
+        for block in self.snapshot.lists.get(resource, ()):
+            if block.healthy:
+                uuid = block.gpu.uuid
+                free[uuid] = block.count - used[uuid]
+        return free
 
     @cached_property
-    def _used(self) -> dict[str, Counter[str | None]]:
-        """Resource to units in use by the UUID of their GPU; None for units that are not advertised."""
-        freed = {one.owner for one in self.again} - {None}
+    def _used(self) -> UsedUnits:
+        if self.extended:
+            return self.extended.used
+        # Kubelet frees all ids of a pod at once, so it has freed the other allocations of these containers too.
+        freed = {allocation.owner for allocation in self.offered_again}
+        freed.discard(None)
         used: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
-        for one, _ in self.in_use:
-            if one.owner not in freed:
-                used[one.resource].update(map(self.snapshot.units.get, one.ids))
+        for allocation, _ in self.in_use:
+            if allocation.owner not in freed:
+                uuids = map(self.snapshot.units.get, allocation.ids)
+                used[allocation.resource].update(uuids)
         return used
 
     def full_gpus(self, requester: ContainerRef | None) -> Collection[str]:
@@ -305,29 +556,40 @@ class Occupancy:
 
         For the requesting pod, its own GPUs do not count as full of pods; the same holds for its container.
         """
-        most_pods, most_containers = self.snapshot.policy.max_pods_per_gpu, self.snapshot.max_sharers
+        most_pods = self.snapshot.policy.max_pods_per_gpu
+        most_containers = self.snapshot.max_sharers
         full = []
         for uuid, (containers, pods) in self._sharers.items():
-            of_pods = len(pods) >= most_pods and (requester is None or requester.pod not in pods)
-            if of_pods or (most_containers is not None and len(containers - {requester}) >= most_containers):
+            is_own_gpu = requester is not None and requester.pod in pods
+            has_most_pods = len(pods) >= most_pods and not is_own_gpu
+            has_most_containers = False
+            if most_containers is not None:
+                others = len(containers) - (requester in containers)
+                has_most_containers = others >= most_containers
+            if has_most_pods or has_most_containers:
                 full.append(uuid)
         return full
 
     @cached_property
-    def _sharers(self) -> dict[str, tuple[set[ContainerRef], set[PodName]]]:
-        """GPU UUID to the containers there and their pods; one without a name for each that is not identified."""
-        sharers: dict[str, tuple[set[ContainerRef], set[PodName]]] = defaultdict(lambda: (set(), set()))
+    def _sharers(self) -> Mapping[str, Sharers]:
+        """GPU UUID to who shares it; a container without a name stands for each that is not identified."""
+        if self.extended:
+            return self.extended.sharers
+        sharers: defaultdict[str, tuple[set[ContainerRef], set[PodName]]] = defaultdict(lambda: (set(), set()))
         unnamed: Counter[tuple[str, str]] = Counter()
-        for one, uuids in self.in_use:
+        for allocation, uuids in self.in_use:
             for uuid in uuids:
-                owner = one.owner
-                if owner is None:  # the two resources of one unidentified container are two allocations
-                    unnamed[uuid, one.resource] += 1
-                    owner = ContainerRef(PodName("", str(unnamed[uuid, one.resource])), "")
+                owner = allocation.owner
+                if owner is None:
+                    # The two resources of one unidentified container are two allocations. So count by resource, and
+                    # give the first of each the same name: otherwise the container would count twice.
+                    unnamed[uuid, allocation.resource] += 1
+                    number = str(unnamed[uuid, allocation.resource])
+                    owner = ContainerRef(PodName("", number), "")
                 containers, pods = sharers[uuid]
                 containers.add(owner)
                 pods.add(owner.pod)
-        return sharers
+        return {uuid: Sharers(*sets) for uuid, sets in sharers.items()}
 
     def reserved(self, resource: str, requester: PodName | None) -> Mapping[str, int]:
         """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
@@ -337,40 +599,58 @@ class Occupancy:
         """
         if not self._unserved:
             return {}
-        found, free = Counter[str](), Counter(self.free(resource))
+        reserved = Counter[str]()
+        free = Counter(self.free(resource))
         for containers in self._to_come(requester):
-            wanted: dict[str, int] = defaultdict(int)
-            for uuid, amounts in chain.from_iterable([one.units.items() for one in containers]):
-                wanted[uuid] += amounts.get(resource, 0)
-            if all(free[uuid] >= units for uuid, units in wanted.items()):
-                found.update(wanted)
+            wanted: defaultdict[str, int] = defaultdict(int)
+            for container in containers:
+                for uuid, amounts in container.units.items():
+                    wanted[uuid] += amounts.get(resource, 0)
+            lacking = [uuid for uuid, units in wanted.items() if units > free[uuid]]
+            if not lacking:
+                reserved.update(wanted)
                 free.subtract(wanted)
-        return found
+        return reserved
 
     @cached_property
-    def _unserved(self) -> dict[PodName, list[DecidedContainer]]:
-        """Pods that lack devices which a scheduler chose, each with those containers."""
+    def _unserved(self) -> Mapping[PodName, list[DecidedContainer]]:
+        if self.extended:
+            return self.extended.unserved
         if not self.snapshot.decided:
             return {}
-        served = {one.owner for one, _ in self.in_use}.union([one.owner for one in self.suspect])
-        lacking = (
-            (name, [one for one in containers if one.owner not in served])
-            for name, containers in self.snapshot.decided.items()
-        )
-        return {name: containers for name, containers in lacking if containers}
+        served = {allocation.owner for allocation, _ in self.in_use}
+        served.update([allocation.owner for allocation in self.suspect])
+        unserved = {}
+        for name, containers in self.snapshot.decided.items():
+            lacking = [container for container in containers if container.owner not in served]
+            if lacking:
+                unserved[name] = lacking
+        return unserved
 
     def _to_come(self, requester: PodName | None) -> Iterator[list[DecidedContainer]]:
         """Containers of pods that kubelet may still admit, while it admits `requester`, oldest first.
 
         Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
-        or rejected every pod that precedes the requesting pod in both orders. A running pod was admitted: its GPUs are
-        in use even if kubelet has lost its checkpoint.
+        or rejected every pod that precedes the requesting pod in both orders.
         """
-        living, order = self.snapshot.living_pods, self.snapshot.arrival
-        until = living.get(requester) if requester else None
+        living = self.snapshot.living_pods
+        arrival = self.snapshot.arrival
+        requesting_pod = living.get(requester) if requester else None
         for name, containers in self._unserved.items():
             pod = living[name]
-            if not pod.deleting and pod.uid not in self.tracker.refused:
-                passed_over = until and order[name] < order[until.name] and pod.created <= until.created
-                if pod.container_ids or not (pod.mirror or passed_over):
-                    yield containers
+            if pod.deleting or pod.uid in self.tracker.refused:
+                continue
+            if pod.container_ids:
+                # A running pod was admitted: its GPUs are in use even if kubelet has lost its checkpoint.
+                yield containers
+                continue
+            if pod.mirror:
+                # Kubelet does not admit it. Any author of a pod can set this, so a running one was counted above.
+                continue
+            if requesting_pod is None:
+                yield containers
+                continue
+            arrived_before = arrival[name] < arrival[requesting_pod.name]
+            is_older = pod.created <= requesting_pod.created
+            if not (arrived_before and is_older):
+                yield containers

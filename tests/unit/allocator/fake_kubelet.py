@@ -11,7 +11,7 @@ from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.identity import Listed
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocations
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
@@ -88,11 +88,12 @@ class FakeAllocations:
 def check_cached(allocator: Allocator) -> None:
     """Check that the indexes that the allocator extends from call to call equal freshly computed ones."""
     cached = allocator.occupancy()
-    computed = Occupancy(cached.snapshot, replace(cached.tracker))
+    record = RecentAllocations.of(cached.tracker.recent)
+    computed = Occupancy(cached.snapshot, replace(cached.tracker, record=record))
     assert cached.tracker.by_pod == computed.tracker.by_pod
-    assert cached.all == computed.all
+    assert cached.allocations == computed.allocations
     assert sorted(cached.full_gpus(None)) == sorted(computed.full_gpus(None))
-    assert all(cached.has_of(one.ids) for one, _ in cached.all)
+    assert all(cached.has_of(one.ids) for one, _ in cached.allocations)
     for resource in cached.snapshot.resource_kinds:
         assert cached.free(resource) == computed.free(resource)
         assert cached.reserved(resource, None) == computed.reserved(resource, None)

@@ -150,7 +150,7 @@ def test_units_allocated_to_a_deleted_pod_count_as_free():
     kubelet.pods()
     kubelet.allocator.allocate(MEM, ids)
     check_cached(kubelet.allocator)
-    assert not kubelet.allocator.occupancy().all
+    assert not kubelet.allocator.occupancy().allocations
 
 
 def test_units_given_before_a_mode_switch_may_be_asked_for_again():

@@ -1,6 +1,11 @@
 """Devices in use: the indexes after an Allocate equal freshly computed ones."""
 
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
+from gpuagent.domain.deviceplugin.occupancy import (
+    AdmissionTracker,
+    Occupancy,
+    RecentAllocation,
+    RecentAllocations,
+)
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import MEM, box, holding, in_force, owner, pod_json, uuid
@@ -16,6 +21,6 @@ def test_an_allocate_from_before_a_read_restores_a_holding_that_a_later_allocate
     kubelet.publish()
     gpus = frozenset({uuid(0)})
     younger = RecentAllocation(MEM, ids | {"other"}, gpus, 11.0, owner("gone"), "uid-gone")
-    before = AdmissionTracker(recent=(younger,))
+    before = AdmissionTracker(RecentAllocations.of([younger]))
     after = before.allocated(RecentAllocation(MEM, ids, gpus, 9.0, owner("n"), "uid-n"))
-    assert Occupancy(kubelet.snap, before).allocated(after).all == Occupancy(kubelet.snap, after).all
+    assert Occupancy(kubelet.snap, before).allocated(after).allocations == Occupancy(kubelet.snap, after).allocations
