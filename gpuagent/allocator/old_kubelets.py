@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.allocate import locate
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search, Unknown
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search, UnseenPod
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy
 from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
@@ -88,7 +88,7 @@ class OldKubelets:
                 return {}  # from before a downgrade of kubelet
             raise not_offered(resource, snap)  # another pod has a unit with the id of a count
         if requester.pod is None and snap.unread_pods:
-            requester = Unknown(why="the API server has not shown the node's pods yet", maybe_decided=True)
+            requester = UnseenPod(why="the API server has not shown the node's pods yet", maybe_decided=True)
         try:
             chosen = self._choose(found.request, requester)
         except Refusal as refusal:

@@ -9,7 +9,15 @@ from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.old_kubelets import OldKubelets
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
+from gpuagent.domain.deviceplugin.identity import (
+    AllocationRequest,
+    HiddenPod,
+    Listed,
+    Requester,
+    Unknown,
+    UnseenPod,
+    identify,
+)
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason, Refusal
@@ -110,7 +118,7 @@ class PreferredAllocation:
 
         found = identify(request, occupancy.tracker, snap, query, certainly=certainly)
         unseen: Collection[PodName] | None = None if silent and snap.may_be_decided else ()
-        if snap.unread_pods or (isinstance(found, Unknown) and found.unseen):
+        if snap.unread_pods or isinstance(found, UnseenPod | HiddenPod):
             unseen = self._unseen(occupancy, listing=may_list)
         if unseen is not None and not unseen:
             return found if snap.schedulers else _no_decided_pod(found)
@@ -128,7 +136,7 @@ class PreferredAllocation:
             why = "the API server did not show the node's pods in time"
             # Most pods that were not read yet ask for no GPU: naming these would mislead.
             between = () if snap.unread_pods else tuple(unseen or snap.decided)
-            return Unknown(why=why, maybe_decided=True, between=between)
+            return UnseenPod(why=why, maybe_decided=True, candidates=between)
         return _no_decided_pod(found)
 
     def _unseen(self, occupancy: Occupancy, *, listing: bool) -> list[PodName] | None:
@@ -210,6 +218,6 @@ def _log_identified(request: AllocationRequest, requester: Requester) -> None:
 
 def _no_decided_pod(found: Requester) -> Requester:
     """The requester, after a read of the pods that kubelet lists: one that was not among them has no decision."""
-    if isinstance(found, Unknown) and found.unseen and not found.between:
+    if isinstance(found, UnseenPod):
         return replace(found, maybe_decided=False)
     return found

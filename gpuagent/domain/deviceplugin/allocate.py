@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.assignment import decision_of, in_doubt
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown, identify
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, UnconfirmedPod, Unknown, identify
 from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus, visible_gpus
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, not_offered
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
@@ -130,7 +130,8 @@ def _check(
     if isinstance(requester, Unknown) and requester.maybe_decided and not before:
         # A pod without a decision may take GPUs that are in no pod's decision.
         chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
-        if not (requester.maybe_undecided and chosen.isdisjoint(at.counts)):
+        maybe_undecided = isinstance(requester, UnconfirmedPod) and requester.maybe_undecided
+        if not (maybe_undecided and chosen.isdisjoint(at.counts)):
             raise in_doubt(resource, requester)
     _check_offered(request, before, at, snap)
     # Kubelet may request again the ids that another pod holds already.

@@ -188,7 +188,7 @@ def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
 
 def in_doubt(resource: str, found: Unknown) -> Refusal:
     """The refusal of a request that may be for pods with GPUs chosen by a scheduler."""
-    pods = ", ".join(map(str, found.between[:3])) or "pods of this node"
+    pods = ", ".join(map(str, found.candidates[:3])) or "pods of this node"
     text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot identify the requesting pod"
     return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
 

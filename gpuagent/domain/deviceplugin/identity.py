@@ -7,9 +7,9 @@ same answer, the agent does not query kubelet. Where it matters and kubelet does
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, all_ids
 from gpuagent.domain.pods.holdings import lists_ended, of_another_pod
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, asked
 from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
@@ -50,8 +50,8 @@ class Requester:
         container: None with `pod`.
         container_gpus: UUIDs of the GPUs of the container's other resource, if it has that already.
         init_gpus: UUIDs of the GPUs of the pod's init containers, whose units kubelet reuses for later ones.
-        sidecar_gpus: UUIDs of the GPUs of the pod's sidecars.
         certain: kubelet's allocations name the pod, or no other could be meant.
+        sidecar_gpus: UUIDs of the GPUs of the pod's sidecars.
     """
 
     pod: Pod | None = None
@@ -63,7 +63,9 @@ class Requester:
 
     @property
     def owner(self) -> ContainerRef | None:
-        return ContainerRef(self.pod.name, self.container.name) if self.pod and self.container else None
+        if self.pod is None or self.container is None:
+            return None
+        return ContainerRef(self.pod.name, self.container.name)
 
     @property
     def pod_name(self) -> PodName | None:
@@ -71,84 +73,146 @@ class Requester:
 
     def room(self, resource: str) -> int:
         """Units of the pod's largest container, which may reuse this GPU; 0 unless this is an init container."""
-        if self.pod is None or self.container is None or not self.container.init:
+        if self.pod is None or self.container is None:
             return 0
-        return max(container.limits.get(resource, 0) for container in self.pod.containers)
+        if not self.container.init:
+            return 0
+        return max([container.limits.get(resource, 0) for container in self.pod.containers])
 
-    def beside(self) -> tuple[Sequence[ContainerSpec], ...]:
+    def beside(self) -> Sequence[Sequence[ContainerSpec]]:
         """What should fit on one GPU with this sidecar: all containers that come after it, or at least the largest.
 
         Empty for a container that is no sidecar. Kubelet asks for sidecars first.
         """
-        if self.pod is None or self.container is None or not self.container.sidecar:
+        if self.pod is None or self.container is None:
+            return ()
+        if not self.container.sidecar:
             return ()
         place = self.pod.containers.index(self.container)
-        later = [one for one in self.pod.containers[place + 1 :] if one.limits and not one.init]
+        after = self.pod.containers[place + 1 :]
+        apps_and_sidecars = [container for container in after if not container.init]
+        later = [container for container in apps_and_sidecars if container.limits]
         if not later:
             return ()
-        largest = max(later, key=lambda one: sum(one.limits.values()))
+        largest = max(later, key=_total_units)
         return [self.container, *later], [self.container, largest]
 
     def _amounts_beside(self) -> tuple[object, ...]:
         """The amounts of `beside`, to compare."""
         if self.container is None or not self.container.sidecar:
             return ()
-        return tuple([tuple(one.limits.items()) for containers in self.beside() for one in containers])
+        amounts = [_amounts(containers) for containers in self.beside()]
+        return tuple(amounts)
 
     def other(self, resource: str, resource_kinds: Collection[str]) -> int:
         """Units of the mode's other resource for this container, or for the largest one that may reuse its GPU."""
         if self.pod is None or self.container is None:
             return 0
+        others = [name for name in resource_kinds if name != resource]
         asking = self.pod.containers if self.container.init else (self.container,)
-        return max(sum(c.limits.get(name, 0) for name in resource_kinds if name != resource) for c in asking)
+        most = 0
+        for container in asking:
+            units = sum([container.limits.get(name, 0) for name in others])
+            most = max(most, units)
+        return most
 
     def constraints(self, resource: str, resource_kinds: Mapping[str, Kind]) -> tuple[object, ...]:
         """Everything that the choice of GPUs depends on, except the amount and a scheduler's decision."""
         if self.pod is None:
             return (self.container_gpus,)
-        needs = self.room(resource), self.other(resource, resource_kinds)
-        gpus = self.container_gpus, self.init_gpus, self.sidecar_gpus
-        own = *gpus, self._amounts_beside(), *needs, self.pod.gpu_count_label
-        if resource not in resource_kinds or not resource_kinds[resource].is_whole:
+        own = (
+            self.container_gpus,
+            self.init_gpus,
+            self.sidecar_gpus,
+            self._amounts_beside(),
+            self.room(resource),
+            self.other(resource, resource_kinds),
+            self.pod.gpu_count_label,
+        )
+        kind = resource_kinds.get(resource)
+        if kind is None or not kind.is_whole:
             return own
-        named = (decided_text(self.pod, key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
-        job = self.pod.labels.get(JOB_LABEL)
-        job_key = job and (self.pod.name.namespace, job, self.pod.labels.get(REPLICAS_LABEL))
-        return *own, *named, job_key, asked(self.pod, resource)
+        return (
+            *own,
+            decided_text(self.pod, GROUP_ANNOTATION),
+            decided_text(self.pod, VISIBLE_ANNOTATION),
+            _job_key(self.pod),
+            asked(self.pod, resource),
+        )
 
     def decision(self, snap: Snapshot) -> Decision | Ignored | None:
         """The scheduler's decision for the pod, if there is one; not that of a newer pod of its name."""
-        return snap.decisions.get(self.pod.name) if self.pod and self.pod.uid in snap.pod_by_uid else None
+        if self.pod is None or self.pod.uid not in snap.pod_by_uid:
+            return None
+        return snap.decisions.get(self.pod.name)
 
     def decided_gpus(self, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
         """GPUs that a scheduler chose for the container, or why it can get none; None where it chose none."""
         decision = self.decision(snap)
-        if not isinstance(decision, Decision) or self.container is None:
+        if self.container is None or not isinstance(decision, Decision):
             return None
-        name = decision.follows.get((self.container.name, resource), self.container.name)
+        if decision.unmet:
+            return decision.unmet
+        own_name = self.container.name
+        # Schedulers number no init containers. One that is reused has the GPUs of the container that follows it.
+        name = decision.follows.get((own_name, resource), own_name)
         gpus = decision.units.get((name, resource))
-        return decision.unmet or (None if gpus is None else frozenset(gpus))
+        return None if gpus is None else frozenset(gpus)
+
+
+def _amounts(containers: Iterable[ContainerSpec]) -> tuple[object, ...]:
+    return tuple([tuple(container.limits.items()) for container in containers])
+
+
+def _total_units(container: ContainerSpec) -> int:
+    return sum(container.limits.values())
+
+
+def _job_key(pod: Pod) -> object:
+    """What is equal for the pods of one job that are alike; the same for all pods without a job."""
+    job = pod.labels.get(JOB_LABEL)
+    if not job:
+        return job
+    return pod.name.namespace, job, pod.labels.get(REPLICAS_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown(Requester):
-    """A container that the agent cannot name.
+    """A container that the agent cannot name. Each subclass says what is known of it.
 
     Attributes:
         why: for messages, reads on after "The agent cannot identify the requesting pod: ".
-        unseen: a pod that the agent may see soon.
-        maybe_decided: it may be a pod for which a scheduler decided, and gets nothing.
-        between: such pods, if the agent has seen some.
-        maybe_undecided: it may be a pod for which none decided.
-        deleted: a deleted pod that may be in admission; after this call, it no longer is.
+        maybe_decided: a scheduler may have decided on its pod. The container gets nothing then, because any GPU could
+            break that decision.
+        candidates: pods with a decision that it may be, as far as the agent has seen them.
+        deleted: a deleted pod that kubelet may still be admitting. This call ends its admission.
     """
 
-    why: str = ""
-    unseen: bool = False
-    maybe_decided: bool = False
-    between: tuple[PodName, ...] = ()
-    maybe_undecided: bool = False
-    deleted: Pod | None = None
+    why: str = field(kw_only=True)
+    maybe_decided: bool = field(kw_only=True)
+    candidates: tuple[PodName, ...] = field(default=(), kw_only=True)
+    deleted: Pod | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenPod(Unknown):
+    """No pod that the agent has seen fits. The watch may show the pod soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenPod(Unknown):
+    """A decided pod may ask, but kubelet lists devices of another pod under its name, so the list does not show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnconfirmedPod(Unknown):
+    """Pods fit by the agent's record, but kubelet does not say which of them it admits.
+
+    Attributes:
+        maybe_undecided: it may be a pod that no scheduler decided on.
+    """
+
+    maybe_undecided: bool = field(kw_only=True)
 
 
 def identify(
@@ -170,248 +234,447 @@ def identify(
     """
     search = Search(request, tracker, snap)
     fitting = search.fitting(snap.with_devices)
-    reused = [one for one in tracker.admission if not one.ids.isdisjoint(request.must_include)]
-    if reused and fitting and fitting[0].pod and fitting[0].pod.uid == reused[-1].pod_uid:
-        return replace(fitting[0], certain=reused[-1].certain)
+    reusing = search.reusing(fitting)
+    if reusing is not None:
+        return reusing
     if query is None and snap.schedulers and not snap.pods_known:
-        return search.unseen(maybe_decided=True)  # the pods that were read may not be all that wait
-    matters = snap.may_be_decided or certainly
-    if search.alike(fitting) and (not matters or (query is None and fitting)):
-        return fitting[0] if fitting else search.unseen()
+        # The pods that were read may not be all that wait.
+        return search.unseen(maybe_decided=True)
+    # A query to kubelet takes longer than the rest of the call. So ask only if the answer depends on the container.
+    if search.alike(fitting):
+        matters = snap.may_be_decided or certainly
+        is_only_checked = query is None and bool(fitting)
+        if is_only_checked or not matters:
+            return fitting[0] if fitting else search.unseen()
+    return _identify_by_kubelet(search, fitting, query)
+
+
+def _identify_by_kubelet(search: "Search", fitting: Sequence[Requester], query: Query | None) -> Requester:
+    """The container that kubelet admits, by its list of pods and their devices."""
+    listing = KubeletListing(search)
+    # Ask for few pods first: usually the likely ones suffice, and a node may have hundreds.
     queried = set[PodName]()
-    listed: dict[PodName, list[Sequence[Holding]]] = {}
     for pods in search.to_query(fitting):
-        if missing := {pod.name for pod in pods} - queried:
+        missing = {pod.name for pod in pods} - queried
+        if missing:
             answer = query(missing) if query else None
             if answer is None:
                 return search.unanswered(fitting)
             queried |= missing
-            for name, holdings in answer:
-                listed.setdefault(name, []).append(holdings)
-        if requester := search.by_kubelet(pods, listed):
+            listing.add(answer)
+        requester = listing.requester_among(pods)
+        if requester is not None:
             return requester
-    return search.hidden(listed) or search.unseen(maybe_decided=query is not None and snap.unread_pods)
+    hidden = listing.hidden()
+    if hidden is not None:
+        return hidden
+    maybe_decided = query is not None and search.snap.unread_pods
+    return search.unseen(maybe_decided=maybe_decided)
 
 
 @dataclass(frozen=True)
 class Search:
-    """The search for the container of one request."""
+    """The search for the container of one request, by the agent's record of kubelet's calls."""
 
     request: AllocationRequest
     tracker: AdmissionTracker
     snap: Snapshot
 
-    def fitting(self, past: Collection[str]) -> list[Requester]:
-        """Containers that fit by the agent's record, the most likely first. `past` are UIDs of pods to leave out."""
-        snap, resource = self.snap, self.request.resource
-        begun, refused = self.tracker.by_pod, self.tracker.refused
-        found = [self._goes_on()]
+    def fitting(self, with_devices: Collection[str]) -> list[Requester]:
+        """Containers that fit, the most likely first. Pods `with_devices` (UIDs) have begun already."""
+        snap = self.snap
+        begun = self.tracker.by_pod
+        refused = self.tracker.refused
+        fitting = []
+        next_container = self._next_in_admission()
+        if next_container:
+            fitting.append(next_container)
         # The agent may have restarted during the admission of a pod that holds something.
-        unstarted = [pod for pod in snap.unstarted if pod.uid not in begun and pod.uid not in refused]
-        found += [self._lacking(pod, self._recorded(pod)) for pod in unstarted]
+        for pod in snap.unstarted:
+            if pod.uid in begun or pod.uid in refused:
+                continue
+            requester = self.lacking(pod, self._recorded(pod))
+            if requester:
+                fitting.append(requester)
+        resource = self.request.resource
+        # A pod whose amount could not be read may request any number.
         for size in (self.request.size, None):
             for pod, container in snap.first_asks.get((resource, size), ()):
-                if not (pod.uid in begun or pod.uid in refused or pod.uid in past):
-                    found.append(Requester(pod, container))
-        return [one for one in found if one]
+                uid = pod.uid
+                if uid in begun or uid in refused:
+                    continue
+                if uid in with_devices:
+                    continue
+                requester = Requester(pod, container)
+                fitting.append(requester)
+        return fitting
 
-    def _goes_on(self) -> Requester | None:
+    def reusing(self, fitting: Sequence[Requester]) -> Requester | None:
+        """The next container of the pod in admission, if it reuses ids of that pod: kubelet then means no other pod."""
+        must_include = self.request.must_include
+        reused = [allocation for allocation in self.tracker.admission if not allocation.ids.isdisjoint(must_include)]
+        if not reused or not fitting:
+            return None
+        likely = fitting[0]
+        last = reused[-1]
+        if likely.pod is None or likely.pod.uid != last.pod_uid:
+            return None
+        return replace(likely, certain=last.certain)
+
+    def _next_in_admission(self) -> Requester | None:
         """The next container of the pod in admission."""
-        if pair := self._unseen_pair():
+        pair = self._unseen_pair()
+        if pair:
             return pair
         last = self.tracker.last
-        pod = self.snap.pod_by_uid.get(last.pod_uid) if last and last.pod_uid else None
-        if pod is None or self._spares(pod):
+        if last is None or not last.pod_uid:
             return None
-        return self._lacking(pod, [*self._given(), *self._recorded(pod)])
+        pod = self.snap.pod_by_uid.get(last.pod_uid)
+        if pod is None or self._leaves_spare_units(pod):
+            return None
+        held = [*self.given(), *self._recorded(pod)]
+        return self.lacking(pod, held)
 
     def _unseen_pair(self) -> Requester | None:
         """The second resource of a container of a pod that the agent has not seen."""
         last = self.tracker.last
-        if last is None or last.owner or last.resource == self.request.resource:
+        # Only the call after that for the first resource can be for the second one.
+        if last is None or last.owner:
+            return None
+        if last.resource == self.request.resource:
             return None
         return Requester(container_gpus=last.uuids)
 
-    def _spares(self, pod: Pod) -> bool:
+    def _leaves_spare_units(self, pod: Pod) -> bool:
         """Whether the pod's init containers have units to reuse, and the request includes none of them.
 
         Kubelet reuses such units first, so the request is for another pod.
         """
-        init, spare = pod.init_names, frozenset[str]()
-        for one in self.tracker.admission if init else ():
-            if one.resource == self.request.resource and one.owner:
-                spare = spare | one.ids if one.owner.container in init else spare - one.ids
+        init_names = pod.init_names
+        if not init_names:
+            return False
+        spare = frozenset[str]()
+        for allocation in self.tracker.admission:
+            owner = allocation.owner
+            if owner is None or allocation.resource != self.request.resource:
+                continue
+            if owner.container in init_names:
+                spare |= allocation.ids
+            else:
+                spare -= allocation.ids
         return bool(spare) and spare.isdisjoint(self.request.must_include)
 
-    def _given(self) -> list[_Held]:
+    def given(self) -> list[_Held]:
         """Allocations of the pod in admission."""
-        return [(one.owner.container, one.resource, one.uuids) for one in self.tracker.admission if one.owner]
+        given = []
+        for allocation in self.tracker.admission:
+            owner = allocation.owner
+            if owner:
+                given.append((owner.container, allocation.resource, allocation.uuids))
+        return given
 
     def _recorded(self, pod: Pod) -> list[_Held]:
         """Devices that kubelet has recorded for the pod, also from before the agent started."""
         if pod.uid not in self.snap.with_devices:
             return []
-        held = [holding for holding in self.snap.holdings if holding.owner.pod == pod.name]
-        # Without the checkpoint, which has UIDs, the devices may be those of a former pod of this name.
-        if not self.snap.checkpoint and of_another_pod(pod, held, self.snap.policy.resources.names):
-            return []
-        return self._held(held)
+        holdings = [holding for holding in self.snap.holdings if holding.owner.pod == pod.name]
+        if not self.snap.checkpoint:
+            # Without the checkpoint, which has UIDs, the devices may be those of a former pod of this name.
+            resources = self.snap.policy.resources.names
+            if of_another_pod(pod, holdings, resources):
+                return []
+        return self.held(holdings)
 
-    def _held(self, holdings: Iterable[Holding]) -> list[_Held]:
+    def held(self, holdings: Iterable[Holding]) -> list[_Held]:
+        """Holdings of this agent's resources, with the GPUs of their advertised units."""
         # Not only resources of the mode in force: the mode may change during an admission.
-        ours, units = self.snap.policy.resources.names, self.snap.units
-        return [
-            (h.owner.container, h.resource, frozenset(filter(None, map(units.get, h.ids))))
-            for h in holdings
-            if h.resource in ours
-        ]
+        resources = self.snap.policy.resources.names
+        gpu_of = self.snap.units.get
+        held = []
+        for holding in holdings:
+            if holding.resource in resources:
+                uuids = filter(None, map(gpu_of, holding.ids))
+                held.append((holding.owner.container, holding.resource, frozenset(uuids)))
+        return held
 
-    def _lacking(self, pod: Pod, held: Sequence[_Held], *, certain: bool = False) -> Requester | None:
+    def lacking(
+        self,
+        pod: Pod,
+        held: Sequence[_Held],
+        *,
+        certain: bool = False,
+    ) -> Requester | None:
         """The pod's first container with a missing resource, if the request fits that container."""
-        given = {(name, resource) for name, resource, _ in held}
-        container = _next_container(pod, given, self.snap.resource_kinds)
         resource = self.request.resource
-        if container is None or (container.name, resource) in given:
+        served = {(name, served_resource) for name, served_resource, _ in held}
+        container = _next_container(pod, served, self.snap.resource_kinds)
+        if container is None or (container.name, resource) in served:
             return None
         if not container.may_want(resource, self.request.size):
             return None
-        init = pod.init_names
-        container_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name == container.name])
-        init_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name in init])
-        sidecars = {one.name for one in pod.containers if one.sidecar}
-        sidecar_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name in sidecars])
-        return Requester(pod, container, container_gpus, init_gpus, certain, sidecar_gpus)
+        # Most pods have one container, which has no devices yet.
+        if not held:
+            return Requester(pod, container, certain=certain)
+        sidecars = {sibling.name for sibling in pod.containers if sibling.sidecar}
+        return Requester(
+            pod,
+            container,
+            container_gpus=_gpus_of({container.name}, held),
+            init_gpus=_gpus_of(pod.init_names, held),
+            certain=certain,
+            sidecar_gpus=_gpus_of(sidecars, held),
+        )
 
     def alike(self, fitting: Collection[Requester]) -> bool:
         """Whether all of them get the same answer."""
         if len(fitting) < 2:
             return True
-        resource, snap = self.request.resource, self.snap
-        kinds = {(*one.constraints(resource, snap.resource_kinds), one.decided_gpus(resource, snap)) for one in fitting}
-        return len(kinds) < 2
+        resource = self.request.resource
+        kinds = self.snap.resource_kinds
+        # Equal constraints and an equal decision lead to equal devices, whichever container it is.
+        answers = set()
+        for requester in fitting:
+            constraints = requester.constraints(resource, kinds)
+            answers.add((constraints, requester.decided_gpus(resource, self.snap)))
+        return len(answers) == 1
 
     def to_query(self, fitting: Collection[Requester]) -> Iterator[list[Pod]]:
         """Pods that may be in admission, deleted ones first: with the likely living pods, then all, then refused."""
         # Kubelet may still admit a pod whose deletion the agent has seen.
-        deleted = self._asking(pod for _, pod in self.tracker.deleted)
-        likely = {one.pod.name: one.pod for one in fitting if one.pod}
-        yield [*deleted, *[likely[name] for name in sorted(likely, key=self.snap.arrival.__getitem__)]]
+        deleted = self.asking(entry.pod for entry in self.tracker.deleted)
+        likely = {requester.pod.name: requester.pod for requester in fitting if requester.pod}
+        by_arrival = sorted(likely, key=self.snap.arrival.__getitem__)
+        yield [*deleted, *[likely[name] for name in by_arrival]]
         living = self.snap.living_pods.values()
-        yield [*deleted, *self._asking(living)]
+        yield [*deleted, *self.asking(living)]
         if not lists_ended(self.snap.kubelet):
             # A kubelet that was restarted may admit a pod again, and lists it only then.
-            yield self._asking(living, refused=True)
+            yield self.asking(living, refused=True)
 
-    def _asking(self, pods: Iterable[Pod], *, refused: bool = False) -> list[Pod]:
+    def asking(self, pods: Iterable[Pod], *, refused: bool = False) -> list[Pod]:
         """Pods with a container that requests this size, and that kubelet may still admit; or those `refused`."""
-        resource, size, past = self.request.resource, self.request.size, self.tracker.refused
-        found = [pod for pod in pods if (pod.uid in past) is refused]
-        return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
-
-    def by_kubelet(
-        self, pods: Collection[Pod], listed: Mapping[PodName, Sequence[Sequence[Holding]]]
-    ) -> Requester | None:
-        """The container in admission, by kubelet's list. `pods` are in the order in which the agent saw them."""
-        begin: list[Requester] = []
-        go_on: list[Requester] = []
-        admitting = self.tracker.last.pod_uid if self.tracker.last else None
+        resource = self.request.resource
+        size = self.request.size
+        asking = []
         for pod in pods:
-            if pod.name not in listed:
+            was_refused = pod.uid in self.tracker.refused
+            if was_refused is not refused:
                 continue
-            # Kubelet does not list devices of ordinary init containers.
-            init = [one for one in self._given() if one[0] in pod.init_names] if pod.uid == admitting else []
-            for holdings in listed[pod.name]:
-                if self._was_given_up(pod, holdings):
-                    continue
-                held = [*init, *self._held(holdings)]
-                if found := self._lacking(pod, held, certain=True):
-                    (go_on if held else begin).append(found)
-        fitting = go_on or begin
-        if not fitting:
-            return None
-        # Kubelet's list has no UIDs: under a reused name it may show the deleted pod.
-        reused = {pod.name for _, pod in self.tracker.deleted}
-        # Kubelet sees pods in the agent's order. Rejected pods may linger, so the last one is in admission.
-        if clear := [one for one in fitting if one.pod_name not in reused]:
-            return replace(clear[-1], certain=len(fitting) == 1)
-        both = [*go_on, *begin]
-        deleted = [one.pod for one in both if one.pod and one.pod.uid not in self.snap.pod_by_uid]
-        if not deleted:  # the later ones may be deleted pods of the same names
-            return replace(fitting[0], certain=len(fitting) == 1)
-        why = f"pod {deleted[0].name} was deleted a moment ago, and kubelet lists no UIDs"
-        living = [one for one in both if one.pod not in deleted]
-        return self._unknown(why, living, deleted[0]) if living else self.unseen(deleted[0])
+            if any(container.may_want(resource, size) for container in pod.containers):
+                asking.append(pod)
+        return asking
 
-    def hidden(self, listed: Mapping[PodName, Sequence[Sequence[Holding]]]) -> Unknown | None:
-        """An unknown requester that may be a decided pod under whose name kubelet lists devices of another pod."""
-        names = []
-        for pod in self._asking(self.snap.living_pods.values()):
-            entries = listed.get(pod.name, ())
-            if pod.uid in self.tracker.by_pod or not any(entries):
-                continue
-            new = self._lacking(pod, [])
-            if new and self._is_decided(new) and all(self._was_given_up(pod, entry) for entry in entries):
-                names.append(pod.name)
-        why = "kubelet lists devices of another pod under that name"
-        return Unknown(why=why, unseen=True, maybe_decided=True, between=tuple(names)) if names else None
-
-    def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
-        """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
-        if of_another_pod(pod, holdings, self.snap.policy.resources.names):
-            return True
-        tracker, init, ours = self.tracker, pod.init_names, self.tracker.by_pod.get(pod.uid, ())
-        given = [one for one in ours if one.certain and one.owner]
-        listed = frozenset[str]().union(*[h.ids for h in holdings])
-        if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
-            return True
-        if not listed:
-            admitting = tracker.last and tracker.last.pod_uid == pod.uid
-            return not admitting and (pod.uid in self.snap.with_devices or bool(given))
-        if listed <= frozenset[str]().union(*[one.ids for one in ours]):
+    def is_decided(self, requester: Requester) -> bool:
+        """Whether a scheduler decided on its pod, or its label says how to spread it."""
+        pod = requester.pod
+        if pod is None:
             return False
-        holders: set[str] = tracker.record.holders(listed)
-        if old := listed - tracker.record.ids:
-            holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(old)}
-        return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
+        if self.snap.mode is Mode.TOPOLOGY:
+            return decided_text(pod, GROUP_ANNOTATION) is not None
+        return pod.gpu_count_label is not None or isinstance(requester.decision(self.snap), Decision)
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:
         """Kubelet did not answer. Only the second resource of a container can be certain then."""
-        if fitting and fitting[0].container_gpus and not any(map(self._is_decided, fitting[1:])):
-            return fitting[0]
-        return self._unknown("kubelet's pod-resources API did not answer", fitting)
+        # Kubelet asks for both resources of a container one after the other. Another pod comes between them only if
+        # kubelet has rejected the first one, and then a decided pod must not get that pod's GPU.
+        is_second_resource = bool(fitting) and bool(fitting[0].container_gpus)
+        if is_second_resource:
+            others_decided = [requester for requester in fitting[1:] if self.is_decided(requester)]
+            if not others_decided:
+                return fitting[0]
+        return self.unconfirmed("kubelet's pod-resources API did not answer", fitting)
 
-    def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
-        names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
-        unseen = self.snap.unread_pods or (self.snap.schedulers and not fitting)  # the agent may not have seen it
-        maybe_decided = bool(names) or unseen
-        undecided = not fitting or len(names) < len(fitting)
-        return Unknown(why=why, maybe_decided=maybe_decided, between=names, maybe_undecided=undecided, deleted=deleted)
-
-    def _is_decided(self, one: Requester) -> bool:
-        if one.pod is None or self.snap.mode is Mode.TOPOLOGY:
-            return one.pod is not None and decided_text(one.pod, GROUP_ANNOTATION) is not None
-        return one.pod.gpu_count_label is not None or isinstance(one.decision(self.snap), Decision)
+    def unconfirmed(
+        self,
+        why: str,
+        fitting: Sequence[Requester],
+        deleted: Pod | None = None,
+    ) -> UnconfirmedPod:
+        """One of the fitting containers, or of the pods that the agent may not have seen."""
+        pods = [requester.pod for requester in fitting if self.is_decided(requester)]
+        decided = [pod.name for pod in pods if pod]
+        # The pod may also be one that the agent has not seen: a scheduler may have decided on that one.
+        maybe_unseen = self.snap.unread_pods or (self.snap.schedulers and not fitting)
+        return UnconfirmedPod(
+            why=why,
+            maybe_decided=bool(decided) or maybe_unseen,
+            candidates=tuple(decided),
+            deleted=deleted,
+            maybe_undecided=not fitting or len(decided) < len(fitting),
+        )
 
     def unseen(self, deleted: Pod | None = None, *, maybe_decided: bool = False) -> Requester:
         """The requester where no known container fits: an unseen pod, or the second resource of its container."""
-        if pair := self._unseen_pair():
+        pair = self._unseen_pair()
+        if pair:
             return pair
         why = "kubelet lists no pod that the agent has seen and that lacks this"
         if maybe_decided:
             why = "the API server has not shown the node's pods yet"
-        return Unknown(why=why, unseen=True, maybe_decided=maybe_decided, deleted=deleted)
+        return UnseenPod(why=why, maybe_decided=maybe_decided, deleted=deleted)
+
+
+@dataclass(frozen=True)
+class KubeletListing:
+    """Kubelet's list of pods in answer to one search.
+
+    Attributes:
+        entries: pod name to the devices of each listed pod of that name.
+    """
+
+    search: Search
+    entries: dict[PodName, list[Sequence[Holding]]] = field(default_factory=dict)
+
+    def add(self, listed: Listed) -> None:
+        for name, holdings in listed:
+            self.entries.setdefault(name, []).append(holdings)
+
+    def requester_among(self, pods: Collection[Pod]) -> Requester | None:
+        """The container in admission. `pods` are in the order in which the agent saw them."""
+        begin: list[Requester] = []
+        go_on: list[Requester] = []
+        for pod in pods:
+            entries = self.entries.get(pod.name)
+            if entries is None:
+                continue
+            init_held = self._held_by_init(pod)
+            for holdings in entries:
+                if self._was_given_up(pod, holdings):
+                    continue
+                held = [*init_held, *self.search.held(holdings)]
+                requester = self.search.lacking(pod, held, certain=True)
+                if requester is None:
+                    continue
+                if held:
+                    go_on.append(requester)
+                else:
+                    begin.append(requester)
+        if not (go_on or begin):
+            return None
+        return self._in_admission(go_on, begin)
+
+    def _held_by_init(self, pod: Pod) -> list[_Held]:
+        """Allocations of the pod's ordinary init containers, whose devices kubelet does not list."""
+        last = self.search.tracker.last
+        if last is None or last.pod_uid != pod.uid:
+            return []
+        init_names = pod.init_names
+        return [held for held in self.search.given() if held[0] in init_names]
+
+    def _in_admission(self, go_on: Sequence[Requester], begin: Sequence[Requester]) -> Requester:
+        """The container in admission, among those that go on and those that begin by kubelet's list."""
+        # A pod that has devices and lacks others is in admission. One without any may only be rejected.
+        fitting = go_on or begin
+        is_only_one = len(fitting) == 1
+        # Kubelet's list has no UIDs: under a reused name it may show the deleted pod.
+        reused_names = {entry.pod.name for entry in self.search.tracker.deleted}
+        clear = [requester for requester in fitting if requester.pod_name not in reused_names]
+        if clear:
+            # Kubelet sees pods in the agent's order. Rejected pods may linger, so the last one is in admission.
+            return replace(clear[-1], certain=is_only_one)
+        deleted: list[Pod] = []
+        living: list[Requester] = []
+        for requester in (*go_on, *begin):
+            if requester.pod and requester.pod.uid not in self.search.snap.pod_by_uid:
+                deleted.append(requester.pod)
+            else:
+                living.append(requester)
+        if not deleted:
+            # The later ones may be deleted pods of the same names.
+            return replace(fitting[0], certain=is_only_one)
+        gone = deleted[0]
+        if not living:
+            return self.search.unseen(gone)
+        why = f"pod {gone.name} was deleted a moment ago, and kubelet lists no UIDs"
+        return self.search.unconfirmed(why, living, gone)
+
+    def hidden(self) -> HiddenPod | None:
+        """Decided pods under whose names kubelet lists devices of other pods."""
+        names = []
+        for pod in self.search.asking(self.search.snap.living_pods.values()):
+            entries = self.entries.get(pod.name, ())
+            if not any(entries) or pod.uid in self.search.tracker.by_pod:
+                continue
+            # As if the pod had no devices: those that kubelet lists may be the other pod's.
+            requester = self.search.lacking(pod, [])
+            if requester is None or not self.search.is_decided(requester):
+                continue
+            if all(self._was_given_up(pod, holdings) for holdings in entries):
+                names.append(pod.name)
+        if not names:
+            return None
+        why = "kubelet lists devices of another pod under that name"
+        return HiddenPod(why=why, maybe_decided=True, candidates=tuple(names))
+
+    def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
+        """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
+        snap = self.search.snap
+        if of_another_pod(pod, holdings, snap.policy.resources.names):
+            return True
+        tracker = self.search.tracker
+        allocations = tracker.by_pod.get(pod.uid, ())
+        listed = all_ids(holdings)
+        init_names = pod.init_names
+        has_certain = False
+        for allocation in allocations:
+            if not allocation.certain or allocation.owner is None:
+                continue
+            has_certain = True
+            is_listable = allocation.owner.container not in init_names
+            # Kubelet frees all devices of a pod at once. So one missing allocation shows that it has freed them all.
+            if is_listable and allocation.ids.isdisjoint(listed):
+                return True
+        if not listed:
+            # A pod has no devices before its admission, and none after kubelet has rejected it.
+            is_in_admission = tracker.last is not None and tracker.last.pod_uid == pod.uid
+            had_devices = has_certain or pod.uid in snap.with_devices
+            return had_devices and not is_in_admission
+        if listed <= all_ids(allocations):
+            return False
+        if pod.static:
+            # The checkpoint has another UID for it than the API server.
+            return False
+        # If other pods have the listed devices, and this one has none of them, the list is of another pod.
+        holders = self._holders(listed)
+        return bool(holders) and pod.uid not in holders
+
+    def _holders(self, ids: frozenset[str]) -> set[str]:
+        """UIDs of the pods that have some of `ids`, by kubelet's allocations since and before the agent started."""
+        record = self.search.tracker.record
+        holders = record.holders(ids)
+        old_ids = ids - record.ids
+        if old_ids:
+            for entry in self.search.snap.checkpoint:
+                if not entry.ids.isdisjoint(old_ids):
+                    holders.add(entry.pod_uid)
+        return holders
+
+
+def _gpus_of(names: Collection[str], held: Sequence[_Held]) -> frozenset[str]:
+    """UUIDs of the GPUs of the containers with these names."""
+    gpus = frozenset[str]()
+    for name, _, uuids in held:
+        if name in names:
+            gpus |= uuids
+    return gpus
 
 
 def _next_container(
-    pod: Pod, given: Collection[tuple[str, str]], resource_kinds: Collection[str]
+    pod: Pod,
+    served: Collection[tuple[str, str]],
+    resource_kinds: Collection[str],
 ) -> ContainerSpec | None:
-    """The first container that lacks a resource; kubelet does not list devices of ordinary init containers."""
-    names = {name for name, _ in given}
-    last = max([n for n, container in enumerate(pod.containers) if container.name in names], default=0)
-    for n, container in enumerate(pod.containers):
-        if container.init and n < last:
-            continue  # a later one holds something
-        for name in resource_kinds:
-            if (container.name, name) not in given and container.asks(name):
+    """The first container that lacks a resource, of the containers and resources that are not `served`."""
+    names = {name for name, _ in served}
+    last_served = 0
+    for place, container in enumerate(pod.containers):
+        if container.name in names:
+            last_served = place
+    for place, container in enumerate(pod.containers):
+        if container.init and place < last_served:
+            # Kubelet does not list its devices, but it has them: a later container holds something.
+            continue
+        for resource in resource_kinds:
+            if (container.name, resource) not in served and container.asks(resource):
                 return container
     return None
