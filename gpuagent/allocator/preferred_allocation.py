@@ -44,33 +44,85 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 """
 
 
+class KubeletQuery:
+    """Queries kubelet for one call, and records which pods kubelet lists without devices.
+
+    Attributes:
+        unanswered: kubelet has not answered the last query.
+    """
+
+    def __init__(
+        self,
+        kubelet: KubeletAllocations,
+        state: AllocatorState,
+        snap: Snapshot,
+        *,
+        listing: bool,
+    ) -> None:
+        self._kubelet = kubelet
+        self._state = state
+        self._snap = snap
+        self._listing = listing
+        self.unanswered = False
+
+    def __call__(self, pods: Collection[PodName] | None) -> Listed | None:
+        listed = self._kubelet.query(pods, listing=self._listing)
+        self.unanswered = listed is None
+        if listed:
+            # If this call is refused, kubelet is done with all of them: it never admits them again.
+            self._state.begun(_without_devices(listed, self._snap))
+        return listed
+
+
 class PreferredAllocation:
     """Answers GetPreferredAllocation; `old` chooses for kubelets before 1.19, which do not send that call."""
 
-    def __init__(self, state: AllocatorState, kubelet: KubeletAllocations, send_event: EventSink, fetch: Fetch) -> None:
-        self._state, self._kubelet, self._send_event, self._fetch = state, kubelet, send_event, fetch
+    def __init__(
+        self,
+        state: AllocatorState,
+        kubelet: KubeletAllocations,
+        send_event: EventSink,
+        fetch: Fetch,
+    ) -> None:
+        self._state = state
+        self._kubelet = kubelet
+        self._send_event = send_event
+        self._fetch = fetch
         self._rest_until = float("-inf")
         self.old = OldKubelets(state, self.choose)
 
     def prefer(
-        self, resource: str, available: Collection[str], must_include: Collection[str], size: int
+        self,
+        resource: str,
+        available: Collection[str],
+        must_include: Collection[str],
+        size: int,
     ) -> tuple[str, ...]:
         """Which of `available` a container should get.
 
         Raises:
             Refusal: the total may be enough, but no GPU is; or the request makes no sense.
         """
-        request = AllocationRequest(resource, size, frozenset(available), frozenset(must_include))
+        request = AllocationRequest(
+            resource,
+            size,
+            offered=frozenset(available),
+            must_include=frozenset(must_include),
+        )
         if not available or size < max(1, len(must_include)):
             text = f"{resource}: {size} devices are asked for, {len(must_include)} must be included"
             raise Refusal(Reason.EMPTY_REQUEST, f"{text}, and {len(available)} are available")
         if not request.must_include <= request.offered:
-            raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+            text = f"{resource}: a device that must be included is not available"
+            raise Refusal(Reason.UNKNOWN_DEVICE, text)
         self._state.wait_for_pods()
         occupancy = self._state.occupancy()
         if self.old.active and self.old.counts_although_asked(occupancy):
-            return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
-        requester = self._identify(request, self._with_named_containers(request, occupancy))
+            # The ids are only counts, so any will do: Allocate exchanges them for units.
+            others = request.offered - request.must_include
+            return (*request.must_include, *sorted(others))[:size]
+        occupancy = self._with_named_containers(request, occupancy)
+        requester = self._identify(request, occupancy)
         _log_identified(request, requester)
         if requester.container_gpus and not requester.certain:
             try:
@@ -80,66 +132,104 @@ class PreferredAllocation:
                 requester = self._identify(request, self._state.occupancy(), certainly=True)
                 _log_identified(request, requester)
         if isinstance(requester, Unknown) and requester.deleted:
+            # Otherwise each later call could be for this pod again.
             self._state.refused(requester.deleted)
+        return self._choose_or_bar(request, requester)
+
+    def _choose_or_bar(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
+        """The ids for this container. After a refusal, kubelet rejects the pod, so later calls are for others."""
         try:
             return self.choose(request, requester)
         except Refusal as refusal:
             refusal.pod = requester.pod_name
             # Bar only a certain pod: kubelet may still admit another one.
-            self._state.refused(requester.pod if requester.certain else None)
+            rejected = requester.pod if requester.certain else None
+            self._state.refused(rejected)
             raise
 
     def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
-        occupancy = self._state.occupancy().seen_with(request.offered)
+        resource = request.resource
         if isinstance(requester, Unknown) and requester.maybe_decided:
-            raise in_doubt(request.resource, requester)
+            raise in_doubt(resource, requester)
+        occupancy = self._state.occupancy().seen_with(request.offered)
         chosen = choose(request, requester, occupancy)
-        if suspect := occupancy.suspect_ids.intersection(chosen) - request.must_include:
+        suspect = occupancy.suspect_ids.intersection(chosen)
+        # Kubelet itself has assigned those that must be included.
+        suspect -= request.must_include
+        if suspect:
             self._check_suspect(request, suspect, occupancy)
-        self._state.answered((request.resource, frozenset(chosen)), requester)
-        if found := notice(requester, occupancy.snapshot):
-            self._send_event(found)
+        allocation = resource, frozenset(chosen)
+        self._state.answered(allocation, requester)
+        warning = notice(requester, occupancy.snapshot)
+        if warning:
+            self._send_event(warning)
         return chosen
 
-    def _identify(self, request: AllocationRequest, occupancy: Occupancy, *, certainly: bool = False) -> Requester:
+    def _identify(
+        self,
+        request: AllocationRequest,
+        occupancy: Occupancy,
+        *,
+        certainly: bool = False,
+    ) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
-        snap, must_include = occupancy.snapshot, request.must_include
+        snap = occupancy.snapshot
+        must_include = request.must_include
         # Kubelet has only reserved the ids of a first request, and a list query would make kubelet lose them.
         may_list = not must_include or occupancy.given(request.resource, must_include) is not None
-        silent = False
-
-        def query(pods: Collection[PodName]) -> Listed | None:
-            nonlocal silent
-            found = self._kubelet.query(pods, listing=may_list)
-            silent = found is None
-            self._state.begun(_bare(found or (), snap))
-            return found
-
-        found = identify(request, occupancy.tracker, snap, query, certainly=certainly)
-        unseen: Collection[PodName] | None = None if silent and snap.may_be_decided else ()
-        if snap.unread_pods or isinstance(found, UnseenPod | HiddenPod):
-            unseen = self._unseen(occupancy, listing=may_list)
-        if unseen is not None and not unseen:
-            return found if snap.schedulers else _no_decided_pod(found)
-        until = self._state.clock() + WAIT_S
-        uids = self._fetch(unseen, WAIT_S)
-        left_s = until - self._state.clock()
-        shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
-        if shown and uids:
+        query = KubeletQuery(self._kubelet, self._state, snap, listing=may_list)
+        requester = identify(request, occupancy.tracker, snap, query, certainly=certainly)
+        was_silent = query.unanswered
+        unread = self._pods_to_read(requester, query, occupancy)
+        if unread is not None and not unread:
+            return requester if snap.schedulers else _without_decision(requester)
+        shown = self._read_pods(unread)
+        if shown:
             occupancy = self._state.occupancy()
-            asked = (lambda _pods: None) if silent else query  # kubelet has just not answered
-            found = identify(request, occupancy.tracker, occupancy.snapshot, asked, certainly=certainly)
-            return _no_decided_pod(found) if unseen else found
+            # A kubelet that has just not answered would make this call wait a second time.
+            again = _no_answer if was_silent else query
+            requester = identify(
+                request,
+                occupancy.tracker,
+                occupancy.snapshot,
+                again,
+                certainly=certainly,
+            )
+            return _without_decision(requester) if unread else requester
         self._rest_until = self._state.clock() + REST_S
-        if not shown and snap.may_be_decided:
-            why = "the API server did not show the node's pods in time"
+        if shown is None and snap.may_be_decided:
             # Most pods that were not read yet ask for no GPU: naming these would mislead.
-            between = () if snap.unread_pods else tuple(unseen or snap.decided)
-            return UnseenPod(why=why, maybe_decided=True, candidates=between)
-        return _no_decided_pod(found)
+            candidates = () if snap.unread_pods else tuple(unread or snap.decided)
+            why = "the API server did not show the node's pods in time"
+            return UnseenPod(why=why, maybe_decided=True, candidates=candidates)
+        return _without_decision(requester)
 
-    def _unseen(self, occupancy: Occupancy, *, listing: bool) -> list[PodName] | None:
+    def _pods_to_read(
+        self,
+        requester: Requester,
+        query: KubeletQuery,
+        occupancy: Occupancy,
+    ) -> Collection[PodName] | None:
+        """Pods that must be read from the API server before the requesting container is known; None: all."""
+        snap = occupancy.snapshot
+        if snap.unread_pods or isinstance(requester, UnseenPod | HiddenPod):
+            return self._unseen_pods(occupancy, query)
+        if query.unanswered and snap.may_be_decided:
+            return None
+        return ()
+
+    def _read_pods(self, pods: Collection[PodName] | None) -> frozenset[str] | None:
+        """Read these pods, or all, and wait for the snapshot that has them. Returns the UIDs; None if it took long."""
+        until = self._state.clock() + WAIT_S
+        uids = self._fetch(pods, WAIT_S)
+        if uids is None:
+            return None
+        remaining_s = until - self._state.clock()
+        was_shown = self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, remaining_s)
+        return uids if was_shown else None
+
+    def _unseen_pods(self, occupancy: Occupancy, query: KubeletQuery) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
 
         None if kubelet cannot be queried, or lists many: each pod of the node may be one.
@@ -147,77 +237,131 @@ class PreferredAllocation:
         Before the first list of pods, these are all pods that the agent has not read: one of them may have devices from
         before the agent's restart, and lack others. A pod that lacks all is read again, because no watch would show
         that another pod has its name now.
-
-        If no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
-        the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
-        ordinary init containers.
         """
-        snap, tracker = occupancy.snapshot, occupancy.tracker
-        resting = not snap.pods_known or self._state.clock() < self._rest_until
-        if resting and not snap.may_be_decided:
+        snap = occupancy.snapshot
+        is_resting = not snap.pods_known or self._state.clock() < self._rest_until
+        if is_resting and not snap.may_be_decided:
+            # The agent never sees a static pod in time, so each of its calls would wait.
             return []
-        ours, past = snap.resource_kinds, {*snap.with_devices, *tracker.by_pod, *tracker.refused}
-        seen = set()
-        for pod in snap.living_pods.values():
-            only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
-            if only_init or pod.uid not in past:
-                seen.add(pod.name)
-        listed = self._kubelet.query(None, listing=listing)
+        resources = snap.resource_kinds
+        listed = query(None)
         if listed is None:
             return None
+        bare = _without_devices(listed, snap)
         known = {pod.name for pod in snap.pods}
-        bare = _bare(listed, snap)
-        self._state.begun(bare)
         if not snap.pods_known:
-            asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, ours))}
-            return [pod for pod, _ in listed if pod not in known or pod in bare & asking]
-        names = sorted(bare - seen, key=known.__contains__)
-        return names if len(names) <= MOST_FETCHED else None
+            names = [pod_name for pod_name, _ in listed]
+            asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, resources))}
+            lack_all = bare & asking
+            return [name for name in names if name in lack_all or name not in known]
+        unseen = bare - _seen_without_devices(occupancy)
+        # New names first: a known name may only have been taken by another pod.
+        by_novelty = sorted(unseen, key=known.__contains__)
+        return by_novelty if len(by_novelty) <= MOST_FETCHED else None
 
     def _with_named_containers(self, request: AllocationRequest, occupancy: Occupancy) -> Occupancy:
         """The devices in use, with containers named by kubelet if a GPU seems full: two without a name may be one."""
-        unnamed = [one for one in occupancy.tracker.by_pod.get(None, ()) if one.owner is None]
-        if unnamed and not request.must_include and occupancy.seen_with(request.offered).full_gpus(None):
-            began = self._state.clock()
-            if self._kubelet.read(timeout_s=NAMING_S):
-                self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
-            return self._state.occupancy()
-        return occupancy
+        if request.must_include:
+            return occupancy
+        unidentified = occupancy.tracker.by_pod.get(None, ())
+        unnamed = [allocation for allocation in unidentified if allocation.owner is None]
+        if not unnamed:
+            return occupancy
+        if not occupancy.seen_with(request.offered).full_gpus(None):
+            return occupancy
+        began = self._state.clock()
+        if self._kubelet.read(timeout_s=NAMING_S):
+            self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
+        return self._state.occupancy()
 
-    def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
+    def _check_suspect(
+        self,
+        request: AllocationRequest,
+        ids: Collection[str],
+        occupancy: Occupancy,
+    ) -> None:
         """Check recently allocated `ids` that kubelet calls free. Raises Refusal if a pod holds them."""
-        owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
+        owners = set()
+        for allocation in occupancy.suspect:
+            if allocation.owner and not allocation.ids.isdisjoint(ids):
+                owners.add(allocation.owner)
         for pod in {owner.pod for owner in owners}:
-            held = [h for _, holdings in self._kubelet.query([pod], listing=True) or () for h in holdings]
-            if not all(h.ids.isdisjoint(ids) for h in held):
+            if self._holds(pod, ids):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds"
-                text = f"{text}, and no other units that kubelet offers fit; try again when a pod has ended"
-                raise Refusal(Reason.STILL_HELD, text)
-        log.warning("Allocated devices again soon after", extra={"resource": request.resource, "devices": len(ids)})
+                advice = "no other units that kubelet offers fit; try again when a pod has ended"
+                raise Refusal(Reason.STILL_HELD, f"{text}, and {advice}")
+        extra = {"resource": request.resource, "devices": len(ids)}
+        log.warning("Allocated devices again soon after", extra=extra)
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
-        text = f"{text}, and no other units that kubelet offers fit; if that container still runs, they are held twice"
+        risk = "if that container still runs, they are held twice"
+        text = f"{text}, and no other units that kubelet offers fit; {risk}"
         self._send_event(Announcement("DevicesReallocated", text, warning=True))
 
+    def _holds(self, pod: PodName, ids: Collection[str]) -> bool:
+        """Whether kubelet lists some of `ids` for the pod."""
+        listed = self._kubelet.query([pod], listing=True) or ()
+        for _, holdings in listed:
+            for holding in holdings:
+                if not holding.ids.isdisjoint(ids):
+                    return True
+        return False
 
-def _bare(listed: Listed, snap: Snapshot) -> set[PodName]:
-    """Pods that kubelet lists without a device of ours."""
-    ours = snap.resource_kinds
-    return {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
+
+def _without_devices(listed: Listed, snap: Snapshot) -> set[PodName]:
+    """Pods that kubelet lists without a device of this agent."""
+    resources = snap.resource_kinds
+    names = set()
+    for name, holdings in listed:
+        held = {holding.resource for holding in holdings}
+        if held.isdisjoint(resources):
+            names.add(name)
+    return names
+
+
+def _no_answer(_pods: Collection[PodName]) -> Listed | None:
+    return None
+
+
+def _seen_without_devices(occupancy: Occupancy) -> set[PodName]:
+    """Names of living pods that the agent has seen and that kubelet rightly lists without devices.
+
+    A newer pod of the same name may have replaced a pod that held devices or was rejected, so these are left out.
+    """
+    snap = occupancy.snapshot
+    tracker = occupancy.tracker
+    resources = snap.resource_kinds
+    had_devices = {*snap.with_devices, *tracker.by_pod, *tracker.refused}
+    seen = set()
+    for pod in snap.living_pods.values():
+        # Kubelet does not list the devices of ordinary init containers.
+        later = [container for container in pod.containers if not container.init]
+        lists_none = not any(any(map(container.asks, resources)) for container in later)
+        if lists_none or pod.uid not in had_devices:
+            seen.add(pod.name)
+    return seen
 
 
 def _log_identified(request: AllocationRequest, requester: Requester) -> None:
     if not log.isEnabledFor(logging.DEBUG):
         return
-    why = "kubelet lists no other" if requester.certain else "the most likely of those that fit"
     if isinstance(requester, Unknown):
         why = requester.why
-    extra = {"resource": request.resource, "units": request.size, "container": str(requester.owner), "reason": why}
+    elif requester.certain:
+        why = "kubelet lists no other"
+    else:
+        why = "the most likely of those that fit"
+    extra = {
+        "resource": request.resource,
+        "units": request.size,
+        "container": str(requester.owner),
+        "reason": why,
+    }
     log.debug("Identified the requesting container", extra=extra)
 
 
-def _no_decided_pod(found: Requester) -> Requester:
+def _without_decision(requester: Requester) -> Requester:
     """The requester, after a read of the pods that kubelet lists: one that was not among them has no decision."""
-    if isinstance(found, UnseenPod):
-        return replace(found, maybe_decided=False)
-    return found
+    if isinstance(requester, UnseenPod):
+        return replace(requester, maybe_decided=False)
+    return requester

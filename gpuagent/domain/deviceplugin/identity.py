@@ -338,7 +338,7 @@ class Search:
     def _unseen_pair(self) -> Requester | None:
         """The second resource of a container of a pod that the agent has not seen."""
         last = self.tracker.last
-        # Only the call after that for the first resource can be for the second one.
+        # If the container is known, its pod says which resource comes next.
         if last is None or last.owner:
             return None
         if last.resource == self.request.resource:
