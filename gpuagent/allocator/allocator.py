@@ -90,13 +90,16 @@ class Allocator:
         request, answered = AllocationRequest(resource, len(ids), must_include=ids), state.chosen_for((resource, ids))
         stored = state.granted((resource, ids))
         try:
-            requester, share, new, warnings = allocate(request, answered, occupancy, stored, self._strategy, now)
-            grant = self._isolated(share, requester.owner, occupancy.snapshot, lambda driver: driver.prepare(share))
+            allocated = allocate(request, answered, occupancy, stored, self._strategy, now)
+            share = allocated.grant
+            owner = allocated.requester.owner
+            grant = self._isolated(share, owner, occupancy.snapshot, lambda driver: driver.prepare(share))
         except Refusal:
             state.refused(None)
             raise
-        for warning in warnings:
+        for warning in allocated.warnings:
             self._send_event(warning)
+        new = allocated.allocation
         state.allocated(replace(new, exchanged=True) if exchanged else new, grant)
         extra = {"resource": resource, "units": len(ids), "gpus": [gpu.uuid for gpu in grant.gpus]}
         log.debug("Allocated devices", extra=extra)

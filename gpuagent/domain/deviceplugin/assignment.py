@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
@@ -211,19 +212,31 @@ def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[
     return free
 
 
-def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[frozenset[str], str] | None:
-    """GPUs that a scheduler chose for the container, and words for them; None where it chose none that count.
+class DecidedGpus(NamedTuple):
+    """UUIDs of the GPUs that a scheduler chose for a container, and words for messages."""
+
+    uuids: frozenset[str]
+    words: str
+
+
+def decision_of(requester: Requester, resource: str, snap: Snapshot) -> DecidedGpus | None:
+    """GPUs that a scheduler chose for the container; None where it chose none that count.
 
     Raises:
         Refusal: this node can never keep the decision.
     """
-    decision, found = requester.decision(snap), requester.decided_gpus(resource, snap)
-    if found is None or requester.container_gpus or not isinstance(decision, Decision):
+    decision = requester.decision(snap)
+    gpus = requester.decided_gpus(resource, snap)
+    if gpus is None or not isinstance(decision, Decision):
         return None
-    if isinstance(found, str):
-        text = f"{resource}: pod {requester.pod_name}: annotation {decision.key} {found}"
+    if requester.container_gpus:
+        # The container's other resource has followed the decision, or was chosen before there was one.
+        return None
+    if isinstance(gpus, str):
+        text = f"{resource}: pod {requester.pod_name}: annotation {decision.key} {gpus}"
         raise Refusal(Reason.GPU_DECISION, text)
-    return found, f"a scheduler chose {names_of(found, snap)} for it (annotation {decision.key})"
+    words = f"a scheduler chose {names_of(gpus, snap)} for it (annotation {decision.key})"
+    return DecidedGpus(gpus, words)
 
 
 def names_of(uuids: Collection[str], snap: Snapshot) -> str:

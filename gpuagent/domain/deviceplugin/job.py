@@ -1,7 +1,7 @@
 """Pods of one distributed job on this node, and schedulers' decisions for pods in mode `topology`."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -118,7 +118,10 @@ class Visible(NamedTuple):
     """UUIDs of GPUs that a container sees as well, and warnings to its pod."""
 
     uuids: tuple[str, ...]
-    warnings: list[Announcement]
+    warnings: Sequence[Announcement] = ()
+
+
+NONE_VISIBLE = Visible(())
 
 
 def visible_gpus(requester: Requester, before: InUse | None, own: Collection[str], occupancy: Occupancy) -> Visible:
@@ -130,7 +133,7 @@ def visible_gpus(requester: Requester, before: InUse | None, own: Collection[str
     if before and before.owner:
         pod, certain = snap.living_pods.get(before.owner.pod), isinstance(before, Holding) or before.certain
     if pod is None:
-        return Visible((), [])
+        return NONE_VISIBLE
     uuids = visible_gpus_of(pod, own, occupancy) if certain and snap.pods_watched else ()
     texts = differences(pod, own, uuids, snap)
     return Visible(uuids, [Announcement("GPUGroupDiffers", text, warning=True, pods=(pod.name,)) for text in texts])
