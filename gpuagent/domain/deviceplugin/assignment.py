@@ -1,7 +1,7 @@
 """Which devices a requesting container gets: placement, with pods, decisions and allocations taken into account."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import Decision, Ignored
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot
+
+Offered = Mapping[str, frozenset[str]]
+"""GPU UUID to the device ids that kubelet offers there."""
 
 
 def choose(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> tuple[str, ...]:
@@ -36,23 +39,45 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         check_core_mem(request.resource, request.size, requester, snap)
     offered = free_by_gpu(request.resource, request.offered, snap)
     if snap.sets is None:
-        share = _share(request, requester, offered, occupancy)
-        try:
-            uuids = choose_share(share)
-        except Refusal:
-            # Only the text of a refusal needs the free units of the whole node, which take a while to count.
-            uuids = choose_share(_with_node(share, occupancy))
+        uuids = _choose_share(request, requester, offered, occupancy)
     else:
-        uuids = choose_whole(_whole(request, requester, offered, occupancy, snap.sets))
-        snap.ring(uuids)  # computes and caches the ring: Allocate needs it next
-    each, suspect = request.size // len(uuids), occupancy.suspect_ids - request.must_include
-    return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.must_include, suspect)])
+        whole = _whole_request(request, requester, offered, occupancy, snap.sets)
+        uuids = choose_whole(whole)
+        # Allocate needs the ring next, and the snapshot caches it.
+        snap.ring(uuids)
+    units_per_gpu = request.size // len(uuids)
+    suspect = occupancy.suspect_ids - request.must_include
+    chosen: list[str] = []
+    for uuid in uuids:
+        chosen += take(offered[uuid], units_per_gpu, request.must_include, suspect)
+    return tuple(chosen)
 
 
-def take(free: Collection[str], count: int, must_include: Collection[str], suspect: Collection[str]) -> list[str]:
+def _choose_share(
+    request: AllocationRequest,
+    requester: Requester,
+    offered: Offered,
+    occupancy: Occupancy,
+) -> tuple[str, ...]:
+    """UUIDs of the GPUs for units of shared GPUs."""
+    share = _share_request(request, requester, offered, occupancy)
+    try:
+        return choose_share(share)
+    except Refusal:
+        # Only the text of a refusal needs the free units of the whole node, which take a while to count.
+        return choose_share(_with_node(share, occupancy))
+
+
+def take(
+    free: Collection[str],
+    count: int,
+    must_include: Collection[str],
+    suspect: Collection[str],
+) -> list[str]:
     """`count` ids of one GPU: those of `must_include` first, those of `suspect` last, and else the lowest numbers."""
     # Ids of one GPU differ in their number alone: by text, then by length, is by number.
-    ids = sorted(sorted(free), key=len)
+    ids = sorted(free)
+    ids.sort(key=len)
     if must_include or suspect:
         ids.sort(key=lambda device_id: (device_id not in must_include, device_id in suspect))
     return ids[:count]
@@ -67,20 +92,40 @@ def notice(requester: Requester, snap: Snapshot) -> Announcement | None:
         return None
     text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
     advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
-    return Announcement("GPUDecisionIgnored", f"{text} there. {advice}", warning=True, pods=(requester.pod.name,))
+    return Announcement(
+        "GPUDecisionIgnored",
+        f"{text} there. {advice}",
+        warning=True,
+        pods=(requester.pod.name,),
+    )
 
 
-Offered = Mapping[str, frozenset[str]]
-"""GPU UUID to the device ids that kubelet offers there."""
-
-
-def _share(request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy) -> ShareRequest:
-    snap, resource, pod = occupancy.snapshot, request.resource, requester.pod
-    spread = pod and pod.gpu_count_label is not None
-    same_gpus, decision = requester.container_gpus, requester.decision(snap)
+def _share_request(
+    request: AllocationRequest,
+    requester: Requester,
+    offered: Offered,
+    occupancy: Occupancy,
+) -> ShareRequest:
+    """What the container asks for, and where it may or should be placed."""
+    snap = occupancy.snapshot
+    resource = request.resource
+    pod = requester.pod
+    same_gpus = requester.container_gpus
     decided = decision_of(requester, resource, snap)
-    limited = same_gpus or decided
-    chosen = decision.uuids if isinstance(decision, Decision) else ()
+    is_limited = bool(same_gpus) or decided is not None
+    suspect_ids = (occupancy.suspect_ids & request.offered) - request.must_include
+    only: Collection[str] | None = same_gpus or None
+    if decided:
+        only = decided.uuids
+    gpus = 1
+    cramped: Sequence[Collection[str]] = ()
+    if pod and pod.gpu_count_label is not None:
+        gpus = gpu_count(pod, resource, request.size, snap.resource_kinds)
+    else:
+        cramped = _cramped(requester, occupancy)
+    reserved: Mapping[str, int] = {}
+    if not (decided or same_gpus):
+        reserved = occupancy.reserved(resource, requester.pod_name)
     return ShareRequest(
         resource=resource,
         size=request.size,
@@ -89,73 +134,115 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         order=snap.indexes,
         must_include=_units_by_gpu(request.must_include, snap),
         placement=snap.placement,
-        suspect=_units_by_gpu((occupancy.suspect_ids & request.offered) - request.must_include, snap),
-        gpu_count=gpu_count(pod, resource, request.size, snap.resource_kinds) if spread and pod else 1,
+        suspect=_units_by_gpu(suspect_ids, snap),
+        gpu_count=gpus,
         room=requester.room(resource),
-        cramped=() if spread else _cramped(requester, occupancy),
-        # A sidecar and its pod's other containers go to the same GPUs if they fit.
-        pinned=requester.init_gpus or (chosen if chosen and not limited else requester.sidecar_gpus),
+        cramped=cramped,
+        pinned=_preferred_gpus(requester, snap, is_limited=is_limited),
         short=() if same_gpus else _short_gpus(resource, requester, occupancy),
-        only=decided[0] if decided else same_gpus or None,
+        only=only,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),
         most=snap.most_sharers,
         requester=str(requester.owner or "this container"),
-        reserved={} if decided or same_gpus else occupancy.reserved(resource, requester.pod_name),
-        decided=decided[1] if decided else "",
+        reserved=reserved,
+        decided=decided.words if decided else "",
     )
+
+
+def _preferred_gpus(requester: Requester, snap: Snapshot, *, is_limited: bool) -> Collection[str]:
+    """UUIDs of GPUs that the container should get if it fits there."""
+    if requester.init_gpus:
+        # Kubelet has units there for this container to reuse.
+        return requester.init_gpus
+    decision = requester.decision(snap)
+    if isinstance(decision, Decision) and not is_limited:
+        # Schedulers do not number init containers and sidecars. Those belong on the GPUs of their pod.
+        uuids = decision.uuids
+        if uuids:
+            return uuids
+    # A sidecar and its pod's other containers go to the same GPUs if they fit.
+    return requester.sidecar_gpus
 
 
 def _cramped(requester: Requester, occupancy: Occupancy) -> list[set[str]]:
     """For each group of containers that should be on one GPU with a sidecar: UUIDs of the GPUs that are too full."""
-    snap = occupancy.snapshot
-    found = []
+    cramped = []
     for containers in requester.beside():
-        cramped = set[str]()
-        for resource in snap.resource_kinds:
-            need = sum(one.limits.get(resource, 0) for one in containers)
-            free, reserved = occupancy.free(resource), occupancy.reserved(resource, requester.pod_name)
-            cramped |= {uuid for uuid in snap.gpus if free.get(uuid, 0) - reserved.get(uuid, 0) < need}
-        found.append(cramped)
-    return found
+        too_full = set[str]()
+        for resource in occupancy.snapshot.resource_kinds:
+            need = sum([container.limits.get(resource, 0) for container in containers])
+            too_full |= _lacking_gpus(resource, need, requester, occupancy)
+        cramped.append(too_full)
+    return cramped
+
+
+def _lacking_gpus(
+    resource: str,
+    need: int,
+    requester: Requester,
+    occupancy: Occupancy,
+) -> set[str]:
+    """UUIDs of the GPUs with less than `need` free units that are not reserved for other pods."""
+    free = occupancy.free(resource)
+    reserved = occupancy.reserved(resource, requester.pod_name)
+    lacking = set()
+    for uuid in occupancy.snapshot.gpus:
+        available = free.get(uuid, 0) - reserved.get(uuid, 0)
+        if available < need:
+            lacking.add(uuid)
+    return lacking
+
+
+def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> Collection[str]:
+    """UUIDs of GPUs with too few free units of the mode's other resource; empty if the mode has only one."""
+    kinds = occupancy.snapshot.resource_kinds
+    for other in kinds:
+        if other != resource:
+            # A container of an unknown size needs at least one unit.
+            need = max(requester.other(resource, kinds), 1)
+            return _lacking_gpus(other, need, requester, occupancy)
+    return ()
 
 
 def _with_node(share: ShareRequest, occupancy: Occupancy) -> ShareRequest:
     """The request, with the NUMA node of the offer if GPUs of other NUMA nodes have free units that it leaves out."""
-    gpus, free = occupancy.snapshot.gpus, occupancy.free(share.resource)
-    offered_nodes = {gpus[uuid].numa_node for uuid in share.free}
-    free_nodes = {gpus[uuid].numa_node for uuid, units in free.items() if units > 0}
+    snap = occupancy.snapshot
+    free = occupancy.free(share.resource)
+    offered_nodes = {snap.gpus[uuid].numa_node for uuid in share.free}
+    free_nodes = {snap.gpus[uuid].numa_node for uuid, units in free.items() if units > 0}
     is_limited = len(offered_nodes) == 1 and not free_nodes <= offered_nodes
-    if not is_limited or not occupancy.snapshot.policy.numa_of_shares:
+    if not is_limited or not snap.policy.numa_of_shares:
         return share
     return replace(share, numa=offered_nodes.pop(), node_free=sum(free.values()))
 
 
 def _units_by_gpu(ids: Collection[str], snap: Snapshot) -> Mapping[str, int]:
-    return Counter(map(snap.units.__getitem__, ids)) if ids else {}
+    if not ids:
+        return {}
+    return Counter(map(snap.units.__getitem__, ids))
 
 
-def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> set[str]:
-    """UUIDs of GPUs with too few free units of the mode's other resource; empty if the mode has only one."""
-    snap = occupancy.snapshot
-    for other in snap.resource_kinds.keys() - {resource}:
-        need = max(requester.other(resource, snap.resource_kinds), 1)
-        free = occupancy.free(other)
-        free.update({uuid: free.get(uuid, 0) - n for uuid, n in occupancy.reserved(other, requester.pod_name).items()})
-        return {uuid for uuid in snap.gpus if free.get(uuid, 0) < need}
-    return set()
-
-
-def _whole(
-    request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy, sets: BestSets
+def _whole_request(
+    request: AllocationRequest,
+    requester: Requester,
+    offered: Offered,
+    occupancy: Occupancy,
+    sets: BestSets,
 ) -> WholeRequest:
-    snap, resource = occupancy.snapshot, request.resource
+    """How many whole GPUs the container asks for, and which ones it may or should get."""
+    snap = occupancy.snapshot
+    resource = request.resource
+    pod = requester.pod
     # Kubelet may still list a GPU that was replaced. The topology has only the new GPU in its slot.
     free = offered.keys() & snap.positions.keys()
     must_include = {snap.units[device_id] for device_id in request.must_include}
-    if gone := must_include - free:
+    gone = must_include - free
+    if gone:
         text = f"{resource}: {snap.names[min(gone)]}, which kubelet has fixed, is not there any more"
         raise Refusal(Reason.UNKNOWN_DEVICE, text)
+    suspect_ids = (occupancy.suspect_ids & occupancy.offered) - request.must_include
+    in_use = [uuids for _, uuids in occupancy.in_use]
     whole = WholeRequest(
         resource=resource,
         size=request.size,
@@ -165,19 +252,22 @@ def _whole(
         names=snap.names,
         must_include=must_include,
         leaving=_listed(resource, snap, healthy=False),
-        suspect={snap.units[i] for i in (occupancy.suspect_ids & occupancy.offered) - request.must_include},
-        reserved=named_for_others(requester.pod, resource, occupancy),
-        spare=_listed(resource, snap, healthy=True).difference(*(uuids for _, uuids in occupancy.in_use)),
+        suspect={snap.units[device_id] for device_id in suspect_ids},
+        reserved=named_for_others(pod, resource, occupancy),
+        spare=_listed(resource, snap, healthy=True).difference(*in_use),
     )
-    if requester.pod is None:
+    if pod is None:
         return whole
-    held = gpus_of_job(requester.pod, resource, occupancy)
-    named = named_gpus(requester.pod, resource, snap)
+    held = gpus_of_job(pod, resource, occupancy)
+    named = named_gpus(pod, resource, snap)
+    if named is not None:
+        # The pod's other containers have some of its GPUs already.
+        named -= held.get(pod.name, set())
     return replace(
         whole,
-        named=None if named is None else named - held.get(requester.pod.name, set()),
+        named=named,
         job_gpus=set[str]().union(*held.values()),
-        together=together(requester.pod, resource, held),
+        together=together(pod, resource, held),
         requester=str(requester.owner),
     )
 
@@ -187,11 +277,12 @@ def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
 
 
-def in_doubt(resource: str, found: Unknown) -> Refusal:
+def in_doubt(resource: str, requester: Unknown) -> Refusal:
     """The refusal of a request that may be for pods with GPUs chosen by a scheduler."""
-    pods = ", ".join(map(str, found.candidates[:3])) or "pods of this node"
+    names = [str(name) for name in requester.candidates[:3]]
+    pods = ", ".join(names) or "pods of this node"
     text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot identify the requesting pod"
-    return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
+    return Refusal(Reason.UNKNOWN_POD, f"{text}: {requester.why}. Create the pod again")
 
 
 def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[str, frozenset[str]]:
@@ -203,10 +294,16 @@ def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[
     if resource not in snap.resource_kinds:
         raise not_offered(resource, snap)
     free: dict[str, frozenset[str]] = {}
+    located = 0
     for (name, uuid, _), ids in snap.blocks.items():
-        if name == resource and (here := ids & offered):
-            free[uuid] = here | free[uuid] if uuid in free else here
-    if sum(map(len, free.values())) < len(offered):
+        if name != resource:
+            continue
+        offered_here = ids & offered
+        if offered_here:
+            located += len(offered_here)
+            # A GPU has two blocks while units of another mode leave the list.
+            free[uuid] = offered_here | free[uuid] if uuid in free else offered_here
+    if located < len(offered):
         stranger = min(offered.difference(*free.values()))
         raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {stranger!r} is not advertised on this node")
     return free
