@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.deviceplugin.occupancy import ADMISSION_S, AdmissionTracker, Occupancy, RecentAllocation
@@ -46,24 +47,30 @@ class AllocatorState:
         self._occupancy: Occupancy | None = None
         self._answered: tuple[Allocation, Requester] | None = None
         self._grants: OrderedDict[Allocation, Grant] = OrderedDict()
-        self._new: list[RecentAllocation] = []
+        self._noted: list[RecentAllocation] = []
 
     def _latest(self) -> AdmissionTracker:
         """The record of calls, with the noted allocations added. Allocate itself only notes them, to answer sooner."""
-        for new in self._new:
-            former, self._tracker = self._tracker, self._tracker.allocated(new)
+        for allocation in self._noted:
+            former = self._tracker
+            self._tracker = former.allocated(allocation)
+            # Extending the devices in use is much faster than to work them out again.
             if self._occupancy and self._occupancy.tracker is former:
                 self._occupancy = self._occupancy.allocated(self._tracker)
-        self._new.clear()
+        self._noted.clear()
         return self._tracker
 
     def publish(self, snapshot: Snapshot) -> AdmissionTracker:
         """Answer from this snapshot from now on. Returns the record of calls as of then."""
         with self._changed:
-            former, self._snapshot = self._snapshot, snapshot
-            tracker = self._tracker = self._latest().seeing(former, snapshot, self.clock())
-            occupancy = self._occupancy = Occupancy(snapshot, tracker)
+            former = self._snapshot
+            self._snapshot = snapshot
+            tracker = self._latest().seeing(former, snapshot, self.clock())
+            self._tracker = tracker
+            occupancy = Occupancy(snapshot, tracker)
+            self._occupancy = occupancy
             self._changed.notify_all()
+        # Without the lock: calls need not wait for it.
         occupancy.work_out()
         return tracker
 
@@ -75,8 +82,10 @@ class AllocatorState:
     def serving(self, kubelet: KubeletProcess | None) -> None:
         """Record which process of kubelet the calls come from now on."""
         with self._changed:
-            former, self._kubelet = self._kubelet, kubelet
-            if former not in {None, kubelet}:
+            former = self._kubelet
+            self._kubelet = kubelet
+            was_replaced = former is not None and former != kubelet
+            if was_replaced:
                 self._answered = None
                 self._begun.clear()
                 self._tracker = self._latest().restarted()
@@ -87,20 +96,24 @@ class AllocatorState:
         if since_s >= DECIDED_PODS_S:
             return
         self.wait(lambda snap: not snap.pods_awaited, FIRST_PODS_S - since_s)
-        if not undecided:
-            left_s = self._registered_at + DECIDED_PODS_S - self.clock()
-            self.wait(lambda snap: snap.pods_known or not snap.schedulers, left_s)
+        if undecided:
+            return
+        until = self._registered_at + DECIDED_PODS_S
+        self.wait(lambda snap: snap.pods_known or not snap.schedulers, until - self.clock())
 
     def occupancy(self) -> Occupancy:
         """The devices in use now. Raises Refusal: no snapshot was published yet."""
-        now = self.clock()
+        at = self.clock()
         with self._changed:
             snap = self._snapshot
             if snap is None:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
-            tracker, occupancy = self._latest().fresh(now, snap), self._occupancy
+            tracker = self._latest().fresh(at, snap)
+            occupancy = self._occupancy
             if occupancy is None or tracker is not occupancy.tracker:
-                self._tracker, self._occupancy = tracker, (occupancy := Occupancy(snap, tracker))
+                occupancy = Occupancy(snap, tracker)
+                self._tracker = tracker
+                self._occupancy = occupancy
             return occupancy
 
     def wait(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
@@ -116,18 +129,23 @@ class AllocatorState:
     def chosen_for(self, allocation: Allocation) -> Requester | None:
         """The container of the last answer to GetPreferredAllocation, if kubelet allocates just that next."""
         answered = self._answered
-        return answered[1] if answered and answered[0] == allocation else None
+        if answered is None:
+            return None
+        chosen, requester = answered
+        return requester if chosen == allocation else None
 
-    def allocated(self, new: RecentAllocation, share: Grant) -> None:
+    def allocated(self, allocation: RecentAllocation, grant: Grant) -> None:
         """Record an answered Allocate."""
         with self._changed:
             self._answered = None
             self._begun.clear()
-            completes = self._half is not None and self._half.resource != new.resource
-            self._half = None if completes else new
-            self._new.append(new)
-            self._grants[share.resource, new.ids] = share
-            self._grants.move_to_end((share.resource, new.ids))
+            half = self._half
+            completes = half is not None and half.resource != allocation.resource
+            self._half = None if completes else allocation
+            self._noted.append(allocation)
+            key = grant.resource, allocation.ids
+            self._grants[key] = grant
+            self._grants.move_to_end(key)
             if len(self._grants) > MOST_GIVEN:
                 self._grants.popitem(last=False)
 
@@ -143,8 +161,10 @@ class AllocatorState:
         """
         with self._changed:
             self._answered = None
-            if self._snapshot is not None:
-                self._tracker = self._latest().refusing(pod, self._begun, self._snapshot, self.clock())
+            snap = self._snapshot
+            if snap is not None:
+                tracker = self._latest()
+                self._tracker = tracker.refusing(pod, self._begun, snap, self.clock())
             self._begun.clear()
             self._half = None
 
@@ -154,7 +174,9 @@ class AllocatorState:
         Kubelet allocates the resources of a container one after the other. So this holds whatever pods the agent knows.
         """
         half = self._half
-        return half if half and self.clock() - half.at < ADMISSION_S else None
+        if half is None or self.clock() - half.at >= ADMISSION_S:
+            return None
+        return half
 
     def freed(self, ids: frozenset[str]) -> None:
         """Record that kubelet has freed these ids."""
@@ -171,29 +193,40 @@ class AllocatorState:
             return tuple(self._grants)
 
 
+class CallsInFlight(NamedTuple):
+    """The number of calls in progress, and when the last one ended in monotonic seconds (-inf for none)."""
+
+    running: int
+    last_end: float
+
+
 class InFlight:
     """The Allocate calls in progress. A list query during such a call may make kubelet lose its devices."""
 
     def __init__(self, clock: Callable[[], float], ended: Callable[[], None]) -> None:
-        self._clock, self._ended, self._changed = clock, ended, threading.Condition()
-        self._now = 0, float("-inf")
+        self._clock = clock
+        self._ended = ended
+        self._changed = threading.Condition()
+        self._calls = CallsInFlight(0, float("-inf"))
 
     def __enter__(self) -> None:
         """Count one call as in progress."""
         with self._changed:
-            self._now = self._now[0] + 1, self._now[1]
+            running = self._calls.running + 1
+            self._calls = CallsInFlight(running, self._calls.last_end)
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._now = self._now[0] - 1, self._clock()
+            running = self._calls.running - 1
+            # Kubelet has yet to receive the answer: `advertise` waits for a while from this time on.
+            self._calls = CallsInFlight(running, self._clock())
             self._changed.notify_all()
         self._ended()
 
-    def now(self) -> tuple[int, float]:
-        """The number of calls in progress, and when the last one ended in monotonic seconds (-inf for none)."""
-        return self._now
+    def now(self) -> CallsInFlight:
+        return self._calls
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no call is in progress; False if one still is after `timeout_s`."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._now[0] == 0, timeout_s)
+            return self._changed.wait_for(lambda: self._calls.running == 0, timeout_s)
