@@ -55,14 +55,20 @@ class Allocator:
         self._state = AllocatorState(clock)
         preferred = PreferredAllocation(self._state, kubelet, send_event, fetch)
         self._old = preferred.old
-        self.occupancy, self.prefer = self._state.occupancy, preferred.prefer
-        self.expect_pods, self.serving = self._state.expect_pods, self._state.serving
+        self.occupancy = self._state.occupancy
+        self.prefer = preferred.prefer
+        self.expect_pods = self._state.expect_pods
+        self.serving = self._state.serving
         self._refusals = RefusalEvents(clock, send_event)
-        self._kubelet, self._isolation, self._strategy, self._send_event = kubelet, isolation, strategy, send_event
+        self._kubelet = kubelet
+        self._isolation = isolation
+        self._strategy = strategy
+        self._send_event = send_event
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
-        self._old.publish(snapshot, self._state.publish(snapshot))
+        tracker = self._state.publish(snapshot)
+        self._old.publish(snapshot, tracker)
         self._refusals.publish(snapshot.pods)
 
     def report(self, refusal: Refusal) -> None:
@@ -79,48 +85,72 @@ class Allocator:
         with self.in_flight:
             self._state.wait_for_pods()
             exchanged = self._old.exchange(resource, picked) if self._old.active else {}
-            grant = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
+            units = frozenset(exchanged.values()) or picked
+            grant = self._allocate(resource, units, exchanged=bool(exchanged))
         if not exchanged:
             return grant
-        self._old.active = True  # the snapshot may have changed meanwhile
-        return replace(grant, annotations={**grant.annotations, key(resource): written(exchanged)})
+        # The snapshot may have changed meanwhile, but kubelet now holds ids that are counts.
+        self._old.active = True
+        annotations = {**grant.annotations, key(resource): written(exchanged)}
+        return replace(grant, annotations=annotations)
 
     def _allocate(self, resource: str, ids: frozenset[str], *, exchanged: bool) -> Grant:
-        state, occupancy, now = self._state, self._state.occupancy(), self._state.clock()
-        request, answered = AllocationRequest(resource, len(ids), must_include=ids), state.chosen_for((resource, ids))
-        stored = state.granted((resource, ids))
+        state = self._state
+        occupancy = state.occupancy()
         try:
-            allocated = allocate(request, answered, occupancy, stored, self._strategy, now)
-            share = allocated.grant
+            allocated = allocate(
+                AllocationRequest(resource, len(ids), must_include=ids),
+                state.chosen_for((resource, ids)),
+                occupancy,
+                state.granted((resource, ids)),
+                self._strategy,
+                state.clock(),
+            )
             owner = allocated.requester.owner
-            grant = self._isolated(share, owner, occupancy.snapshot, lambda driver: driver.prepare(share))
+            bare = allocated.grant
+            grant = self._isolated(bare, owner, occupancy.snapshot, lambda driver: driver.prepare(bare))
         except Refusal:
+            # Kubelet rejects the pod. Without its name, this ends at least its admission.
             state.refused(None)
             raise
         for warning in allocated.warnings:
             self._send_event(warning)
-        new = allocated.allocation
-        state.allocated(replace(new, exchanged=True) if exchanged else new, grant)
-        extra = {"resource": resource, "units": len(ids), "gpus": [gpu.uuid for gpu in grant.gpus]}
+        allocation = allocated.allocation
+        if exchanged:
+            allocation = replace(allocation, exchanged=True)
+        state.allocated(allocation, grant)
+        extra = {
+            "resource": resource,
+            "units": len(ids),
+            "gpus": [gpu.uuid for gpu in grant.gpus],
+        }
         log.debug("Allocated devices", extra=extra)
         return grant
 
     def _isolated(
-        self, grant: Grant, owner: ContainerRef | None, snap: Snapshot, work: Callable[[Isolation], _T]
+        self,
+        grant: Grant,
+        owner: ContainerRef | None,
+        snap: Snapshot,
+        work: Callable[[Isolation], _T],
     ) -> _T:
         """The work of the grant's isolation driver. Raises Refusal: it fails, or does not work on these GPUs now."""
         try:
             return work(self._driver_of(grant, snap))
         except IsolationError as err:
-            raise Refusal(Reason.ISOLATION, f"{grant.resource}: {err}", owner.pod if owner else None) from err
+            pod = owner.pod if owner else None
+            raise Refusal(Reason.ISOLATION, f"{grant.resource}: {err}", pod) from err
 
     def _driver_of(self, grant: Grant, snap: Snapshot) -> Isolation:
+        """The isolation driver for the grant's mode. Raises IsolationError: it does not work on these GPUs now."""
         layer, why = snap.serving[grant.kind.mode]
-        for gpu in grant.gpus if layer.left_out and not why else ():
-            if gpu.uuid in layer.left_out:
-                why = f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}"
         if why:
             raise IsolationError(why)
+        if layer.left_out:
+            left_out = [gpu for gpu in grant.gpus if gpu.uuid in layer.left_out]
+            if left_out:
+                gpu = left_out[-1]
+                raise IsolationError(f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}")
         return self._isolation[layer.driver]
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
@@ -132,31 +162,50 @@ class Allocator:
         Raises:
             Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
         """
-        state, picked = self._state, frozenset(ids)
+        state = self._state
+        picked = frozenset(ids)
         state.wait_for_pods(undecided=True)
-        state.occupancy()  # refuses while the agent starts
+        # Refuses while the agent starts: until then it knows no ids.
+        state.occupancy()
         if given_by_another(picked):
             log.info("Let a container of another plugin start again", extra={"resource": resource})
             return None
-        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and not self._old.active), READ_S)
-        occupancy, units = state.occupancy(), self._old.units(resource, picked) if self._old.active else picked
+        state.wait(self._can_name_containers, READ_S)
+        occupancy = state.occupancy()
         snap = occupancy.snapshot
+        units = self._old.units(resource, picked) if self._old.active else picked
         start = Start(resource, units, locate(resource, units, snap), snap)
         owner = self._checked_owner(start, picked, occupancy)
-        log.info("Verified container", extra={"resource": resource, "units": len(units), "container": str(owner)})
+        extra = {"resource": resource, "units": len(units), "container": str(owner)}
+        log.info("Verified container", extra=extra)
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
-        grant = state.granted((resource, units)) or granted(resource, start.at, snap, self._strategy)
+        stored = state.granted((resource, units))
+        grant = stored or granted(resource, start.at, snap, self._strategy)
         self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, owner))
         return owner
 
-    def _checked_owner(self, start: Start, picked: frozenset[str], occupancy: Occupancy) -> ContainerRef | None:
+    def _can_name_containers(self, snap: Snapshot) -> bool:
+        """Whether kubelet's allocations were read, or can be read again for one call."""
+        if snap.holdings_known:
+            return True
+        return bool(snap.kubelet) and not self._old.active
+
+    def _checked_owner(
+        self,
+        start: Start,
+        picked: frozenset[str],
+        occupancy: Occupancy,
+    ) -> ContainerRef | None:
         """The container, after a check of the mode's promises. Reads kubelet's allocations again if they may be old."""
-        owner, recorded = start.owner(occupancy.tracker), start.snap.recorded
+        owner = start.owner(occupancy.tracker)
+        recorded = start.snap.recorded
         if owner:
-            with suppress(Refusal):  # allocations read during the pod's admission are incomplete
+            # Allocations that were read during the pod's admission are incomplete, so a refusal is not final.
+            with suppress(Refusal):
                 check_start(start, recorded, self._state.grant_order())
                 return owner
-        if read := self._kubelet.read(timeout_s=READ_S):
+        read = self._kubelet.read(timeout_s=READ_S)
+        if read:
             owner = owner or holder(start.resource, picked, read.holdings)
             holdings, checkpoint, _ = by_units(read.holdings, read.checkpoint)
             recorded = Recorded(holdings, checkpoint, start.snap.pods, start.snap.units)
