@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation, all_ids
 from gpuagent.domain.pods.exchange import Exchanged
+from gpuagent.domain.snapshot import Snapshot
 
 LAPSE_S = 30.0
 """Within this time kubelet writes an allocation to its checkpoint, even on a slow disk."""
@@ -31,7 +32,11 @@ class Pick:
 
 
 def pick(
-    resource: str, picked: frozenset[str], in_admission: frozenset[str], exchanged: Exchanged, now: Occupancy
+    resource: str,
+    picked: frozenset[str],
+    in_admission: frozenset[str],
+    exchanged: Exchanged,
+    occupancy: Occupancy,
 ) -> Pick:
     """Find which ids keep their units, and which units the others may get.
 
@@ -40,25 +45,50 @@ def pick(
         picked: kubelet's ids.
         in_admission: units of the pod in admission.
         exchanged: ids to units.
-        now: the allocations in use.
+        occupancy: the allocations in use.
     """
     known = {device_id: exchanged[device_id] for device_id in picked if device_id in exchanged}
-    given = now.given(resource, frozenset(known.values())) if len(known) == len(picked) else None
-    again = given is not None and len(given.ids) == len(picked) and now.may_live(given)
-    stay = known if again else {device_id: unit for device_id, unit in known.items() if unit in in_admission}
-    freed = frozenset(known.values()).difference(stay.values())
-    held = frozenset[str]().union(*(one.ids for one, _ in replace(now, offered=freed).in_use))
-    blocks = now.snapshot.lists.get(resource, ())
-    healthy = (now.snapshot.blocks[resource, *block.key] for block in blocks if block.healthy)
-    offered = frozenset[str]().union(*healthy).difference(held).union(stay.values())
-    return Pick(stay, freed, AllocationRequest(resource, len(picked), offered, frozenset(stay.values())))
+    known_units = frozenset(known.values())
+    kept = known
+    if len(known) < len(picked) or not _is_one_allocation(resource, known_units, occupancy):
+        kept = {device_id: unit for device_id, unit in known.items() if unit in in_admission}
+    kept_units = frozenset(kept.values())
+    freed = known_units - kept_units
+    held = all_ids([allocation for allocation, _ in occupancy.with_freed(freed).in_use])
+    offered = _healthy_units(resource, occupancy.snapshot) - held
+    request = AllocationRequest(
+        resource,
+        len(picked),
+        offered=offered | kept_units,
+        must_include=kept_units,
+    )
+    return Pick(kept, freed, request)
 
 
-def lapsed(now: Occupancy) -> frozenset[str]:
+def _is_one_allocation(resource: str, units: frozenset[str], occupancy: Occupancy) -> bool:
+    """Whether these are all units of an allocation whose pod may still live: then kubelet requests it again."""
+    given = occupancy.given(resource, units)
+    if given is None or len(given.ids) != len(units):
+        return False
+    return occupancy.may_live(given)
+
+
+def _healthy_units(resource: str, snap: Snapshot) -> frozenset[str]:
+    """All units of the resource that are listed as healthy."""
+    units = frozenset[str]()
+    for block in snap.lists.get(resource, ()):
+        if block.healthy:
+            units |= snap.blocks[resource, *block.key]
+    return units
+
+
+def lapsed(occupancy: Occupancy) -> frozenset[str]:
     """Units of allocations that kubelet has freed: such a kubelet does not list free ids, only its allocations."""
-    snap = now.snapshot
-    old = [one.ids for one in now.tracker.recent if one.at < snap.holdings_at - LAPSE_S]
-    return frozenset[str]().union(*old).difference(*(h.ids for h in snap.holdings))
+    snap = occupancy.snapshot
+    # A younger allocation may not be in the checkpoint yet.
+    written_before = snap.holdings_at - LAPSE_S
+    old = [allocation for allocation in occupancy.tracker.recent if allocation.at < written_before]
+    return all_ids(old) - all_ids(snap.holdings)
 
 
 def beside(requester: Requester, half: RecentAllocation) -> Requester:
@@ -73,26 +103,37 @@ def beside(requester: Requester, half: RecentAllocation) -> Requester:
     return Requester(container_gpus=half.uuids)
 
 
-def mapped(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exchanged:
+def mapped(picked: Iterable[str], chosen: Iterable[str], kept: Exchanged) -> Exchanged:
     """Map each id of `picked` to its unit; new units come from `chosen`, in order."""
-    given = set(stay.values())
-    new = (unit for unit in chosen if unit not in given)
-    return {**stay, **dict(zip(sorted(set(picked) - stay.keys()), new, strict=True))}
+    kept_units = set(kept.values())
+    new_units = [unit for unit in chosen if unit not in kept_units]
+    new_ids = sorted(set(picked) - kept.keys())
+    return {**kept, **dict(zip(new_ids, new_units, strict=True))}
 
 
-def oldest(found: list[Requester], last: RecentAllocation | None = None) -> Requester:
+def oldest(fitting: list[Requester], last: RecentAllocation | None = None) -> Requester:
     """Aliyun's rule: the next container of the pod in admission, else the oldest waiting pod, else an unseen pod.
 
-    If a pod seems unseen, the agent has usually mistaken another pod for it. So a waiting pod is preferred. `last` is
+    A pod that looks unknown is usually one that the agent misidentified, so prefer a known waiting pod. `last` is
     the allocation of the unseen pod. If a waiting container requests just as much of that resource, it has this
-    allocation: the agent saw its pod between the two calls. A pod with a started container comes last: if kubelet has
-    no allocation for it, it has usually ended.
+    allocation: the agent saw its pod between the two calls.
     """
+    if not fitting:
+        return Requester()
+    known = [requester for requester in fitting if requester.container]
     admitting = last.pod_uid if last else None
-    known = [one for one in found if one.container]
-    known.sort(key=lambda one: bool(one.pod and one.pod.container_ids and one.pod.uid != admitting))
-    if last and not last.owner and found and found[0].container_gpus:
-        same = (one for one in known if one.container and one.container.limits.get(last.resource) == len(last.ids))
-        if one := next(same, None):
-            return replace(one, container_gpus=found[0].container_gpus)
-    return next(iter(known or found), Requester())
+    # A pod with a started container that kubelet has no allocation for has usually ended, so it comes last.
+    known.sort(key=lambda requester: _has_started(requester, admitting))
+    pair = fitting[0]
+    if last and not last.owner and pair.container_gpus:
+        for requester in known:
+            container = requester.container
+            if container and container.limits.get(last.resource) == len(last.ids):
+                return replace(requester, container_gpus=pair.container_gpus)
+    return known[0] if known else pair
+
+
+def _has_started(requester: Requester, admitting: str | None) -> bool:
+    """Whether a container of the pod runs or ran, and the pod is not the one in admission."""
+    pod = requester.pod
+    return pod is not None and bool(pod.container_ids) and pod.uid != admitting

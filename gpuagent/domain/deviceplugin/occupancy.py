@@ -440,7 +440,11 @@ class Occupancy:
         """As seen from a call in which kubelet calls these ids free. Usually that changes nothing."""
         if not self.has_of(offered):
             return self
-        return Occupancy(self.snapshot, self.tracker, offered)
+        return self.with_freed(offered)
+
+    def with_freed(self, ids: frozenset[str]) -> "Occupancy":
+        """As if kubelet called these ids free, and only these."""
+        return Occupancy(self.snapshot, self.tracker, offered=ids)
 
     @cached_property
     def allocations(self) -> list[Placed]:
