@@ -180,7 +180,7 @@ class Allocator:
         log.info("Verified container", extra=extra)
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
         stored = state.granted((resource, units))
-        grant = stored or granted(resource, start.at, snap, self._strategy)
+        grant = stored or granted(resource, start.located, snap, self._strategy)
         self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, owner))
         return owner
 

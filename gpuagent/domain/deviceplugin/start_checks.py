@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.allocate import Located, apart, locate
 from gpuagent.domain.deviceplugin.mode_rules import gpu_count
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, all_ids
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
-from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
+from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode, other_resource
 from gpuagent.domain.snapshot import Snapshot
@@ -25,23 +25,28 @@ class Start:
     Attributes:
         resource: name of a resource that it has.
         ids: its units of `resource`.
-        at: the GPUs of these units.
+        located: the GPUs of these units.
         snap: the current snapshot.
     """
 
     resource: str
     ids: frozenset[str]
-    at: Located
+    located: Located
     snap: Snapshot
 
     def owner(self, tracker: AdmissionTracker) -> ContainerRef | None:
         """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
-        later = [one for one in tracker.recent if one.at >= self.snap.holdings_at]
-        if [one for one in later if not one.ids.isdisjoint(self.ids)]:
+        holdings_at = self.snap.holdings_at
+        later = [allocation for allocation in tracker.recent if allocation.at >= holdings_at]
+        if not all_ids(later).isdisjoint(self.ids):
             return None
-        owners = (h.owner for h in self.snap.holdings if h.resource == self.resource and h.ids == self.ids)
-        # An entry of the checkpoint alone has no pod name: the list may be from just before it had the container.
-        return next((owner for owner in owners if owner.pod.namespace), None)
+        for holding in self.snap.holdings:
+            if holding.resource != self.resource or holding.ids != self.ids:
+                continue
+            # An entry of the checkpoint alone has no pod name: the list may be from just before it had the container.
+            if holding.owner.pod.namespace:
+                return holding.owner
+        return None
 
 
 def check_start(start: Start, recorded: Recorded, order: Sequence[Allocation]) -> None:
@@ -52,23 +57,29 @@ def check_start(start: Start, recorded: Recorded, order: Sequence[Allocation]) -
     Raises:
         Refusal: it breaks a promise of the mode.
     """
+    kind = start.located.kind
+    is_shared_now = kind.mode is start.snap.mode and not kind.is_whole
     for record in recorded.containers.get((start.resource, start.ids), ()):
-        if start.at.kind.mode is Mode.CORE_MEM:
+        if kind.mode is Mode.CORE_MEM:
             _check_pair(start, record)
-        if start.at.kind.is_memory and record.pod:
+        if kind.is_memory and record.pod:
             _check_spread(start, record, record.pod)
-        if start.at.kind.mode is start.snap.mode and not start.at.kind.is_whole:
+        if is_shared_now:
             _check_sharers(start, record.container, recorded, order)
 
 
 def _check_pair(start: Start, record: Record) -> None:
     """A container has memory and compute, or neither, and has both on one GPU."""
-    snap, resource = start.snap, start.resource
+    snap = start.snap
+    resource = start.resource
     other = other_resource(resource)
     units = record.units.get(other)
-    if units and (there := locate(other, units, snap).counts.keys()) != start.at.counts.keys():
-        raise apart(resource, other, there, start.at.counts, snap)
-    if not units and snap.policy.core_mem_both:
+    if units:
+        gpus = start.located.counts.keys()
+        other_gpus = locate(other, units, snap).counts.keys()
+        if other_gpus != gpus:
+            raise apart(resource, other, other_gpus, gpus, snap)
+    elif snap.policy.core_mem_both:
         text = f"{resource}: by kubelet's allocations {record.container} has it and nothing of {other}"
         advice = "in mode core_mem a container has both, or neither. Delete the pod, and ask for both"
         raise Refusal(Reason.CORE_MEM_BOTH, f"{text}; {advice}")
@@ -76,36 +87,60 @@ def _check_pair(start: Start, record: Record) -> None:
 
 def _check_spread(start: Start, record: Record, pod: Pod) -> None:
     """The container has as many GPUs as the pod's label says. A restart is exempt: the label may have changed since."""
-    counts = start.at.counts
+    counts = start.located.counts
     if record.container.container in pod.container_ids.values():
         return
-    wanted = gpu_count(pod, start.resource, sum(counts.values()), {start.resource: start.at.kind})
-    if wanted != len(counts) or len(set(counts.values())) > 1:
-        has = ", ".join(f"{n} on {start.snap.names[uuid]}" for uuid, n in counts.items())
-        gpus = "1 GPU" if wanted == 1 else f"{wanted} GPUs, evenly"
-        text = f"{start.resource}: {record.container} is to have {gpus} (label {GPU_COUNT_LABEL} of its pod)"
-        advice = "Delete the pod, so that it is admitted again"
-        raise Refusal(Reason.GPU_COUNT, f"{text}, and has by kubelet's allocations {has}. {advice}")
+    size = sum(counts.values())
+    wanted = gpu_count(pod, start.resource, size, {start.resource: start.located.kind})
+    is_even = len(set(counts.values())) == 1
+    if wanted == len(counts) and is_even:
+        return
+    on_gpus = [f"{units} on {start.snap.names[uuid]}" for uuid, units in counts.items()]
+    gpus = "1 GPU" if wanted == 1 else f"{wanted} GPUs, evenly"
+    text = f"{start.resource}: {record.container} is to have {gpus} (label {GPU_COUNT_LABEL} of its pod)"
+    text = f"{text}, and has by kubelet's allocations {', '.join(on_gpus)}"
+    raise Refusal(Reason.GPU_COUNT, f"{text}. Delete the pod, so that it is admitted again")
 
 
-def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded, order: Sequence[Allocation]) -> None:
+def _check_sharers(
+    start: Start,
+    own: ContainerRef,
+    recorded: Recorded,
+    order: Sequence[Allocation],
+) -> None:
     """The GPU was not full before this container came. The latest container is refused, not the earlier ones."""
     snap = start.snap
-    most, most_pods = snap.max_sharers, snap.policy.max_pods_per_gpu
-
-    def too_many(pods: Collection[PodName], containers: Collection[ContainerRef]) -> bool:
-        return len(pods) > most_pods or (most is not None and len(containers) > most)
-
-    full = [uuid for uuid in start.at.counts if too_many(*recorded.sharers[uuid])]
-    if not full or (start.resource, start.ids) not in order:
+    overfull = []
+    for uuid in start.located.counts:
+        pods, containers = recorded.sharers[uuid]
+        if _too_many(pods, containers, snap):
+            overfull.append(uuid)
+    own_allocation = start.resource, start.ids
+    if not overfull or own_allocation not in order:
         return
-    later = {*order[order.index((start.resource, start.ids)) + 1 :]}
+    place = order.index(own_allocation)
+    later = {*order[place + 1 :]}
+    earlier = _living_holdings(recorded, later, snap)
+    for uuid in overfull:
+        containers_before = {holding.owner for holding in earlier if uuid in recorded.gpus_of(holding)}
+        containers_before.add(own)
+        pods_before = {owner.pod for owner in containers_before}
+        if _too_many(pods_before, containers_before, snap):
+            had = f"{snap.names[uuid]} had {snap.most_sharers} before {own}, the most allowed"
+            text = f"{start.resource}: by kubelet's allocations {had}"
+            raise Refusal(Reason.TOO_MANY_PODS, f"{text}. Delete the pod, so that it gets another GPU")
+
+
+def _too_many(pods: Collection[PodName], containers: Collection[ContainerRef], snap: Snapshot) -> bool:
+    """Whether these are more than may share one GPU."""
+    if len(pods) > snap.policy.max_pods_per_gpu:
+        return True
+    most = snap.max_sharers
+    return most is not None and len(containers) > most
+
+
+def _living_holdings(recorded: Recorded, later: Collection[Allocation], snap: Snapshot) -> list[Holding]:
+    """Holdings of pods that have not ended, without the `later` allocations."""
     ended = {pod.name for pod in snap.pods if pod.ended}
-    before = [h for h in recorded.holdings if h.owner.pod not in ended and (h.resource, h.ids) not in later]
-    for uuid in full:
-        containers = {own, *(h.owner for h in before if uuid in recorded.gpus_of(h))}
-        if too_many({owner.pod for owner in containers}, containers):
-            text = f"{start.resource}: by kubelet's allocations {snap.names[uuid]} had {snap.most_sharers} before {own}"
-            raise Refusal(
-                Reason.TOO_MANY_PODS, f"{text}, the most allowed. Delete the pod, so that it gets another GPU"
-            )
+    living = [holding for holding in recorded.holdings if holding.owner.pod not in ended]
+    return [holding for holding in living if (holding.resource, holding.ids) not in later]
