@@ -27,7 +27,9 @@ class _Waiting:
         """Kubelet puts the text of a refusal into the status of the pod that it fails for it."""
         if self.pod is not None:
             return pod.name == self.pod
-        return pod.rejected is not None and self.message in pod.rejected and pod.uid not in self.passed
+        if pod.rejected is None or self.message not in pod.rejected:
+            return False
+        return pod.uid not in self.passed
 
 
 class RefusalEvents:
@@ -43,32 +45,42 @@ class RefusalEvents:
     def add(self, message: str, pod: PodName | None) -> None:
         """Take a refusal; `pod` is the requesting pod, or None if the agent cannot identify it."""
         with self._lock:
-            if pod is not None and any(known.name == pod for known in self._pods):
+            if pod is not None and self._knows(pod):
                 self._send_event(_refusal(message, pod))
                 return
-            passed = {known.uid for known in self._pods if known.rejected and message in known.rejected}
-            self._waiting.append(_Waiting(self._clock(), message, pod, passed))
+            # Pods that already have these words in their status were failed for an earlier refusal.
+            passed = {known.uid for known in self._pods if message in (known.rejected or "")}
+            waiting = _Waiting(self._clock(), message, pod, passed)
+            self._waiting.append(waiting)
             if len(self._waiting) > MOST_WAITING:
                 self._send_on_node(self._waiting.popleft())
+
+    def _knows(self, pod: PodName) -> bool:
+        return any(known.name == pod for known in self._pods)
 
     def publish(self, pods: Collection[Pod]) -> None:
         """The node's pods as they are now; called at least every few seconds."""
         with self._lock:
             self._pods = pods
             for _ in range(len(self._waiting)):
-                one = self._waiting.popleft()
-                if found := next(filter(one.is_for, pods), None):
-                    self._send_event(_refusal(one.message, found.name))
-                    for other in self._waiting:
-                        other.passed.add(found.uid)
-                elif self._clock() - one.at >= WAIT_S:
-                    self._send_on_node(one)
+                refusal = self._waiting.popleft()
+                pod = next(filter(refusal.is_for, pods), None)
+                if pod is not None:
+                    self._send_for_pod(refusal, pod)
+                elif self._clock() - refusal.at >= WAIT_S:
+                    self._send_on_node(refusal)
                 else:
-                    self._waiting.append(one)
+                    self._waiting.append(refusal)
 
-    def _send_on_node(self, one: _Waiting) -> None:
-        about = f"pod {one.pod}" if one.pod else "a pod"
-        text = f"Refused a container of {about} that the API server has not shown: {one.message}"
+    def _send_for_pod(self, refusal: _Waiting, pod: Pod) -> None:
+        self._send_event(_refusal(refusal.message, pod.name))
+        # Kubelet fails one pod for each refusal, so this pod is not the one of a refusal with the same words.
+        for other in self._waiting:
+            other.passed.add(pod.uid)
+
+    def _send_on_node(self, refusal: _Waiting) -> None:
+        about = f"pod {refusal.pod}" if refusal.pod else "a pod"
+        text = f"Refused a container of {about} that the API server has not shown: {refusal.message}"
         self._send_event(_refusal(text))
 
 

@@ -37,38 +37,47 @@ def wanted(state: State) -> Lists:
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if at_zero(state):
         return lists
-    unit, blocked = state.policy.unit, state.blocked
+    unit = state.policy.unit
+    blocked = state.blocked
     usable = {gpu.uuid for gpu in usable_gpus(state)}
     # GPUs without MIG mode count for the size of a list, so that it does not depend on isolation or running pods.
     counted = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     listed = [gpu for gpu in counted if gives_units(gpu, state) and gpu.uuid not in blocked]
     for resource, kind in state.resource_kinds.items():
-        if list_bytes(counted, kind, unit) <= MAX_LIST_BYTES:
-            lists[resource] = tuple(
-                DeviceRange(_listed(gpu, kind, state), kind, units_of(gpu, kind, unit), healthy=gpu.uuid in usable)
-                for gpu in listed
-            )
+        # Kubelet would end the connection on a larger message. A problem says so instead.
+        if list_bytes(counted, kind, unit) > MAX_LIST_BYTES:
+            continue
+        blocks = []
+        for gpu in listed:
+            seen_gpu = _listed(gpu, kind, state)
+            units = units_of(gpu, kind, unit)
+            blocks.append(DeviceRange(seen_gpu, kind, units, healthy=gpu.uuid in usable))
+        lists[resource] = tuple(blocks)
     return lists
 
 
 def _listed(gpu: Gpu, kind: Kind, state: State) -> Gpu:
     """The GPU as kubelet should see it. Without a NUMA node, the Topology Manager does not limit the choice."""
-    return gpu if kind.is_whole or state.policy.numa_of_shares else replace(gpu, numa_node=None)
+    if kind.is_whole or state.policy.numa_of_shares:
+        return gpu
+    return replace(gpu, numa_node=None)
 
 
-def advertise(state: State, now: float) -> State:
-    """The state with `lists` and `draining` moved as far toward `wanted` as is safe at `now`."""
+def advertise(state: State, at: float) -> State:
+    """The state with `lists` and `draining` moved as far toward `wanted` as is safe at these monotonic seconds."""
     while True:
-        after = _advertise_once(state, now)
+        advertised = _advertise_once(state, at)
+        if advertised == state.advertised:
+            # Not an equal copy: this one keeps its cached properties.
+            return state
         # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
-        if after == state.advertised:
-            return state  # keeps its cached properties
-        state = replace(state, advertised=after)
+        state = replace(state, advertised=advertised)
 
 
-def _advertise_once(state: State, now: float) -> Advertised:
-    target, before = wanted(state), state.advertised
-    former = {(one.resource, one.block.key): one for one in before.draining}
+def _advertise_once(state: State, at: float) -> Advertised:
+    target = wanted(state)
+    before = state.advertised
+    draining_before = {(entry.resource, entry.block.key): entry for entry in before.draining}
     lists: dict[str, tuple[DeviceRange, ...]] = {}
     draining: list[Draining] = []
     dropped: list[DeviceRange] = []
@@ -78,25 +87,30 @@ def _advertise_once(state: State, now: float) -> Advertised:
         for block in before.lists.get(resource, ()):
             if block.key in kept:
                 continue
-            one = former.get((resource, block.key)) or Draining(resource, replace(block, healthy=False), now)
-            if state.allocates.in_flight == 0 and now >= _quiet_at(state, one):
+            entry = draining_before.get((resource, block.key))
+            if entry is None:
+                entry = Draining(resource, replace(block, healthy=False), since=at)
+            is_idle = state.allocates.in_flight == 0
+            if is_idle and at >= _quiet_at(state, entry):
                 dropped.append(block)
             else:
-                draining.append(one)
-                leaving.append(one.block)
+                draining.append(entry)
+                leaving.append(entry.block)
         lists[resource] = (*blocks, *leaving)
+    # Kubelet may have given such a GPU away before the drop. So read its allocations before another mode has it.
     resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.node.mode}
     return replace(
         before,
         lists=lists,
         draining=tuple(draining),
         unaudited=before.unaudited | resold,
-        cleared_at=now if resold else before.cleared_at,
+        cleared_at=at if resold else before.cleared_at,
     )
 
 
-def _quiet_at(state: State, one: Draining) -> float:
-    return max(one.since, state.allocates.last_end) + SETTLE_S
+def _quiet_at(state: State, entry: Draining) -> float:
+    """Monotonic seconds when the block may be dropped, unless another Allocate begins before."""
+    return max(entry.since, state.allocates.last_end) + SETTLE_S
 
 
 def deadline(state: State) -> float | None:
@@ -104,5 +118,7 @@ def deadline(state: State) -> float | None:
 
     Then a draining unit may leave its list, a recovered GPU becomes healthy, or a note expires.
     """
-    changes = (due for health in state.health.by_uuid.values() if (due := health.next) is not None)
-    return min((*(_quiet_at(state, one) for one in state.advertised.draining), *changes), default=None)
+    changes = [_quiet_at(state, entry) for entry in state.advertised.draining]
+    next_of_health = [health.next for health in state.health.by_uuid.values()]
+    changes += [due for due in next_of_health if due is not None]
+    return min(changes, default=None)

@@ -23,34 +23,42 @@ def gpu_count(pod: Pod, resource: str, size: int, resource_kinds: Mapping[str, K
         Refusal: the label is invalid, or the request cannot be spread so.
     """
     kind = resource_kinds.get(resource)
-    if pod.gpu_count_label is None or kind is None or kind.is_whole:
+    if pod.gpu_count_label is None or kind is None:
         return 1
-    count, why = pod.gpu_count, ""
+    if kind.is_whole:
+        return 1
+    count = pod.gpu_count
     if count is None:
-        why = "is not a number of GPUs; set it to 1 or more, or remove it"
-    elif count > 1 and kind.mode is Mode.CORE_MEM:
-        why = "cannot be combined with mode core_mem: one container, one GPU there"
-    elif size % count:
-        why = f"does not divide {size} units of {resource}; ask for a multiple of {count}"
-    if count is None or why:
-        text = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
-        raise Refusal(Reason.GPU_COUNT, f"{text} {why}")
+        raise _wrong_gpu_count(pod, "is not a number of GPUs; set it to 1 or more, or remove it")
+    if count > 1 and kind.mode is Mode.CORE_MEM:
+        raise _wrong_gpu_count(pod, "cannot be combined with mode core_mem: one container, one GPU there")
+    if size % count:
+        advice = f"ask for a multiple of {count}"
+        raise _wrong_gpu_count(pod, f"does not divide {size} units of {resource}; {advice}")
     return count
 
 
-def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
-    """The rules of mode core_mem: compute in whole steps, and both resources or none for each container.
+def _wrong_gpu_count(pod: Pod, why: str) -> Refusal:
+    text = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
+    return Refusal(Reason.GPU_COUNT, f"{text} {why}")
 
-    A container with compute alone could use all memory of the GPU.
-    """
-    policy, step = snap.policy, snap.policy.core_step
+
+def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
+    """The rules of mode core_mem: compute in whole steps, and both resources or none for each container."""
     if snap.mode is not Mode.CORE_MEM or resource not in snap.resource_kinds:
         return
-    if resource == GPU_CORE and (over := size % step):
-        fitting = " or ".join(str(n) for n in (size - over, size - over + step) if n)
-        text = f"{resource}: {size} is no multiple of {step} percent; ask for {fitting}"
+    step = snap.policy.core_step
+    over = size % step if resource == GPU_CORE else 0
+    if over:
+        smaller = size - over
+        fitting = [str(percent) for percent in (smaller, smaller + step) if percent]
+        text = f"{resource}: {size} is no multiple of {step} percent; ask for {' or '.join(fitting)}"
         raise Refusal(Reason.CORE_STEP, text)
+    # A container with compute alone could use all memory of the GPU.
+    if not snap.policy.core_mem_both or requester.container is None:
+        return
     other = other_resource(resource)
-    if policy.core_mem_both and requester.container and not requester.container.asks(other):
-        text = f"{resource}: {requester.owner} asks for it and not for {other}; in mode core_mem"
-        raise Refusal(Reason.CORE_MEM_BOTH, f"{text} a container asks for both, or for neither")
+    if not requester.container.asks(other):
+        text = f"{resource}: {requester.owner} asks for it and not for {other}"
+        rule = "in mode core_mem a container asks for both, or for neither"
+        raise Refusal(Reason.CORE_MEM_BOTH, f"{text}; {rule}")
