@@ -94,7 +94,13 @@ class Allocator:
         annotations = {**grant.annotations, key(resource): written(exchanged)}
         return replace(grant, annotations=annotations)
 
-    def _allocate(self, resource: str, ids: frozenset[str], *, exchanged: bool) -> Grant:
+    def _allocate(
+        self,
+        resource: str,
+        ids: frozenset[str],
+        *,
+        exchanged: bool,
+    ) -> Grant:
         state = self._state
         occupancy = state.occupancy()
         try:
@@ -110,7 +116,7 @@ class Allocator:
             bare = allocated.grant
             grant = self._isolated(bare, owner, occupancy.snapshot, lambda driver: driver.prepare(bare))
         except Refusal:
-            # Kubelet rejects the pod. Without its name, this ends at least its admission.
+            # Kubelet rejects the pod in admission. Which one that is, Allocate itself does not ask.
             state.refused(None)
             raise
         for warning in allocated.warnings:
@@ -146,6 +152,7 @@ class Allocator:
         layer, why = snap.serving[grant.kind.mode]
         if why:
             raise IsolationError(why)
+        # A driver that works may still be unable to isolate some of the GPUs.
         if layer.left_out:
             left_out = [gpu for gpu in grant.gpus if gpu.uuid in layer.left_out]
             if left_out:
@@ -170,6 +177,7 @@ class Allocator:
         if given_by_another(picked):
             log.info("Let a container of another plugin start again", extra={"resource": resource})
             return None
+        # Right after a start, the container may have been admitted by the agent's former process.
         state.wait(self._can_name_containers, READ_S)
         occupancy = state.occupancy()
         snap = occupancy.snapshot
@@ -204,6 +212,7 @@ class Allocator:
             with suppress(Refusal):
                 check_start(start, recorded, self._state.grant_order())
                 return owner
+        # A container that starts for the first time is usually younger than the last read.
         read = self._kubelet.read(timeout_s=READ_S)
         if read:
             owner = owner or holder(start.resource, picked, read.holdings)

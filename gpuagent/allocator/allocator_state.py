@@ -39,6 +39,7 @@ class AllocatorState:
         self.clock = clock
         self._registered_at = float("-inf")
         self._kubelet: KubeletProcess | None = None
+        # Pods that kubelet listed without devices since the last answer.
         self._begun = set[PodName]()
         self._half: RecentAllocation | None = None
         self._changed = threading.Condition()
@@ -85,6 +86,7 @@ class AllocatorState:
             former = self._kubelet
             self._kubelet = kubelet
             was_replaced = former is not None and former != kubelet
+            # The new process has forgotten what it was about to allocate, and what it rejected.
             if was_replaced:
                 self._answered = None
                 self._begun.clear()
@@ -95,6 +97,7 @@ class AllocatorState:
         since_s = self.clock() - self._registered_at
         if since_s >= DECIDED_PODS_S:
             return
+        # Before the pods are read, each of them looks unseen, and may be refused for that.
         self.wait(lambda snap: not snap.pods_awaited, FIRST_PODS_S - since_s)
         if undecided:
             return
@@ -110,6 +113,7 @@ class AllocatorState:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
             tracker = self._latest().fresh(at, snap)
             occupancy = self._occupancy
+            # Usually the record is the same as in the last call, and so is everything that was derived from it.
             if occupancy is None or tracker is not occupancy.tracker:
                 occupancy = Occupancy(snap, tracker)
                 self._tracker = tracker
@@ -139,12 +143,14 @@ class AllocatorState:
         with self._changed:
             self._answered = None
             self._begun.clear()
+            # A container has at most two resources: with the second one, the next call is for another container.
             half = self._half
             completes = half is not None and half.resource != allocation.resource
             self._half = None if completes else allocation
             self._noted.append(allocation)
             key = grant.resource, allocation.ids
             self._grants[key] = grant
+            # PreStartContainer asks in which order the containers came.
             self._grants.move_to_end(key)
             if len(self._grants) > MOST_GIVEN:
                 self._grants.popitem(last=False)

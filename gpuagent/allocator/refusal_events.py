@@ -27,6 +27,7 @@ class _Waiting:
         """Kubelet puts the text of a refusal into the status of the pod that it fails for it."""
         if self.pod is not None:
             return pod.name == self.pod
+        # A pod that was failed for another reason has other words.
         if pod.rejected is None or self.message not in pod.rejected:
             return False
         return pod.uid not in self.passed
@@ -52,6 +53,7 @@ class RefusalEvents:
             passed = {known.uid for known in self._pods if message in (known.rejected or "")}
             waiting = _Waiting(self._clock(), message, pod, passed)
             self._waiting.append(waiting)
+            # A tenant can provoke any number of refusals.
             if len(self._waiting) > MOST_WAITING:
                 self._send_on_node(self._waiting.popleft())
 

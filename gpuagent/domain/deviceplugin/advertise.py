@@ -23,13 +23,17 @@ SETTLE_S = 2.0
 
 def unkept_promise(state: State) -> bool:
     """Whether the mode promises isolation that no driver provides here now. If so, its resources stay at zero."""
-    return not state.layer.keeps(state.node.mode) and not state.policy.allow_unisolated
+    if state.policy.allow_unisolated:
+        return False
+    return not state.layer.keeps(state.node.mode)
 
 
 def at_zero(state: State) -> bool:
     """Whether no GPU may be advertised: the mode or kubelet's allocations are unknown, or isolation is missing."""
-    unknown = not state.node.mode_known or state.holdings.listed is None
-    return unknown or unkept_promise(state) or state.other_plugin_gpus > 0
+    if not state.node.mode_known or state.holdings.listed is None:
+        return True
+    # Another plugin would give away the same GPUs a second time.
+    return unkept_promise(state) or state.other_plugin_gpus > 0
 
 
 def wanted(state: State) -> Lists:
@@ -42,7 +46,8 @@ def wanted(state: State) -> Lists:
     usable = {gpu.uuid for gpu in usable_gpus(state)}
     # GPUs without MIG mode count for the size of a list, so that it does not depend on isolation or running pods.
     counted = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
-    listed = [gpu for gpu in counted if gives_units(gpu, state) and gpu.uuid not in blocked]
+    unblocked = [gpu for gpu in counted if gpu.uuid not in blocked]
+    listed = [gpu for gpu in unblocked if gives_units(gpu, state)]
     for resource, kind in state.resource_kinds.items():
         # Kubelet would end the connection on a larger message. A problem says so instead.
         if list_bytes(counted, kind, unit) > MAX_LIST_BYTES:
@@ -56,7 +61,11 @@ def wanted(state: State) -> Lists:
     return lists
 
 
-def _listed(gpu: Gpu, kind: Kind, state: State) -> Gpu:
+def _listed(
+    gpu: Gpu,
+    kind: Kind,
+    state: State,
+) -> Gpu:
     """The GPU as kubelet should see it. Without a NUMA node, the Topology Manager does not limit the choice."""
     if kind.is_whole or state.policy.numa_of_shares:
         return gpu

@@ -72,9 +72,11 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
         chosen_for = None
     before = None if chosen_for else occupancy.given(resource, ids)
     requester = chosen_for or identify(request, occupancy.tracker, snap)
+    # The Event for a refusal goes to the pod, if it is known.
     try:
         if not before:
             _check_unclaimed(resource, located, snap)
+        # What the agent has just chosen satisfies the rules. Allocate would be slower with a second check.
         if not chosen_for:
             _check(request, requester, before, located, occupancy)
         visible = NONE_VISIBLE
@@ -111,11 +113,16 @@ def _may_be_chosen(located: Located) -> bool:
 def _pod_uid_of(allocation: InUse, snap: Snapshot) -> str | None:
     if isinstance(allocation, RecentAllocation):
         return allocation.pod_uid
+    # Kubelet's list has names alone.
     pod = snap.living_pods.get(allocation.owner.pod)
     return pod.uid if pod else None
 
 
-def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
+def locate(
+    resource: str,
+    ids: Collection[str],
+    snapshot: Snapshot,
+) -> Located:
     """Find the ids of one request.
 
     Raises:
@@ -133,7 +140,11 @@ def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
     return _locate_each(resource, ids, snapshot)
 
 
-def _locate_each(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
+def _locate_each(
+    resource: str,
+    ids: Collection[str],
+    snapshot: Snapshot,
+) -> Located:
     """Find ids of several GPUs, or ids that are not listed now."""
     counts: Counter[str] = Counter()
     kinds = set()
@@ -155,7 +166,11 @@ def _locate_each(resource: str, ids: Collection[str], snapshot: Snapshot) -> Loc
     )
 
 
-def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
+def _unlisted(
+    resource: str,
+    device_id: str,
+    snapshot: Snapshot,
+) -> str:
     """GPU UUID of an id of this node that is not advertised now, for example after a mode switch."""
     unit = parse_id(device_id)
     gpu = snapshot.gpu_by_key.get(unit.gpu_key) if unit else None
@@ -178,6 +193,7 @@ def granted(
 
     Whole GPUs come in the order of their best ring. `visible_gpus` are UUIDs of GPUs that the container sees as well.
     """
+    # Frameworks number GPUs in this order, and talk to their neighbors in it.
     uuids: Collection[str] = located.counts
     if located.kind.is_whole:
         uuids = snapshot.ring(uuids)
@@ -209,6 +225,7 @@ def _check(
     _check_offered(request, before, located, snap)
     if not _is_of_other_pod(before, requester):
         _check_pair(resource, requester, located, snap)
+    # The other rules may have changed since the first Allocate, which the container's restart must survive.
     if before:
         return
     _check_decided(resource, located, requester, snap)
@@ -224,7 +241,12 @@ def _is_of_other_pod(before: InUse | None, requester: Requester) -> bool:
     return before.owner.pod != requester.pod_name
 
 
-def _check_certain(resource: str, requester: Requester, located: Located, occupancy: Occupancy) -> None:
+def _check_certain(
+    resource: str,
+    requester: Requester,
+    located: Located,
+    occupancy: Occupancy,
+) -> None:
     """Refuse if a scheduler may have chosen other GPUs for the container: the agent cannot name its pod."""
     if not (isinstance(requester, Unknown) and requester.maybe_decided):
         return
@@ -237,7 +259,12 @@ def _check_certain(resource: str, requester: Requester, located: Located, occupa
     raise in_doubt(resource, requester)
 
 
-def _check_pair(resource: str, requester: Requester, located: Located, snap: Snapshot) -> None:
+def _check_pair(
+    resource: str,
+    requester: Requester,
+    located: Located,
+    snap: Snapshot,
+) -> None:
     """Refuse another GPU than that of the container's other resource."""
     if not requester.container_gpus or located.kind.is_whole:
         return
@@ -246,7 +273,12 @@ def _check_pair(resource: str, requester: Requester, located: Located, snap: Sna
         raise apart(resource, other, requester.container_gpus, located.counts, snap)
 
 
-def _check_sharers(resource: str, requester: Requester, located: Located, occupancy: Occupancy) -> None:
+def _check_sharers(
+    resource: str,
+    requester: Requester,
+    located: Located,
+    occupancy: Occupancy,
+) -> None:
     """Refuse a GPU that has as many pods or containers as allowed."""
     snap = occupancy.snapshot
     full = occupancy.full_gpus(requester.owner) & located.counts.keys()
@@ -255,7 +287,11 @@ def _check_sharers(resource: str, requester: Requester, located: Located, occupa
         raise Refusal(Reason.TOO_MANY_PODS, f"{text}, the most allowed")
 
 
-def _check_unclaimed(resource: str, located: Located, snap: Snapshot) -> None:
+def _check_unclaimed(
+    resource: str,
+    located: Located,
+    snap: Snapshot,
+) -> None:
     """Refuse GPUs that ResourceClaims have: one front end gives a GPU at a time."""
     claimed = snap.claimed & located.counts.keys()
     if claimed:
@@ -263,28 +299,40 @@ def _check_unclaimed(resource: str, located: Located, snap: Snapshot) -> None:
         raise Refusal(Reason.STILL_HELD, text)
 
 
-def _check_offered(request: AllocationRequest, before: InUse | None, located: Located, snap: Snapshot) -> None:
+def _check_offered(
+    request: AllocationRequest,
+    before: InUse | None,
+    located: Located,
+    snap: Snapshot,
+) -> None:
     """New units must be listed, and on one GPU unless the pod requests a spread. Units allocated before pass."""
     resource = request.resource
+    # Kubelet repeats a whole allocation for a container that starts again.
     if before and before.ids == request.must_include:
         return
     # Until the agent has read kubelet's allocations, no unit is listed. Kubelet can then request only units that it
     # allocated before a restart.
-    if not (before or located.listed) and snap.holdings_known:
+    is_unknown = not (before or located.listed)
+    if is_unknown and snap.holdings_known:
         raise not_offered(resource, snap)
     kind = snap.resource_kinds.get(resource)
     if kind is None or kind.is_whole:
         return
-    if len(located.counts) > 1 and not _is_spread_asked_for(request, located, snap):
-        counts = [f"{count} on GPU {snap.gpus[uuid].index}" for uuid, count in located.counts.items()]
-        text = (
-            f"{resource}: kubelet picked units of several GPUs for one container ({', '.join(counts)}). A share stays "
-            "on one GPU unless the pod label aliyun.com/gpu-count asks for an even spread, and in mode core_mem always"
-        )
-        raise Refusal(Reason.SPANS_GPUS, text)
+    if len(located.counts) == 1 or _is_spread_asked_for(request, located, snap):
+        return
+    counts = [f"{count} on GPU {snap.gpus[uuid].index}" for uuid, count in located.counts.items()]
+    text = (
+        f"{resource}: kubelet picked units of several GPUs for one container ({', '.join(counts)}). A share stays "
+        "on one GPU unless the pod label aliyun.com/gpu-count asks for an even spread, and in mode core_mem always"
+    )
+    raise Refusal(Reason.SPANS_GPUS, text)
 
 
-def _is_spread_asked_for(request: AllocationRequest, located: Located, snap: Snapshot) -> bool:
+def _is_spread_asked_for(
+    request: AllocationRequest,
+    located: Located,
+    snap: Snapshot,
+) -> bool:
     """Whether a pod requests that many units, spread evenly over that many GPUs."""
     # Kubelet's device list from before a mode switch may still have units of mode core_mem.
     if located.kind.mode is Mode.CORE_MEM:
@@ -292,12 +340,19 @@ def _is_spread_asked_for(request: AllocationRequest, located: Located, snap: Sna
     amounts = set(located.counts.values())
     if len(amounts) > 1:
         return False
+    # The agent has not identified the pod, so any pod with this label and amount justifies the spread.
     asking = requests(snap.pods, request.resource, request.size)
     return any(pod.gpu_count == len(located.counts) for pod, _ in asking)
 
 
-def _check_decided(resource: str, located: Located, requester: Requester, snap: Snapshot) -> None:
+def _check_decided(
+    resource: str,
+    located: Located,
+    requester: Requester,
+    snap: Snapshot,
+) -> None:
     """Refuse if a scheduler chose other GPUs than kubelet picked."""
+    # A container may have a part of the pod's whole GPUs, but a share has exactly those of its decision.
     uuids = located.counts.keys()
     picked = f"{resource}: kubelet picked {_gpus(uuids, snap)} for {requester.owner}"
     if requester.pod and located.kind.is_whole:

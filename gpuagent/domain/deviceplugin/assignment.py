@@ -23,7 +23,11 @@ Offered = Mapping[str, frozenset[str]]
 """GPU UUID to the device ids that kubelet offers there."""
 
 
-def choose(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> tuple[str, ...]:
+def choose(
+    request: AllocationRequest,
+    requester: Requester,
+    occupancy: Occupancy,
+) -> tuple[str, ...]:
     """The device ids to answer with.
 
     Args:
@@ -35,6 +39,7 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         Refusal: no GPU can serve the request.
     """
     snap = occupancy.snapshot
+    # Before the choice, because the text of a refusal should name the pod's own mistake, not a lack of units.
     if snap.mode is Mode.CORE_MEM:
         check_core_mem(request.resource, request.size, requester, snap)
     offered = free_by_gpu(request.resource, request.offered, snap)
@@ -46,6 +51,7 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         # Allocate needs the ring next, and the snapshot caches it.
         snap.ring(uuids)
     units_per_gpu = request.size // len(uuids)
+    # Kubelet itself requires the ids of `must_include`, so the container has them already.
     suspect = occupancy.suspect_ids - request.must_include
     chosen: list[str] = []
     for uuid in uuids:
@@ -112,19 +118,22 @@ def _share_request(
     pod = requester.pod
     same_gpus = requester.container_gpus
     decided = decision_of(requester, resource, snap)
+    # The container must get these GPUs or none.
     is_limited = bool(same_gpus) or decided is not None
     suspect_ids = (occupancy.suspect_ids & request.offered) - request.must_include
     only: Collection[str] | None = same_gpus or None
     if decided:
         only = decided.uuids
+    # A spread share is on several GPUs anyway, so nothing can be together with it.
     gpus = 1
     cramped: Sequence[Collection[str]] = ()
     if pod and pod.gpu_count_label is not None:
         gpus = gpu_count(pod, resource, request.size, snap.resource_kinds)
     else:
         cramped = _cramped(requester, occupancy)
+    # What a scheduler chose for this container is among the reserved units, and must not count against it.
     reserved: Mapping[str, int] = {}
-    if not (decided or same_gpus):
+    if not is_limited:
         reserved = occupancy.reserved(resource, requester.pod_name)
     return ShareRequest(
         resource=resource,
@@ -150,7 +159,12 @@ def _share_request(
     )
 
 
-def _preferred_gpus(requester: Requester, snap: Snapshot, *, is_limited: bool) -> Collection[str]:
+def _preferred_gpus(
+    requester: Requester,
+    snap: Snapshot,
+    *,
+    is_limited: bool,
+) -> Collection[str]:
     """UUIDs of GPUs that the container should get if it fits there."""
     if requester.init_gpus:
         # Kubelet has units there for this container to reuse.
@@ -194,7 +208,11 @@ def _lacking_gpus(
     return lacking
 
 
-def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> Collection[str]:
+def _short_gpus(
+    resource: str,
+    requester: Requester,
+    occupancy: Occupancy,
+) -> Collection[str]:
     """UUIDs of GPUs with too few free units of the mode's other resource; empty if the mode has only one."""
     kinds = occupancy.snapshot.resource_kinds
     for other in kinds:
@@ -272,7 +290,12 @@ def _whole_request(
     )
 
 
-def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
+def _listed(
+    resource: str,
+    snap: Snapshot,
+    *,
+    healthy: bool,
+) -> set[str]:
     """UUIDs of the GPUs whose units are listed with this health. Draining units are listed as unhealthy."""
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
 
@@ -285,7 +308,11 @@ def in_doubt(resource: str, requester: Unknown) -> Refusal:
     return Refusal(Reason.UNKNOWN_POD, f"{text}: {requester.why}. Create the pod again")
 
 
-def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[str, frozenset[str]]:
+def free_by_gpu(
+    resource: str,
+    offered: frozenset[str],
+    snap: Snapshot,
+) -> dict[str, frozenset[str]]:
     """GPU UUID to the ids of `offered` there.
 
     Raises:
@@ -316,7 +343,11 @@ class DecidedGpus(NamedTuple):
     words: str
 
 
-def decision_of(requester: Requester, resource: str, snap: Snapshot) -> DecidedGpus | None:
+def decision_of(
+    requester: Requester,
+    resource: str,
+    snap: Snapshot,
+) -> DecidedGpus | None:
     """GPUs that a scheduler chose for the container; None where it chose none that count.
 
     Raises:

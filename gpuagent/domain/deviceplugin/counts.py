@@ -47,6 +47,7 @@ def pick(
         exchanged: ids to units.
         occupancy: the allocations in use.
     """
+    # An id that the agent has exchanged before is one that kubelet has freed, or requests again.
     known = {device_id: exchanged[device_id] for device_id in picked if device_id in exchanged}
     known_units = frozenset(known.values())
     kept = known
@@ -54,6 +55,7 @@ def pick(
         kept = {device_id: unit for device_id, unit in known.items() if unit in in_admission}
     kept_units = frozenset(kept.values())
     freed = known_units - kept_units
+    # Kubelet frees all ids of a pod at once, so the other units of these allocations are free as well.
     held = all_ids([allocation for allocation, _ in occupancy.with_freed(freed).in_use])
     offered = _healthy_units(resource, occupancy.snapshot) - held
     request = AllocationRequest(
@@ -65,7 +67,11 @@ def pick(
     return Pick(kept, freed, request)
 
 
-def _is_one_allocation(resource: str, units: frozenset[str], occupancy: Occupancy) -> bool:
+def _is_one_allocation(
+    resource: str,
+    units: frozenset[str],
+    occupancy: Occupancy,
+) -> bool:
     """Whether these are all units of an allocation whose pod may still live: then kubelet requests it again."""
     given = occupancy.given(resource, units)
     if given is None or len(given.ids) != len(units):
@@ -103,10 +109,15 @@ def beside(requester: Requester, half: RecentAllocation) -> Requester:
     return Requester(container_gpus=half.uuids)
 
 
-def mapped(picked: Iterable[str], chosen: Iterable[str], kept: Exchanged) -> Exchanged:
+def mapped(
+    picked: Iterable[str],
+    chosen: Iterable[str],
+    kept: Exchanged,
+) -> Exchanged:
     """Map each id of `picked` to its unit; new units come from `chosen`, in order."""
     kept_units = set(kept.values())
     new_units = [unit for unit in chosen if unit not in kept_units]
+    # In a fixed order, so that the same ids get the same units.
     new_ids = sorted(set(picked) - kept.keys())
     return {**kept, **dict(zip(new_ids, new_units, strict=True))}
 
@@ -125,6 +136,7 @@ def oldest(fitting: list[Requester], last: RecentAllocation | None = None) -> Re
     # A pod with a started container that kubelet has no allocation for has usually ended, so it comes last.
     known.sort(key=lambda requester: _has_started(requester, admitting))
     pair = fitting[0]
+    # The first one that fits is the second resource of an unseen pod: see whether a known pod has the first one.
     if last and not last.owner and pair.container_gpus:
         for requester in known:
             container = requester.container

@@ -249,7 +249,11 @@ def identify(
     return _identify_by_kubelet(search, fitting, query)
 
 
-def _identify_by_kubelet(search: "Search", fitting: Sequence[Requester], query: Query | None) -> Requester:
+def _identify_by_kubelet(
+    search: "Search",
+    fitting: Sequence[Requester],
+    query: Query | None,
+) -> Requester:
     """The container that kubelet admits, by its list of pods and their devices."""
     listing = KubeletListing(search)
     # Ask for few pods first: usually the likely ones suffice, and a node may have hundreds.

@@ -29,11 +29,16 @@ def same_job(pod: Pod, other: Pod) -> bool:
     return pod.name.namespace == other.name.namespace
 
 
-def gpus_of_job(pod: Pod, resource: str, occupancy: Occupancy) -> dict[PodName, set[str]]:
+def gpus_of_job(
+    pod: Pod,
+    resource: str,
+    occupancy: Occupancy,
+) -> dict[PodName, set[str]]:
     """Pod name to UUIDs of the whole GPUs it has, for the pods of the job that have some, `pod` included."""
     living = occupancy.snapshot.living_pods
     held: dict[PodName, set[str]] = {}
     for allocation, uuids in occupancy.in_use:
+        # Without a name, the agent cannot tell whether the container is of the job.
         owner = allocation.owner
         if owner is None or allocation.resource != resource:
             continue
@@ -43,7 +48,11 @@ def gpus_of_job(pod: Pod, resource: str, occupancy: Occupancy) -> dict[PodName, 
     return held
 
 
-def together(pod: Pod, resource: str, held: Mapping[PodName, Collection[str]]) -> tuple[int, ...]:
+def together(
+    pod: Pod,
+    resource: str,
+    held: Mapping[PodName, Collection[str]],
+) -> tuple[int, ...]:
     """Numbers of GPUs that this pod and future pods of its job need together, largest first.
 
     The first number is for all of them, each next one is for one pod less, and the last is for this pod alone. All pods
@@ -51,6 +60,7 @@ def together(pod: Pod, resource: str, held: Mapping[PodName, Collection[str]]) -
     """
     gpus_per_pod = asked(pod, resource)
     held_by_pod = set(held.get(pod.name, ()))
+    # Kubelet asks container by container, so the pod may have some of its GPUs already.
     still_needed = max(gpus_per_pod - len(held_by_pod), 0)
     pods_of_job = count_of(pod.labels.get(REPLICAS_LABEL)) or 1
     pods_here = held.keys() | {pod.name}
@@ -60,7 +70,11 @@ def together(pod: Pod, resource: str, held: Mapping[PodName, Collection[str]]) -
     return tuple([still_needed + others * gpus_per_pod for others in alone_last])
 
 
-def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | None:
+def named_gpus(
+    pod: Pod,
+    resource: str,
+    snapshot: Snapshot,
+) -> frozenset[str] | None:
     """UUIDs of the GPUs a scheduler chose for the pod in mode `topology`; None without its annotation.
 
     Raises:
@@ -78,7 +92,11 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     return named
 
 
-def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> frozenset[str]:
+def named_for_others(
+    pod: Pod | None,
+    resource: str,
+    occupancy: Occupancy,
+) -> frozenset[str]:
     """UUIDs of GPUs that a scheduler chose for other pods of the node that do not hold all their GPUs yet."""
     held: Counter[PodName] = Counter()
     for allocation, _ in occupancy.in_use:
@@ -96,7 +114,11 @@ def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> fr
     return named
 
 
-def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterator[tuple[str, ContainerRef | None]]:
+def _strangers(
+    pod: Pod,
+    uuids: Collection[str],
+    occupancy: Occupancy,
+) -> Iterator[tuple[str, ContainerRef | None]]:
     """GPU and container of each allocation on one of these GPUs by a container that is not of the pod's job."""
     living = occupancy.snapshot.living_pods
     for allocation, gpus in occupancy.in_use:
@@ -142,7 +164,11 @@ def differences(
     yield _difference(pod, VISIBLE_ANNOTATION, f"sees {_names(sees, snapshot)}: {why}")
 
 
-def _named_or_none(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
+def _named_or_none(
+    pod: Pod,
+    key: str,
+    snapshot: Snapshot,
+) -> frozenset[str] | None:
     """UUIDs of the GPUs in an annotation; none of them if it is wrong."""
     try:
         return _annotated(pod, key, snapshot)
@@ -154,7 +180,11 @@ def _names(uuids: Collection[str], snapshot: Snapshot) -> str:
     return ", ".join([snapshot.names[uuid] for uuid in sorted(uuids)])
 
 
-def _difference(pod: Pod, key: str, what: str) -> str:
+def _difference(
+    pod: Pod,
+    key: str,
+    what: str,
+) -> str:
     return _text(pod, key, f"names {shown(pod.annotations[key])}, and it {what}")
 
 
@@ -184,8 +214,11 @@ def visible_gpus(
     if before and before.owner:
         pod = snap.living_pods.get(before.owner.pod)
         certain = isinstance(before, Holding) or before.certain
+    # Of a pod that the agent does not know, it knows no annotations.
     if pod is None:
         return NONE_VISIBLE
+    # If the pod were another one, the container would see GPUs of strangers. The same holds for annotations that may
+    # have changed while the watch was broken.
     uuids: tuple[str, ...] = ()
     if certain and snap.pods_watched:
         uuids = visible_gpus_of(pod, own, occupancy)
@@ -196,7 +229,11 @@ def visible_gpus(
     return Visible(uuids, warnings)
 
 
-def visible_gpus_of(pod: Pod, own: Collection[str], occupancy: Occupancy) -> tuple[str, ...]:
+def visible_gpus_of(
+    pod: Pod,
+    own: Collection[str],
+    occupancy: Occupancy,
+) -> tuple[str, ...]:
     """UUIDs of GPUs of the job that a scheduler makes visible to the pod's containers, without the container's `own`.
 
     Empty where the policy does not trust the annotation: any author of a pod can write it.
@@ -231,7 +268,11 @@ def _advertised(snap: Snapshot) -> set[str]:
     return advertised
 
 
-def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
+def _annotated(
+    pod: Pod,
+    key: str,
+    snapshot: Snapshot,
+) -> frozenset[str] | None:
     """UUIDs of the GPUs in an annotation: minor numbers, or UUIDs. Raises Refusal."""
     if for_another_pod(pod):
         return None
@@ -240,6 +281,7 @@ def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
         return None
     if isinstance(names, Malformed):
         raise _refusal(pod, key, names.problem)
+    # Schedulers name GPUs by minor number, people often by UUID.
     by_name = {}
     for uuid in snapshot.topology.gpus:
         gpu = snapshot.gpus[uuid]
@@ -256,9 +298,17 @@ def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
     return uuids
 
 
-def _refusal(pod: Pod, key: str, problem: str) -> Refusal:
+def _refusal(
+    pod: Pod,
+    key: str,
+    problem: str,
+) -> Refusal:
     return Refusal(Reason.GPU_GROUP, _text(pod, key, problem))
 
 
-def _text(pod: Pod, key: str, what: str) -> str:
+def _text(
+    pod: Pod,
+    key: str,
+    what: str,
+) -> str:
     return f"pod {pod.name}: annotation {key} {what}"

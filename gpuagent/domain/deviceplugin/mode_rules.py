@@ -16,7 +16,12 @@ def not_offered(resource: str, snap: Snapshot) -> Refusal:
     )
 
 
-def gpu_count(pod: Pod, resource: str, size: int, resource_kinds: Mapping[str, Kind]) -> int:
+def gpu_count(
+    pod: Pod,
+    resource: str,
+    size: int,
+    resource_kinds: Mapping[str, Kind],
+) -> int:
     """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
 
     Raises:
@@ -25,6 +30,7 @@ def gpu_count(pod: Pod, resource: str, size: int, resource_kinds: Mapping[str, K
     kind = resource_kinds.get(resource)
     if pod.gpu_count_label is None or kind is None:
         return 1
+    # Whole GPUs are several GPUs anyway: the number of units says how many.
     if kind.is_whole:
         return 1
     count = pod.gpu_count
@@ -43,8 +49,14 @@ def _wrong_gpu_count(pod: Pod, why: str) -> Refusal:
     return Refusal(Reason.GPU_COUNT, f"{text} {why}")
 
 
-def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
+def check_core_mem(
+    resource: str,
+    size: int,
+    requester: Requester,
+    snap: Snapshot,
+) -> None:
     """The rules of mode core_mem: compute in whole steps, and both resources or none for each container."""
+    # Units of another mode are refused for another reason.
     if snap.mode is not Mode.CORE_MEM or resource not in snap.resource_kinds:
         return
     step = snap.policy.core_step

@@ -87,6 +87,7 @@ class RecentAllocations:
 
     def freeing(self, ids: frozenset[str]) -> "RecentAllocations":
         """After kubelet has freed these ids."""
+        # Most Allocates are for units that no recent allocation has: then the index stays.
         touched = [allocation for allocation in self.allocations if not allocation.ids.isdisjoint(ids)]
         if not touched:
             return self
@@ -95,6 +96,7 @@ class RecentAllocations:
             if allocation.ids.isdisjoint(ids):
                 remaining.append(allocation)
                 continue
+            # A new container may have only some of them. For all that the agent knows, the rest is still in use.
             kept_ids = allocation.ids - ids
             if kept_ids:
                 remaining.append(replace(allocation, ids=kept_ids))
@@ -102,14 +104,19 @@ class RecentAllocations:
 
     def fresh(self, at: float, snap: Snapshot) -> "RecentAllocations":
         """Without allocations that are too old. One of a living pod stays until kubelet's allocations are read."""
+        if not self.allocations:
+            return self
         oldest_kept = at - REMEMBER_S
-        if not self.allocations or self.allocations[0].at > oldest_kept:
+        # The oldest one comes first, so usually one look is enough.
+        if self.allocations[0].at > oldest_kept:
             return self
         kept = []
         for allocation in self.allocations:
-            # Until the read, no other record says that the pod has these devices.
-            is_unread = allocation.at >= snap.holdings_at and allocation.pod_uid in snap.pod_by_uid
-            if allocation.at > oldest_kept or is_unread:
+            is_young = allocation.at > oldest_kept
+            is_living = allocation.pod_uid in snap.pod_by_uid
+            # Until kubelet's allocations are read, no other record says that the pod has these devices.
+            is_unread = is_living and allocation.at >= snap.holdings_at
+            if is_young or is_unread:
                 kept.append(allocation)
         if len(kept) == len(self.allocations):
             return self
@@ -266,6 +273,7 @@ class AdmissionTracker:
             if living:
                 refused.add(living.uid)
             else:
+                # The watch has yet to show it. Its UID comes with the snapshot that has the pod.
                 refused_names.append(RefusedName(at, name))
         return replace(
             self,
@@ -278,7 +286,12 @@ class AdmissionTracker:
         """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on."""
         return replace(self, admission=(), refused=frozenset(), refused_names=())
 
-    def seeing(self, former: Snapshot | None, snap: Snapshot, at: float) -> "AdmissionTracker":
+    def seeing(
+        self,
+        former: Snapshot | None,
+        snap: Snapshot,
+        at: float,
+    ) -> "AdmissionTracker":
         """With the deleted pods and the container names of a new snapshot, seen `at` these monotonic seconds."""
         tracker = self.fresh(at, snap)
         if former is not None and former.living_pods is not snap.living_pods:
@@ -290,10 +303,16 @@ class AdmissionTracker:
             tracker = replace(tracker, record=record)
         return tracker
 
-    def after_pod_changes(self, former: Snapshot, snap: Snapshot, at: float) -> "AdmissionTracker":
+    def after_pod_changes(
+        self,
+        former: Snapshot,
+        snap: Snapshot,
+        at: float,
+    ) -> "AdmissionTracker":
         """With the pods that were deleted between two snapshots."""
         # Kubelet itself reports the pods that have ended, so those are present.
         present = {pod.uid for pod in snap.pods}
+        # A pod in admission has some devices, and kubelet may still ask for its other containers.
         in_admission = {allocation.pod_uid for allocation in self.admission}
         with_devices = former.with_devices | self.by_pod.keys()
         admitted = with_devices - in_admission
@@ -329,6 +348,7 @@ class AdmissionTracker:
         deleted = self.deleted
         if deleted:
             deleted = tuple([entry for entry in deleted if at - entry.at < DELETED_S])
+        # A pod that has not come for so long was deleted before the watch saw it.
         refused_names = self.refused_names
         if refused_names:
             refused_names = tuple([entry for entry in refused_names if at - entry.at < REMEMBER_S])
@@ -392,6 +412,7 @@ class Occupancy:
         # An Allocate from before the last read may free units by which a later Allocate overrides that read.
         is_after_read = allocation.at > self.snapshot.holdings_at
         only_adds = is_after_read or tracker.recent[:-1] == self.tracker.recent
+        # The number of an unidentified container depends on all others, so the indexes are built again for it.
         extended = None
         if owner and only_adds:
             is_new = not self.has_of(allocation.ids)
@@ -404,11 +425,13 @@ class Occupancy:
         resource = allocation.resource
         sharers = {**self._sharers}
         nobody = Sharers((), ())
+        # Copies: calls that began before this Allocate still read the former sets.
         for uuid in allocation.uuids:
             others = sharers.get(uuid, nobody)
             sharers[uuid] = Sharers({*others.containers, owner}, {*others.pods, owner.pod})
         units = Counter(map(self.snapshot.units.get, allocation.ids))
         used_units = self._used.get(resource, Counter()) + units
+        # The container has its units now, so it reserves none any more.
         unserved = {}
         for name, containers in self._unserved.items():
             still_unserved = [container for container in containers if container.owner != owner]
@@ -495,18 +518,18 @@ class Occupancy:
     @cached_property
     def in_use(self) -> list[Placed]:
         """Allocations without an id that kubelet now calls free."""
-        if not self.offered:
+        offered = self.offered
+        if not offered:
             return self.allocations
-        return [
-            (allocation, uuids) for allocation, uuids in self.allocations if allocation.ids.isdisjoint(self.offered)
-        ]
+        return [(allocation, uuids) for allocation, uuids in self.allocations if allocation.ids.isdisjoint(offered)]
 
     @cached_property
     def offered_again(self) -> list[InUse]:
         """Allocations with an id that kubelet now calls free."""
-        if not self.offered:
+        offered = self.offered
+        if not offered:
             return []
-        return [allocation for allocation, _ in self.allocations if not allocation.ids.isdisjoint(self.offered)]
+        return [allocation for allocation, _ in self.allocations if not allocation.ids.isdisjoint(offered)]
 
     @cached_property
     def suspect(self) -> list[InUse]:
@@ -520,9 +543,11 @@ class Occupancy:
 
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
         """The allocation that has all of `ids`, which kubelet requests again or reuses."""
+        # A recent allocation knows the UID of its pod, so look there first.
         for allocation in self.tracker.recent:
-            has_ids = allocation.resource == resource and ids <= allocation.ids
-            if has_ids and self.may_live(allocation):
+            if allocation.resource != resource:
+                continue
+            if ids <= allocation.ids and self.may_live(allocation):
                 return allocation
         if not self.has_of(ids):
             return None
@@ -561,6 +586,7 @@ class Occupancy:
         For the requesting pod, its own GPUs do not count as full of pods; the same holds for its container.
         """
         most_pods = self.snapshot.policy.max_pods_per_gpu
+        # Only some isolation layers have a limit.
         most_containers = self.snapshot.max_sharers
         full = []
         for uuid, (containers, pods) in self._sharers.items():
@@ -622,6 +648,7 @@ class Occupancy:
             return self.extended.unserved
         if not self.snapshot.decided:
             return {}
+        # A container whose units kubelet has lost still runs on them: it does not ask for them again.
         served = {allocation.owner for allocation, _ in self.in_use}
         served.update([allocation.owner for allocation in self.suspect])
         unserved = {}
@@ -642,6 +669,7 @@ class Occupancy:
         requesting_pod = living.get(requester) if requester else None
         for name, containers in self._unserved.items():
             pod = living[name]
+            # Kubelet admits neither a pod that is being deleted nor one that it has rejected.
             if pod.deleting or pod.uid in self.tracker.refused:
                 continue
             if pod.container_ids:

@@ -37,6 +37,7 @@ class Start:
     def owner(self, tracker: AdmissionTracker) -> ContainerRef | None:
         """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
         holdings_at = self.snap.holdings_at
+        # Such an allocation may be another container's, which the allocations as last read do not show yet.
         later = [allocation for allocation in tracker.recent if allocation.at >= holdings_at]
         if not all_ids(later).isdisjoint(self.ids):
             return None
@@ -49,7 +50,11 @@ class Start:
         return None
 
 
-def check_start(start: Start, recorded: Recorded, order: Sequence[Allocation]) -> None:
+def check_start(
+    start: Start,
+    recorded: Recorded,
+    order: Sequence[Allocation],
+) -> None:
     """Check kubelet's allocations of the containers that have these units.
 
     `order` has the node's allocations, the last one given or repeated last. It may lack old ones.
@@ -58,6 +63,7 @@ def check_start(start: Start, recorded: Recorded, order: Sequence[Allocation]) -
         Refusal: it breaks a promise of the mode.
     """
     kind = start.located.kind
+    # The limit on sharers is that of the mode in force. Containers of a former mode keep what they have.
     is_shared_now = kind.mode is start.snap.mode and not kind.is_whole
     for record in recorded.containers.get((start.resource, start.ids), ()):
         if kind.mode is Mode.CORE_MEM:
@@ -85,10 +91,15 @@ def _check_pair(start: Start, record: Record) -> None:
         raise Refusal(Reason.CORE_MEM_BOTH, f"{text}; {advice}")
 
 
-def _check_spread(start: Start, record: Record, pod: Pod) -> None:
+def _check_spread(
+    start: Start,
+    record: Record,
+    pod: Pod,
+) -> None:
     """The container has as many GPUs as the pod's label says. A restart is exempt: the label may have changed since."""
     counts = start.located.counts
-    if record.container.container in pod.container_ids.values():
+    has_started = record.container.container in pod.container_ids.values()
+    if has_started:
         return
     size = sum(counts.values())
     wanted = gpu_count(pod, start.resource, size, {start.resource: start.located.kind})
@@ -115,6 +126,7 @@ def _check_sharers(
         pods, containers = recorded.sharers[uuid]
         if _too_many(pods, containers, snap):
             overfull.append(uuid)
+    # Without a place in the order, nothing tells whether this container came last: then it starts.
     own_allocation = start.resource, start.ids
     if not overfull or own_allocation not in order:
         return
@@ -131,7 +143,11 @@ def _check_sharers(
             raise Refusal(Reason.TOO_MANY_PODS, f"{text}. Delete the pod, so that it gets another GPU")
 
 
-def _too_many(pods: Collection[PodName], containers: Collection[ContainerRef], snap: Snapshot) -> bool:
+def _too_many(
+    pods: Collection[PodName],
+    containers: Collection[ContainerRef],
+    snap: Snapshot,
+) -> bool:
     """Whether these are more than may share one GPU."""
     if len(pods) > snap.policy.max_pods_per_gpu:
         return True
@@ -139,7 +155,11 @@ def _too_many(pods: Collection[PodName], containers: Collection[ContainerRef], s
     return most is not None and len(containers) > most
 
 
-def _living_holdings(recorded: Recorded, later: Collection[Allocation], snap: Snapshot) -> list[Holding]:
+def _living_holdings(
+    recorded: Recorded,
+    later: Collection[Allocation],
+    snap: Snapshot,
+) -> list[Holding]:
     """Holdings of pods that have not ended, without the `later` allocations."""
     ended = {pod.name for pod in snap.pods if pod.ended}
     living = [holding for holding in recorded.holdings if holding.owner.pod not in ended]
