@@ -1,7 +1,7 @@
 """Devices in use at the moment of a call: kubelet's allocations as last read, and the record of its calls since."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -432,11 +432,7 @@ class Occupancy:
         units = Counter(map(self.snapshot.units.get, allocation.ids))
         used_units = self._used.get(resource, Counter()) + units
         # The container has its units now, so it reserves none any more.
-        unserved = {}
-        for name, containers in self._unserved.items():
-            still_unserved = [container for container in containers if container.owner != owner]
-            if still_unserved:
-                unserved[name] = still_unserved
+        unserved = _without_served(self._unserved, {owner})
         large, growing = self._ids
         return Indexes(
             allocations=[*self.allocations, (allocation, allocation.uuids)],
@@ -602,24 +598,9 @@ class Occupancy:
 
     @cached_property
     def _sharers(self) -> Mapping[str, Sharers]:
-        """GPU UUID to who shares it; a container without a name stands for each that is not identified."""
         if self.extended:
             return self.extended.sharers
-        sharers: defaultdict[str, tuple[set[ContainerRef], set[PodName]]] = defaultdict(lambda: (set(), set()))
-        unnamed: Counter[tuple[str, str]] = Counter()
-        for allocation, uuids in self.in_use:
-            for uuid in uuids:
-                owner = allocation.owner
-                if owner is None:
-                    # The two resources of one unidentified container are two allocations. So count by resource, and
-                    # give the first of each the same name: otherwise the container would count twice.
-                    unnamed[uuid, allocation.resource] += 1
-                    number = str(unnamed[uuid, allocation.resource])
-                    owner = ContainerRef(PodName("", number), "")
-                containers, pods = sharers[uuid]
-                containers.add(owner)
-                pods.add(owner.pod)
-        return {uuid: Sharers(*sets) for uuid, sets in sharers.items()}
+        return _sharers_of(self.in_use)
 
     def reserved(self, resource: str, requester: PodName | None) -> Mapping[str, int]:
         """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
@@ -631,7 +612,7 @@ class Occupancy:
             return {}
         reserved = Counter[str]()
         free = Counter(self.free(resource))
-        for containers in self._to_come(requester):
+        for containers in _still_to_come(self._unserved, requester, self.snapshot, self.tracker.refused):
             wanted: defaultdict[str, int] = defaultdict(int)
             for container in containers:
                 for uuid, amounts in container.units.items():
@@ -651,38 +632,71 @@ class Occupancy:
         # A container whose units kubelet has lost still runs on them: it does not ask for them again.
         served = {allocation.owner for allocation, _ in self.in_use}
         served.update([allocation.owner for allocation in self.suspect])
-        unserved = {}
-        for name, containers in self.snapshot.decided.items():
-            lacking = [container for container in containers if container.owner not in served]
-            if lacking:
-                unserved[name] = lacking
-        return unserved
+        return _without_served(self.snapshot.decided, served)
 
-    def _to_come(self, requester: PodName | None) -> Iterator[list[DecidedContainer]]:
-        """Containers of pods that kubelet may still admit, while it admits `requester`, oldest first.
 
-        Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
-        or rejected every pod that precedes the requesting pod in both orders.
-        """
-        living = self.snapshot.living_pods
-        arrival = self.snapshot.arrival
-        requesting_pod = living.get(requester) if requester else None
-        for name, containers in self._unserved.items():
-            pod = living[name]
-            # Kubelet admits neither a pod that is being deleted nor one that it has rejected.
-            if pod.deleting or pod.uid in self.tracker.refused:
-                continue
-            if pod.container_ids:
-                # A running pod was admitted: its GPUs are in use even if kubelet has lost its checkpoint.
-                yield containers
-                continue
-            if pod.mirror:
-                # Kubelet does not admit it. Any author of a pod can set this, so a running one was counted above.
-                continue
-            if requesting_pod is None:
-                yield containers
-                continue
-            arrived_before = arrival[name] < arrival[requesting_pod.name]
-            is_older = pod.created <= requesting_pod.created
-            if not (arrived_before and is_older):
-                yield containers
+def _sharers_of(in_use: Iterable[Placed]) -> dict[str, Sharers]:
+    """GPU UUID to who shares it; a container without a name stands for each that is not identified."""
+    sharers: defaultdict[str, tuple[set[ContainerRef], set[PodName]]] = defaultdict(lambda: (set(), set()))
+    unnamed: Counter[tuple[str, str]] = Counter()
+    for allocation, uuids in in_use:
+        for uuid in uuids:
+            owner = allocation.owner
+            if owner is None:
+                # The two resources of one unidentified container are two allocations. So count by resource, and
+                # give the first of each the same name: otherwise the container would count twice.
+                unnamed[uuid, allocation.resource] += 1
+                number = str(unnamed[uuid, allocation.resource])
+                owner = ContainerRef(PodName("", number), "")
+            containers, pods = sharers[uuid]
+            containers.add(owner)
+            pods.add(owner.pod)
+    return {uuid: Sharers(*sets) for uuid, sets in sharers.items()}
+
+
+def _without_served(
+    decided: Mapping[PodName, Sequence[DecidedContainer]],
+    served: Collection[ContainerRef | None],
+) -> dict[PodName, list[DecidedContainer]]:
+    """The pods that still lack devices which a scheduler chose, each with those containers."""
+    unserved = {}
+    for name, containers in decided.items():
+        lacking = [container for container in containers if container.owner not in served]
+        if lacking:
+            unserved[name] = lacking
+    return unserved
+
+
+def _still_to_come(
+    unserved: Mapping[PodName, list[DecidedContainer]],
+    requester: PodName | None,
+    snap: Snapshot,
+    refused: Collection[str],
+) -> Iterator[list[DecidedContainer]]:
+    """Containers of pods that kubelet may still admit, while it admits `requester`, oldest first.
+
+    Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
+    or rejected every pod that precedes the requesting pod in both orders.
+    """
+    living = snap.living_pods
+    arrival = snap.arrival
+    requesting_pod = living.get(requester) if requester else None
+    for name, containers in unserved.items():
+        pod = living[name]
+        # Kubelet admits neither a pod that is being deleted nor one that it has rejected.
+        if pod.deleting or pod.uid in refused:
+            continue
+        if pod.container_ids:
+            # A running pod was admitted: its GPUs are in use even if kubelet has lost its checkpoint.
+            yield containers
+            continue
+        if pod.mirror:
+            # Kubelet does not admit it. Any author of a pod can set this, so a running one was counted above.
+            continue
+        if requesting_pod is None:
+            yield containers
+            continue
+        arrived_before = arrival[name] < arrival[requesting_pod.name]
+        is_older = pod.created <= requesting_pod.created
+        if not (arrived_before and is_older):
+            yield containers
