@@ -1,12 +1,14 @@
 """A small faithful API server on loopback: nodes, pods, events, config maps and leases, with faults at run time.
 
-Plain HTTP; ``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too). It behaves as
-kube-apiserver 1.36, but authenticates only a token, and has no admission, no json-patch and no server-side apply.
+``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too), and ``write_service_account``
+those of a pod. It speaks plain HTTP unless it has a certificate. It behaves as kube-apiserver 1.36, but authenticates
+only a token, and has no admission, no json-patch and no server-side apply.
 """
 
 import copy
 import json
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -18,6 +20,7 @@ from typing import Any, Self
 from standin.api.handler import Handler
 from standin.api.objects import Json, Objects
 from standin.api.paging import OpenLists
+from standin.certificates import ServerCertificate
 from standin.waiting import PATIENCE_S
 
 
@@ -29,9 +32,17 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], owner: "ApiServer") -> None:
         self.owner = owner
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.connections: set[socket.socket] = set()
         self.ended = False
         super().__init__(address, Handler)
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, address = super().get_request()
+        if self.owner.tls is not None:
+            # The handshake waits for the client, so it is left to the connection's own thread.
+            connection = self.owner.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
         self.connections.add(request)
@@ -59,10 +70,18 @@ class ApiServer:
         node_name: name of that Node.
         labels: its labels.
         kubelet: version of its kubelet in the Node's status; empty for none.
+        host: the loopback address to listen on.
+        certificate: for TLS; None for plain HTTP.
     """
 
     def __init__(
-        self, node_name: str = "node-1", labels: Mapping[str, str] | None = None, *, kubelet: str = ""
+        self,
+        node_name: str = "node-1",
+        labels: Mapping[str, str] | None = None,
+        *,
+        kubelet: str = "",
+        host: str = "127.0.0.1",
+        certificate: ServerCertificate | None = None,
     ) -> None:
         self.objects = Objects()
         self.node_name = node_name
@@ -77,6 +96,11 @@ class ApiServer:
         self.held: set[tuple[str, bool]] = set()  # resources whose lists wait: of one namespace, or of all
         self.watches: set[socket.socket] = set()
         self.lists = OpenLists()
+        self.tls: ssl.SSLContext | None = None
+        self._authority: Path | None = None
+        if certificate is not None:
+            self.show(certificate)
+        self._host = host
         self._port = 0
         self.server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -92,14 +116,36 @@ class ApiServer:
     @property
     def url(self) -> str:
         """``http://127.0.0.1:port``; stays the same over ``stop`` and ``start``."""
-        return f"http://127.0.0.1:{self._port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'http' if self.tls is None else 'https'}://{host}:{self._port}"
+
+    @property
+    def pod_environment(self) -> dict[str, str]:
+        """The variables by which a pod finds the API server."""
+        return {"KUBERNETES_SERVICE_HOST": self._host, "KUBERNETES_SERVICE_PORT": str(self._port)}
+
+    def show(self, certificate: ServerCertificate) -> None:
+        """Use this certificate for new connections."""
+        if self.tls is None:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.load_into(self.tls)
+        self._authority = certificate.authority
+
+    def write_service_account(self, directory: Path) -> None:
+        """Write token and certificate as kubelet mounts them into a pod."""
+        (directory / "token").write_text(self.token or "standin", encoding="utf-8")
+        if self._authority is not None:
+            (directory / "ca.crt").write_bytes(self._authority.read_bytes())
 
     def write_kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig for this server (JSON, which is YAML too) and return its path."""
+        cluster = {"server": self.url}
+        if self._authority is not None:
+            cluster["certificate-authority"] = str(self._authority)
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "standin", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "standin", "cluster": cluster}],
             "users": [{"name": "standin", "user": {"token": self.token} if self.token else {}}],
             "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "standin"}}],
             "current-context": "standin",
@@ -112,7 +158,7 @@ class ApiServer:
     def start(self) -> None:
         """Listen (again), on the port of before, with all objects kept."""
         if self.server is None:
-            self.server = _Server(("127.0.0.1", self._port), self)
+            self.server = _Server((self._host, self._port), self)
             self._port = self.server.server_address[1]
             self._thread = threading.Thread(
                 target=self.server.serve_forever, args=(0.02,), name="standin-api", daemon=True
