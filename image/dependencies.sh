@@ -24,7 +24,7 @@ packages=$venv/lib/python3.11/site-packages
     -r requirements-scheduler.lock
 rm -rf "${packages:?}/bin"
 # Two thirds of all: classes for each kind of object and each call, for two kinds of client. The agent asks with paths
-# and reads JSON (docs/adr/0002-kubernetes-through-apiclient.md); these modules are loaded on demand only.
+# and reads JSON (docs/adr/0019-pods-do-without-kubernetes-library.md); these modules are loaded on demand only.
 rm -rf "$packages/kubernetes/aio" "$packages/kubernetes/client/api"/[a-z]*_api.py "$packages/kubernetes/client/models"/[a-z]*.py
 find "$packages" -type d \( -name tests -o -name test \) -prune -exec rm -rf {} +
 # What only builds of other packages, and only type checkers, read.

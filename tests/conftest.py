@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-import gpuagent.kube.api.transport  # noqa: F401 (hides `kubernetes_validate` from the library; tests of the chart need it)
+import gpuagent.kube.api.kubeconfig  # noqa: F401 (hides `kubernetes_validate` from the library; tests of the chart need it)
 
 del sys.modules["kubernetes_validate"]
 

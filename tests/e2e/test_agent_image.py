@@ -236,14 +236,31 @@ sys.exit(bool(failed) or len(modules) < 40)
 
 
 def test_it_reaches_a_real_api_server(cluster: Cluster, agent_image: str) -> None:
-    """With what is left of the client library, the certificates of the cluster and the token of its service account."""
-    code = (
-        "from gpuagent.kube.api.client import Client\n"
-        "from gpuagent.kube.api.api_errors import ApiError\n"
-        "print(Client().get('/version')['gitVersion'])\n"
-        "try: Client().get('/api/v1/nodes')\n"
-        "except ApiError as error: print('refused', error)\n"
-    )
+    """With the service account, for which no library is loaded, and with a kubeconfig by what is left of the library."""
+    code = """
+import json, os, sys
+from gpuagent.kube.api.access import SERVICE_ACCOUNT
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.api_errors import ApiError
+
+print(Client().get("/version")["gitVersion"])
+try:
+    Client().get("/api/v1/nodes")
+except ApiError as error:
+    print("refused", error)
+assert "kubernetes" not in sys.modules
+
+server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+config = {
+    "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": f"{SERVICE_ACCOUNT}/ca.crt"}}],
+    "users": [{"name": "u", "user": {"tokenFile": f"{SERVICE_ACCOUNT}/token"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "x",
+}
+kubeconfig = os.memfd_create("kubeconfig")
+os.write(kubeconfig, json.dumps(config).encode())
+print(Client(f"/proc/self/fd/{kubeconfig}").get("/version")["gitVersion"])
+"""
     manifest = pod(agent_image, "image-api", ["python3"], "-c", code)
     manifest["spec"]["automountServiceAccountToken"] = True
     cluster.create_pod(manifest)
@@ -252,3 +269,4 @@ def test_it_reaches_a_real_api_server(cluster: Cluster, agent_image: str) -> Non
     cluster.delete_pod("image-api")
     assert phase == "Succeeded", log
     assert log.startswith("v1.36.3\nrefused ")
+    assert log.rstrip().endswith("\nv1.36.3")

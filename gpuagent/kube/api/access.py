@@ -1,13 +1,14 @@
-"""The way to the API server in plain values, for a client with another HTTP library."""
+"""The way to the API server in plain values, for the agent's HTTP library and for the scheduler's."""
 
 import os
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuagent.kube.api.api_errors import ApiConfigError
+from gpuagent.kube.api.certificates import Certificates
+from gpuagent.kube.api.proxy import proxy_to
 from gpuagent.system.printable import error_words
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -19,7 +20,7 @@ class Access:
 
     Attributes:
         server: its URL, without a slash at the end.
-        tls: verifies it, and has the client's certificate; None for plain HTTP.
+        certificates: for TLS; None for plain HTTP. Files may be replaced, so compare `version` now and then.
         authorization: returns the header's value, empty for none. Tokens rotate, so ask again now and then; it may
             read files and run a program. Raises ApiConfigError.
         server_name: name in its certificate, if it is not that of the URL; else empty.
@@ -27,31 +28,41 @@ class Access:
     """
 
     server: str
-    tls: ssl.SSLContext | None
+    certificates: Certificates | None
     authorization: Callable[[], str]
     server_name: str = ""
     proxy: str = ""
 
 
-def access(kubeconfig: str | None) -> Access:
+def access(kubeconfig: str | None, context: str | None = None) -> Access:
     """The access that a kubeconfig file gives, or the pod's service account where None. Raises ApiConfigError.
 
-    Only a kubeconfig loads the library `kubernetes`, which takes half a second and 30 MiB.
+    Only a kubeconfig loads the library `kubernetes`, which takes half a second and 20 MiB. For `context` and several
+    files see `kubeconfig_access`.
     """
-    return _service_account(os.environ, SERVICE_ACCOUNT) if kubeconfig is None else _kubeconfig(kubeconfig)
+    if kubeconfig is None:
+        return _service_account(os.environ, SERVICE_ACCOUNT)
+    from gpuagent.kube.api.kubeconfig import kubeconfig_access  # noqa: PLC0415 - loads the library
+
+    return kubeconfig_access(kubeconfig, context)
 
 
 def _service_account(environment: Mapping[str, str], directory: Path) -> Access:
-    host, port = (environment.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
+    host = environment.get("KUBERNETES_SERVICE_HOST")
+    port = environment.get("KUBERNETES_SERVICE_PORT")
     if not (host and port):
         raise ApiConfigError("no kubeconfig given and not running in a pod with a service account")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not is_server(server):
         raise ApiConfigError(f"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address: {server!r}")
+    certificates = Certificates(str(directory / "ca.crt"))
+    certificates.context()  # says now what is wrong with them
+    # Kubelet replaces the file before the token expires. To read it costs less than to notice that.
     return Access(
         server,
-        _tls(ca=str(directory / "ca.crt")),
-        lambda: header_value(f"Bearer {_read(directory / 'token')}"),
+        certificates,
+        lambda: header_value(f"Bearer {_token(directory / 'token')}"),
+        proxy=proxy_to(server),
     )
 
 
@@ -64,25 +75,6 @@ def is_server(url: str) -> bool:
         return False
 
 
-def _kubeconfig(path: str) -> Access:
-    from gpuagent.kube.api.transport import configured  # noqa: PLC0415 - loads the library
-
-    found = configured(path)
-
-    def authorization() -> str:
-        try:
-            value = found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
-        except Exception as err:  # a program that a kubeconfig names can fail in any way
-            raise ApiConfigError(f"kubeconfig {path} gives no credentials: {error_words(err)}") from err
-        return header_value(str(value))
-
-    server = str(found.host).rstrip("/")
-    tls = None
-    if server.startswith("https:"):
-        tls = _tls(found.ssl_ca_cert, found.cert_file, found.key_file, verify=found.verify_ssl)
-    return Access(server, tls, authorization, found.tls_server_name or "", found.proxy or "")
-
-
 def header_value(value: str) -> str:
     """The value of an HTTP header. Raises ApiConfigError: it cannot be one."""
     if not value.isascii() or not value.isprintable():
@@ -91,28 +83,11 @@ def header_value(value: str) -> str:
     return value
 
 
-def _tls(
-    ca: str | None = None, certificate: str | None = None, key: str | None = None, *, verify: bool = True
-) -> ssl.SSLContext:
-    """A context that verifies as Go clients do, see `transport`."""
+def _token(path: Path) -> str:
     try:
-        context = ssl.create_default_context(cafile=ca)
-        context.verify_flags = ssl.VERIFY_X509_PARTIAL_CHAIN
-        if not verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if certificate:
-            context.load_cert_chain(certificate, key)
-    except ssl.SSLError as err:
-        text = "they are not in PEM form, or a key does not belong to its certificate"
-        raise ApiConfigError(f"the certificates for the API server cannot be read: {text}") from err
-    except OSError as err:
-        raise ApiConfigError(f"the certificates for the API server cannot be read: {error_words(err)}") from err
-    return context
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as err:
         raise ApiConfigError(f"the token for the API server cannot be read: {error_words(err)}") from err
+    if not token:
+        raise ApiConfigError(f"the token for the API server cannot be read: {path} is empty")
+    return token

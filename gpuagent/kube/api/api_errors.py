@@ -1,4 +1,4 @@
-"""Errors of API server calls, in words for people. No exception of the library leaves ``gpuagent.kube``."""
+"""Errors of API server calls, in words for people. No exception of a library leaves ``gpuagent.kube``."""
 
 import re
 import ssl

@@ -15,7 +15,7 @@ from gpuagent.kube.api.list_text import read_list
 from gpuagent.kube.watch.stream import Watch
 
 if TYPE_CHECKING:
-    from urllib3 import HTTPResponse
+    from urllib3 import BaseHTTPResponse
 
     from gpuagent.kube.api.transport import Transport
 
@@ -76,7 +76,7 @@ class Api(Protocol):
 class Client:
     """The API server, reached with one context of a kubeconfig, or with the pod's service account where it is None.
 
-    Building one does nothing; the first call loads the library and the credentials, and so may raise ApiConfigError.
+    Building one does nothing; the first call loads urllib3 and the credentials, and so may raise ApiConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
     thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is called for
     every request with its verb and its HTTP status, or ``none`` where no answer came.
@@ -105,7 +105,7 @@ class Client:
         self._transport: Transport | None = None
 
     def connect(self) -> None:
-        """Load the library and the credentials now; sends nothing. Raises ApiConfigError."""
+        """Load urllib3 and the credentials now; sends nothing. Raises ApiConfigError."""
         self._connected()
 
     def get(self, path: str, fields: frozenset[str] | None = None) -> Json:
@@ -146,7 +146,7 @@ class Client:
 
         ``params`` carries ``resourceVersion`` and selectors. See Watch for what reading it may raise.
         """
-        from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads the library
+        from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads urllib3
 
         query = {
             **(params or {}),
@@ -215,9 +215,9 @@ class Client:
         path: str,
         params: Params | None = None,
         **more: Any,  # noqa: ANN401 - as Request has them
-    ) -> "tuple[int, Transport, HTTPResponse]":
+    ) -> "tuple[int, Transport, BaseHTTPResponse]":
         """Return status, a good one, and the response with its body unread."""
-        from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads the library
+        from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads urllib3
 
         timeout_s = (self.timeouts.connect_s, self.timeouts.call_s)
         transport = self._connected()
@@ -235,7 +235,7 @@ class Client:
             raise self._error(verb, path, response, data)
         return response.status, transport, response
 
-    def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
+    def _sent(self, verb: str, send: "Callable[[], BaseHTTPResponse]") -> "BaseHTTPResponse":
         code = "none"
         try:
             response = send()
@@ -253,12 +253,12 @@ class Client:
     def _connected(self) -> "Transport":
         with self._lock:
             if self._transport is None:
-                from gpuagent.kube.api import transport  # noqa: PLC0415 - loads the library
+                from gpuagent.kube.api import transport  # noqa: PLC0415 - loads urllib3
 
                 self._transport = transport.connect(self._kubeconfig, self._context)
             return self._transport
 
-    def _error(self, verb: str, path: str, response: "HTTPResponse", data: bytes) -> KubeError:
+    def _error(self, verb: str, path: str, response: "BaseHTTPResponse", data: bytes) -> KubeError:
         if response.status == UNAUTHORIZED:
             self.close()  # credentials may have been rotated on disk: read them again next time
         if response.status == FORBIDDEN and self.clock() < self._back_at + ROLES_S:

@@ -1,10 +1,27 @@
-"""The proxy to the API server, as Go programs read it."""
+"""The proxy to the API server, as Go programs choose and read it."""
 
+import ipaddress
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from gpuagent.kube.api.api_errors import ApiConfigError
 
 _SCHEMES = ("http", "https")
+
+
+def proxy_to(server: str, named: str = "") -> str:
+    """URL of the proxy to a server, empty for none. Raises ApiConfigError as `proxy_url` does.
+
+    Args:
+        server: URL of the API server.
+        named: `proxy-url` of a kubeconfig, which comes before the variables of the environment.
+    """
+    variables = getproxies()
+    proxy = named or variables.get(urlsplit(server).scheme) or variables.get("all") or ""
+    # Go clients do not ask the proxy for a loopback address either.
+    if not proxy or _is_loopback(server) or _is_excepted(server, variables.get("no", "")):
+        return ""
+    return proxy_url(proxy)
 
 
 def proxy_url(text: str) -> str:
@@ -32,3 +49,40 @@ def proxy_url(text: str) -> str:
     if not scheme or not host or not host.isprintable() or " " in host or port == 0:
         raise ApiConfigError(f"the proxy has no valid host and port. {advice}")
     return url
+
+
+def _is_loopback(server: str) -> bool:
+    host = urlsplit(server).hostname or ""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_excepted(server: str, no_proxy: str) -> bool:
+    """Whether `NO_PROXY` names the server: by name, domain, address, network, or any of these with its port."""
+    parts = urlsplit(server)
+    host, host_and_port = parts.hostname or "", parts.netloc.lower()
+    address = _address(host)
+    for entry in no_proxy.lower().split(","):
+        excepted = entry.strip()
+        if not excepted:
+            continue
+        if excepted == "*" or _contains(excepted, address):
+            return True
+        domain = excepted.lstrip(".")
+        if any(name == domain or name.endswith(f".{domain}") for name in (host, host_and_port)):
+            return True
+    return False
+
+
+def _contains(network: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+    try:
+        return address is not None and address in ipaddress.ip_network(network, strict=False)
+    except ValueError:  # a name
+        return False
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:  # a name
+        return None

@@ -1,46 +1,33 @@
-"""HTTP to the API server through the library's ``ApiClient``, raw: bytes in, bytes out, errors of this package.
+"""HTTP to the API server: bytes in, bytes out, errors of this package. The only module that knows urllib3.
 
-Import this module only from a thread that may wait: the import loads ``kubernetes``. The module names no API class and
-no model, which saves the agent 20 MiB and half a second.
+Import it only from a thread that may wait: the import takes a tenth of a second.
 """
 
-import ipaddress
-import logging
-import os
+import json
+import socket
 import ssl
-import sys
-import threading
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-# The library loads this package where it is installed, as development tools install it. Its grammars cost a second of
-# processor time and 12 MiB.
-sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import urllib3
-from kubernetes.client.api_client import ApiClient
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.exceptions import ApiException
-from kubernetes.client.rest import should_bypass_proxies
-from kubernetes.config import incluster_config, kube_config
-from kubernetes.config.config_exception import ConfigException
-from kubernetes.utils.keepalive import tcp_keepalive_socket_options
-from urllib3.connection import HTTPSConnection
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
-from urllib3.util import create_urllib3_context
 
 from gpuagent import __version__
-from gpuagent.kube.api.access import header_value, is_server
+from gpuagent.kube.api.access import Access, access
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable, connection_words
-from gpuagent.kube.api.proxy import proxy_url
+from gpuagent.kube.api.certificates import Certificates, Version
 from gpuagent.system.printable import printable
-from gpuagent.system.yaml_text import YAMLError
 
-# The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet.
-_KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
+# The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet. macOS lacks the first of the names.
+_KEEPALIVE = [("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)]
+_SOCKET_OPTIONS = [
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _KEEPALIVE if hasattr(socket, name)),
+]
 PIECE = 65_536
 """Bytes of a body that are read at a time. Go writes a large answer as one HTTP chunk of any length."""
 POOL = 16
@@ -65,46 +52,52 @@ class Request:
 
 
 class Transport:
-    """A configured way to one API server; safe to use from several threads."""
+    """A configured way to one API server; safe to use from several threads. Raises ApiConfigError."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self._server = str(configuration.host)
-        self._api = ApiClient(configuration)
-        self._api.user_agent = f"gpuagent/{__version__}"
-        if urlsplit(self._server).scheme == "https":
-            pools = self._api.rest_client.pool_manager
-            pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": _tls_pool(configuration)}
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._authorized = access.authorization()
+        self._pools = _pools(access)
 
-    def send(self, request: Request) -> urllib3.HTTPResponse:
+    def send(self, request: Request) -> urllib3.BaseHTTPResponse:
         """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ApiConfigError."""
-        headers = {"Accept": request.accept}
+        connect_s, silence_s = request.timeout_s
+        try:
+            return self._pools.urlopen(
+                request.method,
+                self._access.server + _target(request),
+                body=None if request.body is None else json.dumps(request.body),
+                headers=self._headers(request),
+                timeout=urllib3.Timeout(connect=connect_s, read=silence_s),
+                # The agent's loops retry; urllib3's three silent tries would triple every timeout.
+                retries=False,
+                # Wherever the API server points to, the token is for nobody else.
+                redirect=False,
+                preload_content=False,
+            )
+        except urllib3.exceptions.HTTPError as err:
+            raise self.unreachable(err, silence_s) from err
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        headers = {"Accept": request.accept, "User-Agent": f"gpuagent/{__version__}"}
         if request.compressed:
             headers["Accept-Encoding"] = "gzip"
         if request.body is not None:
             headers["Content-Type"] = request.content_type
-        try:
-            # Auth settings make the library's hook re-read a rotated token file.
-            method, url, header, body, _ = self._api.param_serialize(
-                request.method,
-                request.path,
-                query_params=list(request.query.items()),
-                header_params=headers,
-                body=request.body,
-                auth_settings=["BearerToken"],
-            )
-            answer = self._api.call_api(method, url, header, body, _request_timeout=request.timeout_s)
-        except (ApiException, urllib3.exceptions.HTTPError) as err:
-            raise self.unreachable(err, request.timeout_s[1]) from err
-        except (ConfigException, OSError) as err:
-            text = connection_words(err) or printable(str(err))
-            raise ApiConfigError(f"the credentials for the API server cannot be read: {text}") from err
-        except ValueError as err:  # http.client takes only characters that a header can have
-            text = "the token has a line break, or characters that no HTTP header can have"
-            raise ApiConfigError(f"the credentials for the API server cannot be used: {text}") from err
-        response: urllib3.HTTPResponse = answer.response
-        return response
+        if authorization := self._authorization():
+            headers["Authorization"] = authorization
+        return headers
 
-    def stream(self, request: Request, silence_s: float) -> urllib3.HTTPResponse:
+    def _authorization(self) -> str:
+        """The credentials, or the former ones while they cannot be read. The API server says whether they are good."""
+        try:
+            self._authorized = self._access.authorization()
+        except ApiConfigError:
+            if not self._authorized:
+                raise
+        return self._authorized
+
+    def stream(self, request: Request, silence_s: float) -> urllib3.BaseHTTPResponse:
         """Send as ``send`` does, then let the body be silent for up to ``silence_s`` at a time."""
         response = self.send(request)
         sock = getattr(response.connection, "sock", None)
@@ -112,11 +105,11 @@ class Transport:
             sock.settimeout(silence_s)
         return response
 
-    def body(self, response: urllib3.HTTPResponse, silence_s: float) -> bytes:
+    def body(self, response: urllib3.BaseHTTPResponse, silence_s: float) -> bytes:
         """Return the whole body and give the connection back. Raises ApiUnreachable."""
         return b"".join(self.pieces(response, silence_s))
 
-    def pieces(self, response: urllib3.HTTPResponse, silence_s: float) -> Generator[bytes, None, None]:
+    def pieces(self, response: urllib3.BaseHTTPResponse, silence_s: float) -> Generator[bytes, None, None]:
         """Yield the body as it arrives, then give the connection back; closed where it is not read to its end.
 
         Raises ApiUnreachable.
@@ -143,167 +136,93 @@ class Transport:
                 text = "no connection in time"
             case urllib3.exceptions.ReadTimeoutError():
                 text = f"it is silent: nothing came within {silence_s:g} s"
-            case ApiException():
+            case urllib3.exceptions.SSLError():
                 text = connection_words(err) or "TLS failed"
+            case urllib3.exceptions.ProxyError():
+                text = connection_words(err) or _proxy_words(err.original_error)
             case urllib3.exceptions.ProtocolError():
                 text = "the connection broke off"
             case _:
                 text = connection_words(err) or type(err).__name__
-        return ApiUnreachable(f"the API server {self._server} cannot be reached: {text}")
+        return ApiUnreachable(f"the API server {self._access.server} cannot be reached: {text}")
 
     def close(self) -> None:
         """Close idle connections; those in use end with their requests."""
-        self._api.close()
+        self._pools.clear()
 
 
 def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
-    """Return a transport for `configured`'s configuration. Nothing is sent yet. Raises ApiConfigError."""
-    configuration = configured(kubeconfig, context)
+    """Return a transport for the access that `access` gives. Nothing is sent yet. Raises ApiConfigError."""
+    way = access(kubeconfig, context)
     try:
-        return Transport(configuration)
-    except Exception as err:  # the library takes any value, and fails on some when it uses them
+        return Transport(way)
+    except ApiConfigError:
+        raise
+    except Exception as err:  # a kubeconfig may have any value, and urllib3 fails on some
         source = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's environment"
         text = f"{source} is malformed: the API server's address or a certificate has a value that cannot be used"
         raise ApiConfigError(text) from err
 
 
-def configured(kubeconfig: str | None, context: str | None = None) -> Configuration:
-    """Return the configuration of a kubeconfig file, or of the pod's service account where None. Raises ApiConfigError.
-
-    ``kubeconfig`` may be several files, joined as in KUBECONFIG; ``context`` is one of theirs, None for the current
-    one.
-    """
-    configuration = Configuration()
-    if kubeconfig is None:
-        _load_service_account(configuration)
-    else:
-        _load_kubeconfig(configuration, kubeconfig, context)
-    # The agent's loops retry; urllib3's three silent tries would triple every timeout.
-    configuration.retries = False
-    configuration.connection_pool_maxsize = POOL
-    configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
-    configuration.proxy = _proxy(configuration)
-    for token in (configuration.api_key or {}).values():
-        header_value(str(token))
-    return configuration
+def _target(request: Request) -> str:
+    """The path with its query."""
+    if not request.query:
+        return request.path
+    query = {}
+    for name, value in request.query.items():
+        # Go reads `true`, and not Python's `True`.
+        query[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{request.path}?{urlencode(query, quote_via=quote)}"
 
 
-def _proxy(configuration: Configuration) -> str | None:
-    """The proxy's URL; None if there is none for this server. Raises ApiConfigError."""
-    server = str(configuration.host)
-    if not configuration.proxy:
-        return None
-    # Go clients do not ask the proxy for a loopback address either.
-    if _is_loopback(server) or should_bypass_proxies(server, configuration.no_proxy or ""):
-        return None
-    return proxy_url(str(configuration.proxy))
+def _pools(access: Access) -> urllib3.PoolManager:
+    options: dict[str, Any] = {"maxsize": POOL, "socket_options": _SOCKET_OPTIONS}
+    certificates = access.certificates
+    if certificates:
+        options["cert_reqs"] = ssl.CERT_REQUIRED if certificates.verify else ssl.CERT_NONE
+        # Of no use to the API server's connections, which have a context. A proxy with TLS is verified by it, as in Go.
+        options["ca_certs"] = certificates.authority
+    if access.server_name:
+        options["server_hostname"] = access.server_name
+    pools = _proxy_pools(access.proxy, options) if access.proxy else urllib3.PoolManager(**options)
+    if certificates:
+        pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": _tls_pool(certificates)}
+    return pools
 
 
-def _tls_pool(configuration: Configuration) -> type[HTTPSConnectionPool]:
-    """Connections to the API server, each with a context of its own.
+def _proxy_pools(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
+    parts = urlsplit(proxy)
+    login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    headers = urllib3.make_headers(proxy_basic_auth=login) if parts.username else None
+    return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
 
-    urllib3 loads the certificates into the context whenever it connects. If another thread connects with the same
-    context at that moment, the handshake fails or the process crashes.
-    """
+
+def _proxy_words(error: Exception) -> str:
+    """What is wrong with a proxy. Python gives its answer only as text."""
+    _, is_answer, answer = str(error).partition("Tunnel connection failed: ")
+    return f"the proxy answers {printable(answer)}" if is_answer else "no connection to the proxy"
+
+
+def _tls_pool(certificates: Certificates) -> type[HTTPSConnectionPool]:
+    """Connections to the API server, each with a context of its own, and with the certificates as they are now."""
 
     class Connection(HTTPSConnection):
+        opened_with: Version = ()
+
         def connect(self) -> None:
-            self.ssl_context = _tls(configuration)
+            self.opened_with = certificates.version()
+            # urllib3 writes into the context whenever it connects. If another thread connects with the same context at
+            # that moment, the handshake fails or the process crashes.
+            self.ssl_context = certificates.context()
             super().connect()
+
+        @property
+        def is_connected(self) -> bool:
+            # Before urllib3 uses an idle connection again, it asks this, and opens a new one if not. So nothing is sent
+            # to a server that only replaced certificates have vouched for.
+            return super().is_connected and self.opened_with == certificates.version()
 
     class Pool(HTTPSConnectionPool):
         ConnectionCls = Connection
 
     return Pool
-
-
-def _tls(configuration: Configuration) -> ssl.SSLContext:
-    """A context that verifies as Go clients do.
-
-    Python 3.13 and later would refuse certificates without key identifiers. Those of a cluster that Kubernetes 1.18 or
-    older made have none.
-    """
-    required = ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE
-    context = create_urllib3_context(cert_reqs=required, verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
-    if not (configuration.ssl_ca_cert or configuration.ca_cert_data):
-        context.load_default_certs()
-    return context
-
-
-def _load_service_account(configuration: Configuration) -> None:
-    try:
-        incluster_config.load_incluster_config(configuration)
-    except (ConfigException, OSError) as err:
-        text = printable(str(err).rstrip("."))
-        raise ApiConfigError(f"no kubeconfig given and not running in a pod with a service account: {text}") from err
-    except UnicodeDecodeError as err:
-        raise ApiConfigError("the token of the pod's service account cannot be read: it is not text") from err
-    except ValueError as err:
-        raise ApiConfigError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address") from err
-    if not is_server(str(configuration.host)):
-        text = f"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address: {str(configuration.host)!r}"
-        raise ApiConfigError(text)
-
-
-def _load_kubeconfig(configuration: Configuration, path: str, context: str | None) -> None:
-    readable = False
-    for file in filter(None, path.split(os.pathsep)):
-        try:
-            readable |= bool(Path(file).read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as err:
-            text = err.strerror if isinstance(err, OSError) else "it is not text"
-            raise ApiConfigError(f"kubeconfig {file} cannot be read: {text}") from err
-    if not readable:
-        raise ApiConfigError(f"kubeconfig {path} is empty")
-    errors = _LibraryErrors()
-    logging.getLogger().addHandler(errors)
-    try:
-        kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
-    except Exception as err:  # invalid input can make the loader raise any exception
-        if context is not None and (names := _contexts(path)) and context not in names:
-            raise ApiConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
-        raise ApiConfigError(f"kubeconfig {path} is malformed: {_loader_words(err)}") from err
-    finally:
-        logging.getLogger().removeHandler(errors)
-    if errors.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
-        raise ApiConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
-    if not is_server(str(configuration.host)):
-        raise ApiConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
-
-
-def _loader_words(error: Exception) -> str:
-    """What is wrong with a kubeconfig. Only errors that the loader raises on purpose have a text for people."""
-    text = printable(" ".join(str(error).split()))
-    if isinstance(error, ConfigException | YAMLError) and " object at 0x" not in text:
-        return text
-    return "a field is missing or has a value of the wrong type; compare it with another cluster's, field by field"
-
-
-class _LibraryErrors(logging.Handler):
-    """Keeps this thread's log lines of the library, which alone show why a credential plugin (``exec``) failed."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._thread = threading.get_ident()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:
-            self.texts.append(" ".join(record.getMessage().split()))
-
-
-def _contexts(path: str) -> list[str]:
-    """Names of its contexts; none where they cannot be read."""
-    try:
-        found = kube_config.KubeConfigMerger(path).config.value.get("contexts") or ()
-        return [str(context["name"]) for context in found]
-    except Exception:  # noqa: BLE001 - as above
-        return []
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

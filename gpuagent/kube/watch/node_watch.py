@@ -37,7 +37,7 @@ class Watcher:
     which the next NodeSeen or PodsSeen shows. The two watches fail and recover independently; each reason says which.
 
     Args:
-        client: shared with others; its first use, in these threads, loads the library.
+        client: shared with others; its first use, in these threads, loads urllib3.
         node_name: as kubelet registered it.
         post: takes one event, from any thread, and must not block.
         resources: those whose amounts in pods are of interest.

@@ -52,8 +52,8 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_service_account_and_its_token_that_rotates(account: Path) -> None:
     found = access(None)
     assert (found.server, found.proxy) == ("https://10.0.0.1:443", "")
-    assert found.tls is not None
-    assert found.tls.verify_mode is ssl.CERT_REQUIRED
+    assert found.certificates is not None
+    assert found.certificates.context().verify_mode is ssl.CERT_REQUIRED
     assert found.authorization() == "Bearer first"
     (account / "token").write_text("second")
     assert found.authorization() == "Bearer second"
@@ -81,7 +81,7 @@ def test_outside_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_kubeconfig(tmp_path: Path) -> None:
     plain = access(config(tmp_path / "plain", "http://127.0.0.1:8080/"))
-    assert (plain.server, plain.tls, plain.authorization()) == ("http://127.0.0.1:8080", None, "")
+    assert (plain.server, plain.certificates, plain.authorization()) == ("http://127.0.0.1:8080", None, "")
     cluster: dict[str, object] = {"tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"}
     found = access(config(tmp_path / "tls", "https://10.1.2.3:6443", cluster=cluster, token="secret"))
     assert (found.server_name, found.proxy, found.authorization()) == (
@@ -89,15 +89,17 @@ def test_a_kubeconfig(tmp_path: Path) -> None:
         "http://proxy:3128",
         "Bearer secret",
     )
-    assert found.tls is not None
-    assert (found.tls.verify_mode, found.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert not found.tls.verify_flags & ssl.VERIFY_X509_STRICT
+    assert found.certificates is not None
+    tls = found.certificates.context()
+    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert not tls.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_a_kubeconfig_that_does_not_verify(tmp_path: Path) -> None:
     insecure = access(config(tmp_path / "c", "https://10.1.2.3:6443", cluster={"insecure-skip-tls-verify": True}))
-    assert insecure.tls is not None
-    assert (insecure.tls.verify_mode, insecure.tls.check_hostname) == (ssl.CERT_NONE, False)
+    assert insecure.certificates is not None
+    tls = insecure.certificates.context()
+    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_NONE, False)
 
 
 def test_a_service_account_loads_no_library(account: Path) -> None:

@@ -4,20 +4,16 @@ import json
 import ssl
 import subprocess
 import sys
-from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from urllib3 import BaseHTTPResponse, PoolManager
 from urllib3.connection import HTTPSConnection
 
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiStarting, ApiUnreachable
 from gpuagent.kube.api.client import ROLES_S, STRATEGIC_MERGE_PATCH, Client, Timeouts
 from gpuagent.kube.api.error_answers import error_of, resource_of
 from gpuagent.kube.api.transport import Request, Transport, connect
-from standin.api.handler import Handler
 from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
@@ -193,55 +189,6 @@ def test_outside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         Client().connect()
 
 
-def test_the_service_account_token_is_sent_and_rotated(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kubernetes.config import incluster_config
-
-    token, authority = tmp_path / "token", tmp_path / "ca.crt"
-    token.write_text("first")
-    authority.write_text("certificate")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
-    later = timedelta()
-
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:
-            return datetime.now(tz) + later
-
-    monkeypatch.setattr(incluster_config, "datetime", SimpleNamespace(datetime=Clock, timedelta=timedelta))
-    urlopen = PoolManager.urlopen
-
-    def without_tls(pool: PoolManager, method: str, url: str, **named: Any) -> BaseHTTPResponse:
-        assert url == f"https://127.0.0.1:1{NODE}"
-        return urlopen(pool, method, f"{server.url}{NODE}", **named)  # the stand-in speaks no TLS
-
-    monkeypatch.setattr(PoolManager, "urlopen", without_tls)
-    sent: list[str] = []
-    answer = Handler.do_GET
-
-    def listen(handler: Handler) -> None:
-        sent.append(handler.headers["Authorization"])
-        answer(handler)
-
-    monkeypatch.setattr(Handler, "do_GET", listen)
-    transport = connect(None)
-    request = Request(method="GET", path=NODE, query={}, timeout_s=(1, 1))
-    transport.body(transport.send(request), (1, 1))
-    token.write_text("second")
-    later = timedelta(minutes=1)
-    transport.body(transport.send(request), (1, 1))
-    assert sent == ["bearer first", "bearer second"]
-    token.unlink()
-    later = timedelta(minutes=2)
-    with pytest.raises(ApiConfigError, match="credentials for the API server cannot be read"):
-        transport.send(request)
-    transport.close()
-
-
 @pytest.mark.parametrize("verified", [True, False])
 def test_certificates_without_key_identifiers_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verified: bool
@@ -323,7 +270,7 @@ def test_no_api_class_and_no_model_is_loaded(server: ApiServer, tmp_path: Path) 
 
 
 def test_the_agent_loads_nothing_that_only_development_has() -> None:
-    code = "import sys, gpuagent.kube.api.transport; print('jsonschema' in sys.modules)"
+    code = "import sys, gpuagent.kube.api.kubeconfig; print('jsonschema' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
     assert result.stdout.strip() == "False"
 

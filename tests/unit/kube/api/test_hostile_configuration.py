@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kubernetes.config import incluster_config
 
 from gpuagent.kube.api import access as access_module
 from gpuagent.kube.api.access import access
@@ -236,8 +235,6 @@ def test_a_pod_with_an_odd_environment(tmp_path, host, port, ca, token, proxy):
         patch.setenv("KUBERNETES_SERVICE_HOST", host)
         patch.setenv("KUBERNETES_SERVICE_PORT", port)
         patch.setattr(access_module, "SERVICE_ACCOUNT", tmp_path)
-        patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-        patch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
         for use in (lambda: Client().connect(), lambda: access(None).authorization()):
             try:
                 use()
