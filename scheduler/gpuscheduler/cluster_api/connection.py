@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ import msgspec
 from gpuagent import __version__
 from gpuagent.kube.api.access import Access
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable, connection_words
+from gpuagent.kube.api.certificates import Version
 from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 
 Json = dict[str, Any]
@@ -24,7 +26,7 @@ CONNECT_S, CALL_S, LIST_S = 5.0, 10.0, 30.0
 SILENCE_S = 90.0
 """Longest silence of a watch: the API server sends a bookmark every minute."""
 TOKEN_S = 60.0
-"""How long a token is used before it is read again."""
+"""How long a token and certificates are used before they are read again."""
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """The kernel detects a dead host after 10 + 3 * 5 s, even while a watch is quiet."""
 
@@ -41,13 +43,17 @@ class Connection:
 
     def __init__(self, access: Access, answered: Callable[[str, str], None]) -> None:
         self._access, self._answered = access, answered
-        self._authorization, self._read_at = "", 0.0
+        self._authorization = ""
+        self._read_at = 0.0
+        self._tls: ssl.SSLContext | None = None
+        self._tls_version: Version = ()
 
     async def __aenter__(self) -> Self:
         """Read the credentials. Raises ApiConfigError."""
-        self._authorization, self._read_at = await asyncio.to_thread(self._access.authorization), time.monotonic()
+        self._read_at = time.monotonic()
+        await asyncio.to_thread(self._read)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._access.tls or True, limit=0, socket_factory=_socket),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
             headers={"User-Agent": f"gpuscheduler/{__version__}", "Accept": "application/json"},
             # Compression would cost the API server more than the network saves.
             skip_auto_headers=("Accept-Encoding",),
@@ -96,7 +102,7 @@ class Connection:
         whole_s: float | None = CALL_S,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send; yield a good answer, to be read inside. `whole_s` is None for an answer without end."""
-        await self._authorize(TOKEN_S)
+        await self._read_again(TOKEN_S)
         headers = {"Authorization": self._authorization} if self._authorization else {}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -109,6 +115,7 @@ class Connection:
                 data=None if body is None else msgspec.json.encode(body),
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=whole_s, connect=CONNECT_S, sock_read=SILENCE_S),
+                ssl=self._tls or True,
                 proxy=self._access.proxy or None,
                 server_hostname=self._access.server_name or None,
                 allow_redirects=False,
@@ -126,16 +133,27 @@ class Connection:
     async def _error(self, verb: str, path: str, answer: aiohttp.ClientResponse) -> ApiError:
         data = await answer.read()
         if answer.status == UNAUTHORIZED:
-            await self._authorize(0.0)
+            await self._read_again(0.0)
         return error_of(verb, path, answer.status, answer.reason or "", data, answer.headers.get("Retry-After"))
 
-    async def _authorize(self, old_s: float) -> None:
-        """Read the credentials again if they were read more than `old_s` seconds ago."""
+    async def _read_again(self, old_s: float) -> None:
+        """Read credentials and certificates again if they were read more than `old_s` seconds ago."""
         if time.monotonic() - self._read_at < old_s:
             return
         self._read_at = time.monotonic()
         with suppress(ApiConfigError):  # the former ones may still be good; if not, the API server says so
-            self._authorization = await asyncio.to_thread(self._access.authorization)
+            await asyncio.to_thread(self._read)
+
+    def _read(self) -> None:
+        self._authorization = self._access.authorization()
+        certificates = self._access.certificates
+        if certificates is None:
+            return
+        # Connections with equal contexts are shared, so a new context is made only for other certificates.
+        version = certificates.version()
+        if version != self._tls_version:
+            self._tls = certificates.context()
+            self._tls_version = version
 
 
 def decoded(data: bytes) -> Json:
