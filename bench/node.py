@@ -19,6 +19,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
 from gpuagent.system.last_mode import LastMode
 from standin.api.server import ApiServer
+from standin.certificates import make_server_certificate
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Admission, Container, Pod
 from standin.kubelet.state import Received
@@ -42,11 +43,13 @@ class BenchError(Exception):
 class Node:
     """Stand-ins in a folder of their own; `start_agent` and `stop_agent` may be repeated.
 
+    The agent runs as in a pod: with TLS to the API server, and a service account.
+
     Args:
         box: the box that the agent simulates; empty for the machine's own driver.
         mode: value of the node label; None for no label.
         flags: further flags of the agent.
-        api: whether an API server is named to the agent.
+        api: whether the agent's environment names an API server.
         fresh: whether no agent has run on this node before; otherwise one has stored `mode`.
         claims: whether kubelet runs pods with ResourceClaims.
     """
@@ -67,7 +70,13 @@ class Node:
             LastMode(self.root / "s").keep(Mode(mode), schedulers=False)
         self._ended: list[str] = []
         self._received: dict[str, Pod] = {}
-        self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
+        certificate = make_server_certificate(self.root / "tls")
+        self.authority = certificate.authority
+        self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode}, certificate=certificate)
+        account = self.root / "account"
+        account.mkdir()
+        self.api.write_service_account(account)
+        self._pod_environment = self.api.pod_environment if api else {}
         self.kubelet = Kubelet(self.root / "k", api=self.api if claims else None)
         self.log = self.root / "agent.log"
         self.http_port = free_port()
@@ -75,11 +84,11 @@ class Node:
         self.agent: subprocess.Popen[bytes] | None = None
         self.kubelet.start()
         self._command = [
-            *(AGENT_PYTHON, "-m", "gpuagent", "run", "--node-name", NODE, "--exclusive-resource", EXCLUSIVE),
+            *(AGENT_PYTHON, "-m", "bench.in_pod", str(account)),
+            *("run", "--node-name", NODE, "--exclusive-resource", EXCLUSIVE),
             *("--kubelet-dir", str(self.root / "k"), "--state-dir", str(self.root / "s"), "--fence-file", "off"),
             *("--http-address", f"127.0.0.1:{self.http_port}", "--cdi-dir", str(self.root / "k" / "cdi")),
             *(("--simulate", box) if box else ()),
-            *(("--kubeconfig", str(self.api.write_kubeconfig(self.root / "kubeconfig"))) if api else ()),
             *flags,
         ]
 
@@ -101,6 +110,7 @@ class Node:
         """Start the agent; `started` is the moment before its exec."""
         compile_all("gpuagent")
         env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUAGENT_", "KUBERNETES_"))}
+        env |= self._pod_environment
         with self.log.open("ab") as log:
             self.started = time.monotonic()
             self.agent = subprocess.Popen(self._command, stderr=log, cwd=ROOT, env=env)  # noqa: S603 (ourselves)

@@ -67,7 +67,8 @@ def _prepare(node: Node, results: Results, calls: int) -> None:
     """NodePrepareResources and NodeUnprepareResources of one share, and the GET of its claim by itself."""
     prepare, unprepare = _requests(node, "timed", _claim(node, "late-0")["status"]["allocation"])
     server, times, gets, ends = Server(Path(_instances(node)[-1])), list[float](), list[float](), list[float]()
-    pool, url = urllib3.PoolManager(), f"{node.api.url}/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/timed"
+    pool = urllib3.PoolManager(ca_certs=str(node.authority))
+    url = f"{node.api.url}/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/timed"
     for number in range(-20, calls):
         answer, took = _timed(server.method("NodePrepareResources", SERVICES[0]), prepare.SerializeToString())
         (one,) = pb.NodePrepareResourcesResponse.FromString(answer).claims.values()

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -137,7 +138,8 @@ def _rest(node: Node) -> None:
 
 
 def _patch_label(node: Node, mode: str) -> None:
-    connection = http.client.HTTPConnection(node.api.url.removeprefix("http://"), timeout=5)
+    tls = ssl.create_default_context(cafile=node.authority)
+    connection = http.client.HTTPSConnection(node.api.url.removeprefix("https://"), timeout=5, context=tls)
     body = json.dumps({"metadata": {"labels": {MODE_LABEL: mode}}})
     connection.request("PATCH", f"/api/v1/nodes/{NODE}", body, {"Content-Type": "application/merge-patch+json"})
     if connection.getresponse().status != http.client.OK:

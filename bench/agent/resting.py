@@ -9,7 +9,7 @@ from bench.result import Results, Say
 from gpuagent.domain.sharing.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
-RSS_MIB, CPU_PERCENT = 75.0, 0.2
+RSS_MIB, CPU_PERCENT = 60.0, 0.2
 SETTLE_S = 3.0
 
 

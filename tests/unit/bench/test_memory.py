@@ -1,10 +1,15 @@
 """The agent as a process, at a start on a node that has large pods: what they carry is never all in memory."""
 
+import shutil
 import time
+
+import pytest
 
 from bench.agent.memory import BOX, LONGEST_S, fail, of
 from bench.node import Node
 from gpuagent.domain.sharing.mode import GPU_MEM
+
+pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
 
 PODS, BYTES, MOST_MIB = 200, 200_000, 15.0
 
