@@ -177,7 +177,7 @@ class PreferredAllocation:
         snap = occupancy.snapshot
         must_include = request.must_include
         # Kubelet has only reserved the ids of a first request, and a list query would make kubelet lose them.
-        may_list = not must_include or occupancy.given(request.resource, must_include) is not None
+        may_list = not must_include or occupancy.allocation_with(request.resource, must_include) is not None
         query = KubeletQuery(self._kubelet, self._state, snap, listing=may_list)
         requester = identify(request, occupancy.tracker, snap, query, certainly=certainly)
         was_silent = query.unanswered

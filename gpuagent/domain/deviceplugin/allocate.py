@@ -70,7 +70,7 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
     located = locate(resource, ids, snap)
     if not _may_be_chosen(located):
         chosen_for = None
-    before = None if chosen_for else occupancy.given(resource, ids)
+    before = None if chosen_for else occupancy.allocation_with(resource, ids)
     requester = chosen_for or identify(request, occupancy.tracker, snap)
     # The Event for a refusal goes to the pod, if it is known.
     try:

@@ -145,7 +145,7 @@ def _share_request(
         placement=snap.placement,
         suspect=_units_by_gpu(suspect_ids, snap),
         gpu_count=gpus,
-        room=requester.room(resource),
+        room=requester.units_for_later_containers(resource),
         cramped=cramped,
         pinned=_preferred_gpus(requester, snap, is_limited=is_limited),
         short=() if same_gpus else _short_gpus(resource, requester, occupancy),
@@ -182,7 +182,7 @@ def _preferred_gpus(
 def _cramped(requester: Requester, occupancy: Occupancy) -> list[set[str]]:
     """For each group of containers that should be on one GPU with a sidecar: UUIDs of the GPUs that are too full."""
     cramped = []
-    for containers in requester.beside():
+    for containers in requester.groups_beside_sidecar():
         too_full = set[str]()
         for resource in occupancy.snapshot.resource_kinds:
             need = sum([container.limits.get(resource, 0) for container in containers])
@@ -218,7 +218,7 @@ def _short_gpus(
     for other in kinds:
         if other != resource:
             # A container of an unknown size needs at least one unit.
-            need = max(requester.other(resource, kinds), 1)
+            need = max(requester.units_of_other_resource(resource, kinds), 1)
             return _lacking_gpus(other, need, requester, occupancy)
     return ()
 

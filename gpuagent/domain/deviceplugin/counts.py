@@ -73,7 +73,7 @@ def _is_one_allocation(
     occupancy: Occupancy,
 ) -> bool:
     """Whether these are all units of an allocation whose pod may still live: then kubelet requests it again."""
-    given = occupancy.given(resource, units)
+    given = occupancy.allocation_with(resource, units)
     if given is None or len(given.ids) != len(units):
         return False
     return occupancy.may_live(given)

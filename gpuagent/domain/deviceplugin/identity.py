@@ -71,7 +71,7 @@ class Requester:
     def pod_name(self) -> PodName | None:
         return self.pod.name if self.pod else None
 
-    def room(self, resource: str) -> int:
+    def units_for_later_containers(self, resource: str) -> int:
         """Units of the pod's largest container, which may reuse this GPU; 0 unless this is an init container."""
         if self.pod is None or self.container is None:
             return 0
@@ -79,7 +79,7 @@ class Requester:
             return 0
         return max([container.limits.get(resource, 0) for container in self.pod.containers])
 
-    def beside(self) -> Sequence[Sequence[ContainerSpec]]:
+    def groups_beside_sidecar(self) -> Sequence[Sequence[ContainerSpec]]:
         """What should fit on one GPU with this sidecar: all containers that come after it, or at least the largest.
 
         Empty for a container that is no sidecar. Kubelet asks for sidecars first.
@@ -98,13 +98,13 @@ class Requester:
         return [self.container, *later], [self.container, largest]
 
     def _amounts_beside(self) -> tuple[object, ...]:
-        """The amounts of `beside`, to compare."""
+        """The amounts of `groups_beside_sidecar`, to compare."""
         if self.container is None or not self.container.sidecar:
             return ()
-        amounts = [_amounts(containers) for containers in self.beside()]
+        amounts = [_amounts(containers) for containers in self.groups_beside_sidecar()]
         return tuple(amounts)
 
-    def other(self, resource: str, resource_kinds: Collection[str]) -> int:
+    def units_of_other_resource(self, resource: str, resource_kinds: Collection[str]) -> int:
         """Units of the mode's other resource for this container, or for the largest one that may reuse its GPU."""
         if self.pod is None or self.container is None:
             return 0
@@ -125,8 +125,8 @@ class Requester:
             self.init_gpus,
             self.sidecar_gpus,
             self._amounts_beside(),
-            self.room(resource),
-            self.other(resource, resource_kinds),
+            self.units_for_later_containers(resource),
+            self.units_of_other_resource(resource, resource_kinds),
             self.pod.gpu_count_label,
         )
         kind = resource_kinds.get(resource)
@@ -336,7 +336,7 @@ class Search:
         pod = self.snap.pod_by_uid.get(last.pod_uid)
         if pod is None or self._leaves_spare_units(pod):
             return None
-        held = [*self.given(), *self._recorded(pod)]
+        held = [*self.given_in_admission(), *self._recorded(pod)]
         return self.lacking(pod, held)
 
     def _unseen_pair(self) -> Requester | None:
@@ -368,7 +368,7 @@ class Search:
                 spare -= allocation.ids
         return bool(spare) and spare.isdisjoint(self.request.must_include)
 
-    def given(self) -> list[_Held]:
+    def given_in_admission(self) -> list[_Held]:
         """Allocations of the pod in admission."""
         given = []
         for allocation in self.tracker.admission:
@@ -535,8 +535,8 @@ class KubeletListing:
 
     def requester_among(self, pods: Collection[Pod]) -> Requester | None:
         """The container in admission. `pods` are in the order in which the agent saw them."""
-        begin: list[Requester] = []
-        go_on: list[Requester] = []
+        without_devices: list[Requester] = []
+        with_devices: list[Requester] = []
         for pod in pods:
             entries = self.entries.get(pod.name)
             if entries is None:
@@ -550,12 +550,12 @@ class KubeletListing:
                 if requester is None:
                     continue
                 if held:
-                    go_on.append(requester)
+                    with_devices.append(requester)
                 else:
-                    begin.append(requester)
-        if not (go_on or begin):
+                    without_devices.append(requester)
+        if not (with_devices or without_devices):
             return None
-        return self._in_admission(go_on, begin)
+        return self._in_admission(with_devices, without_devices)
 
     def _held_by_init(self, pod: Pod) -> list[_Held]:
         """Allocations of the pod's ordinary init containers, whose devices kubelet does not list."""
@@ -563,12 +563,12 @@ class KubeletListing:
         if last is None or last.pod_uid != pod.uid:
             return []
         init_names = pod.init_names
-        return [held for held in self.search.given() if held[0] in init_names]
+        return [held for held in self.search.given_in_admission() if held[0] in init_names]
 
-    def _in_admission(self, go_on: Sequence[Requester], begin: Sequence[Requester]) -> Requester:
-        """The container in admission, among those that go on and those that begin by kubelet's list."""
+    def _in_admission(self, with_devices: Sequence[Requester], without_devices: Sequence[Requester]) -> Requester:
+        """The container in admission, of pods that have devices by kubelet's list, and of pods that have none yet."""
         # A pod that has devices and lacks others is in admission. One without any may only be rejected.
-        fitting = go_on or begin
+        fitting = with_devices or without_devices
         is_only_one = len(fitting) == 1
         # Kubelet's list has no UIDs: under a reused name it may show the deleted pod.
         reused_names = {entry.pod.name for entry in self.search.tracker.deleted}
@@ -578,7 +578,7 @@ class KubeletListing:
             return replace(clear[-1], certain=is_only_one)
         deleted: list[Pod] = []
         living: list[Requester] = []
-        for requester in (*go_on, *begin):
+        for requester in (*with_devices, *without_devices):
             if requester.pod and requester.pod.uid not in self.search.snap.pod_by_uid:
                 deleted.append(requester.pod)
             else:

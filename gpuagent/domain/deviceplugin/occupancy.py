@@ -537,7 +537,7 @@ class Occupancy:
         """All ids of the suspect allocations; kubelet calls some of these ids free."""
         return all_ids(self.suspect)
 
-    def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
+    def allocation_with(self, resource: str, ids: frozenset[str]) -> InUse | None:
         """The allocation that has all of `ids`, which kubelet requests again or reuses."""
         # A recent allocation knows the UID of its pod, so look there first.
         for allocation in self.tracker.recent:
