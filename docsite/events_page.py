@@ -65,9 +65,15 @@ def page() -> str:
 
 {MADE}
 
+## Problems of the node
+
+Each [problem](../problems.md) is an Event on the node when it begins. The condition `GPUAgentReady` is `False` if the
+problem keeps the mode from being served.
+
+{table(("reason", "type", "condition False"), _of_problems())}
 ## Events of the agent
 
-Each [problem of the node](../problems.md) is an Event on the node when it begins. These are the others. If the same
+These are about other things. If the same
 Event comes again within five minutes, the agent counts it instead of repeating it, and writes the count every ten
 seconds.
 
@@ -111,6 +117,12 @@ def _calls(folder: str, name: str) -> Calls:
                     if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isalnum():
                         calls[value.value].append(node)
     return calls
+
+
+def _of_problems() -> Iterator[tuple[str, str, str]]:
+    for reason, calls in sorted(problem_calls().items()):
+        if reason != "Ready":
+            yield f"[{reason}](../problems.md#{reason.lower()})", event_types(calls), condition_false(calls)
 
 
 def _of_agent(events: Calls) -> Iterator[tuple[str, ...]]:

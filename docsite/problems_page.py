@@ -5,21 +5,23 @@ The texts are in problems.toml. The code of the problems and the rules of the al
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from docsite.events_page import condition_false, event_types, problem_calls
-from docsite.markdown import MADE, table
+from docsite.events_page import condition_false, problem_calls
+from docsite.markdown import MADE
 
 TEXTS = Path(__file__).with_name("problems.toml")
 RULES = Path(__file__).parents[1] / "manifests/helm/gpuagent/monitoring"
 RULE_FILES = ("alerts.yaml", "scheduler-alerts.yaml")
 ANY_PROBLEM = "GPUNodeProblem"
 """The alert for every problem that no other one is about."""
+_NOT_READY = {"yes": ["`GPUNodeNotReady`"], "depends": ["`GPUNodeNotReady` if the mode cannot be served"]}
+"""The alert about the condition of the node, by whether a problem makes it False."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,6 @@ def page() -> str:
 {MADE}
 
 {texts["intro"].strip()}
-
-## All problems
-
-{texts["overview"].strip()}
-
-{_overview(sections)}
 {chapters}"""
 
 
@@ -101,22 +97,6 @@ def _without_any_alert() -> set[str]:
     return {*left_out.split("|")}
 
 
-def _overview(sections: Iterable[str]) -> str:
-    calls, reasons = problem_calls(), _problems()
-    return table(
-        ("reason", "condition False", "Event"),
-        (
-            (
-                f"[{name}](#{name.lower()})",
-                condition_false(calls[name]),
-                event_types(calls[name]),
-            )
-            for name in sections
-            if name in reasons
-        ),
-    )
-
-
 def _chapter(group: dict[str, Any], alerts: list[Alert]) -> str:
     intro = f"{group['intro'].strip()}\n\n" if "intro" in group else ""
     sections = "\n".join(_section(name, texts, alerts) for name, texts in group["section"].items())
@@ -124,17 +104,22 @@ def _chapter(group: dict[str, Any], alerts: list[Alert]) -> str:
 
 
 def _section(name: str, texts: dict[str, str], alerts: list[Alert]) -> str:
-    about = _of_section(name, alerts)
-    shown = (
-        ", ".join(f"`{ANY_PROBLEM}`" if alert.name == ANY_PROBLEM != name else str(alert) for alert in about) or "none"
-    )
     parts = [
         f"### {name}",
         f"**Cause:** {texts['cause'].strip()}",
         f"**Effect:** {texts['effect'].strip()}",
         f"**Remedy:** {texts['remedy'].strip()}",
-        f"**Alert:** {shown}",
+        f"**Alert:** {', '.join(_shown_alerts(name, alerts)) or 'none'}",
     ]
     if "look" in texts:
         parts.append(f"```sh\n{texts['look'].strip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _shown_alerts(name: str, alerts: list[Alert]) -> Iterator[str]:
+    if name in _problems():
+        of_node = condition_false(problem_calls()[name])
+        yield from _NOT_READY.get(of_node, ())
+    for alert in _of_section(name, alerts):
+        # How long it waits stands in its own section.
+        yield f"`{alert.name}`" if alert.name == ANY_PROBLEM != name else str(alert)
