@@ -2,7 +2,8 @@
 
 The machine plays API server, kube-scheduler, watch and agents. The watch shows the changes of each object in order, but
 late, and those of different objects in any order. Binding calls and writes take time, fail, or lose their answers. The
-scheduler may crash at any moment and read everything again. The invariants, checked in each step:
+scheduler may crash at any moment and read everything again, or another replica may lead. The invariants, checked in
+each step:
 
 - I1 No GPU is bound or reserved beyond its units.
 - I2 A job that has not started reserves GPUs for all of its pods, or for none.
@@ -450,25 +451,51 @@ class RandomCluster(RuleBasedStateMachine):
     @rule(leader_too=st.booleans(), fate=fates)
     def crash(self, leader_too, fate):
         """The scheduler is killed amid its writes. kube-scheduler may go on."""
+        rest = self.interrupt(fate)
+        if leader_too:
+            self.called.clear()
+            self.asleep.clear()
+        self.restart()
+        self.carry_out(*rest)
+
+    @rule(fate=fates)
+    def another_leads(self, fate):
+        """The other replica leads, which has followed the watch. First it sees what the former leader wrote."""
+        for uid in self.bindings:
+            self.scheduling.bound(uid, BindOutcome.UNKNOWN)
+        for commit, _, _ in self.commits:
+            self.scheduling.committed(commit.job, self.now, written=False)
+        for uid in self.in_bind:
+            if pod := self.scheduling.pods.get(uid):
+                self.scheduling.jobs.left_bind(pod)
+        self.scheduling.actions()  # nobody carries them out any more
+        rest = self.interrupt(fate)
+        self.called.clear()
+        self.asleep.clear()
+        self.show_all()
+        self.scheduling, self.standby = self.standby, self.scheduling
+        self.scheduling.caught_up(self.now)
+        self.kept = self.reserved()
+        self.scheduling.tick(self.now)
+        self.act()
+        self.carry_out(*rest)
+
+    def interrupt(self, fate):
+        """End all calls and writes of the scheduler; what is still carried out when the next one has begun."""
         late = self.late + [(write, self.now + LATE_S) for write, _, _ in self.bindings.values()]
         bindings = [write for write, _ in late]
         commits = [commit for commit, _, _ in self.commits]
         self.in_bind.clear()
         self.bindings.clear()
-        self.late = late if fate == "late" else []
         self.commits.clear()
-        if leader_too:
-            self.called.clear()
-            self.asleep.clear()
+        self.late = late if fate == "late" else []
         if fate == "before":
             self.carry_out(bindings, commits)
         if fate == "late":
             self.carry_out([], commits)
-        self.restart()
         if fate in ("after", "late"):
             self.disturbed.update(write.node for write in bindings)
-        if fate == "after":
-            self.carry_out(bindings, commits)
+        return (bindings, commits) if fate == "after" else ([], [])
 
     # -- what the parts do ---------------------------------------------------------------------------------------------
 
@@ -697,8 +724,9 @@ class RandomCluster(RuleBasedStateMachine):
             self.end_commit(commit, weather)
 
     def act(self):
-        """Carry out the actions."""
+        """Carry out the actions, those of the leader alone."""
         self.check_reservations()
+        self.standby.actions()
         for action in self.scheduling.actions():
             if isinstance(action, CommitJob):
                 self.check_commit(action)
@@ -721,23 +749,33 @@ class RandomCluster(RuleBasedStateMachine):
         _, facts = self.unseen[key].popleft()
         if not self.unseen[key]:
             del self.unseen[key]
-        of, seen, gone = (
-            (self.seen_nodes, self.scheduling.node_seen, self.scheduling.node_gone)
-            if key in NAMES
-            else (
-                self.seen_pods,
-                lambda pod: self.scheduling.pod_seen(pod, self.now),
-                lambda uid: self.scheduling.pod_gone(uid, self.now),
-            )
-        )
-        former = of.pop(key, None)
-        if facts is None:
-            gone(key)
+        if key in NAMES:
+            self.show_node(key, facts)
         else:
-            of[key] = facts if key in NAMES else self.as_decided(former, facts)
-            self.seen_pods |= {uid: self.as_decided(pod, pod) for uid, pod in self.seen_pods.items() if pod.node == key}
-            seen(facts)
+            self.show_pod(key, facts)
         self.act()
+
+    def show_node(self, name, facts):
+        self.seen_nodes.pop(name, None)
+        if facts:
+            self.seen_nodes[name] = facts
+            on_it = {uid: pod for uid, pod in self.seen_pods.items() if pod.node == name}
+            self.seen_pods |= {uid: self.as_decided(pod, pod) for uid, pod in on_it.items()}
+        for replica in (self.scheduling, self.standby):
+            if facts:
+                replica.node_seen(facts)
+            else:
+                replica.node_gone(name)
+
+    def show_pod(self, uid, facts):
+        former = self.seen_pods.pop(uid, None)
+        if facts:
+            self.seen_pods[uid] = self.as_decided(former, facts)
+        for replica in (self.scheduling, self.standby):
+            if facts:
+                replica.pod_seen(facts, self.now)
+            else:
+                replica.pod_gone(uid, self.now)
 
     def as_decided(self, former, pod):
         """What was decided for a bound pod stands until it is gone, and edits of its labels count no longer.
@@ -777,6 +815,7 @@ class RandomCluster(RuleBasedStateMachine):
                 self.land(write)
         self.end_writes(self.now - WRITE_S + 1e-9)
         self.scheduling.tick(self.now)
+        self.standby.tick(self.now)
         assert all(found.until > self.now for found in self.reserved().values()), "a reservation does not end"
         self.act()
         self.poll(sorted(self.in_bind))
@@ -786,19 +825,19 @@ class RandomCluster(RuleBasedStateMachine):
         self.unseen.clear()
         self.seen_nodes = dict(self.nodes)
         self.seen_pods = {uid: self.as_decided(None, pod_facts(made)) for uid, made in self.pods.items()}
-        self.scheduling, again = (Scheduling(LeastFree(), schedulers={OURS}) for _ in "12")
+        self.scheduling, self.standby = (Scheduling(LeastFree(), schedulers={OURS}) for _ in "12")
         self.kept, self.odd_calls = {}, set()
         for facts in self.nodes.values():
             self.scheduling.node_seen(facts)
         for facts in self.seen_pods.values():
             self.scheduling.pod_seen(facts, self.now)
-            again.pod_seen(facts, self.now)
+            self.standby.pod_seen(facts, self.now)
         for facts in reversed(self.nodes.values()):
-            again.node_seen(facts)
-        for one in (self.scheduling, again):
+            self.standby.node_seen(facts)
+        for one in (self.scheduling, self.standby):
             one.links.seen("links", MBPS)
             one.synced(self.now)
-        assert counted(self.scheduling) == counted(again)
+        assert counted(self.scheduling) == counted(self.standby)
         for uid, found in self.reserved().items():
             (place,) = found.choices.items()
             assert place in self.written[uid], "a reservation follows from no object"
