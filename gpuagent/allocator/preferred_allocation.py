@@ -250,10 +250,10 @@ class PreferredAllocation:
         bare = _without_devices(listed, snap)
         known = {pod.name for pod in snap.pods}
         if not snap.pods_known:
-            names = [pod_name for pod_name, _ in listed]
             asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, resources))}
-            lack_all = bare & asking
-            return [name for name in names if name in lack_all or name not in known]
+            need_no_read = known - (bare & asking)
+            names = [pod_name for pod_name, _ in listed]
+            return [name for name in names if name not in need_no_read]
         unseen = bare - _seen_without_devices(occupancy)
         # New names first: a known name may only have been taken by another pod.
         by_novelty = sorted(unseen, key=known.__contains__)

@@ -103,8 +103,7 @@ def beside(requester: Requester, half: RecentAllocation) -> Requester:
     If the container that seems to request it has another amount, the agent has mistaken a pod for another one. Then the
     container is unknown, and its GPUs are still certain.
     """
-    container = requester.container
-    if container and container.limits.get(half.resource) == len(half.ids):
+    if _requests_as_much(requester, half):
         return replace(requester, container_gpus=half.uuids)
     return Requester(container_gpus=half.uuids)
 
@@ -137,15 +136,25 @@ def oldest(fitting: list[Requester], last: RecentAllocation | None = None) -> Re
     known.sort(key=lambda requester: _has_started(requester, admitting))
     pair = fitting[0]
     # The first one that fits is the second resource of an unseen pod: see whether a known pod has the first one.
-    if last and not last.owner and pair.container_gpus:
+    unidentified = last if last and last.owner is None else None
+    if unidentified and pair.container_gpus:
         for requester in known:
-            container = requester.container
-            if container and container.limits.get(last.resource) == len(last.ids):
+            if _requests_as_much(requester, unidentified):
                 return replace(requester, container_gpus=pair.container_gpus)
     return known[0] if known else pair
+
+
+def _requests_as_much(requester: Requester, allocation: RecentAllocation) -> bool:
+    """Whether the container requests as much of the resource as was allocated."""
+    container = requester.container
+    if container is None:
+        return False
+    return container.limits.get(allocation.resource) == len(allocation.ids)
 
 
 def _has_started(requester: Requester, admitting: str | None) -> bool:
     """Whether a container of the pod runs or ran, and the pod is not the one in admission."""
     pod = requester.pod
-    return pod is not None and bool(pod.container_ids) and pod.uid != admitting
+    if pod is None or pod.uid == admitting:
+        return False
+    return bool(pod.container_ids)

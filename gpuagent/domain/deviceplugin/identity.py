@@ -237,15 +237,18 @@ def identify(
     reusing = search.reusing(fitting)
     if reusing is not None:
         return reusing
-    if query is None and snap.schedulers and not snap.pods_known:
+    is_only_checked = query is None
+    decisions_unread = snap.schedulers and not snap.pods_known
+    if is_only_checked and decisions_unread:
         # The pods that were read may not be all that wait.
         return search.unseen(maybe_decided=True)
     # A query to kubelet takes longer than the rest of the call. So ask only if the answer depends on the container.
     if search.alike(fitting):
         matters = snap.may_be_decided or certainly
-        is_only_checked = query is None and bool(fitting)
-        if is_only_checked or not matters:
+        if not matters:
             return fitting[0] if fitting else search.unseen()
+        if is_only_checked and fitting:
+            return fitting[0]
     return _identify_by_kubelet(search, fitting, query)
 
 
@@ -498,7 +501,9 @@ class Search:
         pods = [requester.pod for requester in fitting if self.is_decided(requester)]
         decided = [pod.name for pod in pods if pod]
         # The pod may also be one that the agent has not seen: a scheduler may have decided on that one.
-        maybe_unseen = self.snap.unread_pods or (self.snap.schedulers and not fitting)
+        maybe_unseen = self.snap.unread_pods
+        if not fitting:
+            maybe_unseen = maybe_unseen or self.snap.schedulers
         return UnconfirmedPod(
             why=why,
             maybe_decided=bool(decided) or maybe_unseen,

@@ -135,17 +135,20 @@ class RecentAllocations:
         """UIDs of the pods that have some of `ids` by kubelet's allocations."""
         uids = set[str]()
         for allocation in self.allocations:
-            has_some = not allocation.ids.isdisjoint(ids)
-            if has_some and allocation.certain and allocation.pod_uid:
+            # Whose the other allocations are, is only what the agent believes.
+            if allocation.ids.isdisjoint(ids) or not allocation.certain:
+                continue
+            if allocation.pod_uid:
                 uids.add(allocation.pod_uid)
         return uids
 
 
 def _with_named_container(allocation: RecentAllocation, snap: Snapshot) -> RecentAllocation:
     """With the container that kubelet's allocations name."""
-    is_older_than_read = allocation.at < snap.holdings_at
+    if allocation.certain or allocation.at >= snap.holdings_at:
+        return allocation
     # Units that an old kubelet did not choose itself stay with the container that they were chosen for.
-    if allocation.certain or allocation.exchanged or not is_older_than_read:
+    if allocation.exchanged:
         return allocation
     for record in snap.recorded.containers.get((allocation.resource, allocation.ids), ()):
         # An entry of the checkpoint alone has no pod name.
