@@ -1,7 +1,7 @@
 """Places one request on the GPUs of one node."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
@@ -76,37 +76,57 @@ def fit(  # noqa: PLR0913 (by name)
     if tries is None:
         tries = Tries()
     # To look at a node takes as long as a try for every second of its GPUs.
-    if request.problem or not tries.spend(1 + len(node.free) // 2):
+    look_tries = 1 + len(node.free) // 2
+    if request.problem or not tries.spend(look_tries):
         return None
     if request.kind is RequestKind.WHOLE:
         return _fit_whole(request, node, links, among)
-    return _fit_share(request, node, preferred, tries) if keeps_rules(request, node) else None
+    if not keeps_rules(request, node):
+        return None
+    return _fit_share(request, node, preferred, tries)
 
 
 def _fit_whole(
-    request: GpuRequest, node: NodeUsage, links: Links | None, among: Collection[int] | None
+    request: GpuRequest,
+    node: NodeUsage,
+    links: Links | None,
+    among: Collection[int] | None,
 ) -> Choice | None:
-    free = [position for position in node.unused() if among is None or position in among]
+    free = node.unused()
+    if among is not None:
+        free = [position for position in free if position in among]
     if len(free) < request.gpus:
         return None
     chosen = links.choose(node, free, request.gpus) if links else free[: request.gpus]
-    return Choice(tuple((node.facts.gpus.gpus[position].minor, WHOLE) for position in chosen), {})
+    gpus = node.facts.gpus.gpus
+    used = tuple((gpus[position].minor, WHOLE) for position in chosen)
+    return Choice(used, {})
 
 
-def _fit_share(request: GpuRequest, node: NodeUsage, preferred: Sequence[int], tries: Tries) -> Choice | None:
-    free_units = {position: node.free[position] for position, gpu in node.usable() if gpu.memory or gpu.core}
-    if not _may_have_room(request, free_units.values()):
+def _fit_share(
+    request: GpuRequest,
+    node: NodeUsage,
+    preferred: Sequence[int],
+    tries: Tries,
+) -> Choice | None:
+    free: Free = {}
+    for position, gpu in node.usable():
+        if gpu.memory or gpu.core:
+            free[position] = node.free[position]
+    if not _may_have_room(request, free.values()):
         return None
-    order = _order(free_units, preferred, spread=node.facts.placement is Placement.SPREAD)
+    order = _order(free, preferred, spread=node.facts.placement is Placement.SPREAD)
     for groups in _alternatives(request):
-        if (found := _place(groups, request.gpus, free_units, order, tries)) is not None:
-            return _choice(groups, found, request.gpus, node.facts.gpus.gpus)
+        sets = _place(groups, request.gpus, free, order, tries)
+        if sets is not None:
+            return _choice(groups, sets, request.gpus, node.facts.gpus.gpus)
     return None
 
 
 def fits(request: GpuRequest, node: NodeUsage, tries: Tries) -> bool:
-    """Whether `fit` finds GPUs, which most requests need not search for."""
-    if request.kind is not RequestKind.SHARE or request.gpus > 1 or len(request.groups) > 1 or request.problem:
+    """Whether `fit` finds GPUs. Most requests want one GPU, for which no search is needed."""
+    is_single_share = request.kind is RequestKind.SHARE and request.gpus == 1 and len(request.groups) <= 1
+    if request.problem or not is_single_share:
         return fit(request, node, tries=tries) is not None
     if not (tries.spend() and keeps_rules(request, node)):
         return False
@@ -114,30 +134,40 @@ def fits(request: GpuRequest, node: NodeUsage, tries: Tries) -> bool:
 
 
 def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
-    """Whether the amounts are such as the node's mode serves, however much is free."""
+    """Whether the node's mode serves such amounts, however much is free."""
     rules = node.facts.gpus
-    return request.core_divisor % rules.core_step == 0 and (request.paired or not rules.both)
+    is_stepwise = request.core_divisor % rules.core_step == 0
+    return is_stepwise and (request.paired or not rules.both)
 
 
 def serves(request: GpuRequest, choice: Choice) -> bool:
     """Whether the choice, which any author of a pod may have written, gives each container what it asks for."""
-    if request.problem or len({minor for minor, _ in choice.used}) < len(choice.used):
+    minors = {minor for minor, _ in choice.used}
+    amounts = [amounts for _, amounts in choice.used]
+    if request.problem or len(minors) < len(choice.used):
         return False
     if request.kind is RequestKind.WHOLE:
-        return [amounts for _, amounts in choice.used] == [WHOLE] * request.gpus
-    given = {n: sum(gpus.values(), NOTHING) for n, gpus in choice.containers.items()}
-    asked = {n: amounts for group in request.groups for n, amounts in group.containers}
-    if given != asked or any(amounts in (WHOLE, NOTHING) for _, amounts in choice.used):
+        return amounts == [WHOLE] * request.gpus
+    if WHOLE in amounts or NOTHING in amounts:
         return False
-    total = sum((amounts for _, amounts in choice.used), NOTHING)
-    enough = sum(asked.values(), NOTHING).within(total) and request.need.within(total)
-    return enough and total.within(_most(request))
+    asked = dict(container for group in request.groups for container in group.containers)
+    given = {number: sum(gpus.values(), NOTHING) for number, gpus in choice.containers.items()}
+    if given != asked:
+        return False
+    total = sum(amounts, NOTHING)
+    of_containers = sum(asked.values(), NOTHING)
+    is_enough = of_containers.within(total) and request.need.within(total)
+    return is_enough and total.within(_most(request))
 
 
 def _most(request: GpuRequest) -> Amounts:
     """All that a choice for the request can use: each group on GPUs of its own, rounded up on each."""
-    shares = (group.need.over(request.gpus) for group in request.groups for _ in range(request.gpus))
-    return sum(shares, NOTHING)
+    total = NOTHING
+    for group in request.groups:
+        each = group.need.over(request.gpus)
+        for _ in range(request.gpus):
+            total += each
+    return total
 
 
 def still_fits(request: GpuRequest, node: NodeUsage, choice: Choice) -> bool:
@@ -146,15 +176,17 @@ def still_fits(request: GpuRequest, node: NodeUsage, choice: Choice) -> bool:
 
 
 def _order(free: Free, preferred: Sequence[int], *, spread: bool) -> list[int]:
+    """Positions of GPUs, those to try first before the others."""
     if spread:
         return sorted(free, key=lambda position: (-free[position].memory, -free[position].core, position))
-    rank = {position: n for n, position in enumerate(preferred)}
-    return sorted(free, key=lambda position: (rank.get(position, len(rank)), free[position], position))
+    rank = {position: number for number, position in enumerate(preferred)}
+    last = len(rank)
+    return sorted(free, key=lambda position: (rank.get(position, last), free[position], position))
 
 
 def _alternatives(request: GpuRequest) -> Iterator[tuple[Group, ...]]:
     """All containers on the same GPUs, and if that does not fit, each group by itself."""
-    containers = tuple(entry for group in request.groups for entry in group.containers)
+    containers = tuple(container for group in request.groups for container in group.containers)
     yield (Group(containers, request.need),)
     if len(request.groups) > 1:
         yield request.groups
@@ -163,58 +195,94 @@ def _alternatives(request: GpuRequest) -> Iterator[tuple[Group, ...]]:
 def _may_have_room(request: GpuRequest, free: Collection[Amounts]) -> bool:
     """Whether the GPUs have as many slots as the groups need, see `GpuRequest.slots`. Then a search may be worthwhile.
 
-    Most nodes on which the groups do not fit are found out here, without a search.
+    Most nodes on which the groups do not fit are ruled out here, without a search.
     """
     total = sum((units.at_least(NOTHING) for units in free), NOTHING)
     if len(request.groups) > 1 and not request.apart.within(total):
         return False
-    return all(sum(need.times_in(units, count) for units in free) >= count for need, count in request.slots)
+    for need, count in request.slots:
+        times = sum(need.times_in(units, count) for units in free)
+        if times < count:
+            return False
+    return True
 
 
 def _place(
-    groups: Sequence[Group], gpus: int, free: Free, order: Sequence[int], tries: Tries
+    groups: Sequence[Group],
+    gpus: int,
+    free: Free,
+    order: Sequence[int],
+    tries: Tries,
 ) -> list[tuple[int, ...]] | None:
     """The positions of each group's GPUs, or None if they do not fit.
 
     Largest groups are placed first. The search tries other GPUs if a later group finds no room, up to `NODE_TRIES`.
     """
-    numbers = sorted(range(len(groups)), key=lambda n: groups[n].need, reverse=True)
-    needs = [groups[n].need.over(gpus) for n in numbers]
-    here = Tries(NODE_TRIES)
-    cost = 1 + len(order) * gpus // 16  # a try looks at each GPU of the node, and at each of the set
+    numbers = sorted(range(len(groups)), key=lambda number: groups[number].need, reverse=True)
+    needs = [groups[number].need.over(gpus) for number in numbers]
+    search = _Search(needs, gpus, order, tries)
+    sets = search.sets_from(0, free)
+    if sets is None:
+        return None
+    set_of = dict(zip(numbers, sets, strict=True))
+    return [set_of[number] for number in range(len(groups))]
 
-    def rest(depth: int, left: Free) -> list[tuple[int, ...]] | None:
-        if depth == len(needs):
+
+@dataclass(slots=True)
+class _Search:
+    """A search for a set of GPUs for each group on one node.
+
+    Attributes:
+        needs: of each group on each of its GPUs, the largest first.
+        gpus: number of GPUs of each group.
+        order: positions of the GPUs, those to try first before the others.
+        tries: of the call.
+        of_node: tries for this node.
+    """
+
+    needs: Sequence[Amounts]
+    gpus: int
+    order: Sequence[int]
+    tries: Tries
+    of_node: Tries = field(default_factory=lambda: Tries(NODE_TRIES))
+
+    def sets_from(self, number: int, free: Free) -> list[tuple[int, ...]] | None:
+        """Sets of GPUs for the groups from this number on; None if there are none, or the tries are used up."""
+        if number == len(self.needs):
             return []
+        need = self.needs[number]
+        roomy = [position for position in self.order if need.within(free[position])]
+        # A try looks at each GPU of the node, and at each of the set.
+        tries_a_set = 1 + len(self.order) * self.gpus // 16
         failed: set[tuple[Amounts, ...]] = set()
-        for positions in _sets(order, gpus, needs[depth], left):
-            if not (here.spend(cost) and tries.spend(cost)):
+        for positions in combinations(roomy, self.gpus):
+            if not (self.of_node.spend(tries_a_set) and self.tries.spend(tries_a_set)):
                 return None
-            before = tuple(left[position] for position in positions)
-            if before in failed:  # as good as a set that has failed
+            before = tuple(free[position] for position in positions)
+            if before in failed:
+                # These GPUs have as much free as a set that has failed, so the later groups find no room again.
                 continue
-            taken = left | {position: left[position] - needs[depth] for position in positions}
-            if (found := rest(depth + 1, taken)) is not None:
-                return [positions, *found]
+            after = free | {position: free[position] - need for position in positions}
+            others = self.sets_from(number + 1, after)
+            if others is not None:
+                return [positions, *others]
             failed.add(before)
         return None
 
-    found = rest(0, free)
-    return None if found is None else [positions for _, positions in sorted(zip(numbers, found, strict=True))]
 
-
-def _sets(order: Sequence[int], gpus: int, each: Amounts, left: Free) -> Iterator[tuple[int, ...]]:
-    """Sets of `gpus` GPUs with room for `each`, in order of preference."""
-    return combinations([position for position in order if each.within(left[position])], gpus)
-
-
-def _choice(groups: Sequence[Group], chosen: Sequence[tuple[int, ...]], gpus: int, of: Sequence[NodeGpu]) -> Choice:
+def _choice(
+    groups: Sequence[Group],
+    sets: Sequence[tuple[int, ...]],
+    gpus: int,
+    of_node: Sequence[NodeGpu],
+) -> Choice:
     used: dict[int, Amounts] = {}
     containers: dict[int, dict[int, Amounts]] = {}
-    for group, positions in zip(groups, chosen, strict=True):
-        minors = [of[position].minor for position in positions]
+    for group, positions in zip(groups, sets, strict=True):
+        minors = [of_node[position].minor for position in positions]
+        need = group.need.over(gpus)
         for minor in minors:
-            used[minor] = used.get(minor, NOTHING) + group.need.over(gpus)
+            used[minor] = used.get(minor, NOTHING) + need
         for container, amounts in group.containers:
-            containers[container] = {minor: amounts.over(gpus) for minor in minors}
+            containers[container] = dict.fromkeys(minors, amounts.over(gpus))
     return Choice(tuple(sorted(used.items())), containers)
