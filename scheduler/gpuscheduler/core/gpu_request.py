@@ -44,7 +44,8 @@ class Amounts:
 
     def times_in(self, free: "Amounts", most: int) -> int:
         """How many times `free` has this, at most `most`."""
-        if not self.within(free):  # also where others use more than there is of what this does not need
+        if not self.within(free):
+            # Also where others use more than there is of a resource that this does not need.
             return 0
         times = most
         if self.memory:
@@ -123,95 +124,173 @@ NO_REQUEST = GpuRequest(RequestKind.NONE)
 
 def gpu_request(pod: Pod) -> GpuRequest:
     """The request of a pod."""
-    named = {name for c in pod.containers for name in (*c.limits, *c.unread) if name in RESOURCES}
+    named = _named(pod)
     if not named:
         return GpuRequest(RequestKind.COUNT, problem=COUNT_ONLY) if asks_for_count(pod) else NO_REQUEST
     kind = RequestKind.WHOLE if GPU_WHOLE in named else RequestKind.SHARE
-    if unread := [f"{name} of {c.name}" for c in pod.containers for name in sorted(c.unread.intersection(RESOURCES))]:
-        return GpuRequest(kind, problem=f"asks for an amount that is no whole number ({unread[0]})")
-    if problem := _more_than_a_node(pod):
+    problem = _unread(pod) or _more_than_a_node(pod)
+    if problem:
         return GpuRequest(kind, problem=problem)
     if kind is RequestKind.SHARE:
         return _share(pod)
-    if others := sorted(named - {GPU_WHOLE}):
+    others = sorted(named - {GPU_WHOLE})
+    if others:
         return GpuRequest(kind, problem=f"asks for {GPU_WHOLE} and for {others[0]}; ask for one of them")
     return GpuRequest(kind, gpus=asked(pod, GPU_WHOLE))
 
 
+def _named(pod: Pod) -> set[str]:
+    """Which of `RESOURCES` the containers name, amounts that cannot be read included."""
+    names = set[str]()
+    for container in pod.containers:
+        names.update(container.limits)
+        names.update(container.unread)
+    return names.intersection(RESOURCES)
+
+
+def _unread(pod: Pod) -> str:
+    """Which amount of a container cannot be read; empty if all can."""
+    for container in pod.containers:
+        unread = container.unread.intersection(RESOURCES)
+        if unread:
+            name = min(unread)
+            return f"asks for an amount that is no whole number ({name} of {container.name})"
+    return ""
+
+
 def _more_than_a_node(pod: Pod) -> str:
     """Why no node has as much as a container asks for, whatever its GPUs; empty if one may."""
-    limits = [limit for container in pod.containers for limit in container.limits.items() if limit[0] in RESOURCES]
+    limits: list[tuple[str, int]] = []
+    for container in pod.containers:
+        limits += [(name, units) for name, units in container.limits.items() if name in RESOURCES]
     resource, most = max(limits, key=lambda limit: limit[1])
     if most < MORE_THAN_A_NODE:
         return ""
+    problem = f"asks for {most} of {resource}, which is more than any node has"
     hint = if_bytes(most) if resource == GPU_MEM else ""
-    return f"asks for {most} of {resource}, which is more than any node has{f'; {hint}' if hint else ''}"
+    return f"{problem}; {hint}" if hint else problem
 
 
 def _share(pod: Pod) -> GpuRequest:
+    """The request of a pod that asks for shares."""
     gpus = pod.gpu_count or 1
-    label = pod.gpu_count_label
-    asking = [c for c in pod.containers if _amounts(c) != NOTHING]
-    amounts = {n: _amounts(c) for n, c in enumerate(pod.app_containers) if _amounts(c) != NOTHING}
+    asking = [container for container in pod.containers if _amounts(container) != NOTHING]
+    # Init containers ask, too, but a decision names amounts for those in `spec.containers` alone.
+    amounts: dict[int, Amounts] = {}
+    for number, container in enumerate(pod.app_containers):
+        each = _amounts(container)
+        if each != NOTHING:
+            amounts[number] = each
     if len(asking) > MOST_CONTAINERS:
-        text = f"asks for GPU units in {len(asking)} containers; at most {MOST_CONTAINERS} of a pod may ask for them"
-        need = _need(asking)
-        return GpuRequest(RequestKind.SHARE, gpus, (Group(tuple(amounts.items()), need),), need, text)
-    groups = _groups(replace(pod, containers=tuple(asking)), amounts, [c.name for c in pod.app_containers])
+        return _too_many(asking, amounts, gpus)
+    names = [container.name for container in pod.app_containers]
+    groups = _groups(replace(pod, containers=tuple(asking)), amounts, names)
     request = GpuRequest(
-        RequestKind.SHARE,
-        gpus,
-        groups,
-        _need(asking),
+        kind=RequestKind.SHARE,
+        gpus=gpus,
+        groups=groups,
+        need=_need(asking),
         slots=tuple(_slots(groups, gpus)),
         apart=sum((group.need for group in groups), NOTHING),
         core_divisor=gcd(*(each.core for each in amounts.values())),
         paired=all(each.memory and each.core for each in amounts.values()),
     )
-    if label is not None and pod.gpu_count is None:
-        return replace(request, problem=f"has label {GPU_COUNT_LABEL} with a value that is no number of GPUs")
+    problem = _label_problem(pod) or _uneven(asking, gpus)
+    return replace(request, problem=problem) if problem else request
+
+
+def _too_many(
+    asking: Collection[ContainerSpec],
+    amounts: Mapping[int, Amounts],
+    gpus: int,
+) -> GpuRequest:
+    """A request that no node serves, because to place so many containers takes too long."""
+    need = _need(asking)
+    return GpuRequest(
+        kind=RequestKind.SHARE,
+        gpus=gpus,
+        groups=(Group(tuple(amounts.items()), need),),
+        need=need,
+        problem=f"asks for GPU units in {len(asking)} containers; at most {MOST_CONTAINERS} of a pod may ask for them",
+    )
+
+
+def _label_problem(pod: Pod) -> str:
+    """That the number of GPUs in the pod's label cannot be read; empty if it can, or there is no label."""
+    if pod.gpu_count_label is None or pod.gpu_count is not None:
+        return ""
+    return f"has label {GPU_COUNT_LABEL} with a value that is no number of GPUs"
+
+
+def _uneven(asking: Iterable[ContainerSpec], gpus: int) -> str:
+    """Which amount cannot be spread evenly over so many GPUs; empty if all can."""
     for container in asking:
         for name in (GPU_MEM, GPU_CORE):
-            if (units := container.limits.get(name, 0)) % gpus:
-                text = f"asks for {units} of {name} in {container.name}, which {gpus} GPUs cannot share evenly"
-                return replace(request, problem=f"{text} (label {GPU_COUNT_LABEL})")
-    return request
+            units = container.limits.get(name, 0)
+            if units % gpus:
+                lead = f"asks for {units} of {name} in {container.name}"
+                return f"{lead}, which {gpus} GPUs cannot share evenly (label {GPU_COUNT_LABEL})"
+    return ""
 
 
 def _groups(pod: Pod, amounts: Mapping[int, Amounts], names: Sequence[str]) -> tuple[Group, ...]:
     """The groups. Sidecars, and init containers whose units no container reuses, are in the first one.
 
-    `pod` has the containers that ask for units. `amounts` are by place in `spec.containers`, whose names are `names`.
+    Args:
+        pod: with the containers that ask for units, and no others.
+        amounts: by index in `spec.containers`.
+        names: of all containers there.
     """
-    members = [{names[n]} for n in amounts] or [set[str]()]
-    for resource in (GPU_MEM, GPU_CORE):
-        for first, takers in handing_on(pod, resource):
-            one, *others = [names for names in members if not names.isdisjoint(takers)] or members[:1]
-            one.update({first}, *others)
-            members = [names for names in members if names not in others]
-    members[0].update(c.name for c in pod.containers if c.sidecar)
-    group_of = {name: n for n, group in enumerate(members) for name in group}
+    members = _grouped_names(pod, [names[number] for number in amounts])
+    group_of: dict[str, int] = {}
+    for number, group in enumerate(members):
+        group_of.update(dict.fromkeys(group, number))
+    # The init containers count for the need of a group, and a decision gives them nothing.
     containers: list[list[ContainerSpec]] = [[] for _ in members]
     for container in pod.containers:
         containers[group_of[container.name]].append(container)
     given: list[list[tuple[int, Amounts]]] = [[] for _ in members]
-    for n, each in amounts.items():
-        given[group_of[names[n]]].append((n, each))
-    return tuple(Group(tuple(own), _need(some)) for own, some in zip(given, containers, strict=True))
+    for number, each in amounts.items():
+        given[group_of[names[number]]].append((number, each))
+    pairs = zip(given, containers, strict=True)
+    return tuple(Group(tuple(own), _need(all_of_group)) for own, all_of_group in pairs)
+
+
+def _grouped_names(pod: Pod, app_names: Sequence[str]) -> list[set[str]]:
+    """Names of the containers of each group."""
+    groups = [{name} for name in app_names] or [set[str]()]
+    for resource in (GPU_MEM, GPU_CORE):
+        for init_name, takers in handing_on(pod, resource):
+            # Kubelet hands the units of the init container on to all takers, so that they need the same GPUs.
+            joined = [group for group in groups if not group.isdisjoint(takers)] or groups[:1]
+            merged = joined[0]
+            merged.add(init_name)
+            for other in joined[1:]:
+                merged.update(other)
+                groups.remove(other)
+    groups[0].update(container.name for container in pod.containers if container.sidecar)
+    return groups
 
 
 def _slots(groups: Collection[Group], gpus: int) -> Iterator[tuple[Amounts, int]]:
     """What a node must have free for the largest group, for the larger half of the groups, and for all of them."""
     needs = sorted((group.need.over(gpus) for group in groups), reverse=True)
-    for count in sorted({needs.count(needs[0]), (len(needs) + 1) // 2, len(needs)}):
-        least = Amounts(min(need.memory for need in needs[:count]), min(need.core for need in needs[:count]))
-        yield least, count * gpus
+    largest = needs.count(needs[0])
+    half = (len(needs) + 1) // 2
+    for count in sorted({largest, half, len(needs)}):
+        # The slot has to be in each of these needs.
+        memory = min(need.memory for need in needs[:count])
+        core = min(need.core for need in needs[:count])
+        yield Amounts(memory, core), count * gpus
 
 
 def _amounts(container: ContainerSpec) -> Amounts:
-    return Amounts(container.limits.get(GPU_MEM, 0), container.limits.get(GPU_CORE, 0))
+    memory = container.limits.get(GPU_MEM, 0)
+    core = container.limits.get(GPU_CORE, 0)
+    return Amounts(memory, core)
 
 
 def _need(containers: Iterable[ContainerSpec]) -> Amounts:
+    """The most that these containers have at one time."""
     given = tuple(containers)
     return Amounts(most_at_once(given, GPU_MEM), most_at_once(given, GPU_CORE))
