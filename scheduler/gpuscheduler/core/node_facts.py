@@ -57,20 +57,22 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
 
     `unhealthy` are minor numbers from the ConfigMap `unhealthy-gpu-<node>`, for nodes that do not publish their GPUs.
     """
-    metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
-    annotations, labels = mapping(metadata.get("annotations")), mapping(metadata.get("labels"))
-    allocatable = mapping(status.get("allocatable"))
+    metadata = mapping(node.get("metadata"))
+    annotations = mapping(metadata.get("annotations"))
+    labels = mapping(metadata.get("labels"))
+    allocatable = mapping(mapping(node.get("status")).get("allocatable"))
     published = node_gpus(annotations)
-    found = published if isinstance(published, NodeGpus) else _by_amounts(allocatable, unhealthy)
-    if not found.gpus:
+    gpus = published if isinstance(published, NodeGpus) else _by_amounts(allocatable, unhealthy)
+    if not gpus.gpus:
         return None
+    is_spread = labels.get(PLACEMENT_LABEL) == Placement.SPREAD
     return NodeFacts(
         name=text(metadata.get("name")),
-        gpus=_first(found),
+        gpus=_first(gpus),
         cpu=cores(allocatable.get("cpu")),
         model=text(labels.get(MODEL_LABEL)),
-        placement=Placement.SPREAD if labels.get(PLACEMENT_LABEL) == Placement.SPREAD else Placement.BINPACK,
-        assumed=published is not found,
+        placement=Placement.SPREAD if is_spread else Placement.BINPACK,
+        assumed=gpus is not published,
         problem=str(published) if isinstance(published, Malformed) else "",
         held=_held(annotations),
     )
@@ -86,7 +88,10 @@ def _held(annotations: Mapping[str, Any]) -> dict[str, Used] | None:
     pods = held_gpus(annotations)
     if pods is None or isinstance(pods, Malformed):
         return None
-    return {uid: tuple((gpu.minor, _amounts(gpu)) for gpu in sorted(gpus)) for uid, gpus in pods.items()}
+    held: dict[str, Used] = {}
+    for uid, gpus in pods.items():
+        held[uid] = tuple((gpu.minor, _amounts(gpu)) for gpu in sorted(gpus))
+    return held
 
 
 def _amounts(gpu: HeldGpu) -> Amounts:
@@ -95,12 +100,17 @@ def _amounts(gpu: HeldGpu) -> Amounts:
 
 def _by_amounts(allocatable: Mapping[str, Any], unhealthy: Collection[int]) -> NodeGpus:
     """GPUs as the open scheduler extender assumes them: equal ones, numbered from 0."""
-    memory, core, whole, count = (_units(allocatable, name) for name in (GPU_MEM, GPU_CORE, GPU_WHOLE, GPU_COUNT))
-    gpus = min(count or whole or core // CORE_PERCENT_PER_GPU, MOST_GPUS)
-    if not gpus or not (memory or whole):
+    memory = _units(allocatable, GPU_MEM)
+    core = _units(allocatable, GPU_CORE)
+    whole = _units(allocatable, GPU_WHOLE)
+    # The plugins of before the agent publish the number of GPUs, or compute in percent of a GPU.
+    named = _units(allocatable, GPU_COUNT) or whole or core // CORE_PERCENT_PER_GPU
+    count = min(named, MOST_GPUS)
+    if not count or not (memory or whole):
         return NodeGpus(())
-    one = NodeGpu(0, memory // gpus, core // gpus, whole=bool(whole))
-    return NodeGpus(tuple(replace(one, minor=n, usable=n not in unhealthy) for n in range(gpus)), both=bool(core))
+    equal = NodeGpu(0, memory // count, core // count, whole=bool(whole))
+    gpus = [replace(equal, minor=minor, usable=minor not in unhealthy) for minor in range(count)]
+    return NodeGpus(tuple(gpus), both=bool(core))
 
 
 def _units(amounts: Mapping[str, Any], name: str) -> int:
@@ -108,6 +118,9 @@ def _units(amounts: Mapping[str, Any], name: str) -> int:
 
 
 def cores(quantity: object) -> float:
-    """A quantity of CPU, as nodes and pods have it (``4``, ``0.5``, ``3920m``), in cores; 0 where it is none."""
-    match = _CPU.fullmatch(str(quantity))
-    return float(match[1]) * _SCALES[match[2]] if match else float(amount(str(quantity)) or 0)
+    """A quantity of CPU, as nodes and pods have it (``4``, ``0.5``, ``3920m``), in cores; 0 if it is not one."""
+    written = str(quantity)
+    match = _CPU.fullmatch(written)
+    if match is None:
+        return float(amount(written) or 0)
+    return float(match[1]) * _SCALES[match[2]]

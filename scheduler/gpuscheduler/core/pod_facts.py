@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from gpuagent.domain.pods.annotations import gpu_names
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, count_of, parse_pod
-from gpuagent.domain.scheduling.decision import Ignored, decided_units, for_another_pod
+from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.gpu_request import (
     NO_REQUEST,
@@ -110,38 +110,51 @@ def _first(value: Hashable) -> Hashable:
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
-    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    metadata = mapping(pod.get("metadata"))
+    spec = mapping(pod.get("spec"))
+    status = mapping(pod.get("status"))
     too_many = _too_many_containers(spec)
-    if too_many is not None:  # reading them takes tens of milliseconds, in each call about the pod
+    if too_many is not None:
+        # To read them takes tens of milliseconds, in each call about the pod.
         spec = {**spec, "containers": [], "initContainers": []}
         pod = {**pod, "spec": spec}
-    found = parse_pod(pod)
-    request = shared(too_many or gpu_request(found))
-    job = found.labels.get(JOB_LABEL)
+    parsed = parse_pod(pod)
+    request = shared(too_many or gpu_request(parsed))
+    used = shared(_used(parsed, request)) if request.kind.gives_gpus else None
+    job = _job(parsed.labels)
+    annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
     return PodFacts(
-        name=PodName(shared(found.name.namespace), found.name.name),
-        uid=found.uid,
-        version=found.version,
+        name=PodName(shared(parsed.name.namespace), parsed.name.name),
+        uid=parsed.uid,
+        version=parsed.version,
         node=shared(text(spec.get("nodeName"))),
         request=request,
         cpu=_cpu(spec),
-        used=shared(_used(found, request)) if request.kind.gives_gpus else None,
+        used=used,
         priority=priority if isinstance(priority, int) else 0,
-        created=shared(found.created),
-        ended=found.ended,
+        created=shared(parsed.created),
+        ended=parsed.ended,
         succeeded=status.get("phase") == "Succeeded",
-        deleting=found.deleting,
+        deleting=parsed.deleting,
         gated=any(True for _ in mappings(spec.get("schedulingGates"))),
-        refused=found.rejected is not None,
-        job=JobLabels(job, count_of(found.labels.get(REPLICAS_LABEL))) if job else None,
+        refused=parsed.rejected is not None,
+        job=job,
         scheduler=shared(text(spec.get("schedulerName"))),
         nominated=text(status.get("nominatedNodeName")),
         unscheduled=_unscheduled(status),
-        owner=shared(found.controller.uid) if found.controller else found.uid,
+        owner=shared(parsed.controller.uid) if parsed.controller else parsed.uid,
         wishes=_wishes(spec),
-        commit=text(mapping(meta.get("annotations")).get(COMMIT_ANNOTATION)) if job else "",
+        commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
     )
+
+
+def _job(labels: Mapping[str, str]) -> JobLabels | None:
+    name = labels.get(JOB_LABEL)
+    if not name:
+        return None
+    replicas = count_of(labels.get(REPLICAS_LABEL))
+    return JobLabels(name, replicas)
 
 
 def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
@@ -153,10 +166,12 @@ def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
     if len(containers) <= MOST_READ or spec.get("nodeName"):
         return None
     for container in containers:
-        limits = mapping(mapping(container.get("resources")).get("limits"))
+        resources = mapping(container.get("resources"))
+        limits = mapping(resources.get("limits"))
         if not limits.keys().isdisjoint(_NAMES):
-            text = f"has {len(containers)} containers; at most {MOST_READ} of a pod that asks for GPUs are read"
-            return GpuRequest(RequestKind.SHARE, problem=text)
+            has = f"has {len(containers)} containers"
+            problem = f"{has}; at most {MOST_READ} of a pod that asks for GPUs are read"
+            return GpuRequest(RequestKind.SHARE, problem=problem)
     return NO_REQUEST
 
 
@@ -170,17 +185,33 @@ def _used(pod: Pod, request: GpuRequest) -> Used | None:
     if decided is None or isinstance(decided, Ignored):
         return None
     _, tables = decided
+    memory = _by_gpu(tables.get(GPU_MEM, {}))
+    core = _by_gpu(tables.get(GPU_CORE, {}))
+    needs = _needs(request, _containers_by_gpu(pod, tables))
+    used: list[tuple[int, Amounts]] = []
+    for minor in sorted(needs):
+        given = Amounts(memory[minor], core[minor])
+        used.append((minor, given.at_least(needs[minor])))
+    return tuple(used)
+
+
+def _by_gpu(units: ContainerUnits) -> Counter[int]:
+    """Units of one resource on each GPU, of all containers together."""
+    total = Counter[int]()
+    for gpus in units.values():
+        total.update(gpus)
+    return total
+
+
+def _containers_by_gpu(pod: Pod, tables: Mapping[str, ContainerUnits]) -> dict[int, set[int]]:
+    """Minor number of each GPU to the indexes in `spec.containers` of the containers with units there."""
     numbers = {container.name: number for number, container in enumerate(pod.app_containers)}
-    memory = Counter[int]()
-    core = Counter[int]()
     containers: dict[int, set[int]] = {}
-    for resource, total in ((GPU_MEM, memory), (GPU_CORE, core)):
-        for name, gpus in tables.get(resource, {}).items():
-            total.update(gpus)
+    for units in tables.values():
+        for name, gpus in units.items():
             for minor in gpus:
                 containers.setdefault(minor, set()).add(numbers[name])
-    needs = _needs(request, containers)
-    return tuple((minor, Amounts(memory[minor], core[minor]).at_least(needs[minor])) for minor in sorted(containers))
+    return containers
 
 
 def _whole(pod: Pod, count: int) -> Used | None:
@@ -189,40 +220,56 @@ def _whole(pod: Pod, count: int) -> Used | None:
     if not isinstance(names, tuple) or not all(name.isdecimal() for name in names):
         return None
     minors = sorted({int(name) for name in names})
-    return tuple((minor, WHOLE) for minor in minors) if len(minors) == count else None
+    if len(minors) != count:
+        return None
+    return tuple((minor, WHOLE) for minor in minors)
 
 
-def _needs(request: GpuRequest, on: Mapping[int, Collection[int]]) -> dict[int, Amounts]:
+def _needs(request: GpuRequest, containers: Mapping[int, Collection[int]]) -> dict[int, Amounts]:
     """What Kubernetes counts on each GPU: the annotations do not name init containers and sidecars.
 
-    `on` has the indexes of the containers by GPU.
+    `containers` has the indexes of the containers by GPU.
     """
-    if len(on) == request.gpus:
-        return dict.fromkeys(on, request.need.over(request.gpus))
-    each = [({n for n, _ in group.containers}, group.need.over(request.gpus)) for group in request.groups]
-    return {n: sum((need for names, need in each if names.intersection(there)), NOTHING) for n, there in on.items()}
+    if len(containers) == request.gpus:
+        return dict.fromkeys(containers, request.need.over(request.gpus))
+    needs = dict.fromkeys(containers, NOTHING)
+    for group in request.groups:
+        numbers = {number for number, _ in group.containers}
+        each = group.need.over(request.gpus)
+        for minor, of_gpu in containers.items():
+            if not numbers.isdisjoint(of_gpu):
+                needs[minor] += each
+    return needs
 
 
 def _cpu(spec: Mapping[str, Any]) -> float:
     """Cores as Kubernetes counts them: the sum of the containers, or the largest init container."""
+    together = sum(_requested(spec.get("containers")))
+    largest_init = max(_requested(spec.get("initContainers")), default=0.0)
+    return max(together, largest_init)
 
-    def requested(containers: object) -> Iterator[float]:
-        for container in mappings(containers):
-            yield cores(mapping(mapping(container.get("resources")).get("requests")).get("cpu", "0"))
 
-    return max(sum(requested(spec.get("containers"))), max(requested(spec.get("initContainers")), default=0.0))
+def _requested(containers: object) -> Iterator[float]:
+    """Cores that each container asks for."""
+    for container in mappings(containers):
+        resources = mapping(container.get("resources"))
+        requests = mapping(resources.get("requests"))
+        yield cores(requests.get("cpu", "0"))
 
 
 def _unscheduled(status: Mapping[str, Any]) -> str:
-    conditions = mappings(status.get("conditions"))
-    found = (one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False")
-    return text(next(found, {}).get("message"))[:MOST_TEXT]
+    """Why kube-scheduler found no node, in its words; empty if it says nothing."""
+    for condition in mappings(status.get("conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return text(condition.get("message"))[:MOST_TEXT]
+    return ""
 
 
 def _wishes(spec: Mapping[str, Any]) -> bool:
+    """Whether the pod states a preference among nodes."""
     affinity = mapping(spec.get("affinity"))
-    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    kinds = ("nodeAffinity", "podAffinity", "podAntiAffinity")
-    soft = any(mapping(affinity.get(kind)).get(preferred) for kind in kinds)
+    for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):
+        if mapping(affinity.get(kind)).get("preferredDuringSchedulingIgnoredDuringExecution"):
+            return True
     spread = mappings(spec.get("topologySpreadConstraints"))
-    return soft or any(one.get("whenUnsatisfiable") == "ScheduleAnyway" for one in spread)
+    return any(constraint.get("whenUnsatisfiable") == "ScheduleAnyway" for constraint in spread)
