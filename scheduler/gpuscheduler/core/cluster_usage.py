@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gpuagent.domain.scheduling.node_gpus import NodeGpu
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
@@ -32,10 +33,7 @@ class ClusterUsage:
         """Add a node, or take it as it is now."""
         node = self.nodes.get(facts.name)
         if node is None:
-            node = self.nodes[facts.name] = NodeUsage(facts)
-            node.cpu_used = self._cpu.get(facts.name, 0.0)
-            for uid, use in self._uses.get(facts.name, {}).items():
-                node.use(uid, use)
+            self.nodes[facts.name] = self._new(facts)
         elif node.facts == facts:
             return
         else:
@@ -44,42 +42,61 @@ class ClusterUsage:
         self._note(facts.name)
         self.frees += 1
 
+    def _new(self, facts: NodeFacts) -> NodeUsage:
+        """A node that was not seen before, with the uses that were."""
+        node = NodeUsage(facts)
+        node.cpu_used = self._cpu.get(facts.name, 0.0)
+        for uid, use in self._uses.get(facts.name, {}).items():
+            node.use(uid, use)
+        return node
+
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
-        if self.nodes.pop(name, None):
+        if self.nodes.pop(name, None) is not None:
             self._units = None
             self._note(name)
 
     def use(self, uid: str, name: str, use: Used | GpuRequest) -> None:
         """Count a pod on a node: on these GPUs, or on all where only its request is known."""
         uses = self._uses.setdefault(name, {})
-        if (former := uses.get(uid)) == use:
+        former = uses.get(uid)
+        if former == use:
             return
-        self.frees += former is not None
+        if former is not None:
+            self.frees += 1
         uses[uid] = use
-        if name not in self._on.get(uid, ()):
-            self._on[uid] = (*self._on.get(uid, ()), name)
-        if node := self.nodes.get(name):
+        names = self._on.get(uid, ())
+        if name not in names:
+            self._on[uid] = (*names, name)
+        node = self.nodes.get(name)
+        if node:
             node.use(uid, use)
             self._note(name)
 
     def release(self, uid: str, name: str | None = None) -> None:
         """Count a pod no longer: on one node, or on all."""
-        for one in [name] if name is not None else self._on.get(uid, ()):
-            if self._uses.get(one, {}).pop(uid, None) is None:
-                continue
-            self._on[uid] = tuple(other for other in self._on[uid] if other != one)
-            self.frees += 1
-            if node := self.nodes.get(one):
-                node.release(uid)
-                self._note(one)
+        names = self._on.get(uid, ()) if name is None else (name,)
+        for released in names:
+            self._release_on(released, uid)
         if not self._on.get(uid):
             self._on.pop(uid, None)
+
+    def _release_on(self, name: str, uid: str) -> None:
+        former = self._uses.get(name, {}).pop(uid, None)
+        if former is None:
+            return
+        self._on[uid] = tuple(other for other in self._on[uid] if other != name)
+        self.frees += 1
+        node = self.nodes.get(name)
+        if node:
+            node.release(uid)
+            self._note(name)
 
     def use_cpu(self, name: str, cores: float) -> None:
         """Count cores on a node; a negative number gives them back."""
         self._cpu[name] = self._cpu.get(name, 0.0) + cores
-        if node := self.nodes.get(name):
+        node = self.nodes.get(name)
+        if node:
             node.cpu_used = self._cpu[name]
             self._note(name)
             self.frees += cores < 0
@@ -87,8 +104,12 @@ class ClusterUsage:
     def in_all(self) -> tuple[Amounts, int]:
         """Units, and number of whole GPUs, of all nodes together, in use or not."""
         if self._units is None:
-            gpus = [gpu for node in self.nodes.values() for gpu in node.facts.gpus.gpus if gpu.usable]
-            self._units = Amounts(sum(gpu.memory for gpu in gpus), sum(gpu.core for gpu in gpus))
+            gpus: list[NodeGpu] = []
+            for node in self.nodes.values():
+                gpus += [gpu for gpu in node.facts.gpus.gpus if gpu.usable]
+            memory = sum(gpu.memory for gpu in gpus)
+            core = sum(gpu.core for gpu in gpus)
+            self._units = Amounts(memory, core)
             self._whole = sum(gpu.whole for gpu in gpus)
         return self._units, self._whole
 

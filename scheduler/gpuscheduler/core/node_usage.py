@@ -71,7 +71,8 @@ class NodeUsage:
 
     def release(self, uid: str) -> None:
         """Count a pod no longer; without effect if it is not counted."""
-        if (use := self._uses.pop(uid, None)) is not None:
+        use = self._uses.pop(uid, None)
+        if use is not None:
             self._add(use, -1)
 
     @property
@@ -94,9 +95,13 @@ class NodeUsage:
         usable = {gpu.minor: position for position, gpu in self.usable()}
         for minor, amounts in used:
             position = usable.get(minor)
-            if position is None or self.facts.gpus.gpus[position].whole is not (amounts == WHOLE):
+            if position is None:
                 return False
-            if not (self.is_unused(position) if amounts == WHOLE else amounts.within(self.free[position])):
+            is_whole = amounts == WHOLE
+            if self.facts.gpus.gpus[position].whole is not is_whole:
+                return False
+            has_room = self.is_unused(position) if is_whole else amounts.within(self.free[position])
+            if not has_room:
                 return False
         return True
 
@@ -104,10 +109,14 @@ class NodeUsage:
         """Whether the GPUs have these units, which count already, although the node or other users changed."""
         for minor, amounts in used:
             position = self._positions.get(minor)
-            gpu = None if position is None else self.facts.gpus.gpus[position]
-            if position is None or gpu is None or not gpu.usable or gpu.whole is not (amounts == WHOLE):
+            if position is None:
                 return False
-            if self.places[position] < 0 or not NOTHING.within(self.free[position]):
+            gpu = self.facts.gpus.gpus[position]
+            is_whole = amounts == WHOLE
+            if not gpu.usable or gpu.whole is not is_whole:
+                return False
+            is_overused = self.places[position] < 0 or not NOTHING.within(self.free[position])
+            if is_overused:
                 return False
         return True
 
@@ -120,7 +129,8 @@ class NodeUsage:
 
     def alike(self) -> Hashable:
         """Equal for nodes with equal GPUs of which as much is free. A request fits on all of them, or on none."""
-        return id(self.facts.gpus), id(self.room.units)  # nodes that are alike share both
+        # Nodes that are alike share both values. To compare numbers is faster than to compare the values.
+        return id(self.facts.gpus), id(self.room.units)
 
     def copy(self) -> "NodeUsage":
         """A node of its own with the same users."""
@@ -137,29 +147,39 @@ class NodeUsage:
 
     def free_part(self, position: int) -> float:
         """The free part of a GPU, 0 to 1: of memory or of compute, whichever is smaller."""
-        gpu, free = self.facts.gpus.gpus[position], self.free[position]
+        gpu = self.facts.gpus.gpus[position]
+        free = self.free[position]
         if gpu.whole:
             return float(self.is_unused(position))
-        parts = [left / total for left, total in ((free.memory, gpu.memory), (free.core, gpu.core)) if total]
+        parts = []
+        if gpu.memory:
+            parts.append(free.memory / gpu.memory)
+        if gpu.core:
+            parts.append(free.core / gpu.core)
         return max(min(parts, default=0.0), 0.0)
 
     def _room_now(self) -> Room:
-        usable = list(self.usable())
-        on_each = [self.free[position] for position, _ in usable]
         most = NOTHING
-        for free in on_each:
+        with_units: list[Amounts] = []
+        unused: list[int] = []
+        for position, gpu in self.usable():
+            free = self.free[position]
             most = most.at_least(free)
-        some = [free for free in on_each if free != NOTHING and NOTHING.within(free)]
+            if free != NOTHING and NOTHING.within(free):
+                with_units.append(free)
+            if gpu.whole and self.is_unused(position):
+                unused.append(position)
         return Room(
             most=most,
-            total=sum(some, NOTHING),
-            gpus=len(some),
-            largest=max(some, default=NOTHING),
-            unused=tuple(position for position, gpu in usable if gpu.whole and self.is_unused(position)),
+            total=sum(with_units, NOTHING),
+            gpus=len(with_units),
+            largest=max(with_units, default=NOTHING),
+            unused=tuple(unused),
             units=_first((tuple(self.free), tuple(self.places))),
         )
 
     def _count(self) -> None:
+        """Count all users anew."""
         gpus = self.facts.gpus.gpus
         self._positions = {gpu.minor: position for position, gpu in enumerate(gpus)}
         self._room = None
@@ -171,22 +191,41 @@ class NodeUsage:
     def _add(self, use: Used | GpuRequest, sign: int) -> None:
         if isinstance(use, GpuRequest):
             each = WHOLE if use.kind is RequestKind.WHOLE else use.need.over(use.gpus)
-            use = tuple((minor, each) for minor in self._positions)
-        elif any(minor not in self._positions for minor, _ in use):
-            named = [amounts for _, amounts in use]
-            most = Amounts(max(one.memory for one in named), max(one.core for one in named))
-            use = tuple((minor, WHOLE if WHOLE in named else most) for minor in self._positions)
-        for minor, amounts in use:
-            self._add_at(self._positions[minor], amounts, sign)
+            self._add_everywhere(each, sign)
+        elif all(minor in self._positions for minor, _ in use):
+            for minor, amounts in use:
+                self._add_at(self._positions[minor], amounts, sign)
+        else:
+            # Which GPUs the pod holds is not certain, so any of them may have the most that it holds of one.
+            self._add_everywhere(_most(use), sign)
+
+    def _add_everywhere(self, amounts: Amounts, sign: int) -> None:
+        for position in self._positions.values():
+            self._add_at(position, amounts, sign)
 
     def _add_at(self, position: int, amounts: Amounts, sign: int) -> None:
         self._room = None
-        gpu, most = self.facts.gpus.gpus[position], self.facts.gpus.most_pods
-        if amounts == WHOLE:
-            amounts, pods = Amounts(gpu.memory, gpu.core), most
-        else:
-            pods = most if gpu.whole else 1
+        gpu = self.facts.gpus.gpus[position]
+        most_pods = self.facts.gpus.most_pods
+        is_whole = amounts == WHOLE
+        if is_whole:
+            amounts = Amounts(gpu.memory, gpu.core)
+        # Whoever is on a GPU that is given whole keeps all others from it.
+        pods = most_pods if is_whole or gpu.whole else 1
         free = self.free[position]
-        change = Amounts(sign * amounts.memory, sign * amounts.core)
-        self.free[position] = free - change
+        self.free[position] = Amounts(
+            free.memory - sign * amounts.memory,
+            free.core - sign * amounts.core,
+        )
         self.places[position] -= sign * pods
+
+
+def _most(used: Used) -> Amounts:
+    """The most that a use has of one GPU: all of it, or the most units."""
+    named = [amounts for _, amounts in used]
+    if WHOLE in named:
+        return WHOLE
+    return Amounts(
+        memory=max(amounts.memory for amounts in named),
+        core=max(amounts.core for amounts in named),
+    )
