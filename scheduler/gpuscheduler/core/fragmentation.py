@@ -44,52 +44,67 @@ class Fragmentation:
         recent = sorted(need for need, at in self._asked.items() if now - at < HOUR_S)
         least: list[Amounts] = []
         for need in recent:
-            if not any(one.within(need) for one in least):
+            if not any(smaller.within(need) for smaller in least):
                 least.append(need)
         return least
 
     def advise(
-        self, pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts], now: float
+        self,
+        pod: PodFacts,
+        nodes: Iterable[NodeUsage],
+        pods: Mapping[str, PodFacts],
+        now: float,
     ) -> Report | None:
         """A warning for a pod that fits on none of `nodes`; None if they have too little, or its owner was advised."""
         # A tenant may name the controller of another tenant's pods, so the namespace counts too.
         key = pod.name.namespace, pod.owner or pod.uid, pod.request
         if now < self._advised.get(key, now):
             return None
-        text = _whole(pod.request, nodes) if pod.request.kind is RequestKind.WHOLE else _share(pod, nodes, pods)
+        is_whole = pod.request.kind is RequestKind.WHOLE
+        text = _whole(pod.request, nodes) if is_whole else _share(pod, nodes, pods)
         if not text:
             return None
-        self._advised = {one: until for one, until in self._advised.items() if now < until}
+        self._advised = {advised: until for advised, until in self._advised.items() if now < until}
         self._advised[key] = now + ADVISE_AGAIN_S
         return Report(pod.name, pod.uid, "GPUsFragmented", text)
 
 
 def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
-    unused = [count for node in nodes if (count := len(node.room.unused))]
-    if sum(unused) < request.gpus:
+    """What nodes together have for a request for whole GPUs; empty if it is not enough."""
+    unused = [len(node.room.unused) for node in nodes if node.room.unused]
+    total = sum(unused)
+    if total < request.gpus:
         return ""
-    text = f"{request.gpus} of {GPU_WHOLE} wanted on one node: {sum(unused)} are free on {len(unused)} nodes, "
-    return f"{text}at most {max(unused)} on one. A job of several pods can use them"
+    wanted = f"{request.gpus} of {GPU_WHOLE} wanted on one node"
+    free = f"{total} are free on {len(unused)} nodes, at most {max(unused)} on one"
+    return f"{wanted}: {free}. A job of several pods can use them"
 
 
 def _share(pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts]) -> str:
+    """What nodes together have for a request for a share, and which pods hold it up; empty if it is not enough."""
     request = pod.request
-    if len(request.groups) > 1:  # not wanted on one GPU
+    if len(request.groups) > 1:
+        # Its containers may be on several GPUs.
         return ""
-    each = request.need.over(request.gpus)
     roomy = [node for node in nodes if node.room.gpus]
-    total = Amounts(sum(node.room.total.memory for node in roomy), sum(node.room.total.core for node in roomy))
-    if not roomy or not request.need.within(total):
+    if not roomy:
         return ""
-    on = f"{sum(node.room.gpus for node in roomy)} GPUs of {len(roomy)} nodes"
-    node = max(roomy, key=lambda node: (node.room.largest, node.facts.name))
-    most = words(node.room.largest)
-    text = f"{words(each)} wanted on one GPU: {words(total)} are free on {on}, at most {most} on one"
-    in_the_way = victims(replace(pod, priority=_ANY_PRIORITY), node, pods)
+    memory = sum(node.room.total.memory for node in roomy)
+    core = sum(node.room.total.core for node in roomy)
+    total = Amounts(memory, core)
+    if not request.need.within(total):
+        return ""
+    roomiest = max(roomy, key=lambda node: (node.room.largest, node.facts.name))
+    each = request.need.over(request.gpus)
+    gpus = sum(node.room.gpus for node in roomy)
+    free = f"{words(total)} are free on {gpus} GPUs of {len(roomy)} nodes"
+    text = f"{words(each)} wanted on one GPU: {free}, at most {words(roomiest.room.largest)} on one"
+    # Whatever their priority: the owner learns what the pod waits for, and nothing is evicted.
+    in_the_way = victims(replace(pod, priority=_ANY_PRIORITY), roomiest, pods)
     if not in_the_way:
         return text
-    who = _named([pods[uid] for uid in in_the_way], pod.name.namespace)
-    return f"{text}. The pod fits on node {node.facts.name} without {who}"
+    named = _named([pods[uid] for uid in in_the_way], pod.name.namespace)
+    return f"{text}. The pod fits on node {roomiest.facts.name} without {named}"
 
 
 def _named(pods: Sequence[PodFacts], namespace: str) -> str:
@@ -100,5 +115,7 @@ def _named(pods: Sequence[PodFacts], namespace: str) -> str:
         parts.append(f"{len(own) - MOST_NAMED} more")
     others = len(pods) - len(own)
     if others:
-        parts.append(f"{others} pod{'s' * (others > 1)} of other namespaces")
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+        plural = "s" if others > 1 else ""
+        parts.append(f"{others} pod{plural} of other namespaces")
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last

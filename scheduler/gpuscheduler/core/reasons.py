@@ -24,7 +24,10 @@ class Reasons:
 
 
 def reasons(
-    request: GpuRequest, names: Iterable[str], nodes: Mapping[str, NodeUsage], resting: Mapping[str, str]
+    request: GpuRequest,
+    names: Iterable[str],
+    nodes: Mapping[str, NodeUsage],
+    resting: Mapping[str, str],
 ) -> Reasons:
     """The reasons of all nodes on which the request does not fit.
 
@@ -34,32 +37,41 @@ def reasons(
         nodes: with their users.
         resting: node name to why the scheduler passes it over at the moment.
     """
-    found = Reasons()
+    result = Reasons()
     short: list[str] = []
     never: dict[int, str] = {}
     for name in names:
-        if (node := nodes.get(name)) is None or not node.facts.gpus.gpus:
-            found.unresolvable[name] = NO_GPUS
+        node = nodes.get(name)
+        if node is None or not node.facts.gpus.gpus:
+            result.unresolvable[name] = NO_GPUS
             continue
-        alike = id(node.facts.gpus)  # nodes of one kind share this value, see `node_facts`
-        if (why := never.get(alike)) is None:
-            why = never[alike] = _never(request, node)
+        # Nodes of one kind share this value (see `node_facts`), and with it the reason.
+        kind = id(node.facts.gpus)
+        why = never.get(kind)
+        if why is None:
+            why = _never(request, node)
+            never[kind] = why
         if why:
-            found.unresolvable[name] = why
+            result.unresolvable[name] = why
         elif name in resting:
-            found.failed[name] = resting[name]
+            result.failed[name] = resting[name]
         else:
             short.append(name)
     text = _short(request, [nodes[name] for name in short])
-    found.failed.update(dict.fromkeys(short, text))
-    return found
+    result.failed.update(dict.fromkeys(short, text))
+    return result
 
 
 def main_reason(request: GpuRequest, names: Iterable[str], nodes: Mapping[str, NodeUsage]) -> str:
     """The reason of most nodes among those that come closest to serving the request."""
-    found = reasons(request, names, nodes, {})
-    texts = [text for text in found.unresolvable.values() if text != NO_GPUS]
-    return Counter([*found.failed.values()] or texts or [NO_GPUS]).most_common(1)[0][0]
+    result = reasons(request, names, nodes, {})
+    texts = list(result.failed.values())
+    if not texts:
+        texts = [text for text in result.unresolvable.values() if text != NO_GPUS]
+    if not texts:
+        return NO_GPUS
+    [(most_common, _)] = Counter(texts).most_common(1)
+    return most_common
 
 
 def short_in_all(requests: Iterable[GpuRequest], units: Amounts, whole: int) -> tuple[str, int, int] | None:
@@ -70,7 +82,10 @@ def short_in_all(requests: Iterable[GpuRequest], units: Amounts, whole: int) -> 
         wanted[GPU_MEM] += request.need.memory
         wanted[GPU_CORE] += request.need.core
     there = {GPU_WHOLE: whole, GPU_MEM: units.memory, GPU_CORE: units.core}
-    return next(((name, amount, there[name]) for name, amount in wanted.items() if amount > there[name]), None)
+    for resource, amount in wanted.items():
+        if amount > there[resource]:
+            return resource, amount, there[resource]
+    return None
 
 
 def _never(request: GpuRequest, node: NodeUsage) -> str:
@@ -81,7 +96,8 @@ def _never(request: GpuRequest, node: NodeUsage) -> str:
         return "" if whole >= request.gpus else f"fewer than {request.gpus} usable GPUs for {GPU_WHOLE}"
     if not keeps_rules(request, node):
         return f"amounts that its mode does not serve ({GPU_MEM} and {GPU_CORE} together, in its step)"
-    largest = max((group.need for group in request.groups), default=request.need).over(request.gpus)
+    need = max((group.need for group in request.groups), default=request.need)
+    largest = need.over(request.gpus)
     fitting = sum(largest.within(Amounts(gpu.memory, gpu.core)) for gpu in gpus)
     if fitting >= request.gpus:
         return ""
@@ -94,23 +110,35 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     if request.kind is RequestKind.WHOLE:
         unused = max((len(node.room.unused) for node in nodes), default=0)
         return f"{request.gpus} of {GPU_WHOLE} wanted, at most {unused} are free on one node"
-    free = [node.room.most for node in nodes]
-    memory = max((most.memory for most in free), default=0)
-    core = max((most.core for most in free), default=0)
     each = request.need.over(request.gpus)
-    most = " and ".join([f"{memory}"] * bool(each.memory) + [f"{core} %"] * bool(each.core))
+    most = [node.room.most for node in nodes]
+    free = []
+    if each.memory:
+        memory = max((units.memory for units in most), default=0)
+        free.append(f"{memory}")
+    if each.core:
+        core = max((units.core for units in most), default=0)
+        free.append(f"{core} %")
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
-    return f"{words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
+    wanted = f"{words(each)} wanted on {_gpus(request)}{spread}"
+    return f"{wanted}, at most {' and '.join(free)} free on one GPU"
 
 
 def _gpus(request: GpuRequest) -> str:
+    """The GPUs that the request wants, in words."""
     if request.gpus > 1:
         return f"each of {request.gpus} GPUs"
+    if len(request.groups) <= 1:
+        return "one GPU"
     containers = sum(len(group.containers) for group in request.groups)
-    return f"GPUs of one node for {containers} containers" if len(request.groups) > 1 else "one GPU"
+    return f"GPUs of one node for {containers} containers"
 
 
 def words(amounts: Amounts) -> str:
     """Amounts in messages: ``8 of aliyun.com/gpu-mem and 30 of aliyun.com/gpu-core.percentage``."""
-    parts = [f"{amounts.memory} of {GPU_MEM}"] * bool(amounts.memory)
-    return " and ".join([*parts, *[f"{amounts.core} of {GPU_CORE}"] * bool(amounts.core)])
+    parts = []
+    if amounts.memory:
+        parts.append(f"{amounts.memory} of {GPU_MEM}")
+    if amounts.core:
+        parts.append(f"{amounts.core} of {GPU_CORE}")
+    return " and ".join(parts)
