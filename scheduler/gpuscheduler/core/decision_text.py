@@ -1,6 +1,6 @@
 """The annotations of a decision, in every family that agents and tools read."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from gpuagent.domain.pods.annotations import (
     CORE_ANNOTATION,
@@ -14,11 +14,15 @@ from gpuagent.domain.pods.annotations import (
 from gpuagent.domain.scheduling.node_gpus import NodeGpus
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuscheduler.core.fit import Choice
-from gpuscheduler.core.gpu_request import WHOLE
+from gpuscheduler.core.gpu_request import WHOLE, Amounts
 
 
 def decision_annotations(
-    uid: str, choice: Choice, node: NodeGpus, wall_ns: int, visible: Collection[int] = ()
+    uid: str,
+    choice: Choice,
+    node: NodeGpus,
+    wall_ns: int,
+    visible: Collection[int] = (),
 ) -> dict[str, str]:
     """The annotations for a pod that gets `choice`.
 
@@ -33,16 +37,33 @@ def decision_annotations(
     texts = {DECIDED_ANNOTATION: uid}
     if any(amounts == WHOLE for _, amounts in choice.used):
         shown = sorted({*minors, *visible})
-        return texts | {GROUP_ANNOTATION: _names(minors), VISIBLE_ANNOTATION: _names(shown)}
-    for key, part in ((MEMORY_ANNOTATION, "memory"), (CORE_ANNOTATION, "core")):
-        units = {n: {minor: getattr(one, part) for minor, one in gpus.items()} for n, gpus in choice.containers.items()}
-        if any(sum(gpus.values()) for gpus in units.values()):
-            texts[key] = shares_text(Shares({n: gpus for n, gpus in units.items() if any(gpus.values())}))
+        texts[GROUP_ANNOTATION] = _names(minors)
+        texts[VISIBLE_ANNOTATION] = _names(shown)
+        return texts
+    parts = {
+        MEMORY_ANNOTATION: _units(choice, lambda amounts: amounts.memory),
+        CORE_ANNOTATION: _units(choice, lambda amounts: amounts.core),
+    }
+    for annotation, units in parts.items():
+        if units:
+            texts[annotation] = shares_text(Shares(units))
     memory = sum(amounts.memory for _, amounts in choice.used)
     if len(minors) == 1 and memory:
-        of = next((gpu.memory for gpu in node.gpus if gpu.minor == minors[0]), 0)
-        texts |= assumed_texts(Assumed(minors[0], memory, of, wall_ns, assigned=False))
+        # The older form has place for one GPU.
+        total = next((gpu.memory for gpu in node.gpus if gpu.minor == minors[0]), 0)
+        decided = Assumed(minors[0], memory, total, wall_ns, assigned=False)
+        texts.update(assumed_texts(decided))
     return texts
+
+
+def _units(choice: Choice, of_part: Callable[[Amounts], int]) -> dict[int, dict[int, int]]:
+    """Units of one part by container and minor number, for the containers that have some."""
+    units: dict[int, dict[int, int]] = {}
+    for container, gpus in choice.containers.items():
+        of_container = {minor: of_part(amounts) for minor, amounts in gpus.items()}
+        if any(of_container.values()):
+            units[container] = of_container
+    return units
 
 
 def _names(minors: list[int]) -> str:

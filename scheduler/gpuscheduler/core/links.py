@@ -14,14 +14,15 @@ class Links:
 
     def __init__(self) -> None:
         self._sets: dict[str, BestSets] = {}
-        self._found: dict[tuple[str, tuple[int, ...], int], tuple[int, ...]] = {}
+        self._chosen: dict[tuple[str, tuple[int, ...], int], tuple[int, ...]] = {}
 
     def seen(self, links: str, mbps: Sequence[Sequence[int]]) -> None:
         """Take the bandwidths of the nodes that publish the hash `links`, in MB/s. Raises ValueError (see BestSets)."""
         if links and links not in self._sets:
             self._sets[links] = BestSets(mbps)
             self._sets[links].work_out()
-            self._found.clear()  # without links, other sets were as good
+            # Without links, other sets were as good.
+            self._chosen.clear()
 
     def known(self, links: str) -> bool:
         """Whether the bandwidths for this hash were seen."""
@@ -29,16 +30,20 @@ class Links:
 
     def choose(self, node: NodeUsage, free: Collection[int], size: int) -> tuple[int, ...]:
         """The best `size` of the GPUs at positions `free`, of which there are enough."""
-        key = node.facts.gpus.links, tuple(sorted(free)), size
-        if (found := self._found.get(key)) is None:
-            sets = self._sets.get(key[0])
-            found = sets.choose(key[1], size) if sets else key[1][:size]
-            if len(self._found) >= MOST_KEPT:
-                self._found.clear()
-            self._found[key] = found
-        return found
+        links = node.facts.gpus.links
+        positions = tuple(sorted(free))
+        key = links, positions, size
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            sets = self._sets.get(links)
+            chosen = sets.choose(positions, size) if sets else positions[:size]
+            if len(self._chosen) >= MOST_KEPT:
+                self._chosen.clear()
+            self._chosen[key] = chosen
+        return chosen
 
     def weakest(self, node: NodeUsage, members: Collection[int]) -> int:
         """MB/s of the slowest link inside a set; 0 where it is not known, or for a single GPU."""
         sets = self._sets.get(node.facts.gpus.links)
-        return (sets.weakest(members) if sets else None) or 0
+        weakest = sets.weakest(members) if sets else None
+        return weakest or 0
