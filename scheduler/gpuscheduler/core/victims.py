@@ -1,6 +1,6 @@
 """Preemption: the pods of one node that have to go so that a request fits, chosen by GPU."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from gpuscheduler.core.fit import Tries, fits
@@ -36,66 +36,112 @@ def victims(  # noqa: PLR0913 (what a choice is made of)
     request = pod.request
     if proposed and _fits_without(request, node, proposed, tries):
         return frozenset(proposed)
-    bound = {uid: one for uid in node.users if (one := pods.get(uid)) and one.node and not one.deleting}
-    lower = {uid: one for uid, one in bound.items() if one.priority < pod.priority}
-    minors = {minor for uid in lower for minor, _ in _gpus(node, uid)}
-    pools = [[uid for uid in lower if minor in dict(_gpus(node, uid))] for minor in sorted(minors)]
+    lower = _lower(pod, node, pods)
     if not _fits_without(request, node, lower, tries):
         return None
-    if request.kind is not RequestKind.SHARE or request.gpus > 1 or len(request.groups) > 1:
-        pools.append(list(lower))  # it may take pods of several GPUs
-    found = [some for pool in pools if (some := _fewest(request, node, pool, pods, tries)) is not None]
-    return None if tries.gave_up else min(found, key=lambda uids: _price(uids, pods, size), default=None)
+    sets: list[frozenset[str]] = []
+    for pool in _pools(request, node, lower):
+        fewest = _fewest(request, node, pool, pods, tries)
+        if fewest is not None:
+            sets.append(fewest)
+    if tries.gave_up:
+        return None
+    return min(sets, key=lambda uids: _price(uids, pods, size), default=None)
+
+
+def _lower(pod: PodFacts, node: NodeUsage, pods: Mapping[str, PodFacts]) -> list[str]:
+    """UIDs of the node's pods of lower priority that do not end already."""
+    lower = []
+    for uid in node.users:
+        user = pods.get(uid)
+        if user is None or not user.node or user.deleting:
+            continue
+        if user.priority < pod.priority:
+            lower.append(uid)
+    return lower
+
+
+def _pools(request: GpuRequest, node: NodeUsage, lower: Sequence[str]) -> list[list[str]]:
+    """Which of these users may have to go together: those of each GPU, and all, if the request may need several."""
+    by_minor: dict[int, list[str]] = {}
+    for uid in lower:
+        for minor in _minors(node, uid):
+            by_minor.setdefault(minor, []).append(uid)
+    pools = [by_minor[minor] for minor in sorted(by_minor)]
+    is_single_share = request.kind is RequestKind.SHARE and request.gpus == 1 and len(request.groups) <= 1
+    if not is_single_share:
+        pools.append(list(lower))
+    return pools
 
 
 def _fewest(
-    request: GpuRequest, node: NodeUsage, pool: Iterable[str], pods: Mapping[str, PodFacts], tries: Tries
+    request: GpuRequest,
+    node: NodeUsage,
+    pool: Iterable[str],
+    pods: Mapping[str, PodFacts],
+    tries: Tries,
 ) -> frozenset[str] | None:
     """Evict all of the pool, then keep each that need not go: the highest priority first, then the oldest."""
-    gone = set(pool)
-    trial = _without(node, gone, tries)
+    evicted = set(pool)
+    trial = _without(node, evicted, tries)
     if not fits(request, trial, tries):
         return None
-    for uid in sorted(gone, key=lambda uid: (-pods[uid].priority, pods[uid].created)):
+    for uid in sorted(evicted, key=lambda uid: (-pods[uid].priority, pods[uid].created)):
         trial.use(uid, node.users[uid])
         if fits(request, trial, tries):
-            gone.discard(uid)
+            evicted.discard(uid)
         else:
             trial.release(uid)
-    return frozenset(gone)
+    return frozenset(evicted)
 
 
-def _fits_without(request: GpuRequest, node: NodeUsage, gone: Collection[str], tries: Tries) -> bool:
-    return fits(request, _without(node, gone, tries), tries)
+def _fits_without(
+    request: GpuRequest,
+    node: NodeUsage,
+    evicted: Collection[str],
+    tries: Tries,
+) -> bool:
+    trial = _without(node, evicted, tries)
+    return fits(request, trial, tries)
 
 
-def _without(node: NodeUsage, gone: Collection[str], tries: Tries) -> NodeUsage:
+def _without(node: NodeUsage, evicted: Collection[str], tries: Tries) -> NodeUsage:
     """The node without some of its users."""
-    tries.spend(len(gone) // PODS_A_TRY)
+    tries.spend(len(evicted) // PODS_A_TRY)
     trial = node.copy()
-    for uid in gone:
+    for uid in evicted:
         trial.release(uid)
     return trial
 
 
 def _price(
-    uids: frozenset[str], pods: Mapping[str, PodFacts], size: Callable[[PodFacts], int]
+    uids: frozenset[str],
+    pods: Mapping[str, PodFacts],
+    size: Callable[[PodFacts], int],
 ) -> tuple[int, int, float]:
-    gone = [pods[uid] for uid in uids]
-    top = max((pod.priority for pod in gone), default=0)
-    oldest = min((pod.created for pod in gone), default="")
-    ended = {(pod.name.namespace, pod.job) if size(pod) > 1 else pod.uid: size(pod) for pod in gone}
-    return top, sum(ended.values()), -_seconds(oldest)
+    evicted = [pods[uid] for uid in uids]
+    highest = max((pod.priority for pod in evicted), default=0)
+    oldest = min((pod.created for pod in evicted), default="")
+    # The pods of a job end together, so a job counts once, with all of its pods.
+    ended: dict[Hashable, int] = {}
+    for pod in evicted:
+        pods_that_end = size(pod)
+        key = (pod.name.namespace, pod.job) if pods_that_end > 1 else pod.uid
+        ended[key] = pods_that_end
+    return highest, sum(ended.values()), -_seconds(oldest)
 
 
 def _seconds(created: str) -> float:
-    """Unix time of a creationTimestamp; 0 where it is none."""
+    """Unix time of a creationTimestamp; 0 if it is not one."""
     try:
         return datetime.fromisoformat(created).timestamp()
     except (ValueError, OverflowError):
         return 0.0
 
 
-def _gpus(node: NodeUsage, uid: str) -> tuple[tuple[int, object], ...]:
+def _minors(node: NodeUsage, uid: str) -> set[int]:
+    """Minor numbers of the GPUs that a pod uses; none where only its request is known."""
     use = node.users[uid]
-    return () if isinstance(use, GpuRequest) else use
+    if isinstance(use, GpuRequest):
+        return set()
+    return {minor for minor, _ in use}
