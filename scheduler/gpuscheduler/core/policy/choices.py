@@ -39,26 +39,40 @@ class Choices:
         """The choices for `demand` on `rows`."""
         free = _without_empty_columns(fleet.free[rows])
         roomy = free >= demand.fraction - EPSILON
+        taken: Bools | None
         if demand.gpus == 1 and demand.fraction < 1:
-            fits, taken = roomy, None
+            fits = roomy
             first = np.broadcast_to(np.arange(free.shape[1]), free.shape)
+            taken = None
         else:
             fits = np.count_nonzero(roomy, axis=1, keepdims=True) >= demand.gpus
             order = np.where(roomy, free, np.inf).argsort(axis=1, kind="stable")
-            first, taken = order[:, :1], np.zeros(free.shape, dtype=np.bool_)
+            first = order[:, :1]
+            taken = np.zeros(free.shape, dtype=np.bool_)
             np.put_along_axis(taken, order[:, : demand.gpus], values=True, axis=1)
         if demand.models is not None:
-            fits = fits & np.isin(fleet.model[rows], list(demand.models))[:, None]
-        free, part = on_grid(free), float(on_grid(np.array(demand.fraction)))
+            accepted = np.isin(fleet.model[rows], list(demand.models))
+            fits = fits & accepted[:, None]
+        free = on_grid(free)
+        part = float(on_grid(np.array(demand.fraction)))
         cpu = on_grid(fleet.cpu_free[rows])
-        left, cpu_left = np.maximum(free - part, 0.0), np.maximum(cpu - demand.cpu, 0.0)
-        return cls(free, left, demand.gpus * part, fits, first, taken, np.maximum(cpu, 0.0), cpu_left)
+        return cls(
+            free=free,
+            left=np.maximum(free - part, 0.0),
+            need=demand.gpus * part,
+            fits=fits,
+            first=first,
+            taken=taken,
+            cpu_free=np.maximum(cpu, 0.0),
+            cpu_left=np.maximum(cpu - demand.cpu, 0.0),
+        )
 
     def over(self, values: Floats) -> Floats:
         """Values of GPUs added up over each choice: shape (rows, GPUs, ...) to (rows, choices, ...)."""
         if self.taken is None:
             return values
-        return np.asarray(np.einsum("rg,rg...->r...", self.taken, values)[:, None])
+        total = np.einsum("rg,rg...->r...", self.taken, values)
+        return np.asarray(total[:, None])
 
     def cheapest(self, costs: Floats) -> tuple[Floats, Ints]:
         """Cost and first GPU of each row's cheapest choice, of `costs` of every choice; infinite where none fits."""
@@ -69,5 +83,7 @@ class Choices:
 
 
 def _without_empty_columns(free: Floats) -> Floats:
+    """The columns up to the last with any free part, and at least one."""
     used = np.flatnonzero(free.any(axis=0))
-    return free[:, : used[-1] + 1] if len(used) else free[:, :1]
+    width = used[-1] + 1 if len(used) else 1
+    return free[:, :width]

@@ -27,15 +27,18 @@ class Fgd:
     def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
         """Minus the score: 0 to 100, a sigmoid of the expected fragment's fall."""
         if self._version != self._mix.version:
-            self._version, self._fragments = self._mix.version, Fragments.of(typical(self._mix))
+            self._version = self._mix.version
+            self._fragments = Fragments.of(typical(self._mix))
         choices = Choices.of(fleet, rows, demand)
         rise = self._fragments.rise(choices, fleet.model[rows])
-        return choices.cheapest(-np.floor(SCORES / (1 + np.exp(rise)) + EPSILON))
+        score = SCORES / (1 + np.exp(rise))
+        return choices.cheapest(-np.floor(score + EPSILON))
 
 
 def typical(mix: Mix) -> dict[Demand, float]:
     """The most frequent demands and their shares among themselves."""
-    counted, chosen = 0.0, []
+    counted = 0.0
+    chosen = []
     for demand, share in mix.shares.items():
         if counted >= TYPICAL:
             break

@@ -43,7 +43,8 @@ class Mix:
 
     def saw(self, demand: Demand) -> None:
         """Count a pod."""
-        self._step *= 1 + 1 / MEMORY_PODS  # a larger step for the new one is a smaller count for all before
+        # A larger step for the new pod is a smaller count for all before, and touches none of them.
+        self._step *= 1 + 1 / MEMORY_PODS
         self._counts[demand] = self._counts.get(demand, 0.0) + self._step
         self._pods += 1
         if self._pods % CHECK_PODS == 0:
@@ -60,7 +61,8 @@ class Mix:
     def _drift(self) -> float:
         """The part of the pods that is of other demands than the shares in use: the total variation distance."""
         total = sum(self._counts.values())
-        return sum(max(count / total - self.shares.get(one, 0.0), 0.0) for one, count in self._counts.items())
+        rises = (count / total - self.shares.get(demand, 0.0) for demand, count in self._counts.items())
+        return sum(max(rise, 0.0) for rise in rises)
 
     def _publish(self) -> None:
         self.shares = shares(sorted(self._counts.items(), key=_by_count))

@@ -5,8 +5,10 @@ import numpy as np
 from gpuscheduler.core.policy.choices import Choices
 from gpuscheduler.core.policy.fleet import EPSILON, MOST_GPUS, Demand, Fleet, Floats, Ints
 
-EMPTY_NODE, EMPTY_GPU = 32.0, 2.0
-"""The cost of the first pod there. The free part of a node costs 1 at most."""
+EMPTY_NODE = 32.0
+"""The cost of the first pod on a node. The free part of a node costs 1 at most."""
+EMPTY_GPU = 2.0
+"""The cost of the first pod on a GPU."""
 
 
 class Binpack:
@@ -16,10 +18,12 @@ class Binpack:
         """The free parts of the node and of the GPUs of the choice, with penalties for empty ones."""
         choices = Choices.of(fleet, rows, demand)
         full = choices.free >= 1 - EPSILON
-        breaks = EMPTY_NODE * (np.count_nonzero(full, axis=1) >= fleet.gpus[rows])
+        is_empty = np.count_nonzero(full, axis=1) >= fleet.gpus[rows]
         left = (choices.free.sum(axis=1) - choices.need) / MOST_GPUS
-        of_gpus = choices.over(EMPTY_GPU * full + choices.left / MOST_GPUS**2)
-        return choices.cheapest((breaks + left)[:, None] + of_gpus)
+        of_nodes = EMPTY_NODE * is_empty + left
+        of_each_gpu = EMPTY_GPU * full + choices.left / MOST_GPUS**2
+        of_choices = choices.over(of_each_gpu)
+        return choices.cheapest(of_nodes[:, None] + of_choices)
 
 
 class Spread:
@@ -29,5 +33,6 @@ class Spread:
         """Minus what is free: on the first GPU of the choice, and a small part of the node's mean."""
         choices = Choices.of(fleet, rows, demand)
         first = np.take_along_axis(choices.free, choices.first, axis=1)
-        mean = choices.free.sum(axis=1) / np.maximum(fleet.gpus[rows], 1)
+        gpus = np.maximum(fleet.gpus[rows], 1)
+        mean = choices.free.sum(axis=1) / gpus
         return choices.cheapest(-first - mean[:, None] / MOST_GPUS)

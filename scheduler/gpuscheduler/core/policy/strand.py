@@ -48,16 +48,24 @@ class _Tables:
 
     @classmethod
     def of(cls, shares: Mapping[Demand, float]) -> "_Tables":
-        asked = {one: share * one.gpus * one.fraction for one, share in shares.items() if one.gpus}
+        asked: dict[Demand, float] = {}
+        for demand, share in shares.items():
+            if demand.gpus:
+                asked[demand] = share * demand.gpus * demand.fraction
         total = sum(asked.values())
-        parts = {one: gpus / total for one, gpus in asked.items()}
+        parts = {demand: gpus / total for demand, gpus in asked.items()}
         named: dict[frozenset[int], float] = {}
-        for one, part in parts.items():
-            if one.models is not None:
-                named[one.models] = named.get(one.models, 0.0) + part
-        cores = sum(shares[one] * one.cpu for one in asked) / total
-        several = {one: part for one, part in parts.items() if one.gpus > 1}
-        return cls(max(cores, FEWEST_CORES), expected_waste(shares), Fragments.of(several), named)
+        for demand, part in parts.items():
+            if demand.models is not None:
+                named[demand.models] = named.get(demand.models, 0.0) + part
+        cores = sum(shares[demand] * demand.cpu for demand in asked) / total
+        several = {demand: part for demand, part in parts.items() if demand.gpus > 1}
+        return cls(
+            cores=max(cores, FEWEST_CORES),
+            waste=expected_waste(shares),
+            room=Fragments.of(several),
+            named=named,
+        )
 
 
 class Strand:
@@ -70,25 +78,34 @@ class Strand:
     def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
         """The weighted sum of the parts above."""
         if self._version != self._mix.version:
-            self._version, self._tables = self._mix.version, _Tables.of(self._mix.shares)
+            self._version = self._mix.version
+            self._tables = _Tables.of(self._mix.shares)
         choices = Choices.of(fleet, rows, demand)
         of_nodes = self._of_nodes(fleet, rows, demand, choices)
         waste = self._tables.waste
-        wasted = choices.over(waste[steps_free(choices.left)] - waste[steps_free(choices.free)])
-        lost = self._tables.room.rise(choices, fleet.model[rows])
-        return choices.cheapest(of_nodes[:, None] + WASTE * wasted + ROOM * lost)
+        waste_before = waste[steps_free(choices.free)]
+        waste_after = waste[steps_free(choices.left)]
+        wasted = choices.over(waste_after - waste_before)
+        room_lost = self._tables.room.rise(choices, fleet.model[rows])
+        return choices.cheapest(of_nodes[:, None] + WASTE * wasted + ROOM * room_lost)
 
     def _of_nodes(self, fleet: Fleet, rows: Ints, demand: Demand, choices: Choices) -> Floats:
         """The part of the cost that is equal for all choices on a node. Shape (rows,)."""
-        cores, gpus = self._tables.cores, fleet.gpus[rows]
+        cores = self._tables.cores
+        gpus = fleet.gpus[rows]
         free = choices.free.sum(axis=1)
         left = free - choices.need
-        stranded = np.maximum(left - choices.cpu_left / cores, 0.0) - np.maximum(free - choices.cpu_free / cores, 0.0)
-        cost = STRANDED * stranded + CORES_LEFT * choices.cpu_left + GPUS_LEFT * left
-        cost += EMPTY_NODE * (free >= gpus - EPSILON) * (gpus / 8) ** 2
+        # The free GPUs that the node's free cores do not suffice for.
+        stranded_before = np.maximum(free - choices.cpu_free / cores, 0.0)
+        stranded_after = np.maximum(left - choices.cpu_left / cores, 0.0)
+        cost = STRANDED * (stranded_after - stranded_before)
+        cost = cost + CORES_LEFT * choices.cpu_left + GPUS_LEFT * left
+        is_empty = free >= gpus - EPSILON
+        cost += EMPTY_NODE * is_empty * (gpus / 8) ** 2
         if self._tables.named:
             used = max(choices.need, demand.cpu / cores)
-            cost += PRICE * used * self._prices(fleet)[fleet.model[rows]]
+            prices = self._prices(fleet)
+            cost += PRICE * used * prices[fleet.model[rows]]
         return np.asarray(cost)
 
     def _prices(self, fleet: Fleet) -> Floats:
@@ -97,6 +114,7 @@ class Strand:
         prices = np.zeros(len(supply))
         for models, part in self._tables.named.items():
             known = [model for model in models if model < len(supply)]
-            if offered := supply[known].sum():
+            offered = supply[known].sum()
+            if offered:
                 prices[known] += part * supply.sum() / offered
         return prices

@@ -25,13 +25,17 @@ def expected_waste(shares: Mapping[Demand, float]) -> Floats:
             size = max(round(demand.fraction * STEPS), 1)
             sizes[size] = sizes.get(size, 0.0) + share
     ascending = sorted(sizes)
-    steps, weights = np.array(ascending), np.array([sizes[size] for size in ascending])
+    steps = np.array(ascending)
+    weights = np.array([sizes[size] for size in ascending])
     weights /= weights.sum()
     waste = np.zeros(STEPS + 1)
     for free in range(1, STEPS + 1):
         fitting = int(steps.searchsorted(free, side="right"))
-        rest = float(weights[:fitting] @ waste[free - steps[:fitting]])
-        waste[free] = (LEAVING * free / STEPS + rest) / (LEAVING + float(weights[:fitting].sum()))
+        weights_fitting = weights[:fitting]
+        remaining = free - steps[:fitting]
+        after_a_pod = float(weights_fitting @ waste[remaining])
+        all_weights = LEAVING + float(weights_fitting.sum())
+        waste[free] = (LEAVING * free / STEPS + after_a_pod) / all_weights
     return on_grid(waste)
 
 
