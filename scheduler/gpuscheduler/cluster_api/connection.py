@@ -21,8 +21,12 @@ Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
-CONNECT_S, CALL_S, LIST_S = 5.0, 10.0, 30.0
-"""Longest time to open a connection, for a whole call, and for a page of a list."""
+CONNECT_S = 5.0
+"""Longest time to open a connection."""
+CALL_S = 10.0
+"""Longest time for a whole call."""
+LIST_S = 30.0
+"""Longest time for a page of a list."""
 SILENCE_S = 90.0
 """Longest silence of a watch: the API server sends a bookmark every minute."""
 TOKEN_S = 60.0
@@ -42,7 +46,8 @@ class Connection:
     """
 
     def __init__(self, access: Access, answered: Callable[[str, str], None]) -> None:
-        self._access, self._answered = access, answered
+        self._access = access
+        self._answered = answered
         self._authorization = ""
         self._read_at = 0.0
         self._tls: ssl.SSLContext | None = None
@@ -65,7 +70,9 @@ class Connection:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         """The JSON of an object, or of a page of a list if there are `params`."""
-        verb, whole_s = ("get", CALL_S) if params is None else ("list", LIST_S)
+        is_list = params is not None
+        verb = "list" if is_list else "get"
+        whole_s = LIST_S if is_list else CALL_S
         async with self._answer(verb, "GET", path, params=params, whole_s=whole_s) as answer:
             return await answer.read()
 
@@ -141,7 +148,8 @@ class Connection:
         if time.monotonic() - self._read_at < old_s:
             return
         self._read_at = time.monotonic()
-        with suppress(ApiConfigError):  # the former ones may still be good; if not, the API server says so
+        # The former credentials may still be good. If not, the API server says so.
+        with suppress(ApiConfigError):
             await asyncio.to_thread(self._read)
 
     def _read(self) -> None:

@@ -36,48 +36,71 @@ class Lease:
     """
 
     def __init__(self, connection: Connection, name: str, host: str, leading: asyncio.Event) -> None:
-        self._connection, self._name, self._host, self._leading = connection, name, host, leading
-        self._other, self._read_at, self._runs_out = "", time.monotonic(), float("inf")
+        self._connection = connection
+        self._name = name
+        self._host = host
+        self._leading = leading
+        self._other = ""
+        self._read_at = time.monotonic()
+        self._runs_out = float("inf")
         self._early = asyncio.Event()
         self.term = 0
 
     async def run(self) -> None:
         """Read the lease until canceled."""
         namespace, _, name = self._name.partition("/")
-        path, logged = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", ""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        logged = ""
         while True:
             try:
-                found = mapping(decoded(await self._connection.get(path)).get("spec"))
-                self._take(text(found.get("holderIdentity")), _seconds_left(found))
+                await self._read(path)
                 logged = ""
             except KubeError as err:
                 if str(err) != logged:
                     logged = str(err)
                     log.warning("Failed to read the lease", extra={"lease": self._name, "error": logged})
-                if isinstance(err, ApiError) and not err.passing:
-                    self._other = ""  # it cannot be known who leads
-                if time.monotonic() - self._read_at >= TRUSTED_S:
-                    self._set(leads=False)
+                self._not_read(err)
             with suppress(TimeoutError):
                 async with asyncio.timeout(READ_S):
                     await self._early.wait()
             self._early.clear()
+
+    async def _read(self, path: str) -> None:
+        """Raises KubeError."""
+        lease = decoded(await self._connection.get(path))
+        spec = mapping(lease.get("spec"))
+        self._take(text(spec.get("holderIdentity")), _seconds_left(spec))
+
+    def _not_read(self, err: KubeError) -> None:
+        is_final = isinstance(err, ApiError) and not err.passing
+        if is_final:
+            # There is no lease, or no right to read it. So it cannot be known who leads.
+            self._other = ""
+        if time.monotonic() - self._read_at >= TRUSTED_S:
+            self._set(leads=False)
 
     def problem(self) -> str:
         """Why a call cannot be answered: another kube-scheduler leads, or it is not certain that this one still does.
 
         Empty if the lease cannot be read for lack of rights, or does not exist.
         """
-        why = ""
-        if self._other:
-            why = f"lease {self._name} is held by {self._other}: calls of its holder alone are answered"
-        elif self._leading.is_set() and time.monotonic() - self._read_at >= FRESH_S:
-            why = f"lease {self._name} was not read for {FRESH_S:.0f} s"
-        elif self._leading.is_set() and time.monotonic() >= self._runs_out:
-            why = f"lease {self._name} was not renewed in time: another kube-scheduler may hold it by now"
+        why = self._doubt()
         if why:
+            # The answer changes as soon as the lease is read again.
             self._early.set()
         return why
+
+    def _doubt(self) -> str:
+        if self._other:
+            return f"lease {self._name} is held by {self._other}: calls of its holder alone are answered"
+        if not self._leading.is_set():
+            return ""
+        now = time.monotonic()
+        if now - self._read_at >= FRESH_S:
+            return f"lease {self._name} was not read for {FRESH_S:.0f} s"
+        if now >= self._runs_out:
+            return f"lease {self._name} was not renewed in time: another kube-scheduler may hold it by now"
+        return ""
 
     def _take(self, holder: str, seconds_left: float) -> None:
         self._read_at = time.monotonic()

@@ -16,8 +16,10 @@ from gpuscheduler.cluster_api.connection import Connection, Json
 
 log = logging.getLogger(__name__)
 
-PAGE, MOST_IN_PAGE = 100, 500
-"""Objects in the first answer to a list, and the most in one."""
+PAGE = 100
+"""Objects in the first answer to a list."""
+MOST_IN_PAGE = 500
+"""The most objects in one answer."""
 PAGE_BYTES = 2 * 1024 * 1024
 """Size of a further answer, about: a pod may have 1.5 MiB."""
 WATCH_S = 300
@@ -84,14 +86,18 @@ class ListWatch:
         failed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection, self._path, self._follower = connection, path, follower
-        self._failed, self._clock = failed, clock
+        self._connection = connection
+        self._path = path
+        self._follower = follower
+        self._failed = failed
+        self._clock = clock
         self._backoff = Backoff(limit_s=PAUSE_LIMIT_S)
         self._keys: set[str] = set()
         self._version = ""
         self._logged: set[str] = set()
         self._odd: set[str] = set()
-        self.tried, self.listed = asyncio.Event(), asyncio.Event()
+        self.tried = asyncio.Event()
+        self.listed = asyncio.Event()
         self.lost_at: float | None = clock()
 
     async def run(self) -> None:
@@ -118,16 +124,20 @@ class ListWatch:
                 await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self) -> None:
+        """Take all objects, and drop those that there are no more."""
         keys: set[str] = set()
         reading = asyncio.ensure_future(self._page(PAGE, ""))
         try:
             while True:
                 page, following = await reading
-                if token := text(page.metadata.get("continue")):  # the server makes the next page meanwhile
+                token = text(page.metadata.get("continue"))
+                if token:
+                    # The server makes the next page while this one is read.
                     reading = asyncio.ensure_future(self._page(following, token))
-                for position, item in enumerate(page.items or ()):
-                    keys.add(self._take(msgspec.json.decode(item)))
-                    if position % YIELD == 0:
+                for number, item in enumerate(page.items or ()):
+                    key = self._take(msgspec.json.decode(item))
+                    keys.add(key)
+                    if number % YIELD == 0:
                         await asyncio.sleep(0)
                 if not token:
                     break
@@ -135,19 +145,25 @@ class ListWatch:
             reading.cancel()
         for key in self._keys - keys:
             self._drop(key)
-        self._version, self.lost_at = text(page.metadata.get("resourceVersion")), None
+        self._version = text(page.metadata.get("resourceVersion"))
+        self.lost_at = None
         self.tried.set()
         self.listed.set()
 
     async def _page(self, limit: int, token: str) -> tuple[_Page, int]:
         """A page of a list, and how many objects to ask for next. Raises KubeError."""
-        body = await self._connection.get(self._path, {"limit": str(limit)} | ({"continue": token} if token else {}))
+        params = {"limit": str(limit)}
+        if token:
+            params["continue"] = token
+        body = await self._connection.get(self._path, params)
         try:
             page = _decode_page(body)
         except (msgspec.DecodeError, RecursionError) as err:
             raise ApiError(0, "BadAnswer", "the answer is no list; is this an API server?") from err
-        fitting = len(page.items or ()) * PAGE_BYTES // max(len(body), 1)
-        return page, min(max(fitting, 1), MOST_IN_PAGE)
+        objects = len(page.items or ())
+        fitting = objects * PAGE_BYTES // max(len(body), 1)
+        following = min(max(fitting, 1), MOST_IN_PAGE)
+        return page, following
 
     async def _watch(self) -> None:
         """Watch until the server ends the watch."""
@@ -161,13 +177,17 @@ class ListWatch:
         try:
             async with aclosing(self._connection.watch(self._path, params)) as events:
                 async for line in events:
-                    settled = settled or asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
+                    if settled is None:
+                        loop = asyncio.get_running_loop()
+                        settled = loop.call_later(SETTLE_S, self._settled)
+                    # The first line is empty: it says that the watch is open.
                     if line:
                         self._event(line)
         finally:
             if settled:
                 settled.cancel()
-            self.lost_at = self._clock() if self.lost_at is None else self.lost_at
+            if self.lost_at is None:
+                self.lost_at = self._clock()
 
     def _settled(self) -> None:
         self.lost_at = None
@@ -178,21 +198,24 @@ class ListWatch:
             event = _decode_event(line)
         except (msgspec.DecodeError, RecursionError) as err:
             raise ApiError(0, "BadAnswer", "the watch sent what is no event; is this an API server?") from err
-        found = event.object
+        changed = event.object
         if event.type == "ERROR":
-            raise ApiError(number(found.get("code")) or 0, text(found.get("reason")), text(found.get("message")))
+            raise _error(changed)
         if event.type == "DELETED":
-            self._drop(self._key_of(found))
+            self._drop(self._key_of(changed))
         elif event.type in {"ADDED", "MODIFIED"}:
-            self._take(found)
-        self._version = text(mapping(found.get("metadata")).get("resourceVersion")) or self._version
+            self._take(changed)
+        # Bookmarks have a version, too, and nothing else.
+        metadata = mapping(changed.get("metadata"))
+        self._version = text(metadata.get("resourceVersion")) or self._version
 
     def _take(self, found: Json) -> str:
         key = self._key_of(found)
         self._keys.add(key)
         try:
             self._follower.seen(found)
-        except Exception:  # one odd object must not hide the others
+        except Exception:
+            # One odd object must not hide the others.
             if key not in self._odd:
                 self._odd.add(key)
                 log.exception("Left out an object", extra={"path": self._path, "object": key})
@@ -204,10 +227,18 @@ class ListWatch:
         self._follower.gone(key)
 
     def _key_of(self, found: Mapping[str, Any]) -> str:
-        return text(mapping(found.get("metadata")).get(self._follower.key))
+        metadata = mapping(found.get("metadata"))
+        return text(metadata.get(self._follower.key))
 
     def _fail(self, reason: str) -> None:
         self._failed()
         if reason not in self._logged:
             self._logged.add(reason)
             log.warning("Lost the API server", extra={"path": self._path, "reason": reason})
+
+
+def _error(status: Mapping[str, Any]) -> ApiError:
+    """The Status object of an event of type ERROR."""
+    code = number(status.get("code")) or 0
+    reason = text(status.get("reason"))
+    return ApiError(code, reason, text(status.get("message")))

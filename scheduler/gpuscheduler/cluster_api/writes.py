@@ -23,15 +23,20 @@ JOB_GATE = "gpuagent.io/job"
 BIND_S = 12.0
 """Longest time for a Binding or a commit with its tries. With the wait for the pods of a job, it is less than the 30 s
 that kube-scheduler waits in the recommended configuration."""
-PAUSE_S, PAUSE_LIMIT_S = 0.5, 5.0
+PAUSE_S = 0.5
+"""Pause before a Binding is tried again."""
+PAUSE_LIMIT_S = 5.0
+"""Longest pause before a queued write is tried again."""
 MESSAGE_CHARS = 1024
 """Of an Event. The chart's policy refuses a longer message."""
 WORKERS = 8
 """Writes at one time, without Bindings and commits."""
 _COMPONENT = "gpuscheduler"
 _CONFLICT = 409
-_LONGEST, _LONGEST_NAME = 128, 230
-"""Characters that the API server takes for an instance, and of a pod's name before an Event's number."""
+_LONGEST = 128
+"""Characters that the API server takes for an instance."""
+_LONGEST_NAME = 230
+"""Characters of a pod's name before an Event's number."""
 
 Queued = Nominate | Nudge | Ungate | Report
 
@@ -55,8 +60,11 @@ class Writes:
         is_waiting: Callable[[str], bool],
         written: Callable[[str, str], None],
     ) -> None:
-        self._connection, self._instance, self._leading = connection, instance[:_LONGEST], leading
-        self._is_waiting, self._written = is_waiting, written
+        self._connection = connection
+        self._instance = instance[:_LONGEST]
+        self._leading = leading
+        self._is_waiting = is_waiting
+        self._written = written
         self._queue: dict[tuple[type, str], Queued] = {}
         self._added = asyncio.Event()
 
@@ -71,7 +79,8 @@ class Writes:
                         is_ours = await self._bind(write)
                     except KubeError as err:
                         why = str(err)
-                        if isinstance(err, ApiError) and not err.passing:
+                        is_refusal = isinstance(err, ApiError) and not err.passing
+                        if is_refusal:
                             return if_refused, why
                         # It may have been carried out. So the refusal of the next try does not say that it was not.
                         if_refused = BindOutcome.UNKNOWN
@@ -115,7 +124,9 @@ class Writes:
 
     async def commit(self, action: CommitJob) -> bool:
         """Write the plan of a job; whether it is written."""
-        path, version, result = _path(action.pod), action.version, "dropped"
+        path = _path(action.pod)
+        version = action.version
+        result = "dropped"
         try:
             async with asyncio.timeout(BIND_S):
                 while not await self._committed(path, version, action):
@@ -173,13 +184,16 @@ class Writes:
                 continue
             key = next(iter(self._queue))
             action = self._queue.pop(key)
-            result, pause_s = await self._result(action), 0.0
+            result = await self._result(action)
             if result == "again":
-                self._queue.setdefault(key, action)  # unless a newer one is there
+                # A newer write of this kind may have come meanwhile, and replaces this one.
+                self._queue.setdefault(key, action)
                 pause_s = backoff.next_s()
             else:
                 backoff.reset()
-                self._written("event" if isinstance(action, Report) else type(action).__name__.lower(), result)
+                kind = "event" if isinstance(action, Report) else type(action).__name__.lower()
+                self._written(kind, result)
+                pause_s = 0.0
             await asyncio.sleep(pause_s)
 
     async def _result(self, action: Queued) -> str:
@@ -197,28 +211,32 @@ class Writes:
         return "ok"
 
     async def _perform(self, action: Queued) -> None:
-        path, metadata = _path(action.pod), Json(uid=action.uid)
+        path = _path(action.pod)
+        metadata = Json(uid=action.uid)
         match action:
             case Nominate():
-                await self._connection.patch(
-                    f"{path}/status", {"metadata": metadata, "status": {"nominatedNodeName": action.node}}
-                )
+                status = {"nominatedNodeName": action.node}
+                await self._connection.patch(f"{path}/status", {"metadata": metadata, "status": status})
             case Nudge():
                 metadata["annotations"] = {NUDGED_ANNOTATION: str(time.time_ns())}
                 await self._connection.patch(path, {"metadata": metadata})
             case Ungate():
                 spec = {"schedulingGates": [{"name": JOB_GATE, "$patch": "delete"}]}
-                await self._connection.patch(path, {"metadata": metadata, "spec": spec}, STRATEGIC_MERGE_PATCH)
+                body = {"metadata": metadata, "spec": spec}
+                await self._connection.patch(path, body, STRATEGIC_MERGE_PATCH)
             case Report():
-                await self._connection.create(f"/api/v1/namespaces/{action.pod.namespace}/events", self._event(action))
+                events = f"/api/v1/namespaces/{action.pod.namespace}/events"
+                await self._connection.create(events, self._event(action))
 
     def _event(self, report: Report) -> Json:
-        pod, now = report.pod, rfc3339(time.time())
+        pod = report.pod
+        now = rfc3339(time.time())
+        name = pod.name[:_LONGEST_NAME].rstrip(".-")
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{pod.name[:_LONGEST_NAME].rstrip('.-')}.{time.time_ns():x}",
+                "name": f"{name}.{time.time_ns():x}",
                 "namespace": pod.namespace,
             },
             "involvedObject": {
