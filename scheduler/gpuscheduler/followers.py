@@ -13,8 +13,10 @@ from gpuscheduler.service import Service
 
 CONFIG_MAPS = "kube-system"
 """Namespace of the ConfigMaps about nodes."""
-UNHEALTHY, REPORT = "unhealthy-gpu-", "-gputopo-report"
-"""Before a node's name in the ConfigMap of its unhealthy GPUs, and after it in that of its links."""
+UNHEALTHY = "unhealthy-gpu-"
+"""Before a node's name in the name of the ConfigMap of its unhealthy GPUs."""
+REPORT = "-gputopo-report"
+"""After a node's name in the name of the ConfigMap of its links."""
 _MINOR = re.compile(r"[0-9]{1,9}")
 """A minor number. Python refuses to read a number of thousands of digits."""
 
@@ -49,13 +51,15 @@ class NodeFollower:
 
     def seen(self, found: Json) -> None:
         """Take a node."""
-        name = text(mapping(found.get("metadata")).get("name"))
+        metadata = mapping(found.get("metadata"))
+        name = text(metadata.get("name"))
         facts = node_facts(found, self._unhealthy.get(name, ()))
         if facts is None:
             self.gone(name)
             return
-        if facts.assumed:  # needed again when its unhealthy GPUs change
-            self._unpublished[name] = {key: found.get(key) for key in ("metadata", "status")}
+        if facts.assumed:
+            # It is read again when its unhealthy GPUs change.
+            self._unpublished[name] = {"metadata": metadata, "status": found.get("status")}
         else:
             self._unpublished.pop(name, None)
         self._service.node_seen(facts)
@@ -69,7 +73,8 @@ class NodeFollower:
     def unhealthy(self, name: str, minors: Collection[int]) -> None:
         """Take the minor numbers of a node's unhealthy GPUs, which count unless the node publishes its GPUs."""
         self._unhealthy[name] = minors
-        if node := self._unpublished.get(name):
+        node = self._unpublished.get(name)
+        if node:
             self.seen(node)
 
     def report(self, name: str, data: Mapping[str, Any]) -> None:
@@ -80,11 +85,17 @@ class NodeFollower:
             self._learn_links(name)
 
     def _learn_links(self, name: str) -> None:
-        """Have the core know the links of a node, once node and ConfigMap agree. Most nodes are alike."""
-        node, data = self._service.core.usage.nodes.get(name), self._reports.get(name)
-        if node and data and (mbps := node_links(data, node.facts.gpus)) is not None:
-            del self._reports[name]
-            self._service.core.links.seen(node.facts.gpus.links, mbps)
+        """Pass a node's links to the core when the Node and its ConfigMap agree. Equal nodes share one value."""
+        core = self._service.core
+        node = core.usage.nodes.get(name)
+        data = self._reports.get(name)
+        if not node or not data:
+            return
+        mbps = node_links(data, node.facts.gpus)
+        if mbps is None:
+            return
+        del self._reports[name]
+        core.links.seen(node.facts.gpus.links, mbps)
 
 
 class ConfigMapFollower:
@@ -97,10 +108,11 @@ class ConfigMapFollower:
 
     def seen(self, found: Json) -> None:
         """Take a ConfigMap."""
-        name, data = text(mapping(found.get("metadata")).get("name")), mapping(found.get("data"))
+        metadata = mapping(found.get("metadata"))
+        name = text(metadata.get("name"))
+        data = mapping(found.get("data"))
         if name.startswith(UNHEALTHY):
-            numbers = (number.strip() for number in text(data.get("gpus")).split(","))
-            minors = {int(number) for number in numbers if _MINOR.fullmatch(number)}
+            minors = _minors(text(data.get("gpus")))
             self._nodes.unhealthy(name.removeprefix(UNHEALTHY), minors)
         elif name.endswith(REPORT):
             self._nodes.report(name.removesuffix(REPORT), data)
@@ -108,3 +120,9 @@ class ConfigMapFollower:
     def gone(self, key: str) -> None:
         """Forget a ConfigMap. Links that were learned stay."""
         self.seen({"metadata": {"name": key}})
+
+
+def _minors(listed: str) -> set[int]:
+    """Minor numbers with commas between them; what is not a number is left out."""
+    numbers = [number.strip() for number in listed.split(",")]
+    return {int(number) for number in numbers if _MINOR.fullmatch(number)}

@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 BEHIND = "the scheduler's extender began to lead a moment ago; first it reads what the former leader bound"
 CATCH_UP_S = 5.0
 """Longest wait for the watch to show a write."""
-TICK_GAP_S, TICK_PART = 0.02, 3.0
-"""Least time between two looks at what is due, and as a multiple of what a tick took: calls come in between."""
+TICK_GAP_S = 0.02
+"""Least time between two ticks: calls come in between."""
+TICK_PART = 3.0
+"""The same as a multiple of what a tick took."""
 
 
 class Service:
@@ -50,8 +52,12 @@ class Service:
         lagged: Callable[[float], None],
     ) -> None:
         self.core = core
-        self._writes, self.problem, self._not_leading, self._lagged = writes, problem, not_leading, lagged
-        self._term, self._caught_up = term, 0
+        self.problem = problem
+        self._writes = writes
+        self._not_leading = not_leading
+        self._lagged = lagged
+        self._term = term
+        self._caught_up = 0
         self._catching_up: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._bound_at: dict[str, float] = {}
@@ -71,7 +77,8 @@ class Service:
     def pod_seen(self, pod: PodFacts) -> None:
         """Take a pod as it is now."""
         now = time.monotonic()
-        if pod.node and (bound_at := self._bound_at.pop(pod.uid, None)) is not None:
+        bound_at = self._bound_at.pop(pod.uid, None) if pod.node else None
+        if bound_at is not None:
             self._lagged(now - bound_at)
         self.core.pod_seen(pod, now)
         self._settle()
@@ -94,12 +101,14 @@ class Service:
 
     def filter(self, call: FilterCall) -> FilterAnswer:
         """Choose the node for a pod, see `Scheduling.filter`."""
-        if problem := self.problem() or self._not_leading():
+        problem = self.problem() or self._not_leading()
+        if problem:
             return FilterAnswer(error=problem)
         pod = pod_facts(call.pod)
-        if self._caught_up != self._term():
+        if self._is_behind():
             if self._catching_up is None or self._catching_up.done():
-                self._catching_up = asyncio.ensure_future(self._catch_up(pod, self._term()))
+                catching_up = self._catch_up(pod, self._term())
+                self._catching_up = asyncio.ensure_future(catching_up)
             return FilterAnswer(error=BEHIND)
         names = list(call.nodes) if call.names is None else call.names
         answer = self.core.filter(pod, names, time.monotonic())
@@ -113,22 +122,26 @@ class Service:
         if isinstance(answer, BindWait):
             answer = await self._waited(call, answer.until, left)
         if isinstance(answer, BindRefused):
-            if pod := self.core.pods.get(call.uid):
-                self.core.jobs.left_bind(pod)
+            refused = self.core.pods.get(call.uid)
+            if refused:
+                self.core.jobs.left_bind(refused)
             self._settle()
             return "refused", answer.reason
         outcome, why = await self._writes.bind(answer)
         self.core.bound(call.uid, outcome)
         self._settle()
-        if outcome is BindOutcome.BOUND and (pod := self.core.pods.get(call.uid)) and not pod.node:
+        pod = self.core.pods.get(call.uid)
+        is_unseen = pod is not None and not pod.node
+        if outcome is BindOutcome.BOUND and is_unseen:
             self._bound_at[call.uid] = time.monotonic()
         return outcome.name.lower(), why
 
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Choose victims, see `Scheduling.preempt`; none while filter calls get an error."""
-        if self.problem() or self._not_leading() or self._caught_up != self._term():
+        if self.problem() or self._not_leading() or self._is_behind():
             return {}
-        victims = self.core.preempt(pod_facts(call.pod), call.proposed, time.monotonic())
+        pod = pod_facts(call.pod)
+        victims = self.core.preempt(pod, call.proposed, time.monotonic())
         self._settle()
         return victims
 
@@ -137,24 +150,31 @@ class Service:
         pause_s = TICK_GAP_S
         while True:
             await asyncio.sleep(pause_s)
-            pause_s, now = TICK_GAP_S, time.monotonic()
+            pause_s = TICK_GAP_S
+            now = time.monotonic()
             due = self.core.next_due(now)
             if due is None or due > now:
+                # Any event or call may make something due earlier.
+                wait_s = None if due is None else due - now
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(None if due is None else due - now):
+                    async with asyncio.timeout(wait_s):
                         await self._changed.wait()
                 continue
             try:
                 self.core.tick(now)
-            except Exception:  # a bug must not end the process
+            except Exception:
+                # A bug must not end the process.
                 log.exception("Tick failed")
             self._settle()
-            pause_s = max(TICK_GAP_S, TICK_PART * (time.monotonic() - now))
+            took_s = time.monotonic() - now
+            pause_s = max(TICK_GAP_S, TICK_PART * took_s)
 
     def _bind(self, call: BindCall) -> BindWrite | BindWait | BindRefused:
-        if problem := self._not_leading():  # also after a wait: another leader may have given the GPUs away
+        # Also after a wait: another leader may have given the GPUs away.
+        problem = self._not_leading()
+        if problem:
             return BindRefused(problem)
-        if self._caught_up != self._term():
+        if self._is_behind():
             return BindRefused(BEHIND)
         return self.core.bind(call.uid, call.node, time.monotonic(), time.time_ns())
 
@@ -174,7 +194,8 @@ class Service:
                 until = answer.until
         finally:
             gone.cancel()
-        return BindRefused("the scheduler's extender stops" if self._stopping else "kube-scheduler ended the call")
+        why = "the scheduler's extender stops" if self._stopping else "kube-scheduler ended the call"
+        return BindRefused(why)
 
     def _settle(self) -> None:
         """Carry out the core's actions after a call of it, and have bind calls that wait ask it again."""
@@ -200,11 +221,20 @@ class Service:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):
-                while (seen := self.core.pods.get(pod.uid)) is None or int(seen.version) < int(version):
+                while not self._has_seen(pod.uid, int(version)):
                     await self._changed.wait()
                 self._caught_up = term
                 self.core.caught_up(time.monotonic())
                 self._settle()
+
+    def _has_seen(self, uid: str, version: int) -> bool:
+        """Whether the watch has shown a pod at this version, or at a later one."""
+        pod = self.core.pods.get(uid)
+        return pod is not None and int(pod.version) >= version
+
+    def _is_behind(self) -> bool:
+        """Whether the watch may not have shown yet what a former leader bound."""
+        return self._caught_up != self._term()
 
     async def _commit(self, action: CommitJob) -> None:
         written = await self._writes.commit(action)
