@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 
 from gpuagent.kube.api.access import access
 from gpuagent.pages.http_server import HttpServer, listen
@@ -108,7 +109,7 @@ class App:
                 self._leading.set()
             server = CallServer(Routes(service, self._metrics), self._listener, self._tls)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one) for one in work]
+                tasks = [group.create_task(coroutine) for coroutine in work]
                 serving = group.create_task(server.run(self._stop))
                 if self._pages:
                     self._pages.start()
@@ -128,12 +129,15 @@ class App:
     async def _sync(self, service: Service) -> None:
         """Have calls answered once all nodes and pods were seen. ConfigMaps only make better choices."""
         for resource, follow in self._follows.items():
-            await (follow.listed if resource in NEEDED else follow.tried).wait()
+            is_read = follow.listed if resource in NEEDED else follow.tried
+            await is_read.wait()
         service.synced()
         self.ready.set()
-        log.info("Ready", extra={"nodes": len(self._core.usage.nodes), "pods": len(self._core.pods)})
+        nodes = len(self._core.usage.nodes)
+        log.info("Ready", extra={"nodes": nodes, "pods": len(self._core.pods)})
+        # A collection over all nodes and pods would delay calls.
         gc.collect()
-        gc.freeze()  # a collection over all nodes and pods would delay calls
+        gc.freeze()
 
     def _problem(self) -> str:
         """Why calls cannot be answered now; empty if they can."""
@@ -141,9 +145,9 @@ class App:
             return "the scheduler's extender has not read all nodes and pods yet"
         now = time.monotonic()
         for resource in NEEDED:
-            follow = self._follows[resource]
-            if follow.lost_at is not None and now - follow.lost_at >= GAP_S:
-                return f"the scheduler's extender has not followed {resource} for {now - follow.lost_at:.0f} s"
+            lost_at = self._follows[resource].lost_at
+            if lost_at is not None and now - lost_at >= GAP_S:
+                return f"the scheduler's extender has not followed {resource} for {now - lost_at:.0f} s"
         return ""
 
     def _is_waiting(self, uid: str) -> bool:
@@ -167,20 +171,29 @@ class App:
         core = self._core
         jobs = core.jobs.states()
         bound = sum(bool(pod.node) for pod in core.pods.values())
-        up: dict[tuple[str, ...], float] = {
-            (name,): float(follow.lost_at is None) for name, follow in self._follows.items()
-        }
+        pods = {"bound": bound, "waiting": len(core.pods) - bound}
+        up = {name: follow.lost_at is None for name, follow in self._follows.items()}
         return {
-            families.READY: {(): float(not self._problem())},
-            families.LEADING: {(): float(self._leading.is_set())},
-            families.NODES: {(): float(len(core.usage.nodes))},
-            families.PODS: {("bound",): float(bound), ("waiting",): float(len(core.pods) - bound)},
-            families.RESERVATIONS: {(): float(len(core.reservations))},
-            families.JOBS: {(state.value,): float(jobs[state]) for state in JobState},
-            families.FRAGMENTED: {(): float(core.fragmented_bytes(time.monotonic()))},
-            families.AGENT_REFUSALS: {(): float(core.refusals.total())},
-            families.WATCH: up,
+            families.READY: _value(not self._problem()),
+            families.LEADING: _value(self._leading.is_set()),
+            families.NODES: _value(len(core.usage.nodes)),
+            families.PODS: _by_label(pods),
+            families.RESERVATIONS: _value(len(core.reservations)),
+            families.JOBS: _by_label({state.value: jobs[state] for state in JobState}),
+            families.FRAGMENTED: _value(core.fragmented_bytes(time.monotonic())),
+            families.AGENT_REFUSALS: _value(core.refusals.total()),
+            families.WATCH: _by_label(up),
         }
+
+
+def _value(value: float) -> dict[tuple[str, ...], float]:
+    """A family without labels."""
+    return {(): float(value)}
+
+
+def _by_label(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    """A family with one label."""
+    return {(label,): float(value) for label, value in values.items()}
 
 
 def _address(host: str, port: int) -> str:

@@ -132,10 +132,11 @@ class SchedulerMetrics:
         )
         self._lag = Histogram(WATCH_LAG.name, WATCH_LAG.help, buckets=_SECONDS, registry=self._registry)
         self._counters = {
-            one: Counter(one.name, one.help, one.labels, registry=self._registry)
-            for one in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES)
+            family: Counter(family.name, family.help, family.labels, registry=self._registry)
+            for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES)
         }
-        Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self._registry).labels(__version__).set(1)
+        build = Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self._registry)
+        build.labels(__version__).set(1)
         self._registry.register(_Derived(read))
         ProcessCollector(registry=self._registry)
 

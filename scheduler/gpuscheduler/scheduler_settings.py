@@ -14,10 +14,10 @@ _LEASE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,2
 
 def listen(text: str) -> tuple[str, int]:
     """An address that is not off. Raises ValueError."""
-    found = values.address(text)
-    if found is None:
+    address = values.address(text)
+    if address is None:
         raise ValueError(f"{text!r} is not HOST:PORT or :PORT")
-    return found
+    return address
 
 
 def lease(text: str) -> str:
@@ -31,11 +31,11 @@ def lease(text: str) -> str:
 
 def names(text: str) -> frozenset[str]:
     """Names with commas between them; none for empty text. Raises ValueError."""
-    found = frozenset(name.strip() for name in text.split(",")) - {""}
-    for name in found:
+    given = frozenset(name.strip() for name in text.split(",")) - {""}
+    for name in given:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a scheduler")
-    return found
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ class CallConnection(asyncio.Protocol):
     """
 
     def __init__(self, answers: Answers, changed: Callable[["CallConnection"], None]) -> None:
-        self._answers, self._changed = answers, changed
+        self._answers = answers
+        self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._received = bytearray()
         self._head: CallHead | None = None

@@ -140,7 +140,10 @@ def filter_call(body: bytes) -> FilterCall:
     try:
         args = _FILTER.decode(body)
         if args.nodes is not None:
-            nodes = {_NODE.decode(raw).metadata.name: raw for raw in args.nodes.items or ()}
+            nodes: dict[str, msgspec.Raw] = {}
+            for raw in args.nodes.items or ():
+                name = _NODE.decode(raw).metadata.name
+                nodes[name] = raw
             return FilterCall(args.pod, None, nodes)
     except (msgspec.DecodeError, RecursionError) as err:
         raise ProtocolError(f"ExtenderArgs: {err}") from err
@@ -165,24 +168,30 @@ def preempt_call(body: bytes) -> PreemptCall:
     except (msgspec.DecodeError, RecursionError) as err:
         raise ProtocolError(f"ExtenderPreemptionArgs: {err}") from err
     victims = (args.whole or {}) | (args.meta or {})
-    return PreemptCall(
-        args.pod,
-        {node: [pod.uid or pod.metadata.uid for pod in one.pods or ()] for node, one in victims.items()},
-        {node: one.violations for node, one in victims.items()},
-    )
+    proposed: dict[str, list[str]] = {}
+    violations: dict[str, int] = {}
+    for node, of_node in victims.items():
+        proposed[node] = [pod.uid or pod.metadata.uid for pod in of_node.pods or ()]
+        violations[node] = of_node.violations
+    return PreemptCall(args.pod, proposed, violations)
 
 
 def filter_result(answer: FilterAnswer, call: FilterCall) -> bytes:
     """ExtenderFilterResult, with whole nodes if the call has them."""
-    whole = call.names is None
     failed = _bounded(answer.failed)
     unresolvable = _bounded(answer.unresolvable)
+    twice = dict(islice(unresolvable.items(), MOST_TWICE))
+    nodes = None
+    names: Sequence[str] | None = answer.nodes
+    if call.names is None:
+        nodes = {"items": [call.nodes[name] for name in answer.nodes]}
+        names = None
     return msgspec.json.encode(
         {
-            "Nodes": {"items": [call.nodes[name] for name in answer.nodes]} if whole else None,
-            "NodeNames": None if whole else answer.nodes,
+            "Nodes": nodes,
+            "NodeNames": names,
             # kube-scheduler before 1.21 does not read the second. A later one prefers it where a node is in both.
-            "FailedNodes": {**failed, **dict(islice(unresolvable.items(), MOST_TWICE))},
+            "FailedNodes": {**failed, **twice},
             "FailedAndUnresolvableNodes": unresolvable,
             "Error": answer.error[:MOST_REASON],
         }
@@ -200,8 +209,8 @@ def error_result(error: str) -> bytes:
 
 def preempt_result(victims: Mapping[str, Sequence[str]], violations: Mapping[str, int]) -> bytes:
     """ExtenderPreemptionResult, which has UIDs in both variants of the protocol."""
-    nodes = {
-        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations.get(node, 0)}
-        for node, uids in victims.items()
-    }
+    nodes: dict[str, Json] = {}
+    for node, uids in victims.items():
+        pods = [{"UID": uid} for uid in uids]
+        nodes[node] = {"Pods": pods, "NumPDBViolations": violations.get(node, 0)}
     return msgspec.json.encode({"NodeNameToMetaVictims": nodes})

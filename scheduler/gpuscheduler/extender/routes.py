@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/gpushare-scheduler"
 """Of the paths of Aliyun's extender."""
-MOST_BODY, MOST_BIND_BODY = 32 * 1024 * 1024, 16 * 1024
-"""Bytes of a call: 5,000 whole nodes are about 15 MB. A bind call has four names."""
+MOST_BODY = 32 * 1024 * 1024
+"""Bytes of a call: 5,000 whole nodes are about 15 MB."""
+MOST_BIND_BODY = 16 * 1024
+"""Bytes of a bind call, which has four names."""
 
 Left = Callable[[], Awaitable[None]]
 Answer = tuple[HTTPStatus, str, bytes]
@@ -64,7 +66,8 @@ class Routes:
     """
 
     def __init__(self, service: Extender, metrics: SchedulerMetrics) -> None:
-        self._service, self._metrics = service, metrics
+        self._service = service
+        self._metrics = metrics
         self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {
             "/filter": self._filter,
             "/bind": self._bind,
@@ -94,11 +97,13 @@ class Routes:
         except ProtocolError as err:
             result = "malformed"
             return text_answer(HTTPStatus.BAD_REQUEST, str(err))
-        except Exception:  # the caller gets a sentence, the log the trace
+        except Exception:
+            # The caller gets a sentence, the log the trace.
             log.exception("Call failed", extra={"path": path})
             answer = error_result("the scheduler's extender failed; its log says why")
         finally:
-            self._metrics.answered(path[1:], result, time.perf_counter() - began)
+            took_s = time.perf_counter() - began
+            self._metrics.answered(path[1:], result, took_s)
         return HTTPStatus.OK, JSON, answer
 
     async def _filter(self, body: bytes, _: Left) -> tuple[str, bytes]:
@@ -113,7 +118,8 @@ class Routes:
     async def _preempt(self, body: bytes, _: Left) -> tuple[str, bytes]:
         call = preempt_call(body)
         victims = self._service.preempt(call)
-        return "victims" if victims else "none", preempt_result(victims, call.violations)
+        result = "victims" if victims else "none"
+        return result, preempt_result(victims, call.violations)
 
 
 def text_answer(status: HTTPStatus, text: str) -> Answer:

@@ -40,7 +40,9 @@ class CallServer:
     """
 
     def __init__(self, answers: Answers, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        self._answers, self._listener, self._tls = answers, listener, tls
+        self._answers = answers
+        self._listener = listener
+        self._tls = tls
         self._waiting: dict[CallConnection, None] = {}
         """Those that wait for their client; the longest wait first."""
         self._served: set[CallConnection] = set()
@@ -111,10 +113,12 @@ class CallServer:
                 ssl_handshake_timeout=handshake_s,
             )
         except ssl.SSLError as err:
-            why = getattr(err, "verify_message", "") or (err.reason or "").replace("_", " ").lower()
+            reason = (err.reason or "").replace("_", " ").lower()
+            why = getattr(err, "verify_message", "") or reason
             self._warn("Refused a caller without a valid client certificate", client=address[0], error=why)
         except OSError as err:
-            log.debug("Lost a connection for calls", extra={"client": address[0], "error": str(err) or "too slow"})
+            why = str(err) or "too slow"
+            log.debug("Lost a connection for calls", extra={"client": address[0], "error": why})
 
     def _begun(self, client: socket.socket, task: asyncio.Task[None]) -> None:
         self._beginning.pop(task, None)
@@ -173,6 +177,7 @@ class CallServer:
     def _warn(self, message: str, **fields: object) -> None:
         """Log at most once in a while for each message, as any program on the machine can cause it."""
         now = time.monotonic()
-        if now - self._warned_at.get(message, float("-inf")) > WARNING_GAP_S:
+        last = self._warned_at.get(message, float("-inf"))
+        if now - last > WARNING_GAP_S:
             self._warned_at[message] = now
             log.warning(message, extra=fields)

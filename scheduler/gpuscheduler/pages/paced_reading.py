@@ -8,8 +8,10 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-GAP_S, PART = 0.1, 9.0
-"""Least pause after a reading, and as a multiple of what it took: readers get a tenth of the loop at most."""
+GAP_S = 0.1
+"""Least pause after a reading."""
+PART = 9.0
+"""The same as a multiple of what the reading took: readers get a tenth of the loop at most."""
 WAIT_S = 5.0
 """How long a thread waits for a reading."""
 
@@ -42,10 +44,12 @@ class PacedReading(Generic[T]):
             while True:
                 await self._asked.wait()
                 self._asked.clear()
-                asking, self._asking = self._asking, []
+                asking = self._asking
+                self._asking = []
                 began = time.monotonic()
                 await self._serve(asking)
-                await asyncio.sleep(max(GAP_S, PART * (time.monotonic() - began)))
+                took_s = time.monotonic() - began
+                await asyncio.sleep(max(GAP_S, PART * took_s))
         finally:
             for future in (*asking, *self._asking):
                 future.cancel()

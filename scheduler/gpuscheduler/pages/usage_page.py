@@ -35,16 +35,20 @@ def usage_parts(core: Scheduling) -> Iterator[bytes]:
     yield b'{"nodes":['
     separator = b""
     for name in sorted(core.usage.nodes):
-        if node := core.usage.nodes.get(name):
+        node = core.usage.nodes.get(name)
+        # It may be gone since the page began.
+        if node:
             yield separator + _json(_node(node, core))
             separator = b","
-    asking = [pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE]
-    asking.sort(key=lambda pod: pod.name)
+    waiting = [pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE]
+    waiting.sort(key=lambda pod: pod.name)
     yield b'],"waiting":{'
     separator = b""
-    for start in range(0, len(asking), PODS_A_PART):
-        some = {str(pod.name): pod.unscheduled for pod in asking[start : start + PODS_A_PART]}
-        yield separator + _json(some)[1:-1]
+    for start in range(0, len(waiting), PODS_A_PART):
+        part = waiting[start : start + PODS_A_PART]
+        reasons = {str(pod.name): pod.unscheduled for pod in part}
+        # Without its braces, as all parts are one object.
+        yield separator + _json(reasons)[1:-1]
         separator = b","
     yield b"}}"
 
@@ -58,11 +62,16 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
         reservation = core.reservations.get(uid)
         pod = core.pods.get(uid) or (reservation and reservation.pod)
         name = str(pod.name) if pod else uid
-        if isinstance(use, GpuRequest) or not {minor for minor, _ in use} <= pods.keys():
+        if isinstance(use, GpuRequest):
             unknown.append(name)
             continue
+        minors = {minor for minor, _ in use}
+        if not minors <= pods.keys():
+            unknown.append(name)
+            continue
+        users = reserved if reservation else pods
         for minor, _ in use:
-            (reserved if reservation else pods)[minor].append(name)
+            users[minor].append(name)
     return {
         "name": facts.name,
         "published": not facts.assumed,
