@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from gpuscheduler.core.pod_facts import PodFacts
 
-FIRST_COOL_DOWN_S, LONGEST_COOL_DOWN_S = 30.0, 600.0
-"""How long the scheduler passes over a node that refused a pod, for pods of its owner. Each refusal doubles it."""
+FIRST_COOL_DOWN_S = 30.0
+"""How long pods of an owner pass over a node that refused one of them. Each refusal doubles it."""
+LONGEST_COOL_DOWN_S = 600.0
+"""The longest time that they do."""
 
 
 @dataclass(slots=True)
@@ -53,11 +55,13 @@ class CoolDowns:
                 if cool_down.until <= now and not cool_down.ended:
                     cool_down.ended = True
                     ended += 1
+            # A further refusal soon after one lasts longer, so the last one is kept for a while.
             kept = {
                 name: cool_down for name, cool_down in of_owner.items() if now < cool_down.until + LONGEST_COOL_DOWN_S
             }
-            self._cool_downs[owner] = kept
-            if not kept:
+            if kept:
+                self._cool_downs[owner] = kept
+            else:
                 del self._cool_downs[owner]
         return ended
 

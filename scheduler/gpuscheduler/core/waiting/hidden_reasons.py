@@ -43,7 +43,9 @@ class HiddenReasons:
         fitting: Callable[[PodFacts, float], Iterator[str]],
         passed_over: Callable[[PodFacts, float], frozenset[str]],
     ) -> None:
-        self._nodes, self._why_in_job, self._fitting = nodes, why_in_job, fitting
+        self._nodes = nodes
+        self._why_in_job = why_in_job
+        self._fitting = fitting
         self._passed_over = passed_over
         self._sent: dict[str, tuple[str, float]] = {}
         self._reasons: dict[tuple[GpuRequest, frozenset[str]], tuple[str, float]] = {}
@@ -78,7 +80,7 @@ class HiddenReasons:
         text, until = self._reasons.get(key, ("", now))
         if now < until:
             return text
-        self._reasons = {one: kept for one, kept in self._reasons.items() if now < kept[1]}
+        self._reasons = {alike: reason for alike, reason in self._reasons.items() if now < reason[1]}
         fits = any(True for _ in self._fitting(pod, now))
         text = "" if fits else main_reason(request, self._nodes, self._nodes)
         self._reasons[key] = text, now + KEPT_S

@@ -16,8 +16,10 @@ from gpuscheduler.core.pod_facts import PodFacts
 
 CHECK_S = 2.0
 """Least time between two checks: kube-scheduler tries most pods by itself before."""
-FIRST_S, LIMIT_S = 2.0, 300.0
+FIRST_S = 2.0
 """Delay until a pod that was refused is woken. Each time without success doubles it."""
+LIMIT_S = 300.0
+"""The longest delay."""
 MOST_REQUESTS = 16
 """Different requests that are rated in one check, as the costs of few can be kept."""
 MOST_WOKEN = 100
@@ -64,7 +66,9 @@ class WakeUps:
         fitting: Callable[[PodFacts, float], Iterator[str]],
         passed_over: Callable[[PodFacts, float], frozenset[str]],
     ) -> None:
-        self._usage, self._pods, self._fitting = usage, pods, fitting
+        self._usage = usage
+        self._pods = pods
+        self._fitting = fitting
         self._passed_over = passed_over
         self._refused: dict[str, _Refused] = {}
         self._check_at = float("-inf")
@@ -73,13 +77,15 @@ class WakeUps:
 
     def refused(self, uid: str, now: float, *, again: bool = False) -> None:
         """Take that kube-scheduler was refused a node for a pod; `again` if not all of the nodes were looked at."""
-        if not self._refused:  # what became free before is no news for it
+        if not self._refused:
+            # What became free before the first refusal does not help it.
             self._frees = self._usage.frees
-        one = self._refused.pop(uid, None) or _Refused()
-        one.wake_at = now + one.delay_s
-        self._refused[uid] = one
-        if again or self._is_large():  # other nodes than those that it named may fit
-            self._next = min(self._next, one.wake_at)
+        refused = self._refused.pop(uid, None) or _Refused()
+        refused.wake_at = now + refused.delay_s
+        self._refused[uid] = refused
+        if again or self._is_large():
+            # Other nodes than those that kube-scheduler named may fit, although nothing becomes free.
+            self._next = min(self._next, refused.wake_at)
 
     def forget(self, uid: str) -> None:
         """Take that a pod has a node, or is gone."""
@@ -87,7 +93,9 @@ class WakeUps:
 
     def next_due(self) -> float | None:
         """When `wake` has work, in monotonic seconds; None if nothing is due."""
-        due = max(self._check_at, self._next if self._frees == self._usage.frees else float("-inf"))
+        has_freed = self._frees != self._usage.frees
+        next_at = float("-inf") if has_freed else self._next
+        due = max(self._check_at, next_at)
         return due if self._refused and due < float("inf") else None
 
     def wake(self, now: float) -> list[Nudge | Nominate]:
@@ -95,61 +103,84 @@ class WakeUps:
         due = self.next_due()
         if due is None or now < due:
             return []
-        self._check_at, self._next, self._frees = now + CHECK_S, float("inf"), self._usage.frees
+        self._check_at = now + CHECK_S
+        self._next = float("inf")
+        self._frees = self._usage.frees
         fits: dict[_Alike, bool] = {}
         ready = [pod for pod in self._candidates(now) if self._fits(pod, fits, now)]
-        taken: set[str] = set()
-        actions = [self._woken(pod, taken, now) for pod in nsmallest(MOST_WOKEN, ready, key=_order)]
         if len(ready) > MOST_WOKEN:
             self._next = now
-        return [action for action in actions if action]
+        nominated_for: set[str] = set()
+        actions: list[Nudge | Nominate] = []
+        for pod in nsmallest(MOST_WOKEN, ready, key=_order):
+            action = self._wake(pod, nominated_for, now)
+            if action:
+                actions.append(action)
+        return actions
 
     def _candidates(self, now: float) -> Iterator[PodFacts]:
         """The pods whose delay is over."""
-        for uid, one in list(self._refused.items()):
+        for uid, refused in list(self._refused.items()):
             pod = self._pods.get(uid)
-            if one.wake_at > now:
-                self._next = min(self._next, one.wake_at)
-            elif pod and not pod.node and not pod.deleting:
-                yield pod
-            elif pod or one.wake_at + LIMIT_S < now:
+            if refused.wake_at > now:
+                self._next = min(self._next, refused.wake_at)
+            elif pod:
+                if pod.node or pod.deleting:
+                    del self._refused[uid]
+                else:
+                    yield pod
+            elif refused.wake_at + LIMIT_S < now:
                 del self._refused[uid]
-            else:  # the watch may be late
+            else:
+                # kube-scheduler asked about a pod that the watch has not shown yet.
                 self._next = min(self._next, now + CHECK_S)
 
     def _fits(self, pod: PodFacts, fits: dict[_Alike, bool], now: float) -> bool:
         """Whether there is room for the pod on any node. `fits` has the answers for the requests so far."""
         # A node that refused a pod of one owner may take those of all others.
-        key = pod.request, pod.cpu, self._passed_over(pod, now)
-        if key not in fits:
+        alike = pod.request, pod.cpu, self._passed_over(pod, now)
+        if alike not in fits:
             if len(fits) == MOST_REQUESTS:
                 self._next = now
                 return False
-            fits[key] = any(True for _ in self._fitting(pod, now))
-        one = self._refused.pop(pod.uid)
-        self._refused[pod.uid] = one  # the next check begins with the others
-        if not fits[key]:
-            one.delay_s = FIRST_S
-            one.tried.clear()
-        return fits[key]
+            fits[alike] = any(True for _ in self._fitting(pod, now))
+        # It goes to the end, so that the next check begins with the others.
+        refused = self._refused.pop(pod.uid)
+        self._refused[pod.uid] = refused
+        if not fits[alike]:
+            refused.delay_s = FIRST_S
+            refused.tried.clear()
+        return fits[alike]
 
-    def _woken(self, pod: PodFacts, taken: set[str], now: float) -> Nudge | Nominate | None:
+    def _wake(self, pod: PodFacts, nominated_for: set[str], now: float) -> Nudge | Nominate | None:
         """The write that wakes the pod; None where other pods of this check are nominated for all nodes that fit."""
-        one = self._refused[pod.uid]
-        action: Nudge | Nominate | None = None
-        if not self._is_large() or pod.nominated not in {"", *one.tried}:  # kube-scheduler evicts pods there for it
-            action = Nudge(pod.name, pod.uid)
-        elif name := next((name for name in self._fitting(pod, now) if name not in taken | one.tried), ""):
-            action = Nominate(pod.name, pod.uid, name)
-            taken.add(name)
-            one.tried.add(name)
-        if len(one.tried) >= MOST_TRIED or not action:
-            one.tried.clear()
+        refused = self._refused[pod.uid]
+        action = self._action(pod, refused, nominated_for, now)
+        if len(refused.tried) >= MOST_TRIED or not action:
+            refused.tried.clear()
         if action:
-            one.delay_s = min(one.delay_s * 2, LIMIT_S)
-        one.wake_at = now + one.delay_s
-        self._next = min(self._next, one.wake_at)
+            refused.delay_s = min(refused.delay_s * 2, LIMIT_S)
+        refused.wake_at = now + refused.delay_s
+        self._next = min(self._next, refused.wake_at)
         return action
+
+    def _action(
+        self,
+        pod: PodFacts,
+        refused: _Refused,
+        nominated_for: set[str],
+        now: float,
+    ) -> Nudge | Nominate | None:
+        # A pod that is nominated for another node waits there for pods that kube-scheduler evicts for it.
+        may_nominate = pod.nominated in {"", *refused.tried}
+        if not self._is_large() or not may_nominate:
+            return Nudge(pod.name, pod.uid)
+        for name in self._fitting(pod, now):
+            if name not in nominated_for and name not in refused.tried:
+                nominated_for.add(name)
+                refused.tried.add(name)
+                return Nominate(pod.name, pod.uid, name)
+        return None
 
     def _is_large(self) -> bool:
         return len(self._usage.nodes) > ALL_NAMED
