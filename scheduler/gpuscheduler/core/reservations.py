@@ -36,7 +36,8 @@ class Reservations:
     """
 
     def __init__(self, usage: ClusterUsage, pods: Mapping[str, PodFacts]) -> None:
-        self._usage, self._pods = usage, pods
+        self._usage = usage
+        self._pods = pods
         self._all: dict[str, Reservation] = {}
 
     def __len__(self) -> int:
@@ -46,7 +47,14 @@ class Reservations:
         """The reservation for a pod, if there is one."""
         return self._all.get(uid)
 
-    def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float, *, sent: bool = False) -> Reservation:
+    def keep(
+        self,
+        pod: PodFacts,
+        choices: Mapping[str, Choice],
+        until: float,
+        *,
+        sent: bool = False,
+    ) -> Reservation:
         """Reserve GPUs, in place of those that were reserved for the pod."""
         self._release(pod.uid, choices)
         reservation = Reservation(pod, choices, until, sent)
@@ -57,7 +65,8 @@ class Reservations:
 
     def bound(self, uid: str) -> None:
         """Take that the API server has bound the pod to one of its nodes, with the GPUs that are reserved there."""
-        if reservation := self._all.get(uid):
+        reservation = self._all.get(uid)
+        if reservation:
             self._all[uid] = replace(reservation, bound=True)
 
     def end(self, uids: Iterable[str]) -> None:
@@ -68,24 +77,27 @@ class Reservations:
 
     def give_back(self, uids: Iterable[str]) -> None:
         """Give back what is reserved for these pods, except for those that the API server may have bound."""
-        self.end([uid for uid in uids if uid in self._all and not self._all[uid].sent])
+        reserved = [uid for uid in uids if uid in self._all]
+        self.end([uid for uid in reserved if not self._all[uid].sent])
 
     def may_be_bound(self, uid: str) -> float | None:
         """Until when the API server may have bound the pod, although the watch does not show it; None if it has not."""
-        one = self._all.get(uid)
-        return one.until if one and one.sent else None
+        reservation = self._all.get(uid)
+        return reservation.until if reservation and reservation.sent else None
 
     def lapse(self, now: float) -> None:
         """End those that are over."""
-        self.end([uid for uid, one in self._all.items() if one.until <= now])
+        over = [uid for uid, reservation in self._all.items() if reservation.until <= now]
+        self.end(over)
 
     def next_end(self) -> float | None:
         """When the next one ends; None without any."""
-        return min((one.until for one in self._all.values()), default=None)
+        return min((reservation.until for reservation in self._all.values()), default=None)
 
     def _release(self, uid: str, but: Collection[str] = ()) -> None:
         """Count a pod no longer where it is not bound, except on the nodes in `but`."""
         pod = self._pods.get(uid)
         for name in list(self._usage.nodes_of(uid)):
-            if name not in but and (pod is None or pod.node != name):
+            is_bound_there = pod is not None and pod.node == name
+            if name not in but and not is_bound_there:
                 self._usage.release(uid, name)
