@@ -16,41 +16,52 @@ MOST_TEXT = 256 * 1024
 
 def commit_text(places: Places) -> str:
     """The annotation's text; `committed_places` reads the same back."""
-    return json.dumps(
-        {uid: [node, _choice_json(choice)] for uid, (node, choice) in places.items()}, separators=(",", ":")
-    )
+    stored = {}
+    for uid, (node, choice) in places.items():
+        stored[uid] = [node, _choice_json(choice)]
+    return json.dumps(stored, separators=(",", ":"))
 
 
 def committed_places(text: str) -> Places:
     """Node and GPUs by UID; empty if the text is no plan. Any author of a pod can write it: check that it fits."""
+    if len(text) > MOST_TEXT:
+        return {}
+    places: Places = {}
     try:
-        found = json.loads(text) if len(text) <= MOST_TEXT else None
-        return {str(uid): (str(node), _choice(mapping(stored))) for uid, (node, stored) in mapping(found).items()}
+        stored = mapping(json.loads(text))
+        for uid, (node, choice) in stored.items():
+            places[str(uid)] = str(node), _choice(mapping(choice))
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
+    return places
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:
-    containers = {
-        n: {gpu: [one.memory, one.core] for gpu, one in gpus.items()} for n, gpus in choice.containers.items()
-    }
-    return {"used": [[gpu, one.memory, one.core] for gpu, one in choice.used], "containers": containers}
+    used = [[minor, amounts.memory, amounts.core] for minor, amounts in choice.used]
+    containers: dict[int, dict[int, list[int]]] = {}
+    for number, gpus in choice.containers.items():
+        containers[number] = {minor: [amounts.memory, amounts.core] for minor, amounts in gpus.items()}
+    return {"used": used, "containers": containers}
 
 
 def _choice(stored: Mapping[str, Any]) -> Choice:
-    used = tuple((_number(gpu), _amounts(memory, core)) for gpu, memory, core in stored["used"])
-    containers = {
-        int(n): {int(gpu): _amounts(memory, core) for gpu, (memory, core) in mapping(gpus).items()}
-        for n, gpus in mapping(stored["containers"]).items()
-    }
-    return Choice(used, containers)
+    used = [(_number(minor), _amounts(memory, core)) for minor, memory, core in stored["used"]]
+    containers: dict[int, dict[int, Amounts]] = {}
+    for number, gpus in mapping(stored["containers"]).items():
+        of_container: dict[int, Amounts] = {}
+        for minor, (memory, core) in mapping(gpus).items():
+            of_container[int(minor)] = _amounts(memory, core)
+        containers[int(number)] = of_container
+    return Choice(tuple(used), containers)
 
 
 def _amounts(memory: object, core: object) -> Amounts:
-    return WHOLE if (memory, core) == (WHOLE.memory, WHOLE.core) else Amounts(_number(memory), _number(core))
+    if (memory, core) == (WHOLE.memory, WHOLE.core):
+        return WHOLE
+    return Amounts(_number(memory), _number(core))
 
 
-def _number(found: object) -> int:
-    if type(found) is not int or not 0 <= found <= MOST_UNITS:
-        raise ValueError(found)
-    return found
+def _number(stored: object) -> int:
+    if type(stored) is not int or not 0 <= stored <= MOST_UNITS:
+        raise ValueError(stored)
+    return stored

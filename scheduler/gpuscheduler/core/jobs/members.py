@@ -45,7 +45,8 @@ class Start:
         """Whether the pod is one of these, or comes in the place of one."""
         if pod.uid in self.uids:
             return True
-        return pod.name.name in self.names if pod.owner == pod.uid else pod.owner in self.owners
+        has_controller = pod.owner != pod.uid
+        return pod.owner in self.owners if has_controller else pod.name.name in self.names
 
 
 class Members:
@@ -105,22 +106,28 @@ class Members:
 
     def remove(self, uid: str) -> None:
         """Forget a pod."""
-        if pod := self._pods.pop(uid, None):
+        pod = self._pods.pop(uid, None)
+        if pod:
             self._uncount(pod)
 
     def keep_only(self, uids: Collection[str]) -> None:
         """Forget all other pods."""
-        for uid in [uid for uid in self._pods if uid not in uids]:
+        others = [uid for uid in self._pods if uid not in uids]
+        for uid in others:
             self.remove(uid)
 
     def started(self, uids: Iterable[str]) -> None:
         """Take that the plan of these pods is written. It adds to the job that runs, or a new one starts."""
-        pods = [pod for uid in uids if (pod := self._pods.get(uid))]
-        if not (self._bound or self.ended_before()):
+        planned = [self._pods[uid] for uid in uids if uid in self._pods]
+        goes_on = self._bound or self.ended_before()
+        if not goes_on:
             self.start = Start()
         self.start.size = max(self.start.size, self.present)
-        others = [pod for pod in self._living.values() if pod.node or pod.request.kind is RequestKind.NONE]
-        self.start.add([*pods, *others])
+        self.start.add(planned)
+        # No plan has the pods that run already, and those that ask for no GPUs.
+        for pod in self._living.values():
+            if pod.node or pod.request.kind is RequestKind.NONE:
+                self.start.add([pod])
         self.changed()
 
     def started_before(self, plans: Iterable[Collection[str]], known: Mapping[str, PodFacts]) -> None:
@@ -129,15 +136,17 @@ class Members:
         Plans of earlier jobs of the name may be among them. The one that runs now has pods that live, or has created
         them; without any, it is the latest.
         """
-        starts = []
+        dated: list[tuple[str, Start]] = []
         for uids in plans:
-            pods = [pod for uid in uids if (pod := known.get(uid))]
+            pods = [known[uid] for uid in uids if uid in known]
             start = Start(set(uids))
             start.add(pods)
-            starts.append((max((pod.created for pod in pods), default=""), start))
-        starts.sort(key=lambda dated: dated[0])
-        running = [start for _, start in starts if any(map(start.has, self._living.values()))]
-        for start in running or [start for _, start in starts[-1:]]:
+            youngest = max((pod.created for pod in pods), default="")
+            dated.append((youngest, start))
+        starts = [start for _, start in sorted(dated, key=lambda entry: entry[0])]
+        running = [start for start in starts if any(map(start.has, self._living.values()))]
+        latest = starts[-1:]
+        for start in running or latest:
             self.start.uids |= start.uids
             self.start.owners |= start.owners
             self.start.names |= start.names
@@ -222,25 +231,46 @@ class Members:
             return 0
         living = self._living.values()
         before = [pod for pod in done if pod.uid in self.start.uids]
-        if not (before and all(map(self.start.has, living))):
+        is_recorded = before and all(map(self.start.has, living))
+        if not is_recorded:
             owners = {pod.owner for pod in living}
-            before = [pod for pod in done if pod.owner in owners] if len(owners) == 1 else []
+            has_one_controller = len(owners) == 1
+            before = [pod for pod in done if pod.owner in owners] if has_one_controller else []
         most = max(self.wanted, self.start.size)
-        return len(before) if failed or len(before) + self.present <= most else 0
+        is_next_job = len(before) + self.present > most
+        if is_next_job and not failed:
+            return 0
+        return len(before)
 
     def _extra_now(self) -> frozenset[str]:
         numbers = self._replicas
+        is_certain = len(numbers) <= 1 and None not in numbers
         wanted = self.wanted
-        if len(numbers) > 1 or None in numbers or not wanted < len(self._living) <= MOST_PODS:
+        if not is_certain or not wanted < len(self._living) <= MOST_PODS:
             return frozenset()
+        living = self._by_age()
+        owners = {pod.owner for pod in living[:wanted]}
+        extra: set[str] = set()
+        for pod in living[wanted:]:
+            has_controller = pod.owner != pod.uid
+            if has_controller and pod.owner not in owners:
+                extra.add(pod.uid)
+        return frozenset(extra)
+
+    def _by_age(self) -> list[PodFacts]:
+        """The living pods: bound ones first, then those of the start, then by the age of their controller's first."""
         living = list(self._living.values())
         since: dict[str, str] = {}
         for pod in living:
-            since[pod.owner] = min(pod.created, since.get(pod.owner, pod.created))
+            earliest = since.get(pod.owner, pod.created)
+            since[pod.owner] = min(pod.created, earliest)
         started = self.start.uids
-        living.sort(key=lambda pod: (not pod.node, pod.uid not in started, since[pod.owner], pod.owner, pod.created))
-        owners = {pod.owner for pod in living[:wanted]}
-        return frozenset(pod.uid for pod in living[wanted:] if pod.owner not in owners and pod.owner != pod.uid)
+
+        def rank(pod: PodFacts) -> tuple[bool, bool, str, str, str]:
+            is_late = pod.uid not in started
+            return not pod.node, is_late, since[pod.owner], pod.owner, pod.created
+
+        return sorted(living, key=rank)
 
     def _count(self, pod: PodFacts) -> None:
         self.changed()
@@ -252,7 +282,8 @@ class Members:
         if pod.request.kind is RequestKind.NONE:
             return
         if pod.node:
-            if pod.request.kind.gives_gpus:  # else the job does not run yet
+            # Other pods on nodes do not make the job run.
+            if pod.request.kind.gives_gpus:
                 self._bound[pod.uid] = pod
             return
         self.pending[pod.uid] = pod

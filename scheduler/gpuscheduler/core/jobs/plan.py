@@ -3,7 +3,7 @@
 The plan works on copies of the nodes' free GPUs, and places all pods or none. Equal pods are placed together.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
@@ -62,31 +62,53 @@ def plan(  # noqa: PLR0913 (by name)
     """
     tries = Tries(PLAN_TRIES) if tries is None else tries
     trial = dict(nodes)
-    used, places = set(near), Places()
-    alike: dict[_Alike, list[PodFacts]] = {}
-    for pod in sorted(pods, key=lambda pod: pod.name):
-        alike.setdefault((pod.request, (without or {}).get(pod.uid, frozenset())), []).append(pod)
-    for (request, passed), equal in sorted(alike.items(), key=_demand, reverse=True):
-        left = equal
-        suitable = _without(trial, passed)
-        rooms = _Rooms(request, max(pod.cpu for pod in left), len(left), suitable, links, used, tries)
-        while left:
-            found = rooms.next(len(left))
-            if found is None or tries.gave_up:
+    used = set(near)
+    places = Places()
+    for (request, passed), equal in _hardest_first(pods, without or {}):
+        remaining = equal
+        rooms = _Rooms(
+            request,
+            cpu=max(pod.cpu for pod in equal),
+            wanted=len(equal),
+            nodes=_without(trial, passed),
+            links=links,
+            used=used,
+            tries=tries,
+        )
+        while remaining:
+            room = rooms.next(len(remaining))
+            if room is None or tries.gave_up:
                 return places
-            name, count = found
-            trial[name] = trial[name].copy()
-            choices = _take(request, left[:count], trial[name], links)
-            places |= {pod.uid: (name, choice) for pod, choice in zip(left, choices, strict=False)}
-            left = left[count:]
+            name, count = room
+            node = trial[name].copy()
+            trial[name] = node
+            placed = remaining[:count]
+            choices = _take(request, placed, node, links)
+            for pod, choice in zip(placed, choices, strict=True):
+                places[pod.uid] = name, choice
+            remaining = remaining[count:]
             used.add(name)
     return places
+
+
+def _hardest_first(
+    pods: Iterable[PodFacts],
+    without: Mapping[str, Passed],
+) -> list[tuple[_Alike, list[PodFacts]]]:
+    """Pods that may have each other's places, in the order of their names; those that are hard to place first."""
+    alike: dict[_Alike, list[PodFacts]] = {}
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        passed = without.get(pod.uid, frozenset())
+        alike.setdefault((pod.request, passed), []).append(pod)
+    return sorted(alike.items(), key=_demand, reverse=True)
 
 
 def _without(nodes: Mapping[str, NodeUsage], passed: Passed) -> Mapping[str, NodeUsage]:
     if isinstance(passed, OtherThan):
         return {name: nodes[name] for name in sorted(passed.names) if name in nodes}
-    return {name: node for name, node in nodes.items() if name not in passed} if passed else nodes
+    if not passed:
+        return nodes
+    return {name: node for name, node in nodes.items() if name not in passed}
 
 
 def _demand(alike: tuple[_Alike, object]) -> tuple[int, Amounts, int]:
@@ -128,35 +150,57 @@ class _Rooms:
         used: Collection[str],
         tries: Tries,
     ) -> None:
-        self._left: list[_Room] = []
+        self._remaining: list[_Room] = []
         self._most = 0
         tries.spend(len(nodes) // NODES_A_TRY)
+        # Nodes that are alike have the same room, so that each kind is looked at once.
         rooms: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
         for name, node in nodes.items():
-            limit = min(wanted, int((node.facts.cpu - node.cpu_used) // cpu)) if cpu and node.facts.cpu else wanted
+            limit = min(wanted, _by_cpu(node, cpu, wanted))
             alike = node.alike(), limit
-            if (room := rooms.get(alike)) is None:
+            room = rooms.get(alike)
+            if room is None:
                 if limit < 1 or not tries.spend():
                     continue
-                room = rooms[alike] = _room(request, limit, node, links, tries)
+                room = _room(request, limit, node, links, tries)
+                rooms[alike] = room
             pods, weakest, size = room
             if pods > 0:
-                self._left.append(_Room(name not in used, wanted - pods, -weakest, name, pods, size))
+                is_apart = name not in used
+                self._remaining.append(_Room(is_apart, wanted - pods, -weakest, name, pods, size))
                 self._most = max(self._most, pods)
-        heapify(self._left)
+        heapify(self._remaining)
 
     def next(self, wanted: int) -> tuple[str, int] | None:
         """A node and how many pods it takes: the tightest that takes all, else the one that takes most."""
-        enough = [room for room in self._left if room.pods >= wanted] if wanted <= self._most else []
+        enough: list[_Room] = []
+        if wanted <= self._most:
+            enough = [room for room in self._remaining if room.pods >= wanted]
         if enough:
-            best = min(enough, key=lambda room: (room.apart, room.size, room.weakest, room.name))
-            self._left.remove(best)
-            heapify(self._left)
-            return best.name, wanted
-        return (best.name, best.pods) if self._left and (best := heappop(self._left)) else None
+            tightest = min(enough, key=lambda room: (room.apart, room.size, room.weakest, room.name))
+            self._remaining.remove(tightest)
+            heapify(self._remaining)
+            return tightest.name, wanted
+        if not self._remaining:
+            return None
+        best = heappop(self._remaining)
+        return best.name, best.pods
 
 
-def _room(request: GpuRequest, limit: int, node: NodeUsage, links: Links, tries: Tries) -> tuple[int, int, int]:
+def _by_cpu(node: NodeUsage, cpu: float, wanted: int) -> int:
+    """How many pods with so many cores the node takes; `wanted` if that is not known."""
+    if not cpu or not node.facts.cpu:
+        return wanted
+    return int((node.facts.cpu - node.cpu_used) // cpu)
+
+
+def _room(
+    request: GpuRequest,
+    limit: int,
+    node: NodeUsage,
+    links: Links,
+    tries: Tries,
+) -> tuple[int, int, int]:
     """How many pods a node takes, at most `limit`; MB/s of the weakest link among their GPUs; its free GPUs."""
     pods = min(limit, _capacity(request, node, limit, tries))
     if pods < 1 or request.kind is not RequestKind.WHOLE:
@@ -170,18 +214,29 @@ def _capacity(request: GpuRequest, node: NodeUsage, wanted: int, tries: Tries) -
     """How many pods with this request fit on the node; counting ends at `wanted`."""
     if request.kind is RequestKind.WHOLE:
         return len(node.room.unused) // request.gpus
-    if len(request.groups) == request.gpus == 1:  # each takes its need from one GPU, whichever order they come in
-        fitting = (request.need.times_in(node.free[position], node.places[position]) for position, _ in node.usable())
-        return sum(fitting) if keeps_rules(request, node) else 0
+    if len(request.groups) == request.gpus == 1:
+        # Each pod takes its need from one GPU, whichever order they come in, so there is nothing to search.
+        if not keeps_rules(request, node):
+            return 0
+        fitting = 0
+        for position, _ in node.usable():
+            fitting += request.need.times_in(node.free[position], node.places[position])
+        return fitting
     trial = node.copy()
     for count in range(wanted):
-        if (choice := fit(request, trial, tries=tries)) is None:
+        choice = fit(request, trial, tries=tries)
+        if choice is None:
             return count
         trial.use(str(count), choice.used)
     return wanted
 
 
-def _take(request: GpuRequest, pods: Sequence[PodFacts], node: NodeUsage, links: Links) -> list[Choice]:
+def _take(
+    request: GpuRequest,
+    pods: Sequence[PodFacts],
+    node: NodeUsage,
+    links: Links,
+) -> list[Choice]:
     """GPUs for each of the pods, which share the best set of the node; `node` counts them from now on."""
     among: Collection[int] | None = None
     if request.kind is RequestKind.WHOLE:
