@@ -16,7 +16,7 @@ from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.writes import Writes
-from gpuscheduler.core.jobs.jobs import JobState
+from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling

@@ -11,7 +11,8 @@ from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
-from gpuscheduler.core.jobs.jobs import JobKey, Jobs
+from gpuscheduler.core.jobs.job import JobKey
+from gpuscheduler.core.jobs.jobs import Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts, shared
@@ -208,8 +209,9 @@ class Scheduling:
 
     def actions(self) -> list[Action]:
         """The actions since the last call of this, in order. Call it after every other call."""
-        found, self.jobs.actions = self.jobs.actions, []
-        return found
+        actions = list(self.jobs.actions)
+        self.jobs.actions.clear()
+        return actions
 
     def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         """Choose the node for a pod among `names`, and reserve its GPUs there."""

@@ -1,7 +1,11 @@
 """Jobs start whole or not at all.
 
-- `jobs`: the barrier that all pods of a job wait at, and why a job waits.
+- `jobs`: the events and calls about jobs. All pods of a job wait in bind for each other.
+- `job`: one job, the stages of its start, and what it waits for.
 - `members`: the pods of a job, those that have ended included.
+- `planning`: makes, keeps and breaks the plans of jobs.
 - `plan`: nodes and GPUs for all pods of a job, over links.
 - `commit`: the plan as text, written before the first pod is bound.
+- `why_waiting`: why a job whose pods are all there waits.
+- `agenda`: when something is due for which job.
 """

@@ -14,7 +14,7 @@ MOST_TEXT = 256 * 1024
 """Bytes of all annotations of an object, which the API server limits."""
 
 
-def commit_text(places: Places) -> str:
+def commit_text(places: Mapping[str, tuple[str, Choice]]) -> str:
     """The annotation's text; `committed_places` reads the same back."""
     stored = {}
     for uid, (node, choice) in places.items():

@@ -248,7 +248,7 @@ class Members:
         wanted = self.wanted
         if not is_certain or not wanted < len(self._living) <= MOST_PODS:
             return frozenset()
-        living = self._by_age()
+        living = _by_age(self._living.values(), self.start.uids)
         owners = {pod.owner for pod in living[:wanted]}
         extra: set[str] = set()
         for pod in living[wanted:]:
@@ -256,21 +256,6 @@ class Members:
             if has_controller and pod.owner not in owners:
                 extra.add(pod.uid)
         return frozenset(extra)
-
-    def _by_age(self) -> list[PodFacts]:
-        """The living pods: bound ones first, then those of the start, then by the age of their controller's first."""
-        living = list(self._living.values())
-        since: dict[str, str] = {}
-        for pod in living:
-            earliest = since.get(pod.owner, pod.created)
-            since[pod.owner] = min(pod.created, earliest)
-        started = self.start.uids
-
-        def rank(pod: PodFacts) -> tuple[bool, bool, str, str, str]:
-            is_late = pod.uid not in started
-            return not pod.node, is_late, since[pod.owner], pod.owner, pod.created
-
-        return sorted(living, key=rank)
 
     def _count(self, pod: PodFacts) -> None:
         self.changed()
@@ -310,6 +295,20 @@ class Members:
         del self._replicas[number]
         if number:
             del self._numbers[bisect_left(self._numbers, number)]
+
+
+def _by_age(pods: Collection[PodFacts], started: Collection[str]) -> list[PodFacts]:
+    """Bound pods first, then those that have started, then by the age of the oldest pod of their controller."""
+    since: dict[str, str] = {}
+    for pod in pods:
+        earliest = since.get(pod.owner, pod.created)
+        since[pod.owner] = min(pod.created, earliest)
+
+    def rank(pod: PodFacts) -> tuple[bool, bool, str, str, str]:
+        is_late = pod.uid not in started
+        return not pod.node, is_late, since[pod.owner], pod.owner, pod.created
+
+    return sorted(pods, key=rank)
 
 
 def _counts_as(pod: PodFacts) -> tuple[object, ...]:

@@ -8,8 +8,9 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_L
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.fit import fit
 from gpuscheduler.core.gpu_request import Amounts
-from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, RETRY_FIRST_S, UNSUITABLE_S, JobState
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S, JobState
 from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, UNSUITABLE_S
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts

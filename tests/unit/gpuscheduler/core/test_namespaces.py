@@ -4,7 +4,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.sharing.mode import GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, Kind
-from gpuscheduler.core.jobs.jobs import JobState
+from gpuscheduler.core.jobs.job import JobState
 from tests.unit.gpuscheduler.core.api_objects import container, pod, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster
 

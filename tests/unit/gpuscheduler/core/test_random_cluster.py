@@ -33,8 +33,8 @@ from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import fit, keeps_rules
 from gpuscheduler.core.gpu_request import WHOLE, RequestKind
 from gpuscheduler.core.jobs.commit import committed_places
-from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, BindOutcome, Scheduling

@@ -1,0 +1,288 @@
+"""One job: its pods, the stage of its plan, and what it waits for. All of it is worked out from these alone."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.jobs.members import MOST_PODS, Members
+from gpuscheduler.core.jobs.plan import Passed
+from gpuscheduler.core.pod_facts import PodFacts
+
+RETRY_FIRST_S = 1.0
+"""Delay before a job is planned again after its plan broke. Each failure doubles it."""
+RETRY_LIMIT_S = 30.0
+"""The longest delay."""
+NAMED_NUMBERS = 2
+"""Numbers in the reason of a job whose labels disagree."""
+
+JobKey = tuple[str, str]
+"""Namespace and name of a job."""
+
+
+class JobState(Enum):
+    """What a job does."""
+
+    FORMING = "forming"
+    """It waits for more pods."""
+    WAITING = "waiting"
+    """Its pods are there and have no GPUs."""
+    PLANNED = "planned"
+    """GPUs are reserved for its pods, which start."""
+    RUNNING = "running"
+    """All of its pods are bound."""
+    INVALID = "invalid"
+    """Its labels or requests cannot be served."""
+
+
+class PlanStage(Enum):
+    """How far the start of a job has come, in this order."""
+
+    GATHERING = auto()
+    """Its pods come into bind, where each waits for the others."""
+    WRITING = auto()
+    """All are in bind. The plan is being written on one of them."""
+    WRITTEN = auto()
+    """The plan outlives the scheduler, and its pods are bound now. A job that has begun must not lose its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """Nodes and GPUs for pods of a job that are not bound yet. Each event makes another value of it.
+
+    Attributes:
+        places: by UID.
+        until: when it breaks unless its pods are bound.
+        stage: of the start.
+        in_bind: UIDs of the pods whose bind call waits.
+    """
+
+    places: Mapping[str, tuple[str, Choice]]
+    until: float
+    stage: PlanStage = PlanStage.GATHERING
+    in_bind: frozenset[str] = frozenset()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its pods are bound now."""
+        return self.stage is PlanStage.WRITTEN
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether all pods are in bind, so that the plan has to be written."""
+        return self.stage is PlanStage.GATHERING and self.in_bind >= self.places.keys()
+
+    def entered(self, uid: str) -> "StartPlan":
+        """A pod has come into bind. If the plan is written, the pod need not wait."""
+        if self.is_written:
+            return self
+        return replace(self, in_bind=self.in_bind | {uid})
+
+    def left(self, uid: str) -> "StartPlan":
+        """A pod's bind call has ended without a Binding."""
+        if self.is_written:
+            return self
+        return replace(self, in_bind=self.in_bind - {uid})
+
+    def writing(self) -> "StartPlan":
+        """The plan is being written from now on."""
+        return replace(self, stage=PlanStage.WRITING)
+
+    def written(self, until: float) -> "StartPlan":
+        """The plan is written, and its GPUs stay reserved until then."""
+        return replace(self, stage=PlanStage.WRITTEN, until=until)
+
+    def without(self, uids: Collection[str]) -> "StartPlan":
+        """The plan for the other pods."""
+        if self.places.keys().isdisjoint(uids):
+            return self
+        places = {uid: place for uid, place in self.places.items() if uid not in uids}
+        return replace(self, places=places)
+
+
+@dataclass(slots=True)
+class Job:
+    """A job.
+
+    Attributes:
+        key: namespace and name.
+        members: its pods.
+        plan: for the pods that are not bound; None if there is none.
+        unnamed: by UID, names of the nodes that kube-scheduler left out for the pod; the latest last.
+        ask_at: when a pod that waits for lack of named nodes has kube-scheduler ask again.
+        retry_at: when the job may be planned again after its plan broke.
+        delay_s: the next delay.
+        fitting: how many of its pods fit when it was planned last.
+        absent: UIDs of pods that never reached bind in the last plan. The job is planned again only after
+            kube-scheduler has tried each of them again.
+        alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
+        alone: they no longer do.
+        let_in: all of its pods are there, so that they have lost our scheduling gate.
+        gave_up: the last plan took too many tries.
+        tried: what the last plan that failed was made of. Another one is made when that has changed.
+        reason: why a pod of the job waits, and what it was worked out from.
+    """
+
+    key: JobKey
+    members: Members = field(default_factory=Members)
+    plan: StartPlan | None = None
+    unnamed: dict[str, Passed] = field(default_factory=dict)
+    ask_at: float = float("inf")
+    retry_at: float = float("-inf")
+    delay_s: float = RETRY_FIRST_S
+    fitting: int = 0
+    absent: set[str] = field(default_factory=set)
+    alone_at: float = float("inf")
+    alone: bool = False
+    let_in: bool = False
+    gave_up: bool = False
+    tried: object = None
+    reason: tuple[object, str] = (None, "")
+
+    @property
+    def name(self) -> str:
+        """Without the namespace."""
+        return self.key[1]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has no pods any more."""
+        return not (len(self.members) or self.members.ended)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no pod needs to wait for more pods to come."""
+        if self.members.any_bound:
+            # It has started. Pods that come now replace members, or are added.
+            return True
+        wanted = next(iter(self.members.replicas), None)
+        return wanted is not None and self.there >= wanted
+
+    @property
+    def there(self) -> int:
+        """How many pods are there. If some come again, those that have ended are there, too."""
+        members = self.members
+        if members.present >= members.wanted or not members.present:
+            return members.present
+        return members.present + members.ended_before(failed=self.alone)
+
+    @property
+    def state(self) -> JobState:
+        """What it does."""
+        if self.problem():
+            return JobState.INVALID
+        if self.plan:
+            return JobState.PLANNED
+        if not self.is_complete:
+            return JobState.FORMING
+        return JobState.WAITING if self.members.to_place() else JobState.RUNNING
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job is to be planned as soon as there is room."""
+        pending = self.members.pending
+        if self.plan or not pending or self.problem():
+            return False
+        started = self.members.start.uids
+        if not (self.is_complete or any(uid in started for uid in pending)):
+            return False
+        return not any(uid in pending for uid in self.absent)
+
+    @property
+    def age(self) -> tuple[int, str]:
+        """Jobs are planned in the order of this."""
+        pods = self.members.pods.values()
+        highest = max(pod.priority for pod in pods)
+        oldest = min(pod.created for pod in pods)
+        return -highest, oldest
+
+    def place_of(self, uid: str) -> tuple[str, Choice] | None:
+        """Node and GPUs of a pod in the plan; None if it is not in there."""
+        return self.plan.places.get(uid) if self.plan else None
+
+    def to_plan(self) -> list[PodFacts]:
+        """The pods that may be planned now."""
+        if self.problem():
+            return []
+        pending = self.members.to_place()
+        if self.is_complete:
+            return pending
+        # Those of a plan that is written start in any case, whoever has gone since.
+        started = self.members.start.uids
+        return [pod for pod in pending if pod.uid in started]
+
+    def may_come(self, pods: Collection[PodFacts]) -> bool:
+        """Whether kube-scheduler may place these, as far as is known: it asks about none that it has no node for."""
+        return self.absent.isdisjoint(pod.uid for pod in pods)
+
+    def is_part(self, plan: StartPlan) -> bool:
+        """Whether the plan would start a part of the job: it was made beside running pods, which are gone by now."""
+        members = self.members
+        if plan.is_written or members.any_bound or not self.is_complete:
+            return False
+        if plan.places.keys() <= members.start.uids:
+            return False
+        left_out = sum(pod.uid not in plan.places for pod in members.to_place())
+        return self.there - len(members.extra) - left_out < members.wanted
+
+    def unsuitable(self) -> dict[str, Passed]:
+        """UID of each pending pod to the nodes to pass over: its own, or the latest of a pod with an equal request."""
+        if not self.unnamed:
+            return {}
+        of_request = {}
+        for uid, nodes in self.unnamed.items():
+            pod = self.members.get(uid)
+            if pod:
+                of_request[pod.request] = nodes
+        unsuitable: dict[str, Passed] = {}
+        for pod in self.members.to_place():
+            nodes = of_request.get(pod.request, frozenset())
+            unsuitable[pod.uid] = self.unnamed.get(pod.uid, nodes)
+        return unsuitable
+
+    def delay(self, now: float) -> None:
+        """Plan the job again after a while, which is longer each time."""
+        self.retry_at = now + self.delay_s
+        self.delay_s = min(self.delay_s * 2, RETRY_LIMIT_S)
+
+    def passes_over(self, uid: str, nodes: Passed) -> None:
+        """Record that kube-scheduler does not accept these nodes for a pod."""
+        if self.unnamed.pop(uid, None) != nodes:
+            self.tried = None
+        self.unnamed[uid] = nodes
+
+    def missing(self, pod: PodFacts) -> str:
+        """How many pods are there; empty if the pod need not wait for others."""
+        members = self.members
+        if pod.uid in members.extra:
+            return f"job {self.name} has its {members.wanted} pods; a second job in the namespace needs its own name"
+        if self.is_complete or pod.uid in members.start.uids:
+            return ""
+        wanted = next(iter(members.replicas))
+        return f"job {self.name}: {self.there} of {wanted} pods are there"
+
+    def problem(self) -> str:
+        """Why the job can never start; empty if it can."""
+        members = self.members
+        if None in members.replicas:
+            return f"job {self.name}: label gpu-topology-replica is no number of pods"
+        if len(members.replicas) > 1 and not members.any_bound:
+            return f"job {self.name}: its pods disagree on gpu-topology-replica ({_few_of(members.numbers)})"
+        pods = max(members.present, members.wanted)
+        if pods > MOST_PODS:
+            return f"job {self.name} has {pods} pods; at most {MOST_PODS} can start together"
+        bad = members.bad()
+        return f"job {self.name}: pod {bad.name} {bad.request.problem}" if bad else ""
+
+
+def key_of(pod: PodFacts) -> JobKey:
+    """The job of a pod."""
+    return pod.name.namespace, pod.job.name if pod.job else ""
+
+
+def _few_of(numbers: Sequence[int]) -> str:
+    """The smallest numbers of a job's labels. Each of thousands of pods may name another one."""
+    if len(numbers) <= NAMED_NUMBERS:
+        return " and ".join(map(str, numbers))
+    named = ", ".join(map(str, numbers[:NAMED_NUMBERS]))
+    return f"{named} and {len(numbers) - NAMED_NUMBERS} more"

@@ -1,0 +1,287 @@
+"""Makes, keeps and breaks the plans of jobs: GPUs are reserved for all pods of a job, or for none."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from gpuscheduler.core.calls import Action, Nominate, Nudge
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.fit import Choice, Tries, serves, still_fits
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, StartPlan
+from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
+from gpuscheduler.core.links import Links
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reservations import Reservations
+
+BARRIER_S = 15.0
+"""How long a planned job holds GPUs until all of its pods are in bind."""
+COMMITTED_S = 60.0
+"""How long the GPUs of a written plan stay reserved."""
+UNSUITABLE_S = 60.0
+"""How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
+MOST_AT_ONCE = 64
+"""Pods of a job that is planned as soon as one more is seen. Any author of pods may label thousands of them alike."""
+ALL_NAMED = 100
+"""kube-scheduler names all nodes of a cluster up to this size; in a larger one, the planned node is nominated."""
+
+
+class Planning:
+    """The plans of all jobs. What is to be written is added to `actions`.
+
+    Args:
+        usage: nodes and their users.
+        reservations: of all pods.
+        links: between the GPUs of nodes.
+        pods: by UID, as the watch shows them.
+
+    Attributes:
+        actions: to carry out; others may add to them.
+        ready: whether plans may be made.
+        again: whether jobs that wait are to be planned at the next tick, although no units have become free.
+    """
+
+    def __init__(
+        self,
+        usage: ClusterUsage,
+        reservations: Reservations,
+        links: Links,
+        pods: Mapping[str, PodFacts],
+    ) -> None:
+        self._usage = usage
+        self._reservations = reservations
+        self._links = links
+        self._pods = pods
+        self._frees = 0
+        self.actions: list[Action] = []
+        self.ready = False
+        self.again = False
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether waiting jobs are to be planned at the next tick, as units may have become free."""
+        return self.again or self._frees != self._usage.frees
+
+    def look_begins(self) -> None:
+        """All jobs that wait are tried from now on, so what was free until now is no reason to try them again."""
+        self.again = False
+        self._frees = self._usage.frees
+
+    def place(
+        self,
+        job: Job,
+        pod: PodFacts,
+        names: Collection[str],
+        now: float,
+    ) -> tuple[str, Choice] | None:
+        """Node and GPUs of a pod in the job's plan, which is made here if there is none that kube-scheduler accepts.
+
+        `names` are of the nodes that kube-scheduler accepts for the pod.
+        """
+        place = job.place_of(pod.uid)
+        if job.plan and place is None:
+            return None
+        if place and place[0] in names:
+            return place
+        # For a nominated pod, kube-scheduler tries that node first, and has not looked at the others.
+        only_nominated = pod.nominated in names and len(names) == 1
+        named_all = not only_nominated and min(len(self._usage.nodes), len(names)) <= ALL_NAMED
+        is_nominated_there = place is not None and pod.nominated == place[0]
+        rejected = place is not None and not only_nominated and (named_all or is_nominated_there)
+        if named_all or rejected:
+            job.passes_over(pod.uid, _all_but(names, self._usage))
+        if place is None:
+            self._first_plan(job, pod, now)
+        elif job.plan and not job.plan.is_written and rejected:
+            self._other_plan(job, pod, place[0], now, named_all=named_all)
+        return job.place_of(pod.uid)
+
+    def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:
+        if len(job.members) <= MOST_AT_ONCE:
+            self.try_plan(job, now, calling=pod.uid)
+        elif job.tried != self._made_of(job):
+            # It takes long, and `tick` has the time.
+            self.again = True
+
+    def _other_plan(
+        self,
+        job: Job,
+        pod: PodFacts,
+        rejected: str,
+        now: float,
+        *,
+        named_all: bool,
+    ) -> None:
+        """Plan again without the node that kube-scheduler rejected for the pod, now instead of after a delay."""
+        self.break_plan(job, now)
+        delayed = job.retry_at
+        job.retry_at = float("-inf")
+        self.try_plan(job, now, calling=pod.uid)
+        if job.plan is None:
+            job.retry_at = delayed
+            if not named_all:
+                # It may have room for this pod on others that it did not name.
+                job.passes_over(pod.uid, frozenset([rejected]))
+
+    def try_plan(self, job: Job, now: float, calling: str = "") -> None:
+        """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
+        if not self.ready or job.plan or job.retry_at > now:
+            return
+        if job.tried == self._made_of(job):
+            job.retry_at = float("-inf")
+            return
+        pending = job.to_plan()
+        if not pending or not job.may_come(pending):
+            return
+        # A pod that may be bound needs the GPUs that are reserved for it, until the watch decides.
+        certain_at = max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)
+        if certain_at > now:
+            job.retry_at = certain_at
+            return
+        job.retry_at = float("-inf")
+        job.ask_at = float("inf")
+        self._reservations.end(pod.uid for pod in pending)
+        unsuitable = job.unsuitable()
+        places = self._plan(job, pending, unsuitable)
+        if len(places) < len(pending):
+            job.tried = self._made_of(job)
+            if any(unsuitable.values()):
+                job.ask_at = now + UNSUITABLE_S
+            if len(pending) > MOST_AT_ONCE:
+                job.delay(now)
+            return
+        job.plan = StartPlan(places, now + BARRIER_S)
+        self.keep(job, job.plan)
+        self._wake(places, [pod for pod in pending if pod.uid != calling])
+
+    def _plan(
+        self,
+        job: Job,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+    ) -> Places:
+        """Nodes and GPUs for the pods; fewer if not all fit."""
+        tries = Tries(PLAN_TRIES)
+        places = plan(
+            pending,
+            self._usage.nodes,
+            self._links,
+            near={pod.node for pod in job.members.bound()},
+            without=unsuitable,
+            tries=tries,
+        )
+        job.fitting = len(places)
+        job.gave_up = tries.gave_up
+        return places
+
+    def _wake(self, places: Places, pods: Collection[PodFacts]) -> None:
+        """Have kube-scheduler try pods of a plan, each on its node."""
+        if len(self._usage.nodes) > ALL_NAMED:
+            for pod in pods:
+                node, _ = places[pod.uid]
+                self.actions.append(Nominate(pod.name, pod.uid, node))
+        self.actions += [Nudge(pod.name, pod.uid) for pod in pods if not pod.gated]
+
+    def review(self, job: Job, now: float) -> None:
+        """Note that planned pods are bound, or will not come: the job may not even be complete without one."""
+        if job.plan:
+            pods = job.members.to_place() if job.plan.is_written else job.to_plan()
+            coming = {pod.uid for pod in pods}
+            self.drop(job, job.plan.places.keys() - coming, now)
+        if job.plan and job.is_part(job.plan):
+            self.break_plan(job, now)
+
+    def expire(self, job: Job, now: float) -> None:
+        """End a plan whose pods were not all in bind or bound in time."""
+        self.note_absent(job)
+        self.break_plan(job, now)
+
+    def note_absent(self, job: Job) -> None:
+        """Note which pods are not in bind. kube-scheduler asks about them again if it can place them at all."""
+        plan = job.plan
+        if plan is None or plan.is_written:
+            return
+        not_in_bind = plan.places.keys() - plan.in_bind
+        absent = [pod for pod in job.members.to_place() if pod.uid in not_in_bind]
+        job.absent.update(pod.uid for pod in absent)
+        self.actions += [Nudge(pod.name, pod.uid) for pod in absent]
+
+    def drop(self, job: Job, uids: Collection[str], now: float) -> None:
+        """Plan again without these pods, or with other GPUs. Only a written plan goes on for the others."""
+        if job.plan is None:
+            return
+        if uids and not job.plan.is_written:
+            self.break_plan(job, now)
+            return
+        self._reservations.give_back(uids)
+        job.plan = job.plan.without(uids)
+        if not job.plan.places:
+            job.plan = None
+            job.delay_s = RETRY_FIRST_S
+            if job.members.pending:
+                # These came after the plan was made.
+                self.again = True
+
+    def keep(self, job: Job, plan: StartPlan) -> None:
+        """Reserve the GPUs of a plan until it ends."""
+        for uid, (name, choice) in plan.places.items():
+            self._reservations.keep(job.members[uid], {name: choice}, plan.until)
+
+    def break_plan(self, job: Job, now: float) -> None:
+        """Give back all GPUs of a plan, and plan again after a delay."""
+        if job.plan is None:
+            return
+        self._reservations.give_back(job.plan.places)
+        job.plan = None
+        # kube-scheduler may have asked about a pod that was gone already.
+        job.members.keep_only(self._pods.keys())
+        job.tried = None
+        self.again = True
+        job.delay(now)
+
+    def forget_unwritten(self, job: Job) -> None:
+        """Give back the GPUs of a plan that was made while another scheduler led."""
+        if job.plan and not job.plan.is_written:
+            self._reservations.give_back(job.plan.places)
+            job.plan = None
+
+    def recover(self, job: Job, plans: Iterable[Places], now: float) -> None:
+        """Reserve what written plans have for pods that are not bound yet."""
+        if job.plan:
+            return
+        pending = {pod.uid: pod for pod in job.members.to_place()}
+        written: Places = {}
+        for places in plans:
+            written.update({uid: place for uid, place in places.items() if uid in pending})
+        until = now + COMMITTED_S
+        kept: Places = {}
+        for uid, (name, choice) in written.items():
+            pod = pending[uid]
+            # Each is reserved before the next is looked at: the node may have less by now than all of them need.
+            if serves(pod.request, choice) and _has_room(self._usage, name, choice):
+                kept[uid] = name, choice
+                self._reservations.keep(pod, {name: choice}, until)
+        if kept:
+            job.plan = StartPlan(kept, until).written(until)
+
+    def still_fit(self, job: Job, places: Mapping[str, tuple[str, Choice]]) -> bool:
+        """Whether the GPUs that are reserved for pods may still serve them."""
+        for uid, (name, choice) in places.items():
+            node = self._usage.nodes.get(name)
+            if node is None or not still_fits(job.members[uid].request, node, choice):
+                return False
+        return True
+
+    def _made_of(self, job: Job) -> object:
+        """What a plan depends on: one that failed fails again as long as this is equal."""
+        return self._usage.frees, job.members.version, job.alone
+
+
+def _all_but(names: Collection[str], usage: ClusterUsage) -> Passed:
+    """The nodes that kube-scheduler did not name."""
+    named = frozenset(names)
+    if len(usage.nodes) > ALL_NAMED:
+        return OtherThan(named)
+    return frozenset(usage.nodes) - named
+
+
+def _has_room(usage: ClusterUsage, name: str, choice: Choice) -> bool:
+    node = usage.nodes.get(name)
+    return node is not None and node.has_room(choice.used)
