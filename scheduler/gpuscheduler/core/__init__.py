@@ -2,12 +2,14 @@
 
 - `scheduling`: where every event and every call of kube-scheduler enters.
 - `fit`, `links`: which GPUs of one node a request gets.
-- `ranking`: which nodes are the cheapest.
+- `single_pods`: the node and GPUs of a pod that is in no job.
+- `ranking`, `node_arrays`: which nodes are the cheapest.
 - `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
 - `jobs`: pods that start together.
 - `reservations`: which GPUs are kept until a pod is bound.
 - `waiting`: pods that wait although kube-scheduler does not ask about them.
-- `victims`: which pods to evict for a pod of higher priority.
+- `preemption`, `victims`: which pods to evict for a pod of higher priority.
+- `bound_pods`: what pods on nodes use, as was decided for them.
 - `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.
 - `node_usage`, `cluster_usage`: what pods and reservations use.
 - `calls`, `decision_text`: the values that leave, and the annotations of a decision.

@@ -5,7 +5,7 @@ import pytest
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import TOLD_A_TICK, Scheduling
+from gpuscheduler.core.scheduling import EXPLAINED_A_TICK, Scheduling
 from gpuscheduler.core.waiting.hidden_reasons import AGAIN_S, KEPT_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster
@@ -112,7 +112,7 @@ def test_the_reasons_of_many_pods_that_wait_at_the_start_leave_time_for_calls():
     told_uids = []
     for _ in waiting:
         reports = [action for action in scheduling.actions() if isinstance(action, Report)]
-        assert len(reports) <= TOLD_A_TICK
+        assert len(reports) <= EXPLAINED_A_TICK
         told_uids += [report.uid for report in reports]
         scheduling.tick(0.0)
     assert told_uids == [made["metadata"]["uid"] for made in waiting]

@@ -1,0 +1,115 @@
+"""Which pods are evicted for a pod of higher priority, and what they free is kept for it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.fit import Choice, Tries
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.victims import victims
+
+EVICTED_S = 30.0
+"""How long no more pods are evicted for a pod whose victims were not seen to end."""
+FREED_S = 30.0
+"""How long GPUs that victims freed stay reserved for the pod that they went for."""
+PREEMPT_TRIES = 2000
+"""Tries of one preempt call. kube-scheduler proposes a hundred nodes or more; the first that help are enough."""
+
+
+class Preemption:
+    """The victims of pods that wait.
+
+    Args:
+        usage: nodes and their users.
+        reservations: of all pods.
+        pods: by UID, as the watch shows them.
+        size: how many pods cannot go on without a pod, itself included.
+        choice: the GPUs for a pod on a node, by its name; None if there are none.
+    """
+
+    def __init__(
+        self,
+        usage: ClusterUsage,
+        reservations: Reservations,
+        pods: Mapping[str, PodFacts],
+        size: Callable[[PodFacts], int],
+        choice: Callable[[PodFacts, str], Choice | None],
+    ) -> None:
+        self._usage = usage
+        self._reservations = reservations
+        self._pods = pods
+        self._size = size
+        self._choice = choice
+        self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
+        """UID of a pod that waits to its victims by node, and until when they may be on their way."""
+
+    def victims(
+        self,
+        pod: PodFacts,
+        proposed: Mapping[str, Sequence[str]],
+        now: float,
+    ) -> dict[str, list[str]]:
+        """Choose victims by GPU. A node where evictions do not help is left out.
+
+        Args:
+            pod: the pod that waits.
+            proposed: node name to the UIDs that kube-scheduler would evict there.
+            now: monotonic seconds.
+        """
+        if pod.request.problem or self._are_ending(pod, now):
+            return {}
+        chosen: dict[str, list[str]] = {}
+        tries = Tries(PREEMPT_TRIES)
+        for name, uids in proposed.items():
+            if tries.gave_up:
+                # The nodes so far are enough.
+                break
+            node = self._usage.nodes.get(name)
+            by_gpu = victims(pod, node, self._pods, uids, self._size, tries) if node else None
+            if node and by_gpu is not None:
+                others = self._others(pod, node, uids, by_gpu)
+                chosen[name] = [*others, *sorted(by_gpu.difference(others))]
+        self._evictions[pod.uid] = chosen, now + EVICTED_S
+        return chosen
+
+    def keep_freed(self, victim: str, now: float) -> None:
+        """Reserve what a victim freed for the pod that it went for, until kube-scheduler tries that pod again."""
+        for uid, (by_node, until) in self._evictions.items():
+            pod = self._pods.get(uid)
+            if pod is None or pod.node or until <= now:
+                continue
+            if victim not in by_node.get(pod.nominated, ()):
+                continue
+            choice = self._choice(pod, pod.nominated)
+            if choice:
+                self._reservations.keep(pod, {pod.nominated: choice}, now + FREED_S)
+
+    def _are_ending(self, pod: PodFacts, now: float) -> bool:
+        """Whether the victims of an earlier call are enough for the pod, and are ending or gone."""
+        self._evictions = {uid: eviction for uid, eviction in self._evictions.items() if now < eviction[1]}
+        if pod.uid not in self._evictions:
+            return False
+        by_node, _ = self._evictions[pod.uid]
+        ending = by_node.get(pod.nominated)
+        if not ending:
+            return False
+        # There may be room already: kube-scheduler has not seen yet that they are gone.
+        has_room = self._choice(pod, pod.nominated) is not None
+        return has_room or not self._pods.keys().isdisjoint(ending)
+
+    def _others(
+        self,
+        pod: PodFacts,
+        node: NodeUsage,
+        uids: Sequence[str],
+        by_gpu: Collection[str],
+    ) -> list[str]:
+        """The proposed pods that have to go for CPU or memory.
+
+        Those with GPUs may have been proposed for the sum of the node's GPUs alone.
+        """
+        freed = sum(self._pods[uid].cpu for uid in by_gpu if uid in self._pods)
+        free = node.facts.cpu - node.cpu_used + freed
+        is_short = bool(node.facts.cpu) and free < pod.cpu
+        return [uid for uid in uids if is_short or uid not in node.users]

@@ -1,0 +1,202 @@
+"""Pods that are in no job: the node and GPUs of each, or why it waits."""
+
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+
+from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
+from gpuscheduler.core.fragmentation import Fragmentation
+from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.links import Links
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.ranking import Ranking
+from gpuscheduler.core.reasons import reasons
+from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.waiting.cool_downs import CoolDowns
+from gpuscheduler.core.waiting.wake_ups import WakeUps
+
+RESERVED_S = 30.0
+"""How long GPUs stay reserved for a pod that kube-scheduler does not bind."""
+MOST_CANDIDATES = 5
+"""Nodes in an answer for a pod that states preferences among nodes."""
+CLOSE = 0.01
+"""Nodes within this part of the least cost are equally good for such a pod."""
+
+
+class SinglePods:
+    """Places pods one by one.
+
+    Args:
+        usage: nodes and their users.
+        reservations: of all pods.
+        links: between the GPUs of nodes.
+        pods: by UID, as the watch shows them.
+        ranking: of the nodes.
+        cool_downs: nodes that owners of pods pass over.
+        actions: to carry out; warnings are added.
+
+    Attributes:
+        wake_ups: pods that were refused.
+    """
+
+    def __init__(  # noqa: PLR0913 (what a choice is made of)
+        self,
+        usage: ClusterUsage,
+        reservations: Reservations,
+        links: Links,
+        pods: Mapping[str, PodFacts],
+        ranking: Ranking,
+        cool_downs: CoolDowns,
+        actions: list[Action],
+    ) -> None:
+        self._usage = usage
+        self._reservations = reservations
+        self._links = links
+        self._pods = pods
+        self._ranking = ranking
+        self._cool_downs = cool_downs
+        self._actions = actions
+        self._fragmentation = Fragmentation()
+        self.wake_ups = WakeUps(usage, pods, self.fitting, cool_downs.of)
+
+    def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
+        """The best nodes for a pod among `names`, where its GPUs are reserved, or why there are none."""
+        request = pod.request
+        doubt = self._in_doubt(pod.uid)
+        if doubt:
+            return FilterAnswer(nodes=(doubt,)) if doubt in names else FilterAnswer(error=_may_be_on(doubt))
+        self._reservations.end([pod.uid])
+        if request.problem:
+            return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
+        self._fragmentation.asked(request, now)
+        resting = self._resting(pod, now)
+        tries = Tries()
+        choices = self._choices(pod, names, resting, tries)
+        if not choices:
+            return self._refused(pod, names, resting, now, gave_up=tries.gave_up)
+        self._reservations.keep(pod, choices, now + RESERVED_S)
+        self.wake_ups.forget(pod.uid)
+        return FilterAnswer(nodes=tuple(choices))
+
+    def reserved(self, pod: PodFacts, node: str) -> Choice | BindRefused:
+        """The GPUs that are reserved for a pod on a node, or others that are free there."""
+        reservation = self._reservations.get(pod.uid)
+        reserved = reservation.choices.get(node) if reservation else None
+        if reserved and still_fits(pod.request, self._usage.nodes[node], reserved):
+            return reserved
+        doubt = self._in_doubt(pod.uid)
+        if doubt:
+            return BindRefused(_may_be_on(doubt))
+        self._reservations.end([pod.uid])
+        choice = self.choice(pod, node)
+        if choice is None:
+            return BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
+        return choice
+
+    def fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
+        """Names of the nodes where a pod may fit, best first."""
+        resting = self._cool_downs.of(pod, now)
+        for name, _, _ in self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes):
+            if name not in resting:
+                yield name
+
+    def choice(
+        self,
+        pod: PodFacts,
+        name: str,
+        preferred: Sequence[int] = (),
+        tries: Tries | None = None,
+    ) -> Choice | None:
+        """The pod's GPUs on a node; None if it has no room."""
+        node = self._usage.nodes.get(name)
+        if node is None:
+            return None
+        return fit(pod.request, node, preferred, links=self._links, tries=tries)
+
+    def fragmented_bytes(self, now: float) -> int:
+        """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
+        demands = self._fragmentation.demands(now)
+        return self._ranking.memory_without(demands)
+
+    def _choices(
+        self,
+        pod: PodFacts,
+        names: Collection[str],
+        resting: Container[str],
+        tries: Tries,
+    ) -> dict[str, Choice]:
+        """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
+        choices: dict[str, Choice] = {}
+        most = MOST_CANDIDATES if pod.wishes else 1
+        limit = float("inf")
+        too_full: list[str] = []
+        alike_full: set[Hashable] = set()
+        for name, position, cost in self._ranking.nodes(pod.request, pod.cpu, names):
+            if cost > limit or len(choices) == most:
+                break
+            if name in resting:
+                continue
+            alike = self._usage.nodes[name].alike()
+            # What does not fit on a node does not fit on those that are alike.
+            is_known_full = alike in alike_full
+            choice = None if is_known_full else self.choice(pod, name, [position], tries)
+            if choice is not None:
+                choices[name] = choice
+                limit = min(limit, cost + CLOSE * abs(cost))
+            elif tries.spend():
+                too_full.append(name)
+                alike_full.add(alike)
+            else:
+                break
+        self._ranking.no_room(pod.request, pod.cpu, too_full)
+        return choices
+
+    def _refused(
+        self,
+        pod: PodFacts,
+        names: Collection[str],
+        resting: Mapping[str, str],
+        now: float,
+        *,
+        gave_up: bool,
+    ) -> FilterAnswer:
+        """Why no node takes the pod, which is woken when one does."""
+        request = pod.request
+        self.wake_ups.refused(pod.uid, now, again=gave_up)
+        why = reasons(request, names, self._usage.nodes, resting)
+        if gave_up:
+            text = _gave_up(request)
+            why.failed = {name: resting.get(name, text) for name in why.failed}
+        short = [self._usage.nodes[name] for name in why.failed if name not in resting]
+        warning = self._fragmentation.advise(pod, short, self._pods, now)
+        if warning:
+            self._actions.append(warning)
+        is_fragmented = why.failed and self._ranking.has_in_all(request)
+        return FilterAnswer(
+            failed=why.failed,
+            unresolvable=why.unresolvable,
+            cause="fragmented" if is_fragmented else "",
+        )
+
+    def _in_doubt(self, uid: str) -> str:
+        """The node to which the API server may have bound the pod, although the watch does not show it; or empty.
+
+        The pod's GPUs there must stay reserved, so it cannot have others.
+        """
+        reservation = self._reservations.get(uid)
+        if reservation is None or not reservation.sent:
+            return ""
+        return next(iter(reservation.choices))
+
+    def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
+        """Names of the nodes that the pod's owner passes over, and why."""
+        return dict.fromkeys(self._cool_downs.of(pod, now), "it refused a pod of the same owner a moment ago")
+
+
+def _gave_up(request: GpuRequest) -> str:
+    containers = sum(len(group.containers) for group in request.groups)
+    return f"no room was found in {CALL_TRIES} tries for {containers} containers that need several GPUs"
+
+
+def _may_be_on(node: str) -> str:
+    return f"the API server may have bound the pod to node {node}; kube-scheduler tries the pod again"
