@@ -1,0 +1,292 @@
+"""The nodes as arrays, so that all of them are compared with a request at once."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.policy.fleet import MOST_GPUS, Fleet
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+FIRST_ROWS = 64
+"""Rows of the arrays at first. They double whenever a node finds no row."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """The nodes as arrays, with a row for each node.
+
+    Attributes:
+        memory, core: free units of each GPU; -1 where the GPU takes no pod. Shape (rows, MOST_GPUS).
+        free: the free part of each GPU, 0 to 1. Shape (rows, MOST_GPUS).
+        unused: number of GPUs that a request for whole GPUs may get.
+        gpus: number of usable GPUs.
+        memory_total, core_total: units of the node's largest GPU.
+        step, both: rules of the node, see `NodeGpus`.
+        unit_mib: MiB of one unit of memory.
+        wide: the node has more GPUs than these arrays.
+        cpu_free, cpu_total: cores.
+        model: index of the GPUs' model.
+        tie: decides between nodes of equal cost: a fixed permutation.
+        version: of the last change.
+    """
+
+    memory: Ints
+    core: Ints
+    free: Floats
+    unused: Ints
+    gpus: Ints
+    memory_total: Ints
+    core_total: Ints
+    step: Ints
+    both: Bools
+    unit_mib: Ints
+    wide: Bools
+    cpu_free: Floats
+    cpu_total: Floats
+    model: Ints
+    tie: Ints
+    version: Ints
+
+    @classmethod
+    def empty(cls, rows: int) -> "Columns":
+        columns: dict[str, Any] = {}
+        for column in fields(cls):
+            shape = (rows, MOST_GPUS) if column.name in _OF_GPUS else (rows,)
+            columns[column.name] = np.zeros(shape, _TYPES.get(column.name, np.int64))
+        return cls(**columns)
+
+    def doubled(self) -> "Columns":
+        """The same rows, followed by as many empty ones."""
+        added = self.empty(len(self.tie))
+        columns: dict[str, Any] = {}
+        for column in fields(self):
+            pair = getattr(self, column.name), getattr(added, column.name)
+            columns[column.name] = np.concatenate(pair)
+        return Columns(**columns)
+
+
+_OF_GPUS = {"memory", "core", "free"}
+"""Columns with a number for each GPU of a node."""
+_TYPES: dict[str, type[np.float64 | np.bool_]] = {
+    "free": np.float64,
+    "cpu_free": np.float64,
+    "cpu_total": np.float64,
+    "both": np.bool_,
+    "wide": np.bool_,
+}
+"""Types of the columns that do not hold integers."""
+
+
+class NodeArrays:
+    """The nodes of `usage` by row.
+
+    Args:
+        usage: nodes and their users. `read_changes` empties `usage.changed`.
+
+    Attributes:
+        columns: the numbers of the nodes. Rows of nodes that are gone fit nothing.
+        names: by row; empty where the node is gone.
+    """
+
+    def __init__(self, usage: ClusterUsage) -> None:
+        self._usage = usage
+        self._rows: dict[str, int] = {}
+        self._width = 1
+        self._spare: list[int] = []
+        self._models: dict[str, int] = {}
+        self._version = 0
+        self.columns = Columns.empty(FIRST_ROWS)
+        self.names: list[str] = []
+
+    def read_changes(self) -> bool:
+        """Write the nodes that changed into their rows; whether any is new."""
+        if not self._usage.changed:
+            return False
+        self._version += 1
+        any_new = False
+        for name in self._usage.changed:
+            node = self._usage.nodes.get(name)
+            if node is None:
+                self._remove(name)
+                continue
+            row = self._rows.get(name)
+            if row is None:
+                row = self._new_row(name)
+                any_new = True
+            self._write(row, node)
+        self._usage.changed.clear()
+        return any_new
+
+    def rows_of(self, among: Collection[str]) -> Ints:
+        """Rows of the nodes in `among`."""
+        rows = map(self._rows.get, among)
+        return np.array([row for row in rows if row is not None], dtype=np.int64)
+
+    def fleet(self) -> Fleet:
+        """The numbers that a policy rates."""
+        columns = self.columns
+        return Fleet(
+            free=columns.free,
+            gpus=columns.gpus,
+            cpu_free=columns.cpu_free,
+            cpu_total=columns.cpu_total,
+            model=columns.model,
+        )
+
+    def fit(self, request: GpuRequest, rows: Ints) -> Bools:
+        """Whether the request may fit on each row. If it is one group and the node is not wide, it does fit."""
+        columns = self.columns
+        if request.kind is RequestKind.WHOLE:
+            return np.asarray(columns.unused[rows] >= request.gpus)
+        memory = columns.memory[rows, : self._width]
+        core = columns.core[rows, : self._width]
+        each = request.need.over(request.gpus)
+        fits = _times(each, memory, core, 1) >= request.gpus
+        if len(request.groups) > 1:
+            fits |= _fit_apart(request, memory, core, ~fits)
+        # A pod may fit on a GPU that the arrays leave out.
+        fits |= columns.wide[rows]
+        return np.asarray(fits & self._served(request, rows))
+
+    def parts(self, request: GpuRequest, rows: Ints) -> Floats:
+        """The part of a GPU that the request needs on each row: of memory or of compute, whichever is larger."""
+        if request.kind is RequestKind.WHOLE:
+            return np.ones(len(rows))
+        each = request.need.over(request.gpus)
+        memory_total = self.columns.memory_total[rows]
+        core_total = self.columns.core_total[rows]
+        memory = each.memory / np.maximum(memory_total, 1)
+        core = each.core / np.maximum(core_total, 1)
+        return np.minimum(np.maximum(memory, core), 1.0)
+
+    def typical_part(self, request: GpuRequest) -> float:
+        """The part of a GPU that the request needs on the median node with room for any pod; 0 if there is none."""
+        columns = self.columns
+        has_gpus = columns.gpus > 0
+        is_known = columns.memory_total + columns.unused > 0
+        rows = np.flatnonzero(has_gpus & is_known)
+        if not len(rows):
+            return 0.0
+        return float(np.median(self.parts(request, rows)))
+
+    def memory_without(self, demands: Collection[Amounts]) -> int:
+        """Free bytes of memory on GPUs that have room for none of `demands`; 0 if there are none."""
+        if not demands:
+            return 0
+        columns = self.columns
+        memory = columns.memory
+        core = columns.core
+        useless = np.asarray(memory > 0)
+        for demand in demands:
+            has_no_room = (memory < demand.memory) | (core < demand.core)
+            useless &= has_no_room
+        units = (memory * useless).sum(axis=1)
+        return int(units @ columns.unit_mib) << 20
+
+    def has_in_all(self, request: GpuRequest) -> bool:
+        """Whether as much is free on all GPUs together as the request wants."""
+        columns = self.columns
+        need = request.need
+        if request.kind is RequestKind.WHOLE:
+            return bool(columns.unused.sum() >= request.gpus)
+        memory = np.maximum(columns.memory, 0).sum()
+        core = np.maximum(columns.core, 0).sum()
+        return bool(memory >= need.memory and core >= need.core)
+
+    def _served(self, request: GpuRequest, rows: Ints) -> Bools:
+        """Whether the mode of each row's node serves such amounts, see `keeps_rules`."""
+        steps = np.maximum(self.columns.step[rows], 1)
+        stepwise = np.asarray(request.core_divisor % steps == 0)
+        if request.paired:
+            return stepwise
+        return stepwise & ~self.columns.both[rows]
+
+    def _new_row(self, name: str) -> int:
+        """A row for a node that has none."""
+        row = self._spare.pop() if self._spare else len(self.names)
+        self.names[row : row + 1] = [name]
+        if row >= len(self.columns.tie):
+            self.columns = self.columns.doubled()
+        self._rows[name] = row
+        self.columns.tie[row] = crc32(name.encode())
+        return row
+
+    def _remove(self, name: str) -> None:
+        """Take a node out, and keep its row for the next one."""
+        row = self._rows.pop(name, None)
+        if row is None:
+            return
+        self._clear(row)
+        self._spare.append(row)
+        self.names[row] = ""
+
+    def _clear(self, row: int) -> None:
+        columns = self.columns
+        columns.memory[row] = -1
+        columns.core[row] = -1
+        columns.free[row] = 0.0
+        columns.unused[row] = 0
+        columns.gpus[row] = 0
+        columns.wide[row] = False
+        columns.version[row] = self._version
+
+    def _write(self, row: int, node: NodeUsage) -> None:
+        """Write a node's numbers into its row."""
+        columns = self.columns
+        facts = node.facts
+        gpus = facts.gpus.gpus
+        self._clear(row)
+        for position, _ in node.usable():
+            if position >= MOST_GPUS:
+                break
+            free = node.free[position]
+            columns.memory[row, position] = free.memory
+            columns.core[row, position] = free.core
+            columns.free[row, position] = node.free_part(position)
+        self._width = max(self._width, min(len(gpus), MOST_GPUS))
+        columns.unused[row] = len(node.room.unused)
+        columns.gpus[row] = sum(gpu.usable for gpu in gpus)
+        columns.memory_total[row] = max((gpu.memory for gpu in gpus), default=0)
+        columns.core_total[row] = max((gpu.core for gpu in gpus), default=0)
+        columns.unit_mib[row] = facts.gpus.unit_mib
+        columns.wide[row] = len(gpus) > MOST_GPUS
+        columns.step[row] = facts.gpus.core_step
+        columns.both[row] = facts.gpus.both
+        columns.cpu_free[row] = facts.cpu - node.cpu_used
+        columns.cpu_total[row] = facts.cpu
+        columns.model[row] = self._models.setdefault(facts.model, len(self._models))
+
+
+def _fit_apart(request: GpuRequest, memory: Ints, core: Ints, candidates: Bools) -> Bools:
+    """Whether the groups may fit on each of the candidates if each group is placed by itself."""
+    apart = candidates & (np.maximum(memory, 0).sum(axis=1) >= request.apart.memory)
+    apart &= np.maximum(core, 0).sum(axis=1) >= request.apart.core
+    for need, count in request.slots:
+        # Each slot is counted only where all before are free, because few rows have room for several groups.
+        remaining = np.flatnonzero(apart)
+        times = _times(need, memory[remaining], core[remaining], count)
+        apart[remaining] = times >= count
+    return np.asarray(apart)
+
+
+def _times(need: Amounts, memory: Ints, core: Ints, most: int) -> Ints:
+    """How many times the GPUs of each row have an amount free, each at most `most` times; see `Amounts.times_in`."""
+    roomy = (memory >= need.memory) & (core >= need.core)
+    if most == 1:
+        return np.asarray(np.count_nonzero(roomy, axis=1))
+    times = np.where(roomy, most, 0)
+    if need.memory:
+        np.minimum(times, np.maximum(memory, 0) // need.memory, out=times)
+    if need.core:
+        np.minimum(times, np.maximum(core, 0) // need.core, out=times)
+    return np.asarray(times.sum(axis=1))
