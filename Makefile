@@ -55,12 +55,12 @@ mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ON
 	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
 	$(BIN)/mutmut results
 
-lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the language of documents and messages
+lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the spelling of documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
-	$(BIN)/python -m prose
+	$(BIN)/codespell --dictionary=- --dictionary=docsite/words.txt
 
 docs: $(STAMP)  ## the documentation site in build/site; fails on a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -71,7 +71,7 @@ docs-version: $(STAMP)  ## the site as a version of its own, such as 0.1, commit
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike set-default $(ARGS) latest
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose docsite release tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests docsite release tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm

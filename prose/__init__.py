@@ -1,1 +1,0 @@
-"""`make lint`: documents and user-visible strings, held against the rules of style.toml."""
