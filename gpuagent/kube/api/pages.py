@@ -9,6 +9,10 @@ from gpuagent.kube.api.client import Api, Params
 
 T = TypeVar("T")
 
+Object = dict[str, Any]
+Keep = Callable[[Object], T | None]
+"""Maps an object to the item to keep of it, or to None to leave it out."""
+
 PAGE = 500
 """Objects a page, as kubectl requests them."""
 MOST_STARTS = 4
@@ -25,10 +29,8 @@ class Listed(Generic[T]):
         self.version = ""
 
 
-def list_pages(
-    client: Api, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params | None = None
-) -> Listed[T]:
-    """List a collection at one resource version; ``keep`` maps each object to an item, or to None to leave it out.
+def list_pages(client: Api, path: str, keep: Keep[T], params: Params | None = None) -> Listed[T]:
+    """List a collection at one resource version.
 
     If the server drops that version meanwhile (410), the list begins again, at most ``MOST_STARTS`` times in all. If
     it delays a page (429), the page is requested again after the time it names. Raises the errors of ``Client.page``.
@@ -42,13 +44,15 @@ def list_pages(
     raise AssertionError("the last start returns or raises")
 
 
-def _once(client: Api, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params) -> Listed[T]:
+def _once(client: Api, path: str, keep: Keep[T], params: Params) -> Listed[T]:
     listed = Listed[T]()
     query: dict[str, str | int | bool] = {**params, "limit": PAGE}
     while True:
         metadata, items = _page(client, path, query)
-        objects = (item for item in items if isinstance(item, dict))
-        listed.items.extend(kept for kept in map(keep, objects) if kept is not None)
+        for item in items:
+            kept = keep(item) if isinstance(item, dict) else None
+            if kept is not None:
+                listed.items.append(kept)
         listed.version = str(metadata.get("resourceVersion") or "")
         token = metadata.get("continue")
         if not token:
@@ -57,7 +61,7 @@ def _once(client: Api, path: str, keep: Callable[[dict[str, Any]], T | None], pa
         query.pop("resourceVersion", None)  # the token has it
 
 
-def _page(client: Api, path: str, query: Params) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+def _page(client: Api, path: str, query: Params) -> tuple[Object, Iterator[Object]]:
     for _ in range(MOST_WAITS):
         try:
             return client.page(path, query)
