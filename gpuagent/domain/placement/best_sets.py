@@ -4,7 +4,7 @@ The rank of a set depends on the bandwidths alone. So `SetTables` ranks all sets
 searches a sorted list.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, combinations
 from math import comb, prod
 
@@ -76,56 +76,81 @@ class BestSets:
         tables = self._tables
         if tables is None:
             return self._grown(free, size, must, job_gpus)
-        had = self._mask({*job_gpus}, tables)
-        everything, needed = self._mask({*free, *job_gpus}, tables), self._mask({*must, *job_gpus}, tables)
-        few = self._all_differ and comb(len(free) - len(must), size - len(must)) <= FEW
-        find = _first_of_few if few else _first
-        found = find(tables, everything, needed, size + len(job_gpus))
+        # The set is chosen together with the GPUs of the job, which are then taken out again.
+        pool = frozenset((*free, *job_gpus))
+        fixed = frozenset((*must, *job_gpus))
+        pool_mask = self._mask(pool, tables)
+        fixed_mask = self._mask(fixed, tables)
+        size_with_job = size + len(job_gpus)
+        # Trying each set is only right where a mask stands for one set: where no two GPUs are interchangeable.
+        choices = comb(len(free) - len(must), size - len(must))
+        if self._all_differ and choices <= FEW:
+            masks = _first_of_few(tables, pool_mask, fixed_mask, size_with_job)
+        else:
+            masks = _first(tables, pool_mask, fixed_mask, size_with_job)
+        # Each step keeps the masks that are best by the next criterion.
         if job_gpus:
-            found = _least(found, [tables.rank[tables.plain[mask ^ had]] for mask in found])
-        found = _least(found, [tables.later[everything ^ mask] for mask in found])
-        found = _least(found, [tables.others[mask] for mask in found])
-        found = _least(found, [-tables.total[tables.plain[everything ^ mask]] for mask in found])
-        free, must = frozenset((*free, *job_gpus)), frozenset((*must, *job_gpus))
-        return tuple(gpu for gpu in self._lowest(found, tables, free, must) if gpu not in job_gpus)
+            job_mask = self._mask(frozenset(job_gpus), tables)
+            without_job = [tables.plain[mask ^ job_mask] for mask in masks]
+            masks = _least(masks, [tables.rank[own] for own in without_job])
+        masks = _least(masks, [tables.later[pool_mask ^ mask] for mask in masks])
+        masks = _least(masks, [tables.others[mask] for mask in masks])
+        rests = [tables.plain[pool_mask ^ mask] for mask in masks]
+        masks = _least(masks, [-tables.total[rest] for rest in rests])
+        chosen = self._lowest(masks, tables, pool, fixed)
+        return tuple(gpu for gpu in chosen if gpu not in job_gpus)
 
     def ranked(self, free: Collection[int], sets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Sets of one size, best first: those within `free` by the criteria of `choose`, then the rest by their links.
 
         Sets that are equal by these keep their order.
         """
-        everything = frozenset(free)
-
-        def links(members: tuple[int, ...]) -> tuple[int, ...]:
-            return -(self.weakest(members) or 0), -self.total(members)
+        pool = frozenset(free)
 
         def key(members: tuple[int, ...]) -> tuple[int, ...]:
-            tables = self._tables
-            if not everything.issuperset(members):
-                return (1, *links(members))
-            if tables is None:
-                return (0, *links(members))
-            mask, rest = self._mask(members, tables), self._mask(everything.difference(members), tables)
-            return 0, tables.rank[mask], tables.later[rest], tables.others[mask], -tables.total[tables.plain[rest]]
+            is_free = pool.issuperset(members)
+            if is_free and self._tables:
+                return 0, *self._ranks(members, pool, self._tables)
+            # The lowest comes first, so that faster links have to be lower numbers.
+            links = -(self.weakest(members) or 0), -self.total(members)
+            return int(not is_free), *links
 
         return sorted(sets, key=key)
 
-    def _mask(self, gpus: Collection[int], tables: SetTables) -> int:
-        return tables.firsts([sum(gpu in gpus for gpu in sort) for sort in self._sorts])
+    def _ranks(self, members: tuple[int, ...], pool: frozenset[int], tables: SetTables) -> tuple[int, ...]:
+        """What `choose` compares of a set within `pool`; lower is better."""
+        mask = self._mask(frozenset(members), tables)
+        rest = self._mask(pool.difference(members), tables)
+        return (
+            tables.rank[mask],
+            tables.later[rest],
+            tables.others[mask],
+            -tables.total[tables.plain[rest]],
+        )
+
+    def _mask(self, gpus: frozenset[int], tables: SetTables) -> int:
+        """The mask that represents this set."""
+        counts = [len(gpus.intersection(sort)) for sort in self._sorts]
+        return tables.firsts(counts)
 
     def _lowest(
-        self, found: list[int], tables: SetTables, free: frozenset[int], must: frozenset[int]
+        self, masks: list[int], tables: SetTables, free: frozenset[int], must: frozenset[int]
     ) -> tuple[int, ...]:
-        """The GPUs with the lowest indexes among the sets that the masks `found` represent."""
-        bit = {gpu: 1 << (len(self._mbps) - 1 - gpu) for gpu in free}
+        """The GPUs with the lowest indexes among the sets that the masks represent."""
+        highest = len(self._mbps) - 1
+        bits = {gpu: 1 << (highest - gpu) for gpu in free}
         if not self._all_differ:
-            sums: list[list[int]] = []
-            for sort in self._sorts:
-                mine = sorted(free.intersection(sort), key=lambda gpu: (gpu not in must, gpu))
-                sums.append([0, *accumulate(bit[gpu] for gpu in mine)])
-            found = [sum(bits[n] for bits, n in zip(sums, tables.counts(mask), strict=True)) for mask in found]
-        mask = max(found)
-        return tuple(gpu for gpu in sorted(free) if mask & bit[gpu])
+            # A mask may represent several sets. Of each sort, take what must be taken, then the lowest indexes.
+            added_up = [self._added_up(sort, bits, must) for sort in self._sorts]
+            masks = [_own_mask(added_up, tables.counts(mask)) for mask in masks]
+        mask = max(masks)  # GPU 0 is the highest bit
+        return tuple(gpu for gpu in sorted(free) if mask & bits[gpu])
+
+    def _added_up(self, sort: Sequence[int], bits: Mapping[int, int], must: frozenset[int]) -> list[int]:
+        """The bits of the first n free GPUs of a sort, for n from 0."""
+        free = [gpu for gpu in sort if gpu in bits]
+        free.sort(key=lambda gpu: (gpu not in must, gpu))
+        return [0, *accumulate(bits[gpu] for gpu in free)]
 
     def ring(self, members: frozenset[int]) -> tuple[int, ...]:
         """A set in the order of the best ring through it (see `best_ring`); searched once."""
@@ -135,36 +160,60 @@ class BestSets:
 
     def weakest(self, members: Collection[int]) -> int | None:
         """MB/s of the slowest link inside a set; None for a single GPU."""
-        return min((self._mbps[i][j] for i in members for j in members if i < j), default=None)
+        return min(self._links(members), default=None)
 
     def total(self, members: Collection[int]) -> int:
         """MB/s of all links inside a set together."""
-        return sum(self._mbps[i][j] for i in members for j in members if i < j)
+        return sum(self._links(members))
+
+    def _links(self, members: Collection[int]) -> list[int]:
+        """MB/s of each link inside a set."""
+        pairs = combinations(members, 2)
+        return [self._mbps[gpu][other] for gpu, other in pairs]
 
     def _grown(
         self, free: Collection[int], size: int, must: Collection[int], job_gpus: Collection[int]
     ) -> tuple[int, ...]:
         """A good set if there are too many to rank: starts with the best link and adds one GPU at a time."""
-        chosen = {*must, *job_gpus} or {min(free)}
-        if not must and not job_gpus and size > 1:
-            pairs = ((self._mbps[i][j], -i, -j) for i in free for j in free if i < j)
-            chosen = {-gpu for gpu in max(pairs)[1:]}
+        chosen = {*must, *job_gpus}
+        if not chosen:
+            chosen = self._best_pair(free) if size > 1 else {min(free)}
         while len(chosen) < size + len(job_gpus):
-            links = {gpu: [self._mbps[gpu][other] for other in chosen] for gpu in free if gpu not in chosen}
-            chosen.add(max(links, key=lambda gpu: (min(links[gpu]), sum(links[gpu]), -gpu)))
+            candidates = [gpu for gpu in free if gpu not in chosen]
+            chosen.add(self._nearest(candidates, chosen))
         return tuple(sorted(chosen.difference(job_gpus)))
+
+    def _best_pair(self, free: Collection[int]) -> set[int]:
+        """The two GPUs with the fastest link; of several pairs, the one with the lowest indexes."""
+        pairs = combinations(sorted(free), 2)
+        # `max` keeps the first of equal pairs, and the pairs ascend.
+        return set(max(pairs, key=lambda pair: self._mbps[pair[0]][pair[1]]))
+
+    def _nearest(self, candidates: Iterable[int], chosen: Collection[int]) -> int:
+        """The GPU with the fastest weakest link to those chosen, then the highest total, then the lowest index."""
+
+        def rank(gpu: int) -> tuple[int, int, int]:
+            links = [self._mbps[gpu][other] for other in chosen]
+            return min(links), sum(links), -gpu
+
+        return max(candidates, key=rank)
 
     def _check_question(
         self, free: Collection[int], size: int, must: Collection[int], job_gpus: Collection[int]
     ) -> None:
-        for what, gpus in (("free", free), ("must", must), ("job_gpus", job_gpus)):
+        arguments = {"free": free, "must": must, "job_gpus": job_gpus}
+        for name, gpus in arguments.items():
             if len(set(gpus)) != len(gpus):
-                raise ValueError(f"{what} names a GPU twice: {sorted(gpus)}")
-        if both := set(free).intersection(job_gpus):
+                raise ValueError(f"{name} names a GPU twice: {sorted(gpus)}")
+        both = set(free).intersection(job_gpus)
+        if both:
             raise ValueError(f"GPU {min(both)} is free, and its job has it")
-        if strangers := {*free, *job_gpus} - set(range(len(self._mbps))):
-            raise ValueError(f"there is no GPU {min(strangers)}: the topology has {len(self._mbps)} GPUs")
-        if missing := set(must) - set(free):
+        count = len(self._mbps)
+        unknown = {*free, *job_gpus}.difference(range(count))
+        if unknown:
+            raise ValueError(f"there is no GPU {min(unknown)}: the topology has {count} GPUs")
+        missing = set(must).difference(free)
+        if missing:
             raise ValueError(f"GPU {min(missing)} must be included and is not free")
         if size < 1:
             raise ValueError(f"a set has 1 GPU or more, not {size}")
@@ -173,25 +222,35 @@ class BestSets:
             raise ValueError(f"a set of {size} GPUs{fixed} cannot be had out of {len(free)}")
 
 
-def _first_of_few(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
-    """The result of `_first` for GPUs of which no two are interchangeable, by trying all sets within `everything`."""
-    bits = [1 << place for place in range(everything.bit_length()) if (everything ^ needed) >> place & 1]
-    masks = [needed | sum(some) for some in combinations(bits, size - needed.bit_count())]
+def _first_of_few(tables: SetTables, pool: int, fixed: int, size: int) -> list[int]:
+    """The result of `_first` for GPUs of which no two are interchangeable, by trying all sets within `pool`."""
+    optional = pool ^ fixed
+    bits = [1 << place for place in range(pool.bit_length()) if optional >> place & 1]
+    missing = size - fixed.bit_count()
+    masks = [fixed | sum(added) for added in combinations(bits, missing)]
     return _least(masks, [tables.rank[mask] for mask in masks])
 
 
-def _first(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
-    """The best sets of that size within `everything` that have `needed`, all equally good."""
-    fixed, rank = ~everything | needed, tables.rank
+def _first(tables: SetTables, pool: int, fixed: int, size: int) -> list[int]:
+    """The best sets of that size within `pool` that have `fixed`, all equally good."""
+    rank = tables.rank
+    # These bits decide: a bit outside of `pool` must be 0, and one of `fixed` must be 1.
+    decisive = ~pool | fixed
     masks = iter(tables.by_size[size])
-    found = [next(mask for mask in masks if mask & fixed == needed)]
-    place = rank[found[0]]
+    first = next(mask for mask in masks if mask & decisive == fixed)
+    best = [first]
     for mask in masks:
-        if rank[mask] != place:
+        if rank[mask] != rank[first]:
             break
-        if mask & fixed == needed:
-            found.append(mask)
-    return found
+        if mask & decisive == fixed:
+            best.append(mask)
+    return best
+
+
+def _own_mask(added_up: list[list[int]], counts: list[int]) -> int:
+    """The mask with the first `counts[n]` free GPUs of sort `n`."""
+    pairs = zip(added_up, counts, strict=True)
+    return sum(bits[count] for bits, count in pairs)
 
 
 def _least(masks: list[int], numbers: list[int]) -> list[int]:
@@ -201,12 +260,13 @@ def _least(masks: list[int], numbers: list[int]) -> list[int]:
 
 
 def _check(mbps: Sequence[Sequence[int]]) -> None:
-    for i, row in enumerate(mbps):
+    for gpu, row in enumerate(mbps):
         if len(row) != len(mbps):
-            raise ValueError(f"the matrix is not square: {len(mbps)} rows, and row {i} has {len(row)} entries")
-    for i, row in enumerate(mbps):
-        for j, speed in enumerate(row[:i]):
+            raise ValueError(f"the matrix is not square: {len(mbps)} rows, and row {gpu} has {len(row)} entries")
+    for gpu, row in enumerate(mbps):
+        for other, speed in enumerate(row[:gpu]):
+            back = mbps[other][gpu]
             if speed < 0:
-                raise ValueError(f"between GPU {j} and GPU {i} it says {speed} MB/s; 0 is the least")
-            if speed != mbps[j][i]:
-                raise ValueError(f"between GPU {j} and GPU {i} it says {mbps[j][i]} one way and {speed} the other")
+                raise ValueError(f"between GPU {other} and GPU {gpu} it says {speed} MB/s; 0 is the least")
+            if speed != back:
+                raise ValueError(f"between GPU {other} and GPU {gpu} it says {back} one way and {speed} the other")

@@ -30,48 +30,71 @@ class _Search:
     def __init__(self, mbps: Sequence[Sequence[int]], gpus: Sequence[int]) -> None:
         self._mbps = mbps
         # A ring has two links of every GPU: no better than its two best.
-        fastest = {gpu: sorted((mbps[gpu][other] for other in gpus if other != gpu), reverse=True) for gpu in gpus}
-        self.limit = min(speeds[1] for speeds in fastest.values())
-        self._first = {gpu: speeds[0] for gpu, speeds in fastest.items()}
-        self._two = {gpu: speeds[0] + speeds[1] for gpu, speeds in fastest.items()}
+        self._fastest = {}
+        self._fastest_two = {}
+        second = []
+        for gpu in gpus:
+            speeds = [mbps[gpu][other] for other in gpus if other != gpu]
+            speeds.sort(reverse=True)
+            self._fastest[gpu] = speeds[0]
+            self._fastest_two[gpu] = speeds[0] + speeds[1]
+            second.append(speeds[1])
+        self.limit = min(second)
         self.best = tuple(_greedy(mbps, gpus))
         self._worth = _worth(mbps, self.best)
         self._seen = False
         self.steps_left: int | None = None
 
-    def go_on(self, path: list[int], left: set[int], weakest: int, twice: int) -> None:
+    def go_on(self, path: list[int], remaining: set[int], weakest: int, twice: int) -> None:
         """Try every ring that begins with `path`; `weakest` and `twice` (the total) are those of its links."""
-        here = self._mbps[path[-1]]
-        if not left:
-            back = here[path[0]]
-            self._take(path, (min(weakest, back), twice + 2 * back))
+        start = path[0]
+        speeds = self._mbps[path[-1]]
+        if not remaining:
+            back = speeds[start]
+            worth = min(weakest, back), twice + 2 * back
+            self._take(path, worth)
             return
-        ahead = sum(self._two[gpu] for gpu in left) + self._first[path[0]]
-        for gpu in sorted(left):
+        # At most, a ring gains this: two links of each GPU ahead, and one back to the start.
+        most_ahead = self._fastest[start]
+        for gpu in remaining:
+            most_ahead += self._fastest_two[gpu]
+        for gpu in sorted(remaining):
             if self.steps_left is not None:
                 if not self.steps_left:
                     return
                 self.steps_left -= 1
-            slower, sum_ = min(weakest, here[gpu]), twice + 2 * here[gpu]
-            most = (slower, sum_ + ahead - self._two[gpu] + self._first[gpu])
-            if most > self._worth or (most == self._worth and not self._seen):
-                self.go_on([*path, gpu], left - {gpu}, slower, sum_)
+            slower = min(weakest, speeds[gpu])
+            longer = twice + 2 * speeds[gpu]
+            # With this link taken, `gpu` has only one left.
+            most_then = longer + most_ahead - self._fastest_two[gpu] + self._fastest[gpu]
+            if self._is_better((slower, most_then)):
+                self.go_on([*path, gpu], remaining - {gpu}, slower, longer)
+
+    def _is_better(self, worth: tuple[int, int]) -> bool:
+        """Whether a ring of that worth replaces the best one. The greedy ring goes to the first that is equal."""
+        return worth > self._worth or (worth == self._worth and not self._seen)
 
     def _take(self, path: list[int], worth: tuple[int, int]) -> None:
-        if worth > self._worth or (worth == self._worth and not self._seen):
-            self.best, self._worth, self._seen = tuple(path), worth, True
+        if self._is_better(worth):
+            self.best = tuple(path)
+            self._worth = worth
+            self._seen = True
 
 
 def _greedy(mbps: Sequence[Sequence[int]], gpus: Sequence[int]) -> Iterator[int]:
     """A ring that always continues with the nearest GPU."""
-    here, left = gpus[0], set(gpus[1:])
-    yield here
-    while left:
-        here = max(left, key=lambda gpu: (mbps[here][gpu], -gpu))
-        left.remove(here)
-        yield here
+    gpu = gpus[0]
+    remaining = set(gpus[1:])
+    yield gpu
+    while remaining:
+        speeds = mbps[gpu]
+        gpu = max(remaining, key=lambda other: (speeds[other], -other))
+        remaining.remove(gpu)
+        yield gpu
 
 
 def _worth(mbps: Sequence[Sequence[int]], ring: Sequence[int]) -> tuple[int, int]:
-    links = [mbps[one][other] for one, other in zip(ring, (*ring[1:], ring[0]), strict=True)]
+    """The weakest link of a ring, and twice its total."""
+    nexts = (*ring[1:], ring[0])
+    links = [mbps[gpu][after] for gpu, after in zip(ring, nexts, strict=True)]
     return min(links), 2 * sum(links)

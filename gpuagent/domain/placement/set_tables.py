@@ -8,7 +8,7 @@ GPUs, 17 of 65,536 masks remain.
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 
 LATER = (8, 4, 2)
 """Sizes of future requests that need good sets, most important first. For size 1, all GPUs are equal."""
@@ -40,22 +40,27 @@ class SetTables:
         self._firsts: list[list[int]] = []
         end = self._count
         for members in sorts:
-            self._firsts.append([((1 << n) - 1) << (end - n) for n in range(len(members) + 1)])
+            counts = range(len(members) + 1)
+            self._firsts.append([((1 << n) - 1) << (end - n) for n in counts])
             end -= len(members)
         sizes: list[list[int]] = [[] for _ in range(self._count + 1)]
         for parts in product(*self._firsts):
             mask = sum(parts)
             sizes[mask.bit_count()].append(mask)
-        self._weakest, self.total = self._added_up([[mbps[i][j] for j in order] for i in order], sizes)
+        rows = [[mbps[gpu][other] for other in order] for gpu in order]
+        self._weakest = self._table("L", _fastest(rows) + 1)
+        self.total = self._table("L")
+        self._add_up(rows, sizes)
         self.rank = self._ranked(sizes)
-        self.by_size = [array("H", sorted(masks, key=self.rank.__getitem__)) for masks in sizes]
+        self.by_size = [self._best_first(masks) for masks in sizes]
         self.plain = self._plain()
         self.later = self._later(sizes)
         self.others = self._others(sizes)
 
     def firsts(self, counts: Sequence[int]) -> int:
         """The mask with the first `counts[n]` GPUs of sort `n`."""
-        return sum(firsts[count] for firsts, count in zip(self._firsts, counts, strict=True))
+        pairs = zip(self._firsts, counts, strict=True)
+        return sum(firsts[count] for firsts, count in pairs)
 
     def counts(self, mask: int) -> list[int]:
         """How many GPUs of each sort `mask` has."""
@@ -64,38 +69,40 @@ class SetTables:
     def _table(self, kind: str, value: int = 0) -> "array[int]":
         return array(kind, [value]) * (1 << self._count)
 
-    def _added_up(self, rows: list[list[int]], sizes: list[list[int]]) -> "tuple[array[int], array[int]]":
+    def _add_up(self, rows: list[list[int]], sizes: list[list[int]]) -> None:
         """Weakest link and total of every set, each from the set without its last GPU."""
-        weakest = self._table("L", max((speed for row in rows for speed in row), default=0) + 1)
-        total = self._table("L")
-        for mask in (mask for masks in sizes[2:] for mask in masks):
+        count = self._count
+        for mask in chain.from_iterable(sizes[2:]):
             rest = mask & (mask - 1)
-            row = rows[self._count - (mask ^ rest).bit_length()]
-            links = [row[self._count - bit] for bit in _bits(rest)]
-            weakest[mask] = min(weakest[rest], *links)
-            total[mask] = total[rest] + sum(links)
-        return weakest, total
+            last = mask ^ rest
+            row = rows[count - last.bit_length()]
+            links = [row[count - bit] for bit in _bits(rest)]
+            self._weakest[mask] = min(self._weakest[rest], *links)
+            self.total[mask] = self.total[rest] + sum(links)
 
     def _ranked(self, sizes: list[list[int]]) -> "array[int]":
         rank = self._table("H")
         for masks in sizes:
-            worths = {mask: (self._weakest[mask], self.total[mask]) for mask in masks}
-            ranks = {worth: place for place, worth in enumerate(sorted(set(worths.values()), reverse=True))}
-            for mask, worth in worths.items():
-                rank[mask] = ranks[worth]
+            worths = [(-self._weakest[mask], -self.total[mask]) for mask in masks]
+            _put_places(rank, masks, worths)
         return rank
+
+    def _best_first(self, masks: list[int]) -> "array[int]":
+        return array("H", sorted(masks, key=self.rank.__getitem__))
 
     def _plain(self) -> "array[int]":
         plain = self._table("H")
         for firsts in self._firsts:
-            first, *_, all_of_it = firsts[1], firsts[-1]
-            lowest = all_of_it & -all_of_it
-            for mask in range(lowest, 2 * first, lowest):
-                plain[mask] = firsts[(mask & all_of_it).bit_count()]
+            every = firsts[-1]
+            lowest = every & -every
+            above = 2 * firsts[1]
+            for mask in range(lowest, above, lowest):
+                count = (mask & every).bit_count()
+                plain[mask] = firsts[count]
         # Every mask is a part of one sort, and a rest of the sorts before it.
         for firsts in self._firsts:
-            all_of_it = firsts[-1]
-            lowest = all_of_it & -all_of_it
+            every = firsts[-1]
+            lowest = every & -every
             above = 2 * firsts[1]
             for rest in range(above, 1 << self._count, above):
                 for part in range(0, above, lowest):
@@ -105,8 +112,10 @@ class SetTables:
     def _later(self, sizes: list[list[int]]) -> "array[int]":
         number = self._table("Q")
         for size in LATER:
-            best = self._best_within(size, sizes) if size <= self._count else self._table("H")
-            for mask in (mask for masks in sizes for mask in masks):
+            best = self._table("H")
+            if size <= self._count:
+                best = self._best_within(size, sizes)
+            for mask in chain.from_iterable(sizes):
                 number[mask] = number[mask] << 16 | best[mask]
         return array("Q", (number[plain] for plain in self.plain))
 
@@ -114,11 +123,9 @@ class SetTables:
         everyone = (1 << self._count) - 1
         place = self._table("H")
         for masks in sizes:
-            left = {mask: self.plain[everyone ^ mask] for mask in masks}
-            worths = {mask: (self.later[rest], -self.total[rest]) for mask, rest in left.items()}
-            places = {worth: number for number, worth in enumerate(sorted(set(worths.values())))}
-            for mask, worth in worths.items():
-                place[mask] = places[worth]
+            rests = [self.plain[everyone ^ mask] for mask in masks]
+            worths = [(self.later[rest], -self.total[rest]) for rest in rests]
+            _put_places(place, masks, worths)
         return place
 
     def _best_within(self, size: int, sizes: list[list[int]]) -> "array[int]":
@@ -126,7 +133,7 @@ class SetTables:
         best = self._table("H", _NONE)
         for mask in sizes[size]:
             best[mask] = self.rank[mask]
-        for mask in (mask for masks in sizes[size + 1 :] for mask in masks):
+        for mask in chain.from_iterable(sizes[size + 1 :]):
             # `size` GPUs miss at least one of any `size` + 1, so no more need to be taken away in turn.
             best[mask] = min([best[less] for less in self._one_less(mask, size + 1)])
         return best
@@ -141,19 +148,33 @@ class SetTables:
                     return
 
 
+def _put_places(table: "array[int]", masks: list[int], worths: list[tuple[int, int]]) -> None:
+    """Write the place of each mask into `table`. The lowest worth is first, and equal worths share a place."""
+    places = {worth: place for place, worth in enumerate(sorted(set(worths)))}
+    for mask, worth in zip(masks, worths, strict=True):
+        table[mask] = places[worth]
+
+
+def _fastest(rows: list[list[int]]) -> int:
+    return max(map(max, rows), default=0)
+
+
 def sorts_of(mbps: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Group interchangeable GPUs: both of any two have the same links to every third GPU."""
+    """Group interchangeable GPUs: two GPUs are interchangeable if they have equal links to every other GPU."""
     sorts: list[list[int]] = []
-    everyone = range(len(mbps))
-    for gpu in everyone:
+    for gpu in range(len(mbps)):
         for members in sorts:
-            one = members[0]
-            if all(mbps[gpu][x] == mbps[one][x] for x in everyone if x not in {gpu, one}):
+            if _are_interchangeable(mbps, gpu, members[0]):
                 members.append(gpu)
                 break
         else:
             sorts.append([gpu])
     return sorts
+
+
+def _are_interchangeable(mbps: Sequence[Sequence[int]], gpu: int, other: int) -> bool:
+    thirds = set(range(len(mbps))) - {gpu, other}
+    return all(mbps[gpu][third] == mbps[other][third] for third in thirds)
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -1,6 +1,6 @@
 """Chooses the GPUs of a share: one, by binpack or spread, or several with equal parts."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuagent.domain.refusal import Reason, Refusal
@@ -71,32 +71,42 @@ def choose_share(request: ShareRequest) -> tuple[str, ...]:
     """
     fixed = request.must_include
     each = request.size // request.gpu_count
-    fits = [
-        uuid
-        for uuid, free in request.free.items()
-        if (request.left(uuid) if uuid not in fixed else free) >= each
-        and fixed.get(uuid, 0) <= each
-        and (request.only is None or uuid in request.only)
-        and (uuid not in request.full or uuid in fixed)
-        and not (request.decided and uuid in request.leaving)
-    ]
-    if len(fits) < request.gpu_count or not fixed.keys() <= set(fits) or len(fixed) > request.gpu_count:
-        raise (_not_kept if request.decided else _refusal)(request, each)
-    ranked = sorted(fits, key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
-    return tuple(ranked[: request.gpu_count])
+    candidates = [uuid for uuid in request.free if _fits(request, uuid, each)]
+    has_enough = len(candidates) >= request.gpu_count
+    can_include_fixed = fixed.keys() <= set(candidates) and len(fixed) <= request.gpu_count
+    if not has_enough or not can_include_fixed:
+        if request.decided:
+            raise _not_kept(request, each)
+        raise _refusal(request, each)
+    candidates.sort(key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
+    return tuple(candidates[: request.gpu_count])
+
+
+def _fits(request: ShareRequest, uuid: str, each: int) -> bool:
+    """Whether the GPU can take `each` units of the request."""
+    if request.only is not None and uuid not in request.only:
+        return False
+    if request.decided and uuid in request.leaving:
+        return False
+    if uuid in request.must_include:
+        # Kubelet has fixed units of this GPU: then neither reservations nor the cap on its pods count.
+        return request.must_include[uuid] <= each <= request.free[uuid]
+    return request.left(uuid) >= each and uuid not in request.full
 
 
 def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, list[bool], int, int]:
     """Best first: not leaving, pinned, not short, enough certain units, room for later containers, placement."""
     free = request.left(uuid)
+    certain = request.free[uuid] - request.suspect.get(uuid, 0)
+    fullest_first = request.placement is Placement.BINPACK
     return (
         uuid in request.leaving,
         uuid not in request.pinned,
         uuid in request.short,
-        request.free[uuid] - request.suspect.get(uuid, 0) < each,
+        certain < each,
         free < request.room,
         [uuid in cramped for cramped in request.cramped],
-        free if request.placement is Placement.BINPACK else -free,
+        free if fullest_first else -free,
         request.order[uuid],
     )
 
@@ -104,7 +114,8 @@ def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool
 def _why_not(request: ShareRequest, each: int) -> str:
     """Why the GPUs that a scheduler chose are unavailable."""
     for uuid in sorted(request.only or (), key=request.order.__getitem__):
-        name, free = f"GPU {request.order[uuid]}", request.free.get(uuid, 0)
+        name = f"GPU {request.order[uuid]}"
+        free = request.free.get(uuid, 0)
         if uuid in request.leaving:
             return f"{name} is unhealthy or leaves this mode"
         if not free:
@@ -113,54 +124,72 @@ def _why_not(request: ShareRequest, each: int) -> str:
             return f"{name} has {free} free and not {each}"
         if uuid in request.full:
             return f"{name} has {request.most} already, the most allowed"
-    gpus = " and ".join(f"GPU {request.order[uuid]}" for uuid in request.must_include)
+    gpus = _names(request, request.must_include, " and ")
     return f"kubelet hands units of {gpus} on to it"
 
 
+def _names(request: ShareRequest, uuids: Iterable[str], separator: str) -> str:
+    names = [f"GPU {request.order[uuid]}" for uuid in uuids]
+    return separator.join(names)
+
+
 def _not_kept(request: ShareRequest, each: int) -> Refusal:
-    lead, where = _lead(request, each), _where(request)
-    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {_why_not(request, each)} ({where})")
+    """The refusal if the scheduler's decision cannot be honored."""
+    text = f"{_lead(request, each)}; {request.decided}, and {_why_not(request, each)} ({_where(request)})"
+    return Refusal(Reason.GPU_DECISION, text)
 
 
 def _lead(request: ShareRequest, each: int) -> str:
-    unit = f" {request.unit}" if request.unit else ""
-    over = f" over {request.gpu_count} GPUs ({each} on each)" if request.gpu_count > 1 else ""
-    return f"{request.resource}: {request.requester} asks for {request.size}{unit}{over}"
+    """How each refusal begins: who asks for how much."""
+    text = f"{request.resource}: {request.requester} asks for {request.size}"
+    if request.unit:
+        text = f"{text} {request.unit}"
+    if request.gpu_count > 1:
+        text = f"{text} over {request.gpu_count} GPUs ({each} on each)"
+    return text
 
 
 def _where(request: ShareRequest) -> str:
+    """The free units of each GPU."""
     free = sorted((request.order[uuid], count) for uuid, count in request.free.items())
-    return f"free: {', '.join(f'GPU {index}: {count}' for index, count in free) or 'nothing'}"
+    texts = [f"GPU {index}: {count}" for index, count in free]
+    return f"free: {', '.join(texts) or 'nothing'}"
 
 
 def _refusal(request: ShareRequest, each: int) -> Refusal:
-    free, fixed = request.free, request.must_include
-    total = sum(free.values())
-    lead, where = _lead(request, each), _where(request)
+    """The refusal of a request that no scheduler decided on."""
+    free = request.free
+    fixed = request.must_include
+    lead = _lead(request, each)
+    where = _where(request)
     if len(fixed) > request.gpu_count:
-        gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
+        gpus = _names(request, fixed, ", ")
         text = f"{lead}, and kubelet reuses units of {gpus} from an init container; one share stays on one GPU"
         return Refusal(Reason.SPANS_GPUS, f"{text} ({where})")
-    if scarce := [uuid for uuid in fixed if free.get(uuid, 0) < each]:
-        text = f"{lead}, and kubelet reuses units of GPU {request.order[scarce[0]]} from an init container"
+    scarce = next((uuid for uuid in fixed if free.get(uuid, 0) < each), None)
+    if scarce is not None:
+        text = f"{lead}, and kubelet reuses units of GPU {request.order[scarce]} from an init container"
         return Refusal(Reason.NO_SINGLE_GPU, f"{text}, which has not that much ({where})")
-    roomy = [uuid for uuid, count in free.items() if count >= each]
-    possible = set(request.only or ()).intersection(roomy)
-    if request.only is not None and (not possible or not fixed.keys() <= possible):
-        gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in request.only)
-        text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
-        return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
-    if any(uuid in request.full for uuid in roomy) and len(roomy) >= request.gpu_count:
+    roomy = {uuid for uuid, count in free.items() if count >= each}
+    if request.only is not None:
+        possible = roomy.intersection(request.only)
+        if not possible or not fixed.keys() <= possible:
+            gpus = _names(request, request.only, ", ")
+            text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
+            return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
+    if len(roomy) >= request.gpu_count and not roomy.isdisjoint(request.full):
         text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
         return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
+    total = sum(free.values())
     if total < request.size and request.numa is None:
         return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
-    return _scattered(request, free, lead, where, len(roomy))
+    return _scattered(request, lead, where, len(roomy))
 
 
 def _of_one_numa_node(request: ShareRequest, lead: str, where: str) -> Refusal:
-    """The refusal where the Topology Manager left out GPUs of other NUMA nodes, which may have enough."""
-    offered, largest = sum(request.free.values()), max(request.free.values(), default=0)
+    """The refusal if the Topology Manager left out GPUs of other NUMA nodes, which may have enough."""
+    offered = sum(request.free.values())
+    largest = max(request.free.values(), default=0)
     text = (
         f"{lead}; kubelet offers {offered} units, only of NUMA node {request.numa}, and the node has "
         f"{request.node_free} free ({where}). Kubelet's Topology Manager keeps to one NUMA node: ask for {largest} or "
@@ -169,21 +198,23 @@ def _of_one_numa_node(request: ShareRequest, lead: str, where: str) -> Refusal:
     return Refusal(Reason.NO_SINGLE_GPU, text)
 
 
-def _scattered(request: ShareRequest, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
-    """The refusal where the node has enough units, but too few GPUs have enough."""
+def _scattered(request: ShareRequest, lead: str, where: str, roomy: int) -> Refusal:
+    """The refusal if the node has enough units, but too few GPUs have enough: `roomy` of them."""
     if request.numa is not None:
         return _of_one_numa_node(request, lead, where)
-    total = sum(free.values())
-    largest = max(free.values(), default=0)
-    text = (
-        f"{lead}; the node has {total} free but no single GPU has that much ({where}). Ask for {largest} or less, "
-        f"or spread over several GPUs with the pod label {GPU_COUNT_LABEL}"
-    )
-    if request.gpu_count > 1:
-        text = f"{lead}; {roomy} GPUs have that much free ({where})"
-    if roomy >= request.gpu_count and (reserved := sum(request.reserved.values())):
+    total = sum(request.free.values())
+    reserved = sum(request.reserved.values())
+    if roomy >= request.gpu_count and reserved:
         text = (
-            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come"
+            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come, "
+            f"and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
         )
-        text = f"{text}, and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
+    elif request.gpu_count > 1:
+        text = f"{lead}; {roomy} GPUs have that much free ({where})"
+    else:
+        largest = max(request.free.values(), default=0)
+        text = (
+            f"{lead}; the node has {total} free but no single GPU has that much ({where}). Ask for {largest} or less, "
+            f"or spread over several GPUs with the pod label {GPU_COUNT_LABEL}"
+        )
     return Refusal(Reason.NO_SINGLE_GPU, text)

@@ -62,60 +62,74 @@ def choose_whole(request: WholeRequest) -> tuple[str, ...]:
         free &= set(request.named)
     if len(free) < request.size:
         raise Refusal(Reason.NOT_ENOUGH, _text(request, f"asks for {request.size} GPUs, {len(free)} are free"))
+    flaws = {uuid: _flaws(request, uuid) for uuid in free}
     fixed = set(request.must_include)
-    for spoilt in sorted({_spoilt(request, uuid) for uuid in free}):
-        pool = fixed | {uuid for uuid in free if _spoilt(request, uuid) == spoilt}
+    # Take all GPUs of the better grades, and choose among those of the grade that completes the request.
+    for grade in sorted(set(flaws.values())):
+        pool = fixed | {uuid for uuid in free if flaws[uuid] == grade}
         if len(pool) >= request.size:
             break
         fixed = pool
-    uuids = {place: uuid for uuid, place in request.positions.items()}
-    return tuple(uuids[place] for place in _best(request, pool, fixed))
+    uuids = {position: uuid for uuid, position in request.positions.items()}
+    return tuple(uuids[position] for position in _best(request, pool, fixed))
 
 
-def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
-    return uuid in request.leaving, uuid in request.suspect, uuid in request.reserved
+def _flaws(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
+    """Why a GPU should not be taken, the most serious flaw first."""
+    return (
+        uuid in request.leaving,
+        uuid in request.suspect,
+        uuid in request.reserved,
+    )
 
 
 def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
-    """Positions of the best set out of `pool` with all of `fixed`: in the best set for its pod, in that for its job."""
+    """GPUs for this request: the best set in `pool` that contains `fixed`, chosen inside the best set for the job."""
     positions = request.positions
-    free, must = {positions[uuid] for uuid in pool}, {positions[uuid] for uuid in fixed}
-    job_gpus = {positions[uuid] for uuid in request.job_gpus if uuid in positions} - free
+    sets = request.sets
+    free = {positions[uuid] for uuid in pool}
+    must = {positions[uuid] for uuid in fixed}
+    job_gpus = {positions[uuid] for uuid in request.job_gpus if uuid in positions}
+    job_gpus -= free
+    # Later pods of the job should find GPUs near these. So keep a set for as many of them as fit on this node.
     for_job = next((count for count in request.together if count <= len(free)), 0)
-    for_pod = min(max((request.size, *request.together[-1:])), len(free))
+    for_pod = request.together[-1] if request.together else request.size
+    for_pod = min(max(request.size, for_pod), len(free))
     if for_job > for_pod:
-        free = set(request.sets.choose(free | job_gpus, for_job + len(job_gpus), must | job_gpus)) - job_gpus
-    for count in (for_pod, request.size):
-        free = set(request.sets.choose(free, count, must, job_gpus))
-    return free
+        with_job = sets.choose(free | job_gpus, for_job + len(job_gpus), must | job_gpus)
+        free = set(with_job) - job_gpus
+    free = set(sets.choose(free, for_pod, must, job_gpus))
+    return sets.choose(free, request.size, must, job_gpus)
 
 
 def _check_named(request: WholeRequest) -> None:
+    """Refuse if the GPUs that a scheduler named cannot be given."""
     named = request.named or ()
-    if missing := set(named).difference(request.free):
-        text = (
-            f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
-            f"{GROUP_ANNOTATION}), and {_missing(request, missing)}"
-        )
+    asks = f"asks for {request.size} GPUs"
+    chosen = f"the scheduler chose {_names(request, named)} for its pod (annotation {GROUP_ANNOTATION})"
+    missing = set(named).difference(request.free)
+    if missing:
+        text = f"{asks}; {chosen}, and {_missing(request, missing)}"
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
-    if unhealthy := set(named).intersection(request.leaving):
-        text = (
-            f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
-            f"{GROUP_ANNOTATION}), and {_names(request, unhealthy)} is unhealthy or leaves the mode"
-        )
+    unhealthy = set(named).intersection(request.leaving)
+    if unhealthy:
+        text = f"{asks}; {chosen}, and {_names(request, unhealthy)} is unhealthy or leaves the mode"
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
-    if strangers := set(request.must_include).difference(named):
+    others = set(request.must_include).difference(named)
+    if others:
         text = (
-            f"asks for {request.size} GPUs; kubelet has fixed {_names(request, strangers)}, of an init container "
+            f"{asks}; kubelet has fixed {_names(request, others)}, of an init container "
             f"or by its NUMA node, and annotation {GROUP_ANNOTATION} does not name it"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
 
 
 def _missing(request: WholeRequest, missing: Collection[str]) -> str:
+    """Why kubelet does not offer GPUs that a scheduler named."""
     offered = _names(request, request.free) or "none"
-    if gone := set(missing).difference(request.spare):
-        return f"{_names(request, gone)} is not free (free: {offered})"
+    in_use = set(missing).difference(request.spare)
+    if in_use:
+        return f"{_names(request, in_use)} is not free (free: {offered})"
     return (
         f"kubelet does not offer {_names(request, missing)}, though free: it keeps to the NUMA nodes that its Topology "
         f"Manager chose (offered: {offered})"
@@ -123,7 +137,8 @@ def _missing(request: WholeRequest, missing: Collection[str]) -> str:
 
 
 def _names(request: WholeRequest, uuids: Collection[str]) -> str:
-    return ", ".join(request.names[uuid] for uuid in sorted(uuids, key=request.positions.__getitem__))
+    in_order = sorted(uuids, key=request.positions.__getitem__)
+    return ", ".join(request.names[uuid] for uuid in in_order)
 
 
 def _text(request: WholeRequest, what: str) -> str:
