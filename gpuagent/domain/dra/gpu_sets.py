@@ -29,11 +29,15 @@ def set_name(uuids: Iterable[str]) -> str:
 
 
 def members_of(name: str, uuids: Iterable[str]) -> tuple[str, ...]:
-    """UUIDs of the set's GPUs, which are among `uuids`; empty if it has others, or is none."""
+    """UUIDs of the set's GPUs, which are among `uuids`; empty if it has others, or if the name is not of a set."""
     known = sorted(uuids)
-    size = next((size for size in SIZES if name.startswith(f"gpus-{size}-")), 0)
-    every = combinations(known, size) if size and len(known) <= MOST_GPUS else ()
-    return next((some for some in every if set_name(some) == name), ())
+    if len(known) > MOST_GPUS:
+        return ()
+    for size in SIZES:
+        if name.startswith(f"gpus-{size}-"):
+            candidates = combinations(known, size)
+            return next((members for members in candidates if set_name(members) == name), ())
+    return ()
 
 
 @lru_cache(maxsize=4)
@@ -49,45 +53,73 @@ def worth_having(mbps: Mbps, size: int) -> tuple[Set, ...]:
     These are the sets in a ring of links that are faster than the node's slowest ones. If all links are equally fast,
     or the set is the whole node, it is worth having too.
     """
-    if not size <= len(mbps) <= MOST_GPUS:
+    count = len(mbps)
+    if not size <= count <= MOST_GPUS:
         return ()
     sets = best_sets(mbps)
-    slowest = min((mbps[i][j] for i, j in combinations(range(len(mbps)), 2)), default=0)
-    fast = [sum(1 << j for j, speed in enumerate(row) if j != i and speed > slowest) for i, row in enumerate(mbps)]
-    every = combinations(range(len(mbps)), size)
-    linked = [some for some in every if not any(fast) or size == len(mbps) or _is_linked(some, fast)]
+    candidates: Iterable[Set] = combinations(range(count), size)
+    fast = _fast_links(mbps)
+    if any(fast) and size < count:
+        candidates = [members for members in candidates if _is_linked(members, fast)]
 
-    def rank(some: Set) -> tuple[int, int, bool]:
-        """Of equal sets, those that fill the node without a rest are first."""
-        return -(sets.weakest(some) or 0), -sets.total(some), some[0] % size > 0 or some[-1] - some[0] >= size
+    def rank(members: Set) -> tuple[int, int, bool]:
+        weakest = sets.weakest(members) or 0
+        return -weakest, -sets.total(members), not _fills_up(members)
 
     # The numbers spread a choice among equal sets over all GPUs.
-    best = sorted(linked, key=lambda some: (*rank(some), crc32(bytes(some))))[:MOST_SETS]
-    return tuple(sorted(best, key=lambda some: (*rank(some), some)))
+    spread = sorted(candidates, key=lambda members: (*rank(members), crc32(bytes(members))))
+    best = spread[:MOST_SETS]
+    return tuple(sorted(best, key=lambda members: (*rank(members), members)))
 
 
-def _is_linked(some: Set, fast: list[int]) -> bool:
-    """Whether each GPU has fast links to two others of the set, or to the one, and they lead to all."""
-    mask = sum(1 << gpu for gpu in some)
-    if any((fast[gpu] & mask).bit_count() < min(2, len(some) - 1) for gpu in some):
+def _fills_up(members: Set) -> bool:
+    """Whether a set is one of those that fill the node without a rest: GPUs 0 to 3, 4 to 7 and so on."""
+    size = len(members)
+    starts_at_multiple = members[0] % size == 0
+    has_no_gap = members[-1] - members[0] < size
+    return starts_at_multiple and has_no_gap
+
+
+def _fast_links(mbps: Mbps) -> list[int]:
+    """Of each GPU, a mask of those to which its link is faster than the slowest of the node."""
+    pairs = list(combinations(range(len(mbps)), 2))
+    slowest = min((mbps[gpu][other] for gpu, other in pairs), default=0)
+    fast = [0] * len(mbps)
+    for gpu, other in pairs:
+        if mbps[gpu][other] > slowest:
+            fast[gpu] |= 1 << other
+            fast[other] |= 1 << gpu
+    return fast
+
+
+def _is_linked(members: Set, fast: list[int]) -> bool:
+    """Whether each GPU has fast links to two others of the set, or to the only other, and they lead to all."""
+    mask = sum(1 << gpu for gpu in members)
+    links = {gpu: fast[gpu] & mask for gpu in members}
+    needed = min(2, len(members) - 1)
+    if any(peers.bit_count() < needed for peers in links.values()):
         return False
-    reached, former = 1 << some[0], 0
+    # Go along the links from the first GPU until no new one is reached.
+    reached = 1 << members[0]
+    former = 0
     while reached != former:
         former = reached
-        for gpu in some:
+        for gpu, peers in links.items():
             if former >> gpu & 1:
-                reached |= fast[gpu] & mask
+                reached |= peers
     return reached == mask
 
 
 @lru_cache(maxsize=64)
 def singles(mbps: Mbps, free: frozenset[int]) -> tuple[int, ...]:
     """The free GPUs in the order in which single ones should be taken, so that good sets are left."""
-    left, found = set(free), list[int]()
-    while left:
-        found.extend(best_sets(mbps).choose(left, 1))
-        left.discard(found[-1])
-    return tuple(found)
+    remaining = set(free)
+    ordered: list[int] = []
+    while remaining:
+        (gpu,) = best_sets(mbps).choose(remaining, 1)
+        ordered.append(gpu)
+        remaining.discard(gpu)
+    return tuple(ordered)
 
 
 @lru_cache(maxsize=256)
@@ -96,5 +128,6 @@ def in_order(mbps: Mbps, size: int, part: int, free: frozenset[int]) -> tuple[Se
 
     A part has the sets of one slice, which are the same whatever GPUs are free.
     """
-    some = worth_having(mbps, size)[part * PART : (part + 1) * PART]
-    return tuple(best_sets(mbps).ranked(free, some))
+    start = part * PART
+    sets = worth_having(mbps, size)[start : start + PART]
+    return tuple(best_sets(mbps).ranked(free, sets))
