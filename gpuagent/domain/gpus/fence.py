@@ -35,32 +35,37 @@ class Fence:
     def unknown(self, gpus: Iterable[Gpu]) -> tuple[str, ...]:
         """Entries that name none of `gpus`, in words."""
         known = tuple(gpus)
-        indexes = self.indexes - {str(gpu.minor) for gpu in known}
-        uuids = self.uuids - {gpu.uuid for gpu in known}
-        named = (("index", indexes), ("uuid", uuids), ("key", self.ignored))
-        # !r: the file may hold text that is not printable.
-        return tuple(f"{kind} {text!r:.60}" for kind, texts in named for text in sorted(texts))
+        unknown_entries = {
+            "index": self.indexes - {str(gpu.minor) for gpu in known},
+            "uuid": self.uuids - {gpu.uuid for gpu in known},
+            "key": self.ignored,
+        }
+        words: list[str] = []
+        for kind, texts in unknown_entries.items():
+            # !r: the file may hold text that is not printable.
+            words += [f"{kind} {text!r:.60}" for text in sorted(texts)]
+        return tuple(words)
 
 
 def parse_fence(text: str) -> Fence:
     """Read a fence file. Raises ValueError with a readable message for invalid text."""
     try:
-        found = json.loads(text, object_pairs_hook=_object)
+        content = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as err:
         raise ValueError(f"it is not JSON: {err.msg} in line {err.lineno}, column {err.colno}") from None
     except _Twice as err:
         raise ValueError(f"it has the key {err.key!r:.60} twice, or in two spellings") from None
     except (RecursionError, ValueError):
         raise ValueError("it is no fence: it is nested too deep, or has a number of too many digits") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"it is {_kind(found)} and not an object")  # noqa: TRY004 (one error for whatever is wrong)
+    if not isinstance(content, dict):
+        raise ValueError(f"it is {_kind(content)} and not an object")  # noqa: TRY004 (one error for whatever is wrong)
     # Go programs read `Index` as `index`, so accept both.
-    keys = {key.lower(): key for key in found if key.lower() in _LISTS}
-    indexes, uuids = (_entries(key, found.get(keys.get(key, key))) for key in _LISTS)
+    keys = {key.lower(): key for key in content if key.lower() in _LISTS}
+    entries = {name: _entries(name, content.get(keys.get(name, name))) for name in _LISTS}
     return Fence(
-        indexes=frozenset(_plain(entry) for entry in indexes),
-        uuids=frozenset(uuids),
-        ignored=frozenset(found.keys() - set(keys.values())),
+        indexes=frozenset(map(_plain, entries["index"])),
+        uuids=frozenset(entries["uuid"]),
+        ignored=frozenset(content.keys() - set(keys.values())),
     )
 
 
@@ -82,13 +87,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _entries(key: str, found: Any) -> list[str]:  # noqa: ANN401 (whatever JSON can hold)
+def _entries(key: str, value: Any) -> list[str]:  # noqa: ANN401 (whatever JSON can hold)
     """A list's texts; null, as Go writes an empty list, is one without any."""
-    if found is None:
+    if value is None:
         return []
-    if not isinstance(found, list):
-        raise ValueError(f'"{key}" is {_kind(found)} and not a list')  # noqa: TRY004 (as above)
-    return [_entry(key, entry) for entry in found]
+    if not isinstance(value, list):
+        raise ValueError(f'"{key}" is {_kind(value)} and not a list')  # noqa: TRY004 (as above)
+    return [_entry(key, entry) for entry in value]
 
 
 def _entry(key: str, entry: Any) -> str:  # noqa: ANN401 (as above)
@@ -103,6 +108,12 @@ def _plain(index: str) -> str:
     return index.lstrip("0") or "0" if index.isascii() and index.isdecimal() else index
 
 
-def _kind(found: Any) -> str:  # noqa: ANN401 (as above)
-    kinds = {bool: "true or false", dict: "an object", list: "a list", str: "a text", type(None): "null"}
-    return kinds.get(type(found), "a number")
+def _kind(value: Any) -> str:  # noqa: ANN401 (as above)
+    kinds = {
+        bool: "true or false",
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        type(None): "null",
+    }
+    return kinds.get(type(value), "a number")

@@ -14,14 +14,16 @@ PASSING_XIDS = frozenset({32, 63, 69, 92, 94, 121})
 errors that end with the program. The agent assumes that all other XIDs need a reset."""
 RELAPSE_S = 3600.0
 """A GPU that becomes unhealthy within this time after it recovered has relapsed."""
-LEAST_RELAPSE_S, MOST_SETTLE_S = 0.5, 1800.0
+LEAST_RELAPSE_S = 0.5
+MOST_SETTLE_S = 1800.0
 FIRST_ANSWER_S = 3.0
 """How long a new GPU is shown unhealthy while it does not report its health."""
 MOST_REPORTED = 4
 """Maximum number of different XIDs to report for one unhealthy period."""
 NOTE_S = 600.0
 """A passing note ends when it has not recurred for this time."""
-ACTION, REST = "its recovery action", "its memory errors and why its clocks are slow"
+ACTION = "its recovery action"
+REST = "its memory errors and why its clocks are slow"
 """The two parts of a health reading that a driver may fail to report, in words."""
 
 _HARMLESS_ACTIONS = {None, 0, 5}
@@ -176,8 +178,9 @@ class GpuHealth:
     @property
     def next(self) -> float | None:
         """When the next change comes without an event: an unhealthy GPU recovers, or a note or a wait ends."""
-        over = (since + NOTE_S for since in self.passing.values() if since is not None)
-        return min((*over, *(at for at in (self.due, self.awaited_until) if at is not None)), default=None)
+        times = [self.due, self.awaited_until]
+        times += [ended_at + NOTE_S for ended_at in self.passing.values() if ended_at is not None]
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -187,11 +190,16 @@ class GpuHealth:
     @property
     def against(self) -> tuple[str, ...]:
         """The GPU's current faults, in words."""
-        stuck = [_words(self.xids)] if self.stuck else []
-        lost = [self.lost] if self.lost else []
-        unlisted = ["the driver does not list it any more"] if self.unlisted and not self.unread else []
-        unread = [f"it cannot be read: {self.unread}"] if self.unread else []
-        return (*stuck, *lost, *unlisted, *unread, *self.vitals.against)
+        faults = []
+        if self.stuck:
+            faults.append(_words(self.xids))
+        if self.lost:
+            faults.append(self.lost)
+        if self.unread:
+            faults.append(f"it cannot be read: {self.unread}")
+        elif self.unlisted:
+            faults.append("the driver does not list it any more")
+        return (*faults, *self.vitals.against)
 
     @property
     def fault(self) -> str:
@@ -200,8 +208,11 @@ class GpuHealth:
             return ""
         if self.xids:
             return "-".join(("xid", *map(str, self.xids)))
-        flags = {"lost": self.lost, "unreadable": self.unread, "unlisted": self.unlisted}
-        return next((name for name, flag in flags.items() if flag), self.vitals.fault)
+        if self.lost:
+            return "lost"
+        if self.unread:
+            return "unreadable"
+        return "unlisted" if self.unlisted else self.vitals.fault
 
     @property
     def is_away(self) -> bool:
@@ -220,28 +231,35 @@ class GpuHealth:
         An application's XID does not count as the cause of an earlier fault.
         """
         counts = {**self.counts, xid: self.counts.get(xid, 0) + 1}
-        now = self.vitals if vitals is None else vitals.after(self.vitals)
-        case = replace(self, vitals=now, last_xid=(xid, at), counts=counts)
+        reading = self.vitals if vitals is None else vitals.after(self.vitals)
+        is_fault = xid not in harmless
+        stuck = False
         if vitals is not None and vitals.decides:
-            stood = set(self.vitals.against) if xid in harmless else set()
-            blamed = not stood.issuperset(now.against)
-            stuck = False
+            # Faults that the driver reported before this XID have another cause.
+            earlier = set() if is_fault else set(self.vitals.against)
+            is_fault = not earlier.issuperset(reading.against)
         else:
-            blamed = xid not in harmless
-            stuck = self.stuck or (blamed and xid not in APPLICATION_XIDS | PASSING_XIDS)
-        if not blamed:
-            return replace(case, stuck=stuck)
-        known = xid in self.xids or len(self.xids) == MOST_REPORTED
-        return replace(case, stuck=stuck, shaken=True, xids=self.xids if known else (*self.xids, xid))
+            goes_on = xid in APPLICATION_XIDS | PASSING_XIDS
+            stuck = self.stuck or (is_fault and not goes_on)
+        after = replace(self, vitals=reading, last_xid=(xid, at), counts=counts, stuck=stuck)
+        if not is_fault:
+            return after
+        xids = self.xids
+        if xid not in xids and len(xids) < MOST_REPORTED:
+            xids = (*xids, xid)
+        return replace(after, shaken=True, xids=xids)
 
     def answers(self, vitals: HealthReading, *, returned: bool) -> "GpuHealth":
         """The GPU answered. With `returned`, it or the whole driver was away before, which is equivalent to a reset."""
         known = vitals.after(self.vitals)
         if returned and ACTION in vitals.silent_on:  # a reset clears the former recovery action
             known = replace(known, action=None)
-        stuck = self.stuck and not (returned or vitals.decides)
-        asked, until = self.asked or not vitals.partial, self.awaited_until if vitals.partial else None
-        return replace(self, vitals=known, lost=None, stuck=stuck, asked=asked, awaited_until=until)
+        after = replace(self, vitals=known, lost=None)
+        if returned or vitals.decides:
+            after = replace(after, stuck=False)
+        if vitals.partial:
+            return after
+        return replace(after, asked=True, awaited_until=None)
 
     def awaited(self, at: float) -> "GpuHealth":
         """The GPU is new, and did not report its health when queried."""
@@ -260,27 +278,25 @@ class GpuHealth:
 
     def judged(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         """The verdict at this moment. `known`: the GPU can be queried now; otherwise, it does not recover."""
-        case, passing = self._weighed(at, settle_s, known=known), self._passing(at)
-        if case.awaited_until is not None and at >= case.awaited_until:
-            case = replace(case, awaited_until=None)
-        return case if passing == case.passing else replace(case, passing=passing)
+        after = self._weighed(at, settle_s, known=known)
+        if after.awaited_until is not None and at >= after.awaited_until:
+            after = replace(after, awaited_until=None)
+        passing = self._passing(at)
+        return after if passing == after.passing else replace(after, passing=passing)
 
     def _passing(self, at: float) -> dict[str, float | None]:
         """The current passing notes, and those that ended within `NOTE_S`."""
-        ended = {note: at if since is None else since for note, since in self.passing.items()}
-        still = {note: since for note, since in ended.items() if at < since + NOTE_S}
-        return {**still, **dict.fromkeys(self.vitals.passing_notes)}
+        notes: dict[str, float | None] = {}
+        for note, since in self.passing.items():
+            ended_at = at if since is None else since
+            if at < ended_at + NOTE_S:
+                notes[note] = ended_at
+        return notes | dict.fromkeys(self.vitals.passing_notes)
 
     def _weighed(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         against = self.against
         if against or self.shaken:
-            settle_s = self.settle_s if self.cause is not None else self._settles(at, settle_s)
-            since = at if known and not against else None
-            words = [_words(self.xids)] if self.xids and not self.stuck else []
-            now = (*words, *against)
-            causes = self.causes.union(now)
-            cause = "; ".join(now)
-            return replace(self, cause=cause, causes=causes, shaken=False, settle_s=settle_s, healthy_since=since)
+            return self._unhealthy(against, at, settle_s, known=known)
         if self.cause is None:
             return self
         if not known:
@@ -291,11 +307,29 @@ class GpuHealth:
             return self
         return replace(self, cause=None, causes=frozenset(), healthy_since=None, recovered_at=at, xids=())
 
+    def _unhealthy(self, against: tuple[str, ...], at: float, settle_s: float, *, known: bool) -> "GpuHealth":
+        """The verdict on a GPU with the faults `against`, or with an XID since the last verdict."""
+        is_over = known and not against
+        words = against
+        if self.xids and not self.stuck:
+            # An XID that needs no reset is no current fault, but it is why the GPU became unhealthy.
+            words = (_words(self.xids), *against)
+        has_just_begun = self.cause is None
+        return replace(
+            self,
+            cause="; ".join(words),
+            causes=self.causes.union(words),
+            shaken=False,
+            settle_s=self._settles(at, settle_s) if has_just_begun else self.settle_s,
+            healthy_since=at if is_over else None,
+        )
+
     def _settles(self, at: float, settle_s: float) -> float:
         """The settle time of a GPU that becomes unhealthy now."""
         if at - self.recovered_at >= RELAPSE_S:
             return settle_s
-        return max(settle_s, min(max(2 * self.settle_s, LEAST_RELAPSE_S), MOST_SETTLE_S))
+        doubled = max(2 * self.settle_s, LEAST_RELAPSE_S)
+        return max(settle_s, min(doubled, MOST_SETTLE_S))
 
 
 def _words(xids: tuple[int, ...]) -> str:

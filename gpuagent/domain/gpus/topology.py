@@ -65,21 +65,34 @@ class Topology:
     @cached_property
     def mbps(self) -> tuple[tuple[int, ...], ...]:
         """The square of bandwidths in whole MB/s, 0 on the diagonal."""
-        return tuple(tuple(round(link.gbps * 1000) if link else 0 for link in row) for row in self.links)
+        return tuple(_mbps_of(row) for row in self.links)
+
+
+def _mbps_of(row: Sequence[Link | None]) -> tuple[int, ...]:
+    return tuple(round(link.gbps * 1000) if link else 0 for link in row)
 
 
 def topology(gpus: Sequence[Gpu], wiring: Mapping[str, Wiring]) -> Topology:
     """Combine the report of each GPU (`wiring`, by UUID). If two reports differ, the worse one counts, with a note."""
     ordered = sorted(gpus, key=lambda gpu: gpu.index)
     ends = [_Ends.of(gpu, wiring.get(gpu.uuid, Wiring())) for gpu in ordered]
-    notes = [f"GPU {end.gpu.index}: {problem}" for end in ends for problem in end.wiring.problems]
-    notes += [note for end in ends for note in _unknown_versions(end)]
+    notes: list[str] = []
+    for end in ends:
+        notes += [f"GPU {end.gpu.index}: {problem}" for problem in end.wiring.problems]
+    for end in ends:
+        notes += _unknown_versions(end)
     notes += _thin(ends)
     square: list[list[Link | None]] = [[None] * len(ends) for _ in ends]
-    for i, one in enumerate(ends):
-        for j, other in enumerate(ends[:i]):
-            square[i][j] = square[j][i] = _link(other, one, notes)
-    return Topology(tuple(gpu.uuid for gpu in ordered), tuple(map(tuple, square)), tuple(notes))
+    for row, end in enumerate(ends):
+        for column, other in enumerate(ends[:row]):
+            link = _link(other, end, notes)
+            square[row][column] = link
+            square[column][row] = link
+    return Topology(
+        gpus=tuple(gpu.uuid for gpu in ordered),
+        links=tuple(tuple(row) for row in square),
+        notes=tuple(notes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +108,22 @@ class _Ends:
     def of(cls, gpu: Gpu, wiring: Wiring) -> "_Ends":
         direct: dict[str, tuple[float, ...]] = {}
         switch: tuple[float, ...] = ()
+        slowest = min(NVLINK_GBPS.values())
         for link in wiring.nvlinks:
-            speed = NVLINK_GBPS.get(link.version, min(NVLINK_GBPS.values()))
+            speed = NVLINK_GBPS.get(link.version, slowest)
+            may_be_gpu = link.end in {End.GPU, End.UNKNOWN}
             if _is_switch(link, wiring):
-                switch += (speed,)
-            elif link.end in {End.GPU, End.UNKNOWN} and link.remote_bus_id:
-                direct[link.remote_bus_id] = (*direct.get(link.remote_bus_id, ()), speed)
+                switch = (*switch, speed)
+            elif may_be_gpu and link.remote_bus_id:
+                others = direct.get(link.remote_bus_id, ())
+                direct[link.remote_bus_id] = (*others, speed)
         return cls(gpu, wiring, direct, switch)
 
     @property
     def pcie_gbps(self) -> float:
         generation, lanes = self.wiring.pcie or _USUAL_PCIE
-        return _LANE_GBPS.get(generation, _LANE_GBPS[max(_LANE_GBPS)]) * lanes
+        newest_known = max(_LANE_GBPS)
+        return lanes * _LANE_GBPS.get(generation, _LANE_GBPS[newest_known])
 
 
 def _is_switch(link: Nvlink, wiring: Wiring) -> bool:
@@ -116,45 +133,57 @@ def _is_switch(link: Nvlink, wiring: Wiring) -> bool:
     return link.remote_pci_id in NVSWITCH_PCI_IDS or (wiring.fabric is not None and not link.remote_bus_id)
 
 
-def _link(one: _Ends, other: _Ends, notes: list[str]) -> Link:
+def _link(end: _Ends, other: _Ends, notes: list[str]) -> Link:
     """The link between two GPUs; adds contradictions of their reports to `notes`."""
-    names = f"GPU {one.gpu.index} and GPU {other.gpu.index}"
-    relation = _relation(one, other, names, notes)
-    there, back = one.direct.get(other.gpu.pci_bus_id, ()), other.direct.get(one.gpu.pci_bus_id, ())
+    names = f"GPU {end.gpu.index} and GPU {other.gpu.index}"
+    relation = _relation(end, other, names, notes)
+    there = end.direct.get(other.gpu.pci_bus_id, ())
+    back = other.direct.get(end.gpu.pci_bus_id, ())
     if len(there) != len(back):
-        reported = f"{names} report {len(there)} and {len(back)} NVLinks between them"
-        notes.append(f"{reported}; {min(len(there), len(back))} are counted")
-    switched = not (there and back) and _same_fabric(one.wiring.fabric, other.wiring.fabric)
+        least = min(len(there), len(back))
+        notes.append(f"{names} report {len(there)} and {len(back)} NVLinks between them; {least} are counted")
+    is_direct = bool(there and back)
+    switched = not is_direct and _same_fabric(end.wiring.fabric, other.wiring.fabric)
     if switched:
-        there, back = one.switch, other.switch
+        there = end.switch
+        back = other.switch
     count = min(len(there), len(back))
     if not count:
-        return Link(relation=relation, gbps=min(one.pcie_gbps, other.pcie_gbps) * _SHARE[relation])
-    gbps = min(sum(sorted(speeds, reverse=True)[:count]) for speeds in (there, back))
+        slower_gbps = min(end.pcie_gbps, other.pcie_gbps)
+        return Link(relation=relation, gbps=slower_gbps * _SHARE[relation])
+    gbps = min(_fastest(there, count), _fastest(back, count))
     return Link(relation=relation, gbps=gbps, nvlinks=count, switched=switched)
 
 
-def _relation(one: _Ends, other: _Ends, names: str, notes: list[str]) -> Relation:
-    reported = {
-        relation
-        for here, there in ((one, other), (other, one))
-        if (relation := here.wiring.relations.get(there.gpu.pci_bus_id))
-    }
-    farthest = max(reported, key=list(Relation).index, default=None)
-    if farthest is None:
+def _fastest(speeds: Sequence[float], count: int) -> float:
+    """The sum of the fastest links."""
+    return sum(sorted(speeds, reverse=True)[:count])
+
+
+def _relation(end: _Ends, other: _Ends, names: str, notes: list[str]) -> Relation:
+    """How the two GPUs are joined by PCIe, by the farther of their reports."""
+    by_both = (
+        end.wiring.relations.get(other.gpu.pci_bus_id),
+        other.wiring.relations.get(end.gpu.pci_bus_id),
+    )
+    reported = {relation for relation in by_both if relation}
+    if not reported:
         notes.append(f"how {names} are joined by PCIe is not known; {Relation.SYS} is taken")
         return Relation.SYS
+    farthest = max(reported, key=list(Relation).index)
     if len(reported) > 1:
-        notes.append(f"{names} report {' and '.join(sorted(map(str, reported)))} between them; {farthest} is taken")
+        words = " and ".join(sorted(map(str, reported)))
+        notes.append(f"{names} report {words} between them; {farthest} is taken")
     return farthest
 
 
-def _same_fabric(one: Fabric | None, other: Fabric | None) -> bool:
-    return one == other and (one is None or one.ready)
+def _same_fabric(fabric: Fabric | None, other: Fabric | None) -> bool:
+    return fabric == other and (fabric is None or fabric.ready)
 
 
 def _unknown_versions(end: _Ends) -> Iterator[str]:
-    for version in sorted({link.version for link in end.wiring.nvlinks} - NVLINK_GBPS.keys()):
+    versions = {link.version for link in end.wiring.nvlinks}
+    for version in sorted(versions - NVLINK_GBPS.keys()):
         yield f"GPU {end.gpu.index}: NVLink version {version!r} is not known; its links are taken for the slowest kind"
 
 
@@ -165,13 +194,16 @@ def _thin(ends: Sequence[_Ends]) -> Iterator[str]:
     """
     most = max((len(end.switch) for end in ends), default=0)
     for end in ends:
-        up, down = len(end.wiring.nvlinks), end.wiring.inactive
-        if up and down:
-            yield f"GPU {end.gpu.index}: {down} of its {up + down} NVLinks {'is' if down == 1 else 'are'} down"
-        if len(end.switch) + (down if up else 0) < most:
-            yield f"GPU {end.gpu.index} has {len(end.switch)} NVLinks to the switches, other GPUs have {most}"
-        if end.switch and end.wiring.fabric and not end.wiring.fabric.ready:
+        name = f"GPU {end.gpu.index}"
+        up = len(end.wiring.nvlinks)
+        down = end.wiring.inactive if up else 0
+        if down:
+            yield f"{name}: {down} of its {up + down} NVLinks {'is' if down == 1 else 'are'} down"
+        if len(end.switch) + down < most:
+            yield f"{name} has {len(end.switch)} NVLinks to the switches, other GPUs have {most}"
+        fabric = end.wiring.fabric
+        if end.switch and fabric and not fabric.ready:
             yield (
-                f"GPU {end.gpu.index}: its NVLink fabric is not ready, and its links to the switches are not counted; "
+                f"{name}: its NVLink fabric is not ready, and its links to the switches are not counted; "
                 "look at nvidia-fabricmanager"
             )
