@@ -6,7 +6,7 @@ Source: the specification at github.com/cncf-tags/container-device-interface, ve
 from collections.abc import Iterable
 from typing import Any
 
-from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.grant import Grant, Mount
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 
 KIND = f"{DRA_DRIVER}/claim"
@@ -23,29 +23,30 @@ def cdi_spec(uid: str, grants: Iterable[tuple[Iterable[str], Grant]]) -> dict[st
     All devices of one grant have the same edits, so that it does not matter which of them a container gets. Kubelet
     shows the health of a device under the name of its CDI device, and of several with one name it shows the first.
     """
-    found = [
-        {"name": _name(uid, device), "containerEdits": edits}
-        for devices, grant in grants
-        for edits in [_edits(grant)]
-        for device in dict.fromkeys(devices)
-    ]
-    return {"cdiVersion": "0.6.0", "kind": KIND, "devices": found}
+    cdi_devices = []
+    for devices, grant in grants:
+        edits = _edits(grant)
+        names = [_name(uid, device) for device in dict.fromkeys(devices)]
+        cdi_devices += [{"name": name, "containerEdits": edits} for name in names]
+    return {"cdiVersion": "0.6.0", "kind": KIND, "devices": cdi_devices}
 
 
 def _edits(grant: Grant) -> dict[str, Any]:
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in grant.env.items()],
         "deviceNodes": [{"path": path} for path in grant.device_nodes],
-        "mounts": [
-            {
-                "hostPath": mount.host_path,
-                "containerPath": mount.container_path,
-                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "bind"],
-            }
-            for mount in grant.mounts
-        ],
+        "mounts": [_mount(mount) for mount in grant.mounts],
     }
     return {name: value for name, value in edits.items() if value}
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    access = "ro" if mount.read_only else "rw"
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.container_path,
+        "options": [access, "nosuid", "nodev", "bind"],
+    }
 
 
 def _name(uid: str, device: str) -> str:

@@ -1,6 +1,6 @@
 """The health of devices as kubelet shows it in the status of the pods that have them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.dra.resource_slice import device_name
@@ -9,8 +9,8 @@ from gpuagent.domain.gpus.health import GpuHealth
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
-Health = list[tuple[bool | None, str]]
-"""Of each GPU of a device."""
+Health = tuple[bool | None, str]
+"""Of a GPU: whether it is healthy, None if that is not known, and a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +32,31 @@ def device_healths(state: State) -> tuple[DeviceHealth, ...]:
     """The health of every device that a claim can have, in the order of their names; none without mode `dra`."""
     if state.node.mode is not Mode.DRA and not state.claims.prepared:
         return ()
-    gpus = {gpu.uuid: _health(gpu, state) for gpu in state.gpus.by_uuid.values()}
-    devices = {device_name(gpu): {gpu.uuid} for gpu in state.gpus.by_uuid.values()}
+    gpus = state.gpus.by_uuid
+    healths = {uuid: _health(gpu, state) for uuid, gpu in gpus.items()}
+    members = {device_name(gpu): {uuid} for uuid, gpu in gpus.items()}
     for claim in state.claims.prepared.values():
-        for one in claim.gpus:
-            devices.setdefault(one.device, set()).add(one.uuid)
-    found = {
-        name: [gpus.get(uuid, (False, f"GPU {uuid} is not on the node any more")) for uuid in sorted(uuids)]
-        for name, uuids in devices.items()
-    }
-    return tuple(DeviceHealth(name, _worst(found[name]), _words(found[name])) for name in sorted(found))
+        for claimed in claim.gpus:
+            members.setdefault(claimed.device, set()).add(claimed.uuid)
+            if claimed.uuid not in gpus:
+                healths[claimed.uuid] = False, f"GPU {claimed.uuid} is not on the node any more"
+    return tuple(_of_device(name, members[name], healths) for name in sorted(members))
 
 
-def _worst(members: Health) -> bool | None:
-    healths = [healthy for healthy, _ in members]
-    return False if False in healths else None if None in healths else True
+def _of_device(name: str, uuids: set[str], healths: Mapping[str, Health]) -> DeviceHealth:
+    """The health of a device with these GPUs: the worst of theirs, and the messages of all."""
+    of_gpus = [healths[uuid] for uuid in sorted(uuids)]
+    messages = "; ".join(message for _, message in of_gpus if message)
+    return DeviceHealth(name, _worst([healthy for healthy, _ in of_gpus]), messages)
 
 
-def _words(members: Health) -> str:
-    return "; ".join(message for _, message in members if message)
+def _worst(healths: list[bool | None]) -> bool | None:
+    if False in healths:
+        return False
+    return None if None in healths else True
 
 
-def _health(gpu: Gpu, state: State) -> tuple[bool | None, str]:
+def _health(gpu: Gpu, state: State) -> Health:
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
     name = f"GPU {gpu.index} ({gpu.uuid})"
     if gpu.mig:
@@ -66,7 +69,8 @@ def _health(gpu: Gpu, state: State) -> tuple[bool | None, str]:
         return False, f"{name} is unhealthy: {state.unhealthy[gpu.uuid]}"
     if gpu.uuid in state.gpus.fenced:
         return False, f"{name} is {state.unhealthy[gpu.uuid]}"
-    return True, "; ".join(f"{name}: {note}" for note in _notes(health))
+    notes = [f"{name}: {note}" for note in _notes(health)]
+    return True, "; ".join(notes)
 
 
 def _notes(health: GpuHealth) -> Iterator[str]:

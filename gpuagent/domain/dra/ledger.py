@@ -89,9 +89,10 @@ def _shortage(wanted: ClaimedGpu, users: list[PreparedClaim], gpu: Gpu, sharers:
         return "is needed whole, and a part of it is still prepared"
     used_mib = sum(part.memory_mib for part in parts)
     if used_mib + wanted.memory_mib > gpu.memory_mib:
-        needed, free = _gib(wanted.memory_mib), _gib(max(0, gpu.memory_mib - used_mib))
+        free_mib = max(0, gpu.memory_mib - used_mib)
         return (
-            f"has {free} of memory free of {_gib(gpu.memory_mib)}, and the claim needs {needed}: the rest is prepared"
+            f"has {_gib(free_mib)} of memory free of {_gib(gpu.memory_mib)}, "
+            f"and the claim needs {_gib(wanted.memory_mib)}: the rest is prepared"
         )
     used_cores = sum(part.cores for part in parts)
     if used_cores + wanted.cores > CORE_PERCENT_PER_GPU:

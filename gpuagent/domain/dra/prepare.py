@@ -3,7 +3,7 @@
 Source of the fields: k8s.io/api/resource/v1, types.go.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
-from gpuagent.domain.sharing.grant import DeviceAccess, Grant
+from gpuagent.domain.sharing.grant import DeviceAccess, Grant, Mount
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 
@@ -49,15 +49,18 @@ def claimed_gpus(
     if not results:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"the claim has no device of {DRA_DRIVER} allocated")
     check_requests(claim, {text(result.get("request")) for result in results})
-    claimed = tuple(gpu for result in results for gpu in _claimed(result, pool, gpus, unit))
+    claimed: list[ClaimedGpu] = []
+    for result in results:
+        claimed.extend(_claimed(result, pool, gpus, unit))
     _check_one_size(claimed)
-    if CORE_CLASS in _classes(claim) and not (claimed[0].unlimited or claimed[0].cores):
+    lacks_compute = not (claimed[0].unlimited or claimed[0].cores)
+    if lacks_compute and CORE_CLASS in _classes(claim):
         words = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
         raise Refusal(Reason.CORE_MEM_BOTH, words)
-    return claimed
+    return tuple(claimed)
 
 
-def _check_one_size(claimed: tuple[ClaimedGpu, ...]) -> None:
+def _check_one_size(claimed: Collection[ClaimedGpu]) -> None:
     """A container has one environment, so all GPUs of a claim have to be of one size."""
     used = [gpu for gpu in claimed if not gpu.admin]
     if used and len(used) < len(claimed):
@@ -65,8 +68,9 @@ def _check_one_size(claimed: tuple[ClaimedGpu, ...]) -> None:
             "the claim has GPUs with adminAccess and others, and a container can have one kind: make a claim for each"
         )
         raise Refusal(Reason.MIXED_RESOURCES, words)
-    sizes = {None if gpu.whole else (gpu.memory_mib, gpu.cores) for gpu in used}
-    if len(sizes) > 1:
+    shares = {(gpu.memory_mib, gpu.cores) for gpu in used if not gpu.whole}
+    has_whole = any(gpu.whole for gpu in used)
+    if len(shares) + has_whole > 1:
         words = "the claim has different shares, and a container can have one size: make a claim for each size"
         raise Refusal(Reason.MIXED_RESOURCES, words)
     if len({gpu.uuid for gpu in used}) < len(used):
@@ -81,31 +85,39 @@ def has_device(claim: Mapping[str, Any]) -> bool:
 
 def has_device_of(claim: Mapping[str, Any], prepared: PreparedClaim) -> bool:
     """Whether the claim still has one of the devices with which it was prepared."""
-    devices = {(gpu.pool, gpu.device) for gpu in prepared.gpus}
-    return any((result.get("pool"), result.get("device")) in devices for result in _results(claim))
+    allocated = {(result.get("pool"), result.get("device")) for result in _results(claim)}
+    return any((gpu.pool, gpu.device) in allocated for gpu in prepared.gpus)
 
 
 def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    devices = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
+    """The devices of this driver that the scheduler allocated."""
+    allocation = mapping(mapping(claim.get("status")).get("allocation"))
+    devices = mapping(allocation.get("devices"))
     return [result for result in mappings(devices.get("results")) if result.get("driver") == DRA_DRIVER]
 
 
 def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit: MemoryUnit) -> Iterator[ClaimedGpu]:
     """The GPUs of one device: a GPU of which the claim has a share or all, or a set of whole GPUs."""
     device = text(result.get("device"))
-    here = gpus if result.get("pool") == pool else {}
-    members = sorted((here[uuid] for uuid in members_of(device, here)), key=lambda gpu: gpu.index)
-    devices = [gpu for gpu in here.values() if device_name(gpu) == device] or members
+    is_admin = result.get("adminAccess") is True
+    members: list[Gpu] = []
+    devices: list[Gpu] = []
+    if result.get("pool") == pool:
+        members = [gpus[uuid] for uuid in members_of(device, gpus)]
+        members.sort(key=lambda gpu: gpu.index)
+        devices = [gpu for gpu in gpus.values() if device_name(gpu) == device]
+        devices = devices or members
     if not devices:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"device {device} of pool {text(result.get('pool'))} is not on this node")
-    is_admin = result.get("adminAccess") is True
     for gpu in devices:
+        cores = 0
         if is_admin:
-            memory_mib, cores = 0, 0
+            memory_mib = 0
         elif members or gpu.only_whole:
-            memory_mib, cores = gpu.memory_mib, 0
+            memory_mib = gpu.memory_mib
         else:
             memory_mib, cores = _consumed(result, gpu, unit)
+        has_all_memory = memory_mib > gpu.memory_mib - unit.mib
         yield ClaimedGpu(
             request=text(result.get("request")).partition("/")[0],
             pool=pool,
@@ -114,7 +126,7 @@ def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit
             uuid=gpu.uuid,
             memory_mib=memory_mib,
             cores=cores,
-            whole=memory_mib > gpu.memory_mib - unit.mib and not cores and not is_admin,
+            whole=has_all_memory and not cores and not is_admin,
             admin=is_admin,
         )
 
@@ -142,24 +154,32 @@ def _consumed(result: Mapping[str, Any], gpu: Gpu, unit: MemoryUnit) -> tuple[in
 
 def tolerations_of(claim: Mapping[str, Any], device: str) -> list[Mapping[str, Any]]:
     """The tolerations with which the scheduler gave a device to the claim."""
-    results = [result for result in _results(claim) if text(result.get("device")) == device]
-    return [toleration for result in results for toleration in mappings(result.get("tolerations"))]
+    tolerations: list[Mapping[str, Any]] = []
+    for result in _results(claim):
+        if text(result.get("device")) == device:
+            tolerations.extend(mappings(result.get("tolerations")))
+    return tolerations
 
 
 def reserved_for(claim: Mapping[str, Any]) -> frozenset[str]:
     """UIDs of the pods that the scheduler reserved the claim for."""
     consumers = mappings(mapping(claim.get("status")).get("reservedFor"))
-    return frozenset(text(one.get("uid")) for one in consumers if one.get("resource") == "pods")
+    pods = [consumer for consumer in consumers if consumer.get("resource") == "pods"]
+    return frozenset(text(pod.get("uid")) for pod in pods)
 
 
 def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> None:
     """Check that no container uses the claim and another one. Raises Refusal."""
     near = [other for other in others if other.namespace == claim.namespace and other.name != claim.name]
     for pod in pods:
-        users = pod.claims.get(claim.name, ()) if pod.name.namespace == claim.namespace else ()
+        if pod.name.namespace != claim.namespace:
+            continue
+        users = set(pod.claims.get(claim.name, ()))
         for other in near:
-            if both := {*users} & {*pod.claims.get(other.name, ())}:
-                words = f"container {min(both)} of pod {pod.name} has claim {other.name} as well"
+            both = users.intersection(pod.claims.get(other.name, ()))
+            if both:
+                user = f"container {min(both)} of pod {pod.name}"
+                words = f"{user} has claim {other.name} as well"
                 raise Refusal(Reason.MIXED_RESOURCES, f"{words}, and a container can have one: make one claim for both")
 
 
@@ -171,15 +191,20 @@ def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> t
     annotations = mapping(mapping(claim.get("metadata")).get("annotations"))
     if annotations.get(OF_LIMITS) != "true":
         return (gpus,)
-    requests = dict.fromkeys(one.request for one in gpus)
-    return tuple(tuple(one for one in gpus if one.request == request) for request in requests)
+    parts: dict[str, list[ClaimedGpu]] = {}
+    for gpu in gpus:
+        parts.setdefault(gpu.request, []).append(gpu)
+    return tuple(tuple(part) for part in parts.values())
 
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:
     """The isolation that the classes of the GPUs' requests promise. Only shares have a promise."""
-    if gpus[0].unlimited or _classes(claim) == {SHARE_CLASS}:
+    first = gpus[0]  # all have one size
+    if first.unlimited or _classes(claim) == {SHARE_CLASS}:
         return frozenset()
-    return frozenset({Isolates.MEMORY, Isolates.COMPUTE} if gpus[0].cores else {Isolates.MEMORY})
+    if first.cores:
+        return frozenset({Isolates.MEMORY, Isolates.COMPUTE})
+    return frozenset({Isolates.MEMORY})
 
 
 def grants(gpus: tuple[ClaimedGpu, ...], mode: Mode, known: Mapping[str, Gpu], access: DeviceAccess) -> Iterator[Grant]:
@@ -202,17 +227,18 @@ def grants(gpus: tuple[ClaimedGpu, ...], mode: Mode, known: Mapping[str, Gpu], a
 def merged(parts: list[Grant]) -> Grant:
     """One grant with what all of them have."""
     first = parts[0]
-    for one in parts[1:]:
-        first = replace(
-            first,
-            env={**first.env, **one.env},
-            device_nodes=tuple(dict.fromkeys((*first.device_nodes, *one.device_nodes))),
-            mounts=tuple(dict.fromkeys((*first.mounts, *one.mounts))),
-        )
-    return first
+    env: dict[str, str] = {}
+    device_nodes: dict[str, None] = {}
+    mounts: dict[Mount, None] = {}
+    for part in parts:
+        env |= part.env
+        device_nodes |= dict.fromkeys(part.device_nodes)
+        mounts |= dict.fromkeys(part.mounts)
+    return replace(first, env=env, device_nodes=tuple(device_nodes), mounts=tuple(mounts))
 
 
 def _classes(claim: Mapping[str, Any]) -> set[str]:
     """Classes of the requests, and of the alternatives of requests, that have a device of this driver."""
     given = {text(result.get("request")) for result in _results(claim)}
-    return {text(request.get("deviceClassName")) for name, request in asked(claim).items() if name in given}
+    requests = [request for name, request in asked(claim).items() if name in given]
+    return {text(request.get("deviceClassName")) for request in requests}

@@ -7,9 +7,10 @@ from gpuagent.domain.state import State
 
 def refusal_event(state: State | None, namespace: str, name: str, refusal: Refusal) -> Announcement:
     """For the pods that wait for the claim; for the node while none of them was seen."""
-    pods = tuple(
-        pod.name
-        for pod in (state.pods.seen if state else ())
-        if pod.name.namespace == namespace and name in pod.claims and not pod.container_ids
-    )
-    return Announcement("GPURefused", f"claim {namespace}/{name}: {refusal.message}", warning=True, pods=pods)
+    waiting = []
+    for pod in state.pods.seen if state else ():
+        uses_claim = pod.name.namespace == namespace and name in pod.claims
+        if uses_claim and not pod.container_ids:
+            waiting.append(pod.name)
+    text = f"claim {namespace}/{name}: {refusal.message}"
+    return Announcement("GPURefused", text, warning=True, pods=tuple(waiting))

@@ -9,9 +9,10 @@ Source of the limits: k8s.io/api/resource/v1, types.go; what the API server acce
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 from gpuagent.domain.dra.device_attributes import gpu_attributes, set_attributes
@@ -19,6 +20,7 @@ from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, in_order, set_name, singles
 from gpuagent.domain.dra.ledger import most_sharers
 from gpuagent.domain.gpus.gpu import Gpu, key_of
+from gpuagent.domain.sharing.claim import ClaimedGpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Mode, Placement
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.domain.state import State
@@ -60,21 +62,31 @@ def slice_specs(state: State, node_name: str) -> dict[str, Json]:
         return {}
     devices = _Devices(state)
     contents: dict[str, Json] = {"": {"devices": devices.gpus()}}
-    if sets := devices.sets():
-        contents["-counters"] = {"sharedCounters": [{"name": COUNTERS, "counters": devices.counters()}]}
-        contents |= {name: {"devices": found} for name, found in sets.items()}
-    pool = {"name": node_name, "generation": 1, "resourceSliceCount": len(contents)}
-    common = {"driver": DRA_DRIVER, "nodeName": node_name, "pool": pool}
+    sets = devices.sets()
+    if sets:
+        counter_set = {"name": COUNTERS, "counters": devices.counters()}
+        contents["-counters"] = {"sharedCounters": [counter_set]}
+        for name, set_devices in sets.items():
+            contents[name] = {"devices": set_devices}
+    common = {
+        "driver": DRA_DRIVER,
+        "nodeName": node_name,
+        "pool": {
+            "name": node_name,
+            "generation": 1,
+            "resourceSliceCount": len(contents),
+        },
+    }
     return {name: common | content for name, content in contents.items()}
 
 
 def is_known(state: State) -> bool:
     """Whether the mode, the GPUs, the isolation drivers and kubelet's allocations were read in this run."""
-    return bool(
-        state.node.mode_known
-        and (state.node.mode is not Mode.DRA or (state.gpus.by_uuid and not state.isolation.unheard))
-        and state.holdings.listed is not None
-    )
+    if not state.node.mode_known or state.holdings.listed is None:
+        return False
+    if state.node.mode is not Mode.DRA:
+        return True
+    return bool(state.gpus.by_uuid) and not state.isolation.unheard
 
 
 @dataclass(frozen=True)
@@ -91,33 +103,40 @@ class _Devices:
     @cached_property
     def mbps(self) -> Mbps:
         """Bandwidths between the usable GPUs."""
-        known = self.state.gpus.known_topology
-        places = [known.gpus.index(gpu.uuid) for gpu in self.usable]
-        return tuple(tuple(known.mbps[i][j] for j in places) for i in places)
+        topology = self.state.gpus.known_topology
+        positions = [topology.gpus.index(gpu.uuid) for gpu in self.usable]
+        rows = [topology.mbps[position] for position in positions]
+        return tuple(_picked(row, positions) for row in rows)
 
     @cached_property
     def used(self) -> Counter[str]:
         """MiB of each GPU that claims have."""
         used = Counter[str]()
-        for claim in self.state.claims.prepared.values():
-            for gpu in claim.used:
-                used[gpu.uuid] += gpu.memory_mib
+        for claimed in self._claimed():
+            used[claimed.uuid] += claimed.memory_mib
         return used
+
+    def _claimed(self) -> Iterator[ClaimedGpu]:
+        for claim in self.state.claims.prepared.values():
+            yield from claim.used
 
     @cached_property
     def free(self) -> frozenset[int]:
-        """Places of the usable GPUs that a claim can have whole."""
-        usable = enumerate(self.usable)
-        return frozenset(n for n, gpu in usable if gpu.uuid not in self.used and not self.taints(gpu))
+        """Numbers of the usable GPUs that a claim can have whole."""
+        free = set()
+        for number, gpu in enumerate(self.usable):
+            if gpu.uuid not in self.used and not self.taints(gpu):
+                free.add(number)
+        return frozenset(free)
 
     @cached_property
     def kept_sets(self) -> dict[str, frozenset[str]]:
         """Sets that claims have, by name: without the device, the scheduler would give their GPUs again."""
         members: dict[str, set[str]] = {}
-        for claim in self.state.claims.prepared.values():
-            for gpu in claim.used:
-                if gpu.device != _name_of(gpu.uuid):
-                    members.setdefault(gpu.device, set()).add(gpu.uuid)
+        for claimed in self._claimed():
+            is_set = claimed.device != _name_of(claimed.uuid)
+            if is_set:
+                members.setdefault(claimed.device, set()).add(claimed.uuid)
         return {name: frozenset(uuids) for name, uuids in members.items()}
 
     @property
@@ -137,19 +156,25 @@ class _Devices:
 
         Of empty GPUs, those come first without which good sets are left.
         """
-        unit, used = self.state.policy.unit, self.used
-        sign = -1 if self.state.node.placement is Placement.BINPACK else 1
-        places = {place: n for n, place in enumerate(singles(self.mbps, self.free))}
+        places = {number: place for place, number in enumerate(singles(self.mbps, self.free))}
 
-        def rank(numbered: tuple[int, Gpu]) -> tuple[bool, float, int]:
-            n, gpu = numbered
-            place = places.get(n, len(places) + n)
-            if gpu.only_whole:
-                return gpu.uuid in used, 0.0, place
-            return used[gpu.uuid] > gpu.memory_mib - unit.mib, sign * used[gpu.uuid] / gpu.memory_mib, place
+        def rank(number: int) -> tuple[bool, float, int]:
+            place = places.get(number, len(places) + number)
+            return *self._fullness(self.usable[number]), place
 
-        ordered = [gpu for _, gpu in sorted(enumerate(self.usable), key=rank)]
-        return [self._gpu(gpu) for gpu in ordered[:PART]]
+        numbers = sorted(range(len(self.usable)), key=rank)
+        return [self._gpu(self.usable[number]) for number in numbers[:PART]]
+
+    def _fullness(self, gpu: Gpu) -> tuple[bool, float]:
+        """Whether the GPU is full, and the part in use, which is negative under binpack."""
+        if gpu.only_whole:
+            return gpu.uuid in self.used, 0.0
+        used_mib = self.used[gpu.uuid]
+        is_full = used_mib > gpu.memory_mib - self.state.policy.unit.mib
+        part = used_mib / gpu.memory_mib
+        if self.state.node.placement is Placement.BINPACK:
+            part = -part
+        return is_full, part
 
     def counters(self) -> Json:
         uuids = {gpu.uuid for gpu in self.usable}.union(*self.kept_sets.values())
@@ -157,30 +182,47 @@ class _Devices:
 
     def sets(self) -> dict[str, list[Json]]:
         """Devices of sets by the end of their slice's name; each slice best first."""
-        found: dict[str, list[Json]] = {}
-        for size in SIZES if self.has_sets else ():
-            names = set()
-            for part in range(MOST_SETS // PART if self.offers_sets else 0):
-                ordered = in_order(self.mbps, size, part, self.free)
-                members = [frozenset(self.usable[n].uuid for n in one) for one in ordered]
-                if devices := [self._set(set_name(one), one) for one in members]:
-                    found[f"-sets-{size}-{part}"] = devices
-                    names |= {device["name"] for device in devices}
-            kept = {name: uuids for name, uuids in self.kept_sets.items() if len(uuids) == size and name not in names}
-            if kept:
-                found[f"-sets-{size}-kept"] = [self._set(name, kept[name]) for name in sorted(kept)]
-        return found
+        slices: dict[str, list[Json]] = {}
+        if self.has_sets:
+            for size in SIZES:
+                slices |= self._sets_of(size)
+        return slices
+
+    def _sets_of(self, size: int) -> dict[str, list[Json]]:
+        """The same for sets of one size."""
+        slices: dict[str, list[Json]] = {}
+        offered: set[str] = set()
+        for part in range(MOST_SETS // PART if self.offers_sets else 0):
+            sets = [self._named_set(numbers) for numbers in in_order(self.mbps, size, part, self.free)]
+            if sets:
+                slices[f"-sets-{size}-{part}"] = [self._set(name, uuids) for name, uuids in sets]
+                offered.update(name for name, _ in sets)
+        kept = []
+        for name, uuids in sorted(self.kept_sets.items()):
+            if len(uuids) == size and name not in offered:
+                kept.append(self._set(name, uuids))
+        if kept:
+            slices[f"-sets-{size}-kept"] = kept
+        return slices
+
+    def _named_set(self, numbers: Iterable[int]) -> tuple[str, frozenset[str]]:
+        """Name and UUIDs of a set of usable GPUs."""
+        uuids = frozenset(self.usable[number].uuid for number in numbers)
+        return set_name(uuids), uuids
 
     def _gpu(self, gpu: Gpu) -> Json:
+        name = device_name(gpu)
         device: Json = {
-            "name": device_name(gpu),
-            "attributes": gpu_attributes(gpu, device_name(gpu), self._domain(gpu), self.state),
+            "name": name,
+            "attributes": gpu_attributes(gpu, name, self._domain(gpu), self.state),
         }
         if not gpu.only_whole:  # else there is no memory to share out, and one claim has the device
-            device |= {"allowMultipleAllocations": True, "capacity": _capacity(gpu, self.state)}
+            device["allowMultipleAllocations"] = True
+            device["capacity"] = _capacity(gpu, self.state)
         if self.has_sets:
-            device["consumesCounters"] = [{"counterSet": COUNTERS, "counters": _counters([gpu.uuid])}]
-        if tainted := self.taints(gpu):
+            device["consumesCounters"] = [_consumed([gpu.uuid])]
+        tainted = self.taints(gpu)
+        if tainted:
             device["taints"] = tainted
         return device
 
@@ -188,29 +230,55 @@ class _Devices:
         """What is the same for GPUs that reach each other over NVLinks: the name of the first of them."""
         topology = self.state.gpus.known_topology
         start = topology.gpus.index(gpu.uuid)
-        reached, found = {start}, [start]
-        for i in found:
-            new = [j for j, link in enumerate(topology.links[i]) if link and link.nvlinks and j not in reached]
-            reached.update(new)
-            found += new
+        reached = {start}
+        to_visit = [start]
+        while to_visit:
+            links = topology.links[to_visit.pop()]
+            for position, link in enumerate(links):
+                if link and link.nvlinks and position not in reached:
+                    reached.add(position)
+                    to_visit.append(position)
         return _name_of(topology.gpus[min(reached)])
 
     def _set(self, name: str, uuids: frozenset[str]) -> Json:
-        by_uuid, topology = self.state.gpus.by_uuid, self.state.gpus.known_topology
-        gpus = sorted((by_uuid[uuid] for uuid in uuids if uuid in by_uuid), key=lambda gpu: gpu.index)
-        places = [topology.gpus.index(gpu.uuid) for gpu in gpus]
-        slowest = min((topology.mbps[i][j] for i in places for j in places if i < j), default=0)
-        domains = {self._domain(gpu) for gpu in gpus}
+        by_uuid = self.state.gpus.by_uuid
+        gpus = [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]  # a claim may have GPUs that are gone
+        gpus.sort(key=lambda gpu: gpu.index)
+        attributes = set_attributes(
+            gpus,
+            size=len(uuids),
+            name=name,
+            domains={self._domain(gpu) for gpu in gpus},
+            link_gbps=self._slowest_mbps(gpus) // 1000,
+            state=self.state,
+        )
         device: Json = {
             "name": name,
-            "attributes": set_attributes(
-                gpus, size=len(uuids), name=name, domains=domains, link_gbps=slowest // 1000, state=self.state
-            ),
-            "consumesCounters": [{"counterSet": COUNTERS, "counters": _counters(sorted(uuids))}],
+            "attributes": attributes,
+            "consumesCounters": [_consumed(sorted(uuids))],
         }
-        if tainted := {taint["key"]: taint for gpu in gpus for taint in self.taints(gpu)}:
-            device["taints"] = [*tainted.values()]
+        # The API server takes each key once.
+        tainted: dict[str, Json] = {}
+        for gpu in gpus:
+            tainted |= {taint["key"]: taint for taint in self.taints(gpu)}
+        if tainted:
+            device["taints"] = list(tainted.values())
         return device
+
+    def _slowest_mbps(self, gpus: Iterable[Gpu]) -> int:
+        """Of the links between these GPUs; 0 if there is none."""
+        topology = self.state.gpus.known_topology
+        positions = [topology.gpus.index(gpu.uuid) for gpu in gpus]
+        pairs = combinations(sorted(positions), 2)
+        return min((topology.mbps[low][high] for low, high in pairs), default=0)
+
+
+def _picked(row: Sequence[int], positions: Iterable[int]) -> tuple[int, ...]:
+    return tuple(row[position] for position in positions)
+
+
+def _consumed(uuids: Iterable[str]) -> Json:
+    return {"counterSet": COUNTERS, "counters": _counters(uuids)}
 
 
 def _counters(uuids: Iterable[str]) -> Json:
@@ -218,22 +286,29 @@ def _counters(uuids: Iterable[str]) -> Json:
 
 
 def _capacity(gpu: Gpu, state: State) -> Json:
-    memory, unit = _memory(gpu, state.policy.unit), memory_text(state.policy.unit.mib)
-    memory_range = {"min": unit, "max": memory}
-    if memory != unit:
+    unit = state.policy.unit
+    memory = _memory(gpu, unit)
+    least = memory_text(unit.mib)
+    memory_range = {"min": least, "max": memory}
+    if memory != least:
         # The API server refuses the slice if minimum and step together are more than the capacity.
-        memory_range["step"] = unit
+        memory_range["step"] = least
     step = state.policy.core_step
+    most_cores = CORE_PERCENT_PER_GPU // step * step
+    cores_range = {"min": "0", "step": str(step), "max": str(most_cores)}
     return {
-        "memory": {"value": memory, "requestPolicy": {"default": memory, "validRange": memory_range}},
+        "memory": {
+            "value": memory,
+            "requestPolicy": {"default": memory, "validRange": memory_range},
+        },
         "cores": {
             "value": str(CORE_PERCENT_PER_GPU),
-            "requestPolicy": {
-                "default": "0",
-                "validRange": {"min": "0", "step": str(step), "max": str(CORE_PERCENT_PER_GPU // step * step)},
-            },
+            "requestPolicy": {"default": "0", "validRange": cores_range},
         },
-        "sharers": {"value": str(most_sharers(state)), "requestPolicy": {"default": "1", "validValues": ["1"]}},
+        "sharers": {
+            "value": str(most_sharers(state)),
+            "requestPolicy": {"default": "1", "validValues": ["1"]},
+        },
     }
 
 
