@@ -1,9 +1,9 @@
 """Kubelet's allocations, as last read."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.pod_list import Pods
@@ -13,6 +13,9 @@ from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
 
 _T = TypeVar("_T")
+
+_Uids = Mapping[tuple[str, str, frozenset[str]], str]
+"""Container, resource and device ids to the UID of the pod that has them in the checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +46,30 @@ class Holdings:
             case ev.HoldingsUnavailable():
                 return replace(self, problem=event.reason)
             case ev.NodeSeen():
-                info = mapping(mapping(event.node.get("status")).get("nodeInfo"))
-                seen = replace(self, kubelet=text(info.get("kubeletVersion")))
-                # These were read as if kubelet's ids were units.
-                misread = seen.counts_only and not self.counts_only
-                return replace(seen, listed=None, read_at=float("-inf")) if misread else seen
+                return self._node_seen(event.node)
         return self
 
+    def _node_seen(self, node: Mapping[str, Any]) -> Self:
+        info = mapping(mapping(node.get("status")).get("nodeInfo"))
+        seen = replace(self, kubelet=text(info.get("kubeletVersion")))
+        if seen.counts_only and not self.counts_only:
+            # The allocations were read as if kubelet's ids were units.
+            return replace(seen, listed=None, read_at=float("-inf"))
+        return seen
+
     def _read(self, event: ev.HoldingsRead) -> Self:
-        if self.counts_only and (unknown := unrecorded(event.holdings, event.checkpoint)):
-            return replace(self, problem=f"kubelet's checkpoint does not show which units {unknown} was given")
+        if self.counts_only:
+            unknown = unrecorded(event.holdings, event.checkpoint)
+            if unknown:
+                return replace(self, problem=f"kubelet's checkpoint does not show which units {unknown} was given")
         listed, checkpoint, exchanged = by_units(event.holdings, event.checkpoint)
         if self.listed is not None:
-            listed = _kept(self.listed, listed, key=lambda one: (one.owner, one.resource))
-        checkpoint = _kept(self.checkpoint, checkpoint, key=lambda one: (one.pod_uid, one.container, one.resource))
+            listed = _kept(self.listed, listed, key=lambda holding: (holding.owner, holding.resource))
+        checkpoint = _kept(
+            self.checkpoint,
+            checkpoint,
+            key=lambda entry: (entry.pod_uid, entry.container, entry.resource),
+        )
         return replace(
             self, listed=listed, read_at=event.started_at, checkpoint=checkpoint, exchanged=exchanged, problem=None
         )
@@ -64,7 +77,11 @@ class Holdings:
     @cached_property
     def recorded(self) -> Mapping[tuple[str, str, str], frozenset[str]]:
         """UID of the pod, container and resource to device ids, by the checkpoint."""
-        return {(one.pod_uid, one.container, one.resource): one.ids for one in self.checkpoint}
+        return {(entry.pod_uid, entry.container, entry.resource): entry.ids for entry in self.checkpoint}
+
+    @property
+    def _uids(self) -> _Uids:
+        return {(entry.container, entry.resource, entry.ids): entry.pod_uid for entry in self.checkpoint}
 
     @property
     def counts_only(self) -> bool:
@@ -73,47 +90,70 @@ class Holdings:
 
     def living(self, pods: Pods) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
-        last: tuple[Pods, tuple[Holding, ...]] | None = vars(self).get("_living")
+        last = vars(self).get("_living")
         if last is None or last[0] is not pods:
-            last = vars(self)["_living"] = pods, self._of_living(pods)
+            last = (pods, self._of_living(pods))
+            vars(self)["_living"] = last
         return last[1]
 
     def _of_living(self, pods: Pods) -> tuple[Holding, ...]:
-        # While the watch is down, the agent does not see a new pod of the same name.
-        ended = set() if pods.problem else {pod.name for pod in pods.seen if pod.ended}
         by_name = {pod.name: pod for pod in pods.seen}
-        uids = {(entry.container, entry.resource, entry.ids): entry.pod_uid for entry in self.checkpoint}
-        here = (holding for holding in self.listed or () if holding.owner.pod not in ended)
-        listed = [_of_their_uid(holding, by_name.get(holding.owner.pod), uids) for holding in here]
+        ended: set[PodName] = set()
+        if not pods.problem:  # while the watch is down, the agent does not see a new pod of the same name
+            ended = {pod.name for pod in pods.seen if pod.ended}
+        uids = self._uids
+        listed = []
+        for holding in self.listed or ():
+            name = holding.owner.pod
+            if name not in ended:
+                listed.append(_of_their_uid(holding, by_name.get(name), uids))
         return (*listed, *self._unlisted(listed, pods))
 
     def _unlisted(self, listed: Collection[Holding], pods: Pods) -> Iterator[Holding]:
         """Holdings that only the checkpoint has: devices of living pods' ordinary init containers."""
         living = {pod.uid: pod.name for pod in pods.seen if not pod.ended}
-        known = {device_id for holding in listed for device_id in holding.ids}
+        known: set[str] = set()
+        for holding in listed:
+            known |= holding.ids
         for entry in self.checkpoint:
-            name = living.get(entry.pod_uid) if pods.watched else PodName("", entry.pod_uid)
-            if name is not None and (rest := entry.ids - known):
-                known |= rest  # the next init container reuses them
-                yield Holding(ContainerRef(name, entry.container), entry.resource, rest)
+            name: PodName | None = PodName("", entry.pod_uid)
+            if pods.watched:
+                name = living.get(entry.pod_uid)
+            unlisted = entry.ids - known
+            if name is not None and unlisted:
+                known |= unlisted  # the next init container reuses them
+                yield Holding(ContainerRef(name, entry.container), entry.resource, unlisted)
 
 
-def _kept(former: tuple[_T, ...], new: tuple[_T, ...], key: Callable[[_T], object]) -> tuple[_T, ...]:
-    """`new` with the objects of `former` that are equal, and `former` itself if all are.
+def _kept(
+    former: tuple[_T, ...],
+    values: tuple[_T, ...],
+    key: Callable[[_T], object],
+) -> tuple[_T, ...]:
+    """`values` with the objects of `former` that are equal, and `former` itself if all are.
 
     What was worked out from an object then still holds, so that a read costs by what has changed.
     """
-    known = {key(one): one for one in former}
-    kept = tuple([old if (old := known.get(key(one))) == one and old is not None else one for one in new])
-    same = len(kept) == len(former) and {*map(id, kept)} == {*map(id, former)}
-    return former if same else kept
+    known = {key(value): value for value in former}
+    kept = []
+    for value in values:
+        old = known.get(key(value))
+        kept.append(old if old is not None and old == value else value)
+    is_same = len(kept) == len(former) and _identities(kept) == _identities(former)
+    return former if is_same else tuple(kept)
 
 
-def _of_their_uid(holding: Holding, pod: Pod | None, uids: Mapping[tuple[str, str, frozenset[str]], str]) -> Holding:
+def _identities(values: Iterable[object]) -> set[int]:
+    return set(map(id, values))
+
+
+def _of_their_uid(holding: Holding, pod: Pod | None, uids: _Uids) -> Holding:
     """Correct the owner by UID: kubelet lists terminating pods by name, and a new pod may have the name already."""
     holding = with_annotated_gpus(holding, pod)
     if pod is None or pod.static:
         return holding
-    uid = uids.get((holding.owner.container, holding.resource, holding.ids)) or pod.uid
-    same = uid == pod.uid
-    return holding if same else replace(holding, owner=ContainerRef(PodName("", uid), holding.owner.container))
+    container = holding.owner.container
+    uid = uids.get((container, holding.resource, holding.ids)) or pod.uid
+    if uid == pod.uid:
+        return holding
+    return replace(holding, owner=ContainerRef(PodName("", uid), container))

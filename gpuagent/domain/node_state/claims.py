@@ -57,33 +57,41 @@ class Claims:
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.ClaimsPrepared():
-                found = replace(self, prepared={claim.uid: claim for claim in event.claims})
+                return replace(self, prepared={claim.uid: claim for claim in event.claims})
             case ev.DraRegistered():
-                found = replace(self, registered=event.problem is None, registration_problem=event.problem)
+                return replace(self, registered=event.problem is None, registration_problem=event.problem)
             case ev.DraStopped():
-                found = replace(self, registered=False, registration_problem=None, superseded=False)
+                return replace(self, registered=False, registration_problem=None, superseded=False)
             case ev.DraSuperseded():
-                found = replace(self, superseded=event.by_newer)
-            case ev.SliceWritten():
-                found = replace(self, write_problem=event.problem)
+                return replace(self, superseded=event.by_newer)
             case ev.PreparesTried():
-                found = replace(self, retry_problem=event.problem)
+                return replace(self, retry_problem=event.problem)
+        return self._slices_taken(event)
+
+    def _slices_taken(self, event: ev.Event) -> Self:
+        match event:
+            case ev.SliceWritten():
+                return replace(self, write_problem=event.problem)
             case ev.SlicesSeen():
-                found = replace(
-                    self,
-                    slices=event.slices,
-                    followed=True,
-                    published=self.published.union(*map(uuids_of, event.slices.values())),
-                    withdrawn_at=event.at if self.slices and not event.slices else self.withdrawn_at,
-                    problem=None,
-                )
+                return self._seen(event)
             case ev.ApiUnavailable(what="slices"):
-                found = replace(self, problem=event.reason)
+                return replace(self, problem=event.reason)
             case ev.SliceStored():
-                found = self._answered(event)
-            case _:
-                found = self._at(event.at)
-        return found
+                return self._answered(event)
+        return self._at(event.at)
+
+    def _seen(self, event: ev.SlicesSeen) -> Self:
+        """The slices are other ones."""
+        published = self.published.union(*map(uuids_of, event.slices.values()))
+        are_withdrawn = bool(self.slices) and not event.slices
+        return replace(
+            self,
+            slices=event.slices,
+            followed=True,
+            published=published,
+            withdrawn_at=event.at if are_withdrawn else self.withdrawn_at,
+            problem=None,
+        )
 
     def _answered(self, event: ev.SliceStored) -> Self:
         """Note the answer to a write of a slice."""
@@ -101,12 +109,12 @@ class Claims:
 
     def _at(self, at: float) -> Self:
         """The changes that time brings."""
-        found = self
+        after = self
         if self._withdrawn_until is not None and at >= self._withdrawn_until:
-            found = replace(found, published=frozenset())
+            after = replace(after, published=frozenset())
         if at >= self.retry_at:
-            found = replace(found, retried=frozenset(self.stored), retry_at=at + RETRY_S)
-        return found
+            after = replace(after, retried=frozenset(self.stored), retry_at=at + RETRY_S)
+        return after
 
     @property
     def next(self) -> float | None:
@@ -124,9 +132,11 @@ class Claims:
     @property
     def devices(self) -> tuple[int, int]:
         """How many of the published GPUs are free of taints, and how many have one."""
-        found = [device for one in self.slices.values() for device in gpus_of(one)]
-        tainted = sum(bool(device.get("taints")) for device in found)
-        return len(found) - tainted, tainted
+        devices: list[Mapping[str, Any]] = []
+        for resource_slice in self.slices.values():
+            devices += gpus_of(resource_slice)
+        tainted = sum(bool(device.get("taints")) for device in devices)
+        return len(devices) - tainted, tainted
 
     @property
     def unreadable(self) -> bool:
@@ -139,15 +149,17 @@ class Claims:
         return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.used)
 
 
-def gpus_of(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def gpus_of(resource_slice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The devices of a ResourceSlice that are GPUs, each with its UUID."""
-    return [device for device in mappings(mapping(found.get("spec")).get("devices")) if _uuid(device)]
+    spec = mapping(resource_slice.get("spec"))
+    return [device for device in mappings(spec.get("devices")) if _uuid(device)]
 
 
-def uuids_of(found: Mapping[str, Any]) -> frozenset[str]:
+def uuids_of(resource_slice: Mapping[str, Any]) -> frozenset[str]:
     """UUIDs of the GPUs in a ResourceSlice."""
-    return frozenset(map(_uuid, gpus_of(found)))
+    return frozenset(map(_uuid, gpus_of(resource_slice)))
 
 
 def _uuid(device: Mapping[str, Any]) -> str:
-    return text(mapping(mapping(device.get("attributes")).get("uuid")).get("string"))
+    attribute = mapping(mapping(device.get("attributes")).get("uuid"))
+    return text(attribute.get("string"))

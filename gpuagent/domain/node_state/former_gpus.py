@@ -41,13 +41,16 @@ def gpus_before_annotation(node: Mapping[str, Any]) -> FormerGpus:
     if isinstance(published, NodeGpus) and published.gpus:
         return {f"minor {gpu.minor}": "" for gpu in published.gpus}
     count = amount(text(_metadata(node, "labels").get(COUNT_LABEL))) or 0
-    return {f"number {number}": "" for number in range(1, min(count, MOST_FORMER) + 1)}
+    numbers = range(1, min(count, MOST_FORMER) + 1)
+    return {f"number {number}": "" for number in numbers}
 
 
 def former_gpus_text(gpus: FormerGpus) -> str:
     """The annotation's text."""
-    return json.dumps(dict(sorted(gpus.items())[:MOST_FORMER]), separators=(",", ":"))
+    kept = sorted(gpus.items())[:MOST_FORMER]
+    return json.dumps(dict(kept), separators=(",", ":"))
 
 
 def _metadata(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    return mapping(mapping(mapping(node).get("metadata")).get(part))
+    metadata = mapping(mapping(node).get("metadata"))
+    return mapping(metadata.get(part))

@@ -27,26 +27,30 @@ class Health:
     def taken(self, event: ev.Event, gpus: Gpus, policy: Policy) -> Self:
         """The next health of all GPUs, as a GPU can recover by time alone. `gpus` have taken the event already."""
         after = self._changed(event, gpus, policy)
-        judged = {
-            uuid: health.judged(event.at, policy.settle_s, known=uuid in gpus.answering)
-            for uuid, health in after.by_uuid.items()
-        }
-        same = all(judged[uuid] is health for uuid, health in after.by_uuid.items())
-        return after if same else replace(after, by_uuid=judged)
+        judged = {}
+        is_same = True
+        for uuid, health in after.by_uuid.items():
+            judged[uuid] = health.judged(event.at, policy.settle_s, known=uuid in gpus.answering)
+            is_same = is_same and judged[uuid] is health
+        return after if is_same else replace(after, by_uuid=judged)
 
     def _changed(self, event: ev.Event, gpus: Gpus, policy: Policy) -> Self:
         match event:
             case ev.InventoryRead():
                 return self._listed(gpus, event)
             case ev.XidRaised(uuid=None):
-                counts = self.untied_xids
-                return replace(self, untied_xids={**counts, event.xid: counts.get(event.xid, 0) + 1})
+                counts = dict(self.untied_xids)
+                counts[event.xid] = counts.get(event.xid, 0) + 1
+                return replace(self, untied_xids=counts)
             case ev.XidRaised(uuid=str(uuid)):
-                return self._with(uuid, self._of(uuid).xid(event.xid, event.vitals, policy.harmless_xids, event.at))
+                health = self._of(uuid)
+                return self._with(uuid, health.xid(event.xid, event.vitals, policy.harmless_xids, event.at))
             case ev.GpuLost():
-                return self._with(event.uuid, self._of(event.uuid).goes(event.reason))
+                health = self._of(event.uuid)
+                return self._with(event.uuid, health.goes(event.reason))
             case ev.HealthRead():
-                return self._with(event.uuid, self._of(event.uuid).answers(event.vitals, returned=event.returned))
+                health = self._of(event.uuid)
+                return self._with(event.uuid, health.answers(event.vitals, returned=event.returned))
         return self
 
     def _of(self, uuid: str) -> GpuHealth:
@@ -59,9 +63,14 @@ class Health:
 
     def _listed(self, gpus: Gpus, event: ev.InventoryRead) -> Self:
         listed = gpus.topology.gpus
-        by_uuid = {uuid: self._of(uuid).listed(uuid in listed, gpus.unread.get(uuid)) for uuid in gpus.by_uuid}
-        silent = event.inventory.unasked & by_uuid.keys() - self.by_uuid.keys()
-        by_uuid |= {uuid: by_uuid[uuid].awaited(event.at) for uuid in silent}
+        unasked = event.inventory.unasked
+        by_uuid = {}
+        for uuid in gpus.by_uuid:
+            health = self._of(uuid).listed(uuid in listed, gpus.unread.get(uuid))
+            is_new = uuid not in self.by_uuid
+            if is_new and uuid in unasked:
+                health = health.awaited(event.at)
+            by_uuid[uuid] = health
         early = {uuid: health for uuid, health in self.early.items() if uuid not in by_uuid}
         return replace(self, by_uuid=by_uuid, early=early)
 
@@ -73,5 +82,8 @@ class Health:
     @cached_property
     def unasked(self) -> dict[str, str]:
         """GPU UUID to why its health is not read yet."""
-        waiting = (u for u, health in self.by_uuid.items() if health.awaited_until is not None and not health.cause)
-        return dict.fromkeys(waiting, "it was not asked yet: the driver takes its time")
+        reasons = {}
+        for uuid, health in self.by_uuid.items():
+            if health.awaited_until is not None and not health.cause:
+                reasons[uuid] = "it was not asked yet: the driver takes its time"
+        return reasons

@@ -75,16 +75,18 @@ class Gpus:
     def _read(self, inventory: Inventory) -> Self:
         """A GPU that was read before and is missing now stays as lost."""
         known = self.by_uuid
-        # The number of units that were advertised does not change while the agent runs.
-        read = {
-            gpu.uuid: replace(gpu, memory_mib=known[gpu.uuid].memory_mib or gpu.memory_mib)
-            if gpu.uuid in known
-            else gpu
-            for gpu in inventory.gpus
-        }
+        read: dict[str, Gpu] = {}
+        for gpu in inventory.gpus:
+            former = known.get(gpu.uuid)
+            # The number of units that were advertised does not change while the agent runs.
+            if former is not None and former.memory_mib:
+                read[gpu.uuid] = replace(gpu, memory_mib=former.memory_mib)
+            else:
+                read[gpu.uuid] = gpu
         wiring = {**self.wiring, **inventory.wiring}
-        listed = {uuid: known[uuid].index for uuid in self.topology.gpus}
-        same = wiring == self.wiring and {gpu.uuid: gpu.index for gpu in read.values()} == listed
+        indexes = {uuid: gpu.index for uuid, gpu in read.items()}
+        former_indexes = {uuid: known[uuid].index for uuid in self.topology.gpus}
+        same = wiring == self.wiring and indexes == former_indexes
         return replace(
             self,
             by_uuid={**known, **read},
@@ -120,16 +122,22 @@ class Gpus:
         reasons = {bad.index: bad.reason for bad in self.unreadable if bad.index not in read}
         # Match by index, which changes when another GPU is lost. If no fewer GPUs are unreadable than missing, all
         # missing ones are unreadable.
-        some = next(iter(reasons.values()), None) if len(missing) <= len(reasons) else None
-        found = {uuid: reasons.get(gpu.index, some) for uuid, gpu in missing.items()}
-        return {uuid: reason for uuid, reason in found.items() if reason is not None}
+        are_all_unreadable = len(missing) <= len(reasons)
+        any_reason = next(iter(reasons.values()), None) if are_all_unreadable else None
+        unread = {}
+        for uuid, gpu in missing.items():
+            reason = reasons.get(gpu.index, any_reason)
+            if reason is not None:
+                unread[uuid] = reason
+        return unread
 
     @cached_property
     def answering(self) -> frozenset[str]:
         """UUIDs of the GPUs that can be queried now."""
+        if self.driver_problem is not None:
+            return frozenset()
         silent = {bad.index for bad in self.unreadable}
-        known = self.by_uuid.items() if self.driver_problem is None else ()
-        return frozenset(uuid for uuid, gpu in known if gpu.index not in silent)
+        return frozenset(uuid for uuid, gpu in self.by_uuid.items() if gpu.index not in silent)
 
     @cached_property
     def without_driver(self) -> dict[str, str]:

@@ -66,13 +66,17 @@ class Node:
 
     def _seen(self, node: Mapping[str, Any], *, forced: bool) -> Self:
         seen = replace(self, object=node, problem=None)
-        label, placement = seen.labels.get(MODE_LABEL), seen.labels.get(PLACEMENT_LABEL)
-        mode, label_problem, placement_problem = self.mode, None, None
-        if label in _MODES and not forced:
-            mode = _MODES[label]
-        elif label is not None and label not in _MODES:
+        label = seen.labels.get(MODE_LABEL)
+        placement = seen.labels.get(PLACEMENT_LABEL)
+        mode = self.mode
+        label_problem = None
+        placement_problem = None
+        if label is not None and label not in _MODES:
             known = ", ".join(_MODES)
-            label_problem = f"node label {MODE_LABEL}={label!r} is not a mode; {mode} stays in force (known: {known})"
+            written = f"node label {MODE_LABEL}={label!r}"
+            label_problem = f"{written} is not a mode; {mode} stays in force (known: {known})"
+        elif label is not None and not forced:
+            mode = _MODES[label]
         if placement is not None and placement not in _PLACEMENTS:
             placement_problem = (
                 f"node label {PLACEMENT_LABEL}={placement!r} is neither binpack nor spread; "
@@ -101,12 +105,14 @@ class Node:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return mapping(mapping(mapping(self.object).get("metadata")).get("labels"))
+        metadata = mapping(mapping(self.object).get("metadata"))
+        return mapping(metadata.get("labels"))
 
     @property
     def allocatable(self) -> Mapping[str, Any]:
         """Resource name to quantity."""
-        return mapping(mapping(mapping(self.object).get("status")).get("allocatable"))
+        status = mapping(mapping(self.object).get("status"))
+        return mapping(status.get("allocatable"))
 
     @property
     def isolation_disabled(self) -> bool:
@@ -114,6 +120,5 @@ class Node:
         return self.labels.get(DISABLE_LABEL) == "true"
 
     def has_taint(self, key: str) -> bool:
-        return any(
-            taint.get("key") == key for taint in mappings(mapping(mapping(self.object).get("spec")).get("taints"))
-        )
+        spec = mapping(mapping(self.object).get("spec"))
+        return any(taint.get("key") == key for taint in mappings(spec.get("taints")))

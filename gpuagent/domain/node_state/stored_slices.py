@@ -13,7 +13,9 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 
 Json = Mapping[str, Any]
 
-CONSUMABLE, TAINTS, PARTITIONABLE = "DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDevices"
+CONSUMABLE = "DRAConsumableCapacity"
+TAINTS = "DRADeviceTaints"
+PARTITIONABLE = "DRAPartitionableDevices"
 _GATES = {
     "allowMultipleAllocations": CONSUMABLE,
     "requestPolicy": CONSUMABLE,
@@ -39,8 +41,12 @@ class StoredSlice:
     @cached_property
     def gates(self) -> tuple[str, ...]:
         """The feature gates that are off."""
-        names = (path.rpartition(".")[2] for path in _dropped(self.sent, self.stored, "spec"))
-        return tuple(sorted({_GATES[name] for name in names if name in _GATES}))
+        gates = set()
+        for path in _dropped(self.sent, self.stored, "spec"):
+            name = path.rpartition(".")[2]
+            if name in _GATES:
+                gates.add(_GATES[name])
+        return tuple(sorted(gates))
 
 
 def _differences(sent: object, stored: object, path: str) -> Iterator[str]:
@@ -69,17 +75,23 @@ def _dropped(sent: object, stored: object, path: str) -> Iterator[str]:
 
 def without_times(spec: Json) -> Json:
     """The spec without what every API server adds: when each taint came."""
-    return with_taints(spec, lambda _, taint: {name: value for name, value in taint.items() if name != "timeAdded"})
+    return with_taints(spec, _without_time)
+
+
+def _without_time(_: str, taint: Json) -> Json:
+    return {name: value for name, value in taint.items() if name != "timeAdded"}
 
 
 def with_taints(spec: Json, change: Callable[[str, Json], Json]) -> Json:
     """The spec with each taint of each device changed."""
     if "devices" not in spec:
         return spec
-    devices = [
-        {**device, "taints": [change(text(device.get("name")), taint) for taint in mappings(device["taints"])]}
-        if "taints" in device
-        else device
-        for device in mappings(spec["devices"])
-    ]
+    devices = []
+    for device in mappings(spec["devices"]):
+        if "taints" not in device:
+            devices.append(device)
+            continue
+        name = text(device.get("name"))
+        taints = [change(name, taint) for taint in mappings(device["taints"])]
+        devices.append({**device, "taints": taints})
     return {**spec, "devices": devices}
