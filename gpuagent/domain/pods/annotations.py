@@ -46,6 +46,7 @@ _SHOWN = 60
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _UNITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _NANOSECONDS = re.compile(r"[0-9]{1,20}", re.ASCII)
+_V1_PATTERNS = {V1_UNITS: _UNITS, V1_GPU_UNITS: _UNITS, V1_ASSUMED: _NANOSECONDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,20 @@ class Assumed:
 
 def bounded(annotations: Mapping[str, Any]) -> dict[str, str]:
     """The annotations of `KEYS`. Of one that is too long, a marked beginning, which every reader calls malformed."""
-    return {key: _bounded(value, most) for key, most in _MOST.items() if isinstance(value := annotations.get(key), str)}
+    texts = {}
+    for key, most in _MOST.items():
+        value = annotations.get(key)
+        if isinstance(value, str):
+            texts[key] = _bounded(value, most)
+    return texts
 
 
 def _bounded(value: str, most: int) -> str:
+    if len(value) <= _SHOWN:
+        return value
     # One character beyond ASCII makes Python store each character in up to four bytes.
-    return value if len(value) <= _SHOWN or (len(value) <= most and value.isascii()) else value[:_SHOWN] + _UNREAD
+    is_small = len(value) <= most and value.isascii()
+    return value if is_small else value[:_SHOWN] + _UNREAD
 
 
 def shares(
@@ -115,21 +124,31 @@ def shares(
     text = annotations.get(key)
     if text is None:
         return None
-    try:
-        found = _DECODER.decode(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, _Pairs):
+    pairs = _pairs(text)
+    if pairs is None:
         return Malformed(key, f"is no JSON object: {shown(text)}")
     containers: dict[int, dict[int, int]] = {}
-    for name, gpus in found:
+    for name, gpus in pairs:
         container = _number(name)
         if container is None or container in containers:
             return Malformed(key, f"has {shown(name)} for the index of a container: {shown(text)}")
-        problem = _read_gpus(gpus, containers.setdefault(container, {}), numbers or {})
+        units: dict[int, int] = {}
+        problem = _read_gpus(gpus, units, numbers or {})
         if problem:
             return Malformed(key, f"{problem} of container {container}: {shown(text)}")
+        containers[container] = units
     return Shares(containers)
+
+
+def _pairs(text: object) -> "_Pairs | None":
+    """The JSON object in the text; None if it has none."""
+    if not isinstance(text, str):
+        return None
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, _Pairs) else None
 
 
 def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -> str | None:
@@ -146,10 +165,12 @@ def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -
     return None
 
 
-def shares_text(found: Shares) -> str:
+def shares_text(decision: Shares) -> str:
     """The annotation's text, as schedulers write it; `shares` reads the same back."""
-    names = {str(n): {str(gpu): units for gpu, units in gpus.items()} for n, gpus in found.containers.items()}
-    return json.dumps(names, separators=(",", ":"))
+    texts = {}
+    for container, gpus in decision.containers.items():
+        texts[str(container)] = {str(gpu): units for gpu, units in gpus.items()}
+    return json.dumps(texts, separators=(",", ":"))
 
 
 def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = None) -> Assumed | Malformed | None:
@@ -157,38 +178,56 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
     text = annotations.get(V1_GPU)
     if text is None or text == "-1":  # the old plugin's word for none
         return None
-    gpu = (numbers or {}).get(text) if isinstance(text, str) else None
-    if gpu is None and (gpu := _number(text)) is None:
+    gpu = _number(text)
+    if numbers and isinstance(text, str):
+        gpu = numbers.get(text, gpu)
+    if gpu is None:
         return Malformed(V1_GPU, f"is no number of a GPU: {shown(text)}")
     values: dict[str, int | None] = {}
-    for key, pattern in ((V1_UNITS, _UNITS), (V1_GPU_UNITS, _UNITS), (V1_ASSUMED, _NANOSECONDS)):
+    for key, pattern in _V1_PATTERNS.items():
         value = annotations.get(key)
-        if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+        if value is None:
+            values[key] = None
+            continue
+        if not (isinstance(value, str) and pattern.fullmatch(value)):
             return Malformed(key, f"is no whole number: {shown(value)}")
-        values[key] = None if value is None else int(value)
-        if pattern is _UNITS and (values[key] or 0) > MOST_UNITS:
+        number = int(value)
+        if pattern is _UNITS and number > MOST_UNITS:
             return Malformed(key, f"is more than any GPU has: {shown(value)}")
+        values[key] = number
     word = annotations.get(V1_ASSIGNED)
     if word not in (None, "true", "false"):
         return Malformed(V1_ASSIGNED, f"is neither true nor false: {shown(word)}")
-    assigned = None if word is None else word == "true"
-    return Assumed(gpu, values[V1_UNITS], values[V1_GPU_UNITS], values[V1_ASSUMED], assigned)
+    return Assumed(
+        gpu=gpu,
+        units=values[V1_UNITS],
+        gpu_units=values[V1_GPU_UNITS],
+        assumed_ns=values[V1_ASSUMED],
+        assigned=None if word is None else word == "true",
+    )
 
 
 def named_for_shares(annotations: Mapping[str, Any]) -> frozenset[int] | None:
     """Minor numbers of the GPUs that a scheduler named for a pod's shares, V2 before V1; None where none did."""
-    found = shares(annotations, MEMORY_ANNOTATION)
-    if isinstance(found, Shares) and found.by_gpu:
-        return frozenset(found.by_gpu)
-    one = assumed(annotations)
-    return frozenset({one.gpu}) if isinstance(one, Assumed) else None
+    v2 = shares(annotations, MEMORY_ANNOTATION)
+    if isinstance(v2, Shares) and v2.by_gpu:
+        return frozenset(v2.by_gpu)
+    v1 = assumed(annotations)
+    return frozenset({v1.gpu}) if isinstance(v1, Assumed) else None
 
 
-def assumed_texts(found: Assumed) -> dict[str, str]:
+def assumed_texts(decision: Assumed) -> dict[str, str]:
     """The V1 annotations; `assumed` reads the same back."""
-    values = (found.gpu, found.units, found.gpu_units, found.assumed_ns)
-    texts = {key: str(value) for key, value in zip(V1_KEYS, values, strict=False) if value is not None}
-    return texts if found.assigned is None else texts | {V1_ASSIGNED: str(found.assigned).lower()}
+    values = {
+        V1_GPU: decision.gpu,
+        V1_UNITS: decision.units,
+        V1_GPU_UNITS: decision.gpu_units,
+        V1_ASSUMED: decision.assumed_ns,
+    }
+    texts = {key: str(value) for key, value in values.items() if value is not None}
+    if decision.assigned is not None:
+        texts[V1_ASSIGNED] = str(decision.assigned).lower()
+    return texts
 
 
 def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Malformed | None:

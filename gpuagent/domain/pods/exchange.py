@@ -6,10 +6,9 @@ agent.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
 
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding
 from gpuagent.domain.sharing.units import parse_id
@@ -37,7 +36,11 @@ def picks_itself(kubelet: str, *, asked: bool) -> bool:
     has asked before; some builds of version 1.19 never do.
     """
     minor = minor_of(kubelet)
-    return minor is not None and (minor < FIRST_THAT_ASKS or (minor == FIRST_THAT_ASKS and not asked))
+    if minor is None:
+        return False
+    if minor == FIRST_THAT_ASKS:
+        return not asked
+    return minor < FIRST_THAT_ASKS
 
 
 def minor_of(kubelet: str) -> int | None:
@@ -49,15 +52,17 @@ def minor_of(kubelet: str) -> int | None:
 def joined(older: Exchanged, newer: Exchanged) -> Exchanged:
     """Both combined. `newer` replaces older entries with the same id or the same unit."""
     units = set(newer.values())
-    rest = {device_id: unit for device_id, unit in older.items() if device_id not in newer and unit not in units}
-    return {**rest, **newer}
+    kept = {device_id: unit for device_id, unit in older.items() if device_id not in newer and unit not in units}
+    return {**kept, **newer}
 
 
 def by_units(
     holdings: tuple[Holding, ...], checkpoint: tuple[CheckpointEntry, ...]
 ) -> tuple[tuple[Holding, ...], tuple[CheckpointEntry, ...], Exchanged]:
     """Kubelet's allocations with units in place of exchanged ids, and the exchanged ids."""
-    exchanged = {device_id: unit for entry in checkpoint for device_id, unit in entry.exchanged.items()}
+    exchanged: dict[str, str] = {}
+    for entry in checkpoint:
+        exchanged.update(entry.exchanged)
     if not exchanged:
         return holdings, checkpoint, exchanged
 
@@ -73,20 +78,43 @@ def by_units(
 
 def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> ContainerRef | None:
     """A container with ids of this agent that are not in the checkpoint, which is older or was not read."""
-    known = frozenset[str]().union(*(entry.ids for entry in checkpoint))
-    return next((h.owner for h in holdings if not h.ids <= known and any(map(parse_id, h.ids))), None)
+    recorded: set[str] = set()
+    for entry in checkpoint:
+        recorded |= entry.ids
+    for holding in holdings:
+        has_unit = any(map(parse_id, holding.ids))
+        if has_unit and not holding.ids <= recorded:
+            return holding.owner
+    return None
 
 
 def written(exchanged: Exchanged) -> str:
     """The units in the order of the ids: ``hbw464wgz6-mc:0-7,hbw464wgz6-mc:9``."""
-    return ",".join(_runs(exchanged[device_id] for device_id in sorted(exchanged)))
+    units = [exchanged[device_id] for device_id in sorted(exchanged)]
+    return ",".join(_runs(units))
 
 
 def _runs(units: Iterable[str]) -> Iterator[str]:
-    numbered = ((head, int(n)) for head, _, n in (unit.rpartition("-") for unit in units))
-    for (head, _), run in groupby(enumerate(numbered), lambda found: (found[1][0], found[1][1] - found[0])):
-        numbers = [n for _, (_, n) in run]
-        yield f"{head}:{numbers[0]}" if len(numbers) == 1 else f"{head}:{numbers[0]}-{numbers[-1]}"
+    """The units, with those of one GPU whose numbers follow each other as one text."""
+    gpu = ""
+    numbers: list[int] = []
+    for unit in units:
+        gpu_of_unit, _, text = unit.rpartition("-")
+        number = int(text)
+        continues = bool(numbers) and gpu_of_unit == gpu and number == numbers[-1] + 1
+        if numbers and not continues:
+            yield _run(gpu, numbers)
+            numbers = []
+        gpu = gpu_of_unit
+        numbers.append(number)
+    if numbers:
+        yield _run(gpu, numbers)
+
+
+def _run(gpu: str, numbers: Sequence[int]) -> str:
+    first = numbers[0]
+    last = numbers[-1]
+    return f"{gpu}:{first}" if first == last else f"{gpu}:{first}-{last}"
 
 
 def read(text: str, picked: Collection[str]) -> dict[str, str]:
@@ -101,6 +129,10 @@ def read(text: str, picked: Collection[str]) -> dict[str, str]:
         if match is None:
             msg = f"{part!r} is no run of units"
             raise ValueError(msg)
+        gpu = match[1]
         first = int(match[2])
-        units += (f"{match[1]}-{n}" for n in range(first, min(int(match[3] or first), first + len(picked)) + 1))
+        last = int(match[3] or first)
+        # The text may name any number. One unit too many is enough to see that it is not for these ids.
+        last = min(last, first + len(picked))
+        units += [f"{gpu}-{number}" for number in range(first, last + 1)]
     return dict(zip(sorted(picked), units, strict=True))

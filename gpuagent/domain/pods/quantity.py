@@ -7,13 +7,27 @@ the overflow beyond 2^63-1, because the API server stores such texts: kubelet re
 import re
 
 MOST = 2**63 - 1
-_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
+"""Suffix to a power of ten."""
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+"""Suffix to a power of two."""
 _FORM = re.compile(
     r"(?P<sign>[+-]?)(?P<zeros>0*+)(?P<whole>[0-9]*+)(?:\.(?P<part>[0-9]*+))?+(?P<suffix>[a-zA-Z0-9+-]*)"
 )
 _EXPONENT = re.compile(r"[eE](?P<sign>[+-]?)0*+(?P<digits>[0-9]*+)(?<=[0-9])")
-_FAST_DIGITS, _FAST_SCALE = 18, -9
+_FAST_DIGITS = 18
+_FAST_SCALE = -9
 """Kubelet reads a text of at most 18 digits, from 10^-9 on, into one number of 64 bits."""
 _WRAPPING = {1, 2, 3, 6, 9}
 """Powers of ten by which kubelet multiplies that number without a check, so it wraps. Elsewhere an overflow is 0."""
@@ -27,16 +41,22 @@ def amount(text: str) -> int | None:
     The work is bounded by the length of the text, for any exponent.
     """
     match = _FORM.fullmatch(text)
-    if match is None or not match["zeros"] + match["whole"] + (match["part"] or ""):
+    if match is None:
         return None
-    whole, part, suffix = match["whole"], match["part"] or "", match["suffix"]
-    binary, exponent = _BINARY.get(suffix), _exponent(suffix)
-    nothing = not (whole + part).strip("0")
-    if (binary is None and exponent is None) or (match["sign"] == "-" and not nothing):
+    whole = match["whole"]
+    part = match["part"] or ""
+    has_digits = match["zeros"] or whole or part
+    binary = _BINARY.get(match["suffix"])
+    exponent = _exponent(match["suffix"])
+    if not has_digits or (binary is None and exponent is None):
         return None
-    if nothing:
+    if not (whole + part).strip("0"):
         return 0
-    return _binary(whole, part, binary) if binary is not None else _decimal(whole or "0", part, exponent or 0)
+    if match["sign"] == "-":
+        return None
+    if binary is not None:
+        return _binary(whole, part, binary)
+    return _decimal(whole or "0", part, exponent or 0)
 
 
 def _exponent(suffix: str) -> int | None:
@@ -46,8 +66,16 @@ def _exponent(suffix: str) -> int | None:
     match = _EXPONENT.fullmatch(suffix)
     if match is None or len(match["digits"]) > len(str(MOST)):
         return None
-    found = int(match["sign"] + (match["digits"] or "0"))
-    return (found + 2**31) % 2**32 - 2**31 if -MOST - 1 <= found <= MOST else None
+    exponent = int(match["sign"] + (match["digits"] or "0"))
+    if not -MOST - 1 <= exponent <= MOST:
+        return None
+    return _wrapped(exponent, 32)
+
+
+def _wrapped(value: int, bits: int) -> int:
+    """What a signed integer of so many bits keeps of the value."""
+    half = 2 ** (bits - 1)
+    return (value + half) % 2**bits - half
 
 
 def _binary(whole: str, part: str, exponent: int) -> int | None:
@@ -55,21 +83,30 @@ def _binary(whole: str, part: str, exponent: int) -> int | None:
         return None  # the API server stores a rounded text, never this one
     if len(whole) > len(str(MOST)):
         return MOST
-    rounded_up: int = -(-(int(whole + part or "0") << exponent) // 10 ** len(part))
+    scaled = int(whole + part or "0") << exponent
+    divisor: int = 10 ** len(part)
+    rounded_up = -(-scaled // divisor)
     return min(rounded_up, MOST)
 
 
 def _decimal(whole: str, part: str, exponent: int) -> int | None:
-    digits, scale = whole + part, exponent - len(part)
-    found: int
-    if scale < 0:
-        rest = digits[scale:]
-        found = int(digits[:scale][-_LOW_DIGITS:] or "0") + bool(rest.strip("0"))
-    elif scale < _LOW_DIGITS:
-        found = int(digits[-_LOW_DIGITS:]) * 10**scale
-    else:
-        found = 2**64  # or a multiple
-    if found > MOST and len(digits) <= _FAST_DIGITS and scale >= _FAST_SCALE and scale not in _WRAPPING:
+    digits = whole + part
+    scale = exponent - len(part)
+    value = _scaled(digits, scale)
+    is_fast = len(digits) <= _FAST_DIGITS and scale >= _FAST_SCALE
+    if value > MOST and is_fast and scale not in _WRAPPING:
         return 0
-    found = (found + 2**63) % 2**64 - 2**63
-    return found if found >= 0 else None
+    value = _wrapped(value, 64)
+    return value if value >= 0 else None
+
+
+def _scaled(digits: str, scale: int) -> int:
+    """The number times ten to the power of `scale`, rounded up; of large ones, a number that is equal in 64 bits."""
+    if scale >= _LOW_DIGITS:
+        return 2**64  # or a multiple
+    if scale >= 0:
+        value: int = int(digits[-_LOW_DIGITS:]) * 10**scale
+        return value
+    kept = digits[:scale][-_LOW_DIGITS:]
+    has_rest = bool(digits[scale:].strip("0"))
+    return int(kept or "0") + has_rest
