@@ -48,45 +48,63 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
     in admission, and pods whose name another pod had when kubelet's allocations were read. It also leaves out a pod
     with a unit of a GPU that the agent has not read.
     """
-    yield from (found for _, found in _judged(state, pods) if isinstance(found, PodHeld))
+    for _, held in _judged(state, pods):
+        if isinstance(held, PodHeld):
+            yield held
 
 
 def uncertain(state: State, pods: Collection[Pod]) -> Iterator[tuple[Pod, str]]:
     """Those of the node's `pods` that hold devices and that `certain` leaves out, each with the reason."""
-    yield from ((pod, found) for pod, found in _judged(state, pods) if isinstance(found, str))
+    for pod, reason in _judged(state, pods):
+        if isinstance(reason, str):
+            yield pod, reason
 
 
 def _judged(state: State, pods: Collection[Pod]) -> Iterator[tuple[Pod, PodHeld | str]]:
     """The pods that hold devices, each with its units, or why they are not certain."""
-    names = {pod.name for pod in pods}
-    held: dict[PodName, list[Holding]] = defaultdict(list)
-    for holding in state.living_holdings if names else ():
-        if holding.resource in RESOURCES and holding.owner.pod in names:
-            held[holding.owner.pod].append(holding)
+    if not pods:
+        return
+    holdings = _holdings_of(state, pods)
     recorded = state.holdings.recorded
     by_key = _unmistakable(state)
     for pod in pods:
-        if pod.ended or not pod.uid or pod.name not in held:
+        held = holdings.get(pod.name)
+        if not held or pod.ended or not pod.uid:
             continue
-        if not _complete(pod, held[pod.name]):
+        if not _complete(pod, held):
             yield pod, "kubelet's allocations do not have what its containers request"
-        elif not _of_this_uid(pod, held[pod.name], recorded):
+        elif not _of_this_uid(pod, held, recorded):
             yield pod, "kubelet's checkpoint does not have its devices under its UID"
         else:
-            found = _read(pod, held[pod.name], by_key)
-            yield pod, found or "it has units of a GPU that the agent has not read"
+            yield pod, _read(pod, held, by_key) or "it has units of a GPU that the agent has not read"
+
+
+def _holdings_of(state: State, pods: Collection[Pod]) -> dict[PodName, list[Holding]]:
+    """The holdings that schedulers write in annotations, by the name of the pod."""
+    names = {pod.name for pod in pods}
+    holdings: dict[PodName, list[Holding]] = defaultdict(list)
+    for holding in state.living_holdings:
+        name = holding.owner.pod
+        if name in names and holding.resource in RESOURCES:
+            holdings[name].append(holding)
+    return holdings
 
 
 def changed_pods(state: State, before: State | None) -> list[Pod]:
     """The node's pods that are not as in `before`: `certain` may say something else of them than it did then."""
-    unchanged: Collection[Pod] = ()
-    by_uid = bool(state.holdings.recorded)
-    if before and before.gpus.by_uuid is state.gpus.by_uuid and bool(before.holdings.recorded) is by_uid:
-        was = _held(before)
-        now = _held(state)
-        unchanged = [pod for pod in before.pods.seen if all(was.get(of) == now.get(of) for of in (pod.name, pod.uid))]
-    same = {id(pod) for pod in unchanged}
-    return [pod for pod in state.pods.seen if id(pod) not in same]
+    pods = state.pods.seen
+    if before is None or before.gpus.by_uuid is not state.gpus.by_uuid:
+        return list(pods)
+    goes_by_uid = bool(state.holdings.recorded)
+    if bool(before.holdings.recorded) is not goes_by_uid:
+        return list(pods)
+    held_before = _held(before)
+    held = _held(state)
+    unchanged = set()
+    for pod in before.pods.seen:
+        if all(held_before.get(key) == held.get(key) for key in (pod.name, pod.uid)):
+            unchanged.add(id(pod))
+    return [pod for pod in pods if id(pod) not in unchanged]
 
 
 @once
@@ -95,32 +113,35 @@ def _held(state: State) -> dict[object, set[object]]:
     held: dict[object, set[object]] = defaultdict(set)
     for holding in state.living_holdings:
         held[holding.owner.pod].add(holding)
-    for entry in state.holdings.recorded.items():
-        held[entry[0][0]].add(entry)
+    for key, ids in state.holdings.recorded.items():
+        uid = key[0]
+        held[uid].add((key, ids))
     return held
 
 
 def _unmistakable(state: State) -> dict[str, str]:
     """GPU key to UUID. If a lost GPU had the minor number that another one has now, both are left out."""
-    numbers = Counter(gpu.minor for gpu in state.gpus.by_uuid.values())
-    return {gpu.key: gpu.uuid for gpu in state.gpus.by_uuid.values() if numbers[gpu.minor] == 1}
+    gpus = state.gpus.by_uuid.values()
+    numbers = Counter(gpu.minor for gpu in gpus)
+    return {gpu.key: gpu.uuid for gpu in gpus if numbers[gpu.minor] == 1}
 
 
-def _complete(pod: Pod, held: list[Holding]) -> bool:
+def _complete(pod: Pod, holdings: list[Holding]) -> bool:
     """Whether every container except init containers has exactly the units that it requests."""
-    sizes: Counter[tuple[str, str]] = Counter()
-    for holding in held:
-        sizes[holding.owner.container, holding.resource] += len(holding.ids)
-    asked = {
-        # Only kubelet's allocations show an amount that could not be read.
-        (container.name, resource): container.limits.get(resource) or sizes[container.name, resource] or 1
-        for container in pod.containers
-        if not container.init
-        for resource in RESOURCES
-        if container.asks(resource)
-    }
+    asked: dict[tuple[str, str], int] = {}
+    held: Counter[tuple[str, str]] = Counter()
     lasting = {container.name for container in pod.containers if not container.init}
-    return bool(asked) and asked == {place: size for place, size in sizes.items() if place[0] in lasting}
+    for holding in holdings:
+        name = holding.owner.container
+        if name in lasting:
+            held[name, holding.resource] += len(holding.ids)
+    for container in pod.containers:
+        for resource in RESOURCES:
+            if not container.init and container.asks(resource):
+                key = container.name, resource
+                # Only kubelet's allocations show an amount that could not be read.
+                asked[key] = container.limits.get(resource) or held[key] or 1
+    return bool(asked) and asked == dict(held)
 
 
 def _of_this_uid(pod: Pod, held: list[Holding], recorded: Mapping[tuple[str, str, str], frozenset[str]]) -> bool:
@@ -131,29 +152,39 @@ def _of_this_uid(pod: Pod, held: list[Holding], recorded: Mapping[tuple[str, str
     """
     if not recorded:
         return True
-    init = pod.init_names
-    return all(
-        recorded.get((pod.uid, holding.owner.container, holding.resource), frozenset()) >= holding.ids
-        for holding in held
-        if holding.owner.container not in init
-    )
+    init_names = pod.init_names
+    for holding in held:
+        container = holding.owner.container
+        if container in init_names:
+            continue
+        ids = recorded.get((pod.uid, container, holding.resource), frozenset())
+        if not ids >= holding.ids:
+            return False
+    return True
 
 
 def _read(pod: Pod, held: list[Holding], by_key: Mapping[str, str]) -> PodHeld | None:
+    """The units of the pod; None if one is of a GPU that the agent has not read."""
     positions = {container.name: position for position, container in enumerate(pod.app_containers)}
     containers: dict[tuple[str, int], Counter[tuple[str, Kind]]] = defaultdict(Counter)
     unnumbered: dict[str, Counter[tuple[str, Kind]]] = defaultdict(Counter)
     for holding in held:
-        position = positions.get(holding.owner.container)
-        into = unnumbered[holding.resource] if position is None else containers[holding.resource, position]
         if holding.foreign_ids:
             return None
+        resource = holding.resource
+        position = positions.get(holding.owner.container)
+        amounts = unnumbered[resource] if position is None else containers[resource, position]
         for unit, count in holding.units:
-            if unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
-                return None  # a GPU that the agent has not read
-            into[by_key[unit.gpu_key], unit.kind] += count
+            if unit.gpu_key not in by_key or not _fits(resource, unit.kind):
+                return None
+            amounts[by_key[unit.gpu_key], unit.kind] += count
     return PodHeld(pod, containers, unnumbered)
 
 
 def _fits(resource: str, kind: Kind) -> bool:
-    return {GPU_MEM: kind.is_memory, GPU_CORE: kind is Kind.CORE_CORE_MEM, GPU_WHOLE: kind.is_whole}[resource]
+    """Whether units of that kind are of this resource."""
+    if resource == GPU_MEM:
+        return kind.is_memory
+    if resource == GPU_CORE:
+        return kind is Kind.CORE_CORE_MEM
+    return kind.is_whole

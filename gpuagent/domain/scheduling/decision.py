@@ -24,7 +24,7 @@ from gpuagent.domain.pods.annotations import (
     shares,
     shown,
 )
-from gpuagent.domain.pods.pod import ContainerRef, Pod, asked
+from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Pod, asked
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind
 
 SKEW_NS = 60 * 10**9
@@ -34,6 +34,8 @@ GpuUnits = Mapping[str, int]
 """GPU UUID to units; the same number on each."""
 ContainerUnits = dict[str, dict[int, int]]
 """Container's name to minor number to units."""
+DecidedUnits = tuple[str, Mapping[str, ContainerUnits]]
+"""The annotation that names the GPUs, and resource to the units of each container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,12 @@ class DecidedContainer:
 
 def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, ...]:
     """The containers of a pod that a scheduler decided on."""
-    found: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    containers: dict[str, dict[str, dict[str, int]]] = {}
     for (name, resource), gpus in decision.units.items():
+        of_container = containers.setdefault(name, defaultdict(dict))
         for uuid, units in gpus.items():
-            found[name][uuid][resource] = units
-    return tuple(DecidedContainer(ContainerRef(pod.name, name), units) for name, units in found.items())
+            of_container[uuid][resource] = units
+    return tuple(DecidedContainer(ContainerRef(pod.name, name), units) for name, units in containers.items())
 
 
 def read(
@@ -104,9 +107,7 @@ def read(
     return _resolved(pod, key, tables, minors, amounts)
 
 
-def decided_units(
-    pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]
-) -> tuple[str, Mapping[str, ContainerUnits]] | Ignored | None:
+def decided_units(pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]) -> DecidedUnits | Ignored | None:
     """The annotation that names the GPUs of a pod's shares, and the decided units of each resource.
 
     The units of each container are those of its limits, no more and no less: everything else is no decision for this
@@ -116,41 +117,43 @@ def decided_units(
     units = _fitting_units(pod, memory, core, minors)
     if units is None or isinstance(units, Ignored):
         return units
-    if why := for_another_pod(pod):
-        return Ignored(why)
-    return units
+    why_not = for_another_pod(pod)
+    return Ignored(why_not) if why_not else units
 
 
-def _fitting_units(
-    pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]
-) -> tuple[str, Mapping[str, ContainerUnits]] | Ignored | None:
+def _fitting_units(pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]) -> DecidedUnits | Ignored | None:
     """As `decided_units`, also where another pod was decided on."""
-    tables: dict[str, ContainerUnits] = {}
-    found = _memory(pod, memory, minors)
-    if isinstance(found, Ignored):
-        return found
-    key = MEMORY_ANNOTATION
-    if found:
-        key, tables[memory] = found
-    cores = _v2(pod, CORE_ANNOTATION, core, minors) if core else None
-    if isinstance(cores, Ignored):
-        return cores
-    if core and cores:
-        key, tables[core] = (key if memory in tables else CORE_ANNOTATION), cores
-    if not tables:
+    of_memory = _memory(pod, memory, minors)
+    if isinstance(of_memory, Ignored):
+        return of_memory
+    of_core = _v2(pod, CORE_ANNOTATION, core, minors) if core else None
+    if isinstance(of_core, Ignored):
+        return of_core
+    if core is None:
+        if not of_memory:
+            return None
+        key, memory_units = of_memory
+        return key, {memory: memory_units}
+    # A container has its other resource on the same GPU.
+    if of_memory:
+        key, memory_units = of_memory
+        core_units = of_core or _same_gpu_units(pod, core, memory_units)
+    elif of_core:
+        key = CORE_ANNOTATION
+        core_units = of_core
+        memory_units = _same_gpu_units(pod, memory, core_units)
+    else:
         return None
-    for one, other in ((memory, core), (core, memory)):
-        if one in tables and other and other not in tables:  # a container has its other resource on the same GPU
-            tables[other] = _same_gpu_units(pod, other, tables[one])
-    if core and (apart := _apart(pod, tables[memory], tables[core])):
-        return apart
-    return key, {name: tables[name] for name in (memory, core) if name in tables}
+    why_not = _apart(pod, memory_units, core_units)
+    return why_not or (key, {memory: memory_units, core: core_units})
 
 
 def for_another_pod(pod: Pod) -> str:
-    """Why the pod's annotations decide on another pod; empty where they do not."""
+    """Why the annotations belong to another pod; empty if they are this pod's own."""
     uid = pod.annotations.get(DECIDED_ANNOTATION, pod.uid)
-    return "" if uid == pod.uid else f"{DECIDED_ANNOTATION} names the pod with UID {shown(uid)}: it was copied"
+    if uid == pod.uid:
+        return ""
+    return f"{DECIDED_ANNOTATION} names the pod with UID {shown(uid)}: it was copied"
 
 
 def decided_text(pod: Pod, key: str) -> str | None:
@@ -170,62 +173,80 @@ def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, Co
 
 
 def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> ContainerUnits | Ignored | None:
-    found = shares(pod.annotations, key, minors)
-    if isinstance(found, Malformed):
-        return Ignored(str(found)[len("annotation ") :])
-    apps = pod.app_containers
-    if found is None or not any(c.limits.get(resource) for c in apps):
+    decision = shares(pod.annotations, key, minors)
+    if isinstance(decision, Malformed):
+        return Ignored(str(decision).removeprefix("annotation "))
+    containers = pod.app_containers
+    if decision is None or not any(container.limits.get(resource) for container in containers):
         return None
-    beyond = [n for n, gpus in found.containers.items() if n >= len(apps) and any(gpus.values())]
-    if beyond:
-        return Ignored(f"{key} names container {beyond[0]}, and the pod has {len(apps)}")
+    for position, gpus in decision.containers.items():
+        if position >= len(containers) and any(gpus.values()):
+            return Ignored(f"{key} names container {position}, and the pod has {len(containers)}")
     table: ContainerUnits = {}
-    for number, container in enumerate(apps):
-        gpus = {gpu: units for gpu, units in found.containers.get(number, {}).items() if units}
-        wanted = container.limits.get(resource, 0)
-        if sum(gpus.values()) != wanted:
-            text = f"gives container {container.name} {sum(gpus.values())} of {resource}, and it asks for {wanted}"
-            return Ignored(f"{key} {text}")
-        if wanted and (len(gpus) != (pod.gpu_count or 1) or len(set(gpus.values())) > 1):
-            label = f"the label {GPU_COUNT_LABEL} asks for {pod.gpu_count}, evenly"
-            asks = f"and no label {GPU_COUNT_LABEL} asks for several" if pod.gpu_count_label is None else f"and {label}"
-            return Ignored(f"{key} gives container {container.name} units of GPU {_names(gpus)}, {asks}")
-        if wanted:
+    for position, container in enumerate(containers):
+        named = decision.containers.get(position, {})
+        gpus = {gpu: units for gpu, units in named.items() if units}
+        why_not = _not_for_container(pod, container, resource, gpus)
+        if why_not:
+            return Ignored(f"{key} {why_not}")
+        if gpus:
             table[container.name] = gpus
     return table
 
 
+def _not_for_container(pod: Pod, container: ContainerSpec, resource: str, gpus: Mapping[int, int]) -> str:
+    """Why the units on each GPU are not what the container asks for; empty if they are."""
+    wanted = container.limits.get(resource, 0)
+    total = sum(gpus.values())
+    if total != wanted:
+        return f"gives container {container.name} {total} of {resource}, and it asks for {wanted}"
+    is_even = len(set(gpus.values())) <= 1
+    if not wanted or (is_even and len(gpus) == (pod.gpu_count or 1)):
+        return ""
+    if pod.gpu_count_label is None:
+        asks = f"no label {GPU_COUNT_LABEL} asks for several"
+    else:
+        asks = f"the label {GPU_COUNT_LABEL} asks for {pod.gpu_count}, evenly"
+    return f"gives container {container.name} units of GPU {_names(gpus)}, and {asks}"
+
+
 def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> ContainerUnits | Ignored | None:
-    found = assumed(pod.annotations, minors)
-    if isinstance(found, Malformed):
-        return Ignored(str(found)[len("annotation ") :])
-    wanted = sum(c.limits.get(resource, 0) for c in pod.app_containers)
-    if found is None or not wanted:
+    decision = assumed(pod.annotations, minors)
+    if isinstance(decision, Malformed):
+        return Ignored(str(decision).removeprefix("annotation "))
+    table: ContainerUnits = {}
+    wanted = 0
+    for container in pod.app_containers:
+        units = container.limits.get(resource, 0)
+        wanted += units
+        if units and decision:
+            table[container.name] = {decision.gpu: units}
+    if decision is None or not wanted:
         return None
-    if why := _not_for(pod, found, wanted, asked(pod, resource)):
-        return Ignored(why)
-    return {c.name: {found.gpu: units} for c in pod.app_containers if (units := c.limits.get(resource))}
+    why_not = _not_for(pod, decision, wanted, asked(pod, resource))
+    return Ignored(why_not) if why_not else table
 
 
-def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
+def _not_for(pod: Pod, decision: Assumed, wanted: int, most: int) -> str | None:
     """Why V1 annotations are no decision for this pod.
 
     Args:
         pod: with its annotations.
-        found: the content of the annotations.
+        decision: the content of the annotations.
         wanted: sum of the units of `spec.containers`, as the open extender counts.
         most: units with sidecars and init containers, as Kubernetes counts. A sidecar may be on another GPU, so the
             agent may write an amount between the two.
     """
-    if found.assumed_ns is None or found.assigned is None:
-        missing = V1_ASSUMED if found.assumed_ns is None else V1_ASSIGNED
-        return f"{V1_GPU} stands without {missing}: no scheduler wrote it"
-    created = _nanoseconds(pod.created)
-    skew = 0 if found.assigned else SKEW_NS  # a plugin writes `true`, after it has seen the pod
-    if created is not None and found.assumed_ns < created - skew:
+    if decision.assumed_ns is None:
+        return f"{V1_GPU} stands without {V1_ASSUMED}: no scheduler wrote it"
+    if decision.assigned is None:
+        return f"{V1_GPU} stands without {V1_ASSIGNED}: no scheduler wrote it"
+    created_ns = _nanoseconds(pod.created)
+    skew_ns = 0 if decision.assigned else SKEW_NS  # a plugin writes `true`, after it has seen the pod
+    if created_ns is not None and decision.assumed_ns < created_ns - skew_ns:
         return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
-    if found.units is None or not wanted <= found.units <= most:
-        stated = "nothing" if found.units is None else str(found.units)
+    if decision.units is None or not wanted <= decision.units <= most:
+        stated = "nothing" if decision.units is None else str(decision.units)
         more = f", with its sidecars and init containers {most}" if most > wanted else ""
         return f"{V1_UNITS} says {stated}, and the pod's containers ask for {wanted}{more}"
     if (pod.gpu_count or 1) > 1:
@@ -235,17 +256,22 @@ def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
 
 def _same_gpu_units(pod: Pod, resource: str, table: ContainerUnits) -> ContainerUnits:
     """Units of `resource` on the GPU of the container's other resource, for containers on one GPU."""
-    limits = {c.name: c.limits.get(resource, 0) for c in pod.app_containers}
-    return {
-        name: dict.fromkeys(gpus, limits[name]) for name, gpus in table.items() if limits.get(name) and len(gpus) == 1
-    }
+    units_on_gpu: ContainerUnits = {}
+    limits = {container.name: container.limits.get(resource, 0) for container in pod.app_containers}
+    for name, gpus in table.items():
+        units = limits.get(name)
+        if units and len(gpus) == 1:
+            units_on_gpu[name] = dict.fromkeys(gpus, units)
+    return units_on_gpu
 
 
 def _apart(pod: Pod, memory: ContainerUnits, core: ContainerUnits) -> Ignored | None:
+    """A container whose memory and compute are on different GPUs."""
     for container in pod.app_containers:
-        here, there = memory.get(container.name), core.get(container.name)
-        if here and there and here.keys() != there.keys():
-            gpus = f"its memory on GPU {_names(here)} and its compute on GPU {_names(there)}"
+        memory_gpus = memory.get(container.name)
+        core_gpus = core.get(container.name)
+        if memory_gpus and core_gpus and memory_gpus.keys() != core_gpus.keys():
+            gpus = f"its memory on GPU {_names(memory_gpus)} and its compute on GPU {_names(core_gpus)}"
             return Ignored(f"{CORE_ANNOTATION} and that of the memory do not agree: {container.name} has {gpus}")
     return None
 
@@ -258,25 +284,27 @@ def _resolved(
     amounts: Mapping[str, GpuUnits],
 ) -> Decision:
     by_minor = {minor: uuid for uuid, minor in minors.items()}
-    if gone := [minor for table in tables.values() for gpus in table.values() for minor in gpus.keys() - by_minor]:
-        return Decision(key, {}, unmet=f"names GPU {gone[0]}, and this node has no such GPU")
-    if too_much := _too_much(pod, tables, by_minor, amounts):
+    units: dict[tuple[str, str], GpuUnits] = {}
+    for resource, table in tables.items():
+        for name, gpus in table.items():
+            unknown = gpus.keys() - by_minor
+            if unknown:
+                return Decision(key, {}, unmet=f"names GPU {unknown.pop()}, and this node has no such GPU")
+            units[name, resource] = {by_minor[minor]: count for minor, count in gpus.items()}
+    too_much = _too_much(pod, tables, by_minor, amounts)
+    if too_much:
         return Decision(key, {}, unmet=too_much)
-    units = {
-        (name, resource): {by_minor[minor]: amount for minor, amount in gpus.items()}
-        for resource, table in tables.items()
-        for name, gpus in table.items()
-    }
     follows: dict[tuple[str, str], str] = {}
     for resource in tables:
         for first, takers in handing_on(pod, resource):
-            if len({frozenset(units[taker, resource]) for taker in takers if (taker, resource) in units}) > 1:
-                text = (
-                    f"puts {' and '.join(takers)} on different GPUs, and kubelet hands the units of {first} on to both"
-                )
+            decided = [taker for taker in takers if (taker, resource) in units]
+            gpu_sets = {frozenset(units[taker, resource]) for taker in decided}
+            if len(gpu_sets) > 1:
+                names = " and ".join(takers)
+                text = f"puts {names} on different GPUs, and kubelet hands the units of {first} on to both"
                 return Decision(key, units, unmet=text)
-            if chosen := [taker for taker in takers if (taker, resource) in units]:
-                follows[first, resource] = chosen[0]
+            if decided:
+                follows[first, resource] = decided[0]
     return Decision(key, units, follows)
 
 
@@ -284,15 +312,18 @@ def _too_much(
     pod: Pod, tables: Mapping[str, ContainerUnits], by_minor: Mapping[int, str], amounts: Mapping[str, GpuUnits]
 ) -> str:
     """Why the pod does not fit even on an empty node; empty if it fits."""
-    for resource, of in amounts.items():
-        if (wanted := asked(pod, resource)) > (most := sum(of.values())):
+    for resource, by_gpu in amounts.items():
+        wanted = asked(pod, resource)
+        most = sum(by_gpu.values())
+        if wanted > most:
             return f"is on a pod that asks for {wanted} of {resource}, and this node has {most} in all"
     for resource, table in tables.items():
-        units: Counter[int] = Counter()
+        totals: Counter[int] = Counter()
         for gpus in table.values():
-            units.update(gpus)
-        for minor, wanted in units.items():
-            if wanted > (most := amounts[resource].get(by_minor[minor], 0)):
+            totals.update(gpus)
+        for minor, wanted in totals.items():
+            most = amounts[resource].get(by_minor[minor], 0)
+            if wanted > most:
                 return f"gives the pod {wanted} of {resource} on GPU {minor}, which has {most} in all"
     return ""
 
@@ -300,15 +331,20 @@ def _too_much(
 def handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:
     """Init containers, each with the containers that reuse its units."""
     most = 0
-    for place, container in enumerate(pod.containers):
-        if container.init and (units := container.limits.get(resource)):
-            most = left = max(most, units)
-            takers = []
-            for taker in pod.containers[place + 1 :]:
-                if left and not taker.init and (wants := taker.limits.get(resource)):
-                    takers.append(taker.name)
-                    left -= min(left, wants)
-            yield container.name, takers
+    for position, container in enumerate(pod.containers):
+        units = container.limits.get(resource)
+        if not container.init or not units:
+            continue
+        # Kubelet has kept the units of the largest init container so far.
+        most = max(most, units)
+        remaining = most
+        takers = []
+        for taker in pod.containers[position + 1 :]:
+            wanted = taker.limits.get(resource)
+            if remaining and wanted and not taker.init:
+                takers.append(taker.name)
+                remaining -= min(remaining, wanted)
+        yield container.name, takers
 
 
 def _names(gpus: Mapping[int, int] | list[int]) -> str:

@@ -46,7 +46,8 @@ def held_gpus_text(pods: PodsHeld) -> str:
     size = len(start) + len(end)
     for uid, gpus in pods.items():
         values = [[gpu.minor, gpu.memory, gpu.core, int(gpu.whole)] for gpu in gpus]
-        entry = f"{json.dumps(uid)}:{json.dumps(values, separators=(',', ':'))}"
+        text = json.dumps(values, separators=(",", ":"))
+        entry = f"{json.dumps(uid)}:{text}"
         size += len(entry) + 1
         if size > MOST_TEXT:
             break
@@ -60,15 +61,21 @@ def held_gpus(annotations: Mapping[str, Any]) -> PodsHeld | Malformed | None:
     if text is None:
         return None
     value = mapping(decoded(text))
-    pods = value.get("pods") if value.get("v") == _VERSION else None
-    if not isinstance(pods, dict):
+    pods = value.get("pods")
+    if value.get("v") != _VERSION or not isinstance(pods, dict):
         return Malformed(HELD_GPUS_ANNOTATION, f"is not an object of version {_VERSION} with pods: {shown(text)}")
     held: dict[str, tuple[HeldGpu, ...]] = {}
     for uid, entries in pods.items():
-        if not (isinstance(entries, list) and all(map(_is_entry, entries))):
+        is_valid = isinstance(entries, list) and all(map(_is_entry, entries))
+        if not is_valid:
             return Malformed(HELD_GPUS_ANNOTATION, f"has an invalid list of GPUs for a pod: {shown(text)}")
-        held[uid] = tuple(HeldGpu(minor, memory, core, bool(whole)) for minor, memory, core, whole in entries)
+        held[uid] = tuple(map(_gpu, entries))
     return held
+
+
+def _gpu(entry: list[int]) -> HeldGpu:
+    minor, memory, core, whole = entry
+    return HeldGpu(minor, memory, core, bool(whole))
 
 
 def _is_entry(entry: object) -> bool:

@@ -54,17 +54,16 @@ class NodeGpus:
     links: str = ""
 
 
-def node_gpus_text(found: NodeGpus) -> str:
+def node_gpus_text(published: NodeGpus) -> str:
     """The annotation's text; `node_gpus` reads the same back. For 16 GPUs, it has at most 640 bytes, all ASCII."""
-    gpus = [[gpu.minor, gpu.memory, gpu.core, int(gpu.whole), int(gpu.usable)] for gpu in found.gpus]
     values = {
         "v": _VERSION,
-        "unit": found.unit_mib,
-        "pods": found.most_pods,
-        "step": found.core_step,
-        "both": found.both,
-        "links": found.links,
-        "gpus": gpus,
+        "unit": published.unit_mib,
+        "pods": published.most_pods,
+        "step": published.core_step,
+        "both": published.both,
+        "links": published.links,
+        "gpus": [_entry(gpu) for gpu in published.gpus],
     }
     return json.dumps(values, separators=(",", ":"))
 
@@ -74,25 +73,40 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
     text = annotations.get(NODE_GPUS_ANNOTATION)
     if text is None:
         return None
-    found = decoded(text)
-    if not isinstance(found, dict) or found.get("v") != _VERSION:
+    values = decoded(text)
+    if not isinstance(values, dict) or values.get("v") != _VERSION:
         return Malformed(NODE_GPUS_ANNOTATION, f"is not an object of version {_VERSION}: {shown(text)}")
-    unit, pods, step = (_number(found.get(key)) for key in ("unit", "pods", "step"))
-    links, both, listed = (found.get(key) for key in ("links", "both", "gpus"))
-    if not unit or pods is None or not step or not isinstance(links, str) or not isinstance(both, bool):
+    unit = _number(values.get("unit"))
+    pods = _number(values.get("pods"))
+    step = _number(values.get("step"))
+    links = values.get("links")
+    both = values.get("both")
+    has_numbers = unit and pods is not None and step
+    if not has_numbers or not isinstance(links, str) or not isinstance(both, bool):
         return Malformed(NODE_GPUS_ANNOTATION, f"lacks unit, pods, step, both or links: {shown(text)}")
-    if not (isinstance(listed, list) and len(listed) <= MOST_GPUS and all(map(_is_gpu, listed))):
+    entries = values.get("gpus")
+    is_short_list = isinstance(entries, list) and len(entries) <= MOST_GPUS
+    if not is_short_list or not all(map(_is_gpu, entries)):
         return Malformed(NODE_GPUS_ANNOTATION, f"has an invalid list of GPUs: {shown(text)}")
-    gpus = tuple(NodeGpu(n, memory, core, bool(whole), bool(ok)) for n, memory, core, whole, ok in sorted(listed))
+    gpus = tuple(_gpu(entry) for entry in sorted(entries))
     if len({gpu.minor for gpu in gpus}) < len(gpus):
         return Malformed(NODE_GPUS_ANNOTATION, f"has a GPU twice: {shown(text)}")
     return NodeGpus(gpus, unit_mib=unit, most_pods=pods, core_step=step, both=both, links=links)
 
 
-def _is_gpu(found: object) -> bool:
+def _entry(gpu: NodeGpu) -> list[int]:
+    return [gpu.minor, gpu.memory, gpu.core, int(gpu.whole), int(gpu.usable)]
+
+
+def _gpu(entry: list[int]) -> NodeGpu:
+    minor, memory, core, whole, usable = entry
+    return NodeGpu(minor, memory, core, bool(whole), bool(usable))
+
+
+def _is_gpu(entry: object) -> bool:
     width = len(NodeGpu.__dataclass_fields__)
-    return isinstance(found, list) and len(found) == width and None not in map(_number, found)
+    return isinstance(entry, list) and len(entry) == width and None not in map(_number, entry)
 
 
-def _number(found: object) -> int | None:
-    return found if type(found) is int and 0 <= found <= MOST_UNITS else None
+def _number(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= MOST_UNITS else None

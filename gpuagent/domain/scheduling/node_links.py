@@ -19,13 +19,22 @@ Mbps = tuple[tuple[int, ...], ...]
 
 def link_mbps(gbps: Sequence[Sequence[float]], minors: Sequence[int]) -> Mbps:
     """The bandwidths between the GPUs `minors`, of the ConfigMap's square; 0 for GPUs that it does not have."""
-    width = len(gbps)
-    return tuple(tuple(round(1000.0 * gbps[i][j]) if max(i, j) < width else 0 for j in minors) for i in minors)
+    rows: list[tuple[int, ...]] = []
+    for minor in minors:
+        row = [_mbps(gbps, minor, other) for other in minors]
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def _mbps(gbps: Sequence[Sequence[float]], minor: int, other: int) -> int:
+    is_known = max(minor, other) < len(gbps)
+    return round(1000.0 * gbps[minor][other]) if is_known else 0
 
 
 def links_hash(mbps: Mbps) -> str:
     """Equal for equal bandwidths only."""
-    return sha256(json.dumps(mbps).encode()).hexdigest()[:16]
+    text = json.dumps(mbps)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def node_links(data: Mapping[str, Any], gpus: NodeGpus) -> Mbps | None:
@@ -33,8 +42,9 @@ def node_links(data: Mapping[str, Any], gpus: NodeGpus) -> Mbps | None:
 
     The agent writes annotation and ConfigMap in two requests, so one of them may be older.
     """
+    minors = [gpu.minor for gpu in gpus.gpus]
     try:
-        found = link_mbps(json.loads(data[BANDWIDTH_KEY]), [gpu.minor for gpu in gpus.gpus])
+        mbps = link_mbps(json.loads(data[BANDWIDTH_KEY]), minors)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return None
-    return found if links_hash(found) == gpus.links else None
+    return mbps if links_hash(mbps) == gpus.links else None
