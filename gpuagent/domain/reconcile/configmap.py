@@ -63,37 +63,72 @@ def change(found: Json | None, facts: ConfigMapFacts) -> Change | None:
 
 
 def _creation(facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change:
-    metadata = {"namespace": facts.namespace, "name": facts.name, "labels": dict(facts.labels)}
-    present = {key: text for key, text in data.items() if text is not None}
-    return Change("create", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": present})
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "namespace": facts.namespace,
+            "name": facts.name,
+            "labels": dict(facts.labels),
+        },
+        "data": {key: text for key, text in data.items() if text is not None},
+    }
+    return Change("create", body)
 
 
 def _patch(found: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change | None:
-    labels = _difference(_labels(found), facts.labels)
-    if TAKEN_OVER not in _labels(found) and _is_foreign(found, facts):
-        labels = {**labels, TAKEN_OVER: "true"}
-    if TAKEN_OVER in labels or TAKEN_OVER in _labels(found):
-        labels = {key: value for key, value in labels.items() if key != MANAGED_BY}
+    present = _labels(found)
+    is_taken_over = TAKEN_OVER in present
+    labels = _difference(present, facts.labels)
+    if not is_taken_over and _is_foreign(found, facts):
+        labels[TAKEN_OVER] = "true"
+        is_taken_over = True
+    if is_taken_over:
+        # Another author manages it, and says so itself.
+        labels.pop(MANAGED_BY, None)
     texts = _difference(found.get("data") or {}, data)
     if not labels and not texts:
         return None
-    metadata: dict[str, Any] = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    metadata = _version(found)
     if labels:
         metadata["labels"] = labels
-    return Change("patch", {"metadata": metadata, "data": texts} if texts else {"metadata": metadata})
+    return _patched(metadata, texts)
 
 
 def _withdrawal(found: Json, facts: ConfigMapFacts) -> Change:
     """Remove the agent's labels and keys, and leave the rest to its authors."""
-    labels = [key for key, value in _labels(found).items() if key == TAKEN_OVER or facts.labels.get(key) == value]
-    metadata = {"resourceVersion": found["metadata"]["resourceVersion"], "labels": dict.fromkeys(labels)}
-    ours = [key for key in found.get("data") or {} if key in facts.keys]
-    return Change("patch", {"metadata": metadata, "data": dict.fromkeys(ours)} if ours else {"metadata": metadata})
+    labels = []
+    for key, value in _labels(found).items():
+        if key == TAKEN_OVER or facts.labels.get(key) == value:
+            labels.append(key)
+    keys = [key for key in found.get("data") or {} if key in facts.keys]
+    metadata = _version(found) | {"labels": dict.fromkeys(labels)}
+    return _patched(metadata, dict.fromkeys(keys))
+
+
+def _patched(metadata: dict[str, Any], texts: Mapping[str, str | None]) -> Change:
+    body: dict[str, Any] = {"metadata": metadata}
+    if texts:
+        body["data"] = texts
+    return Change("patch", body)
+
+
+def _version(found: Json) -> dict[str, Any]:
+    """The metadata that makes the server refuse the patch if another client has changed the object since."""
+    return {"resourceVersion": found["metadata"]["resourceVersion"]}
 
 
 def _deletion(found: Json) -> Change:
-    seen = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
-    return Change("delete", {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": seen})
+    metadata = found["metadata"]
+    body = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+        },
+    }
+    return Change("delete", body)
 
 
 def _difference(present: Json, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -101,14 +136,21 @@ def _difference(present: Json, wanted: Mapping[str, str | None]) -> dict[str, st
 
 
 def _is_ours(found: Json, facts: ConfigMapFacts) -> bool:
-    return TAKEN_OVER in _labels(found) or (bool(facts.labels) and facts.labels.items() <= _labels(found).items())
+    labels = _labels(found)
+    if TAKEN_OVER in labels:
+        return True
+    return bool(facts.labels) and facts.labels.items() <= labels.items()
 
 
 def _is_foreign(found: Json, facts: ConfigMapFacts) -> bool:
     """Whether another author created it. An object with some of the agent's labels is still the agent's."""
-    there = _labels(found)
-    managed = there.get(MANAGED_BY, facts.labels.get(MANAGED_BY)) != facts.labels.get(MANAGED_BY)
-    return bool(facts.labels) and (managed or not facts.labels.items() & there.items())
+    if not facts.labels:
+        return False
+    present = _labels(found)
+    manager = facts.labels.get(MANAGED_BY)
+    has_other_manager = present.get(MANAGED_BY, manager) != manager
+    shares_label = bool(facts.labels.items() & present.items())
+    return has_other_manager or not shares_label
 
 
 def _is_shared(found: Json, facts: ConfigMapFacts) -> bool:

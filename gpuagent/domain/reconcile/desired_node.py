@@ -38,7 +38,9 @@ class NodePatch:
     @property
     def part(self) -> str:
         """``taints``, ``metadata`` or ``status``: patches of one Node are for different parts."""
-        return self.subresource or ("taints" if "spec" in self.body else "metadata")
+        if self.subresource:
+            return self.subresource
+        return "taints" if "spec" in self.body else "metadata"
 
 
 def node_patches(node: Json, desired: DesiredNode, now: str) -> tuple[NodePatch, ...]:
@@ -47,35 +49,65 @@ def node_patches(node: Json, desired: DesiredNode, now: str) -> tuple[NodePatch,
     ``now`` is RFC 3339, for the condition's times. A condition's lastTransitionTime moves only with its status.
     """
     patches = []
-    if taint := _without_taint(node, desired):
+    taint = _without_taint(node, desired)
+    if taint:
         # First: this patch names the version that the agent read, so that it cannot remove a newer taint of others.
         patches.append(NodePatch("", taint))
-    wanted = {"labels": desired.labels, "annotations": desired.annotations}
-    if texts := {part: changed for part, of in wanted.items() if (changed := _texts(node, part, of))}:
-        patches.append(NodePatch("", {"metadata": texts}))
-    status: dict[str, Any] = {}
-    for side in ("capacity", "allocatable"):
-        if amounts := _amounts(node, side, desired):
-            status[side] = amounts
-    if condition := _condition(node, desired, now):
-        # Strategic merge finds the entry by its type and leaves the others alone.
-        status["conditions"] = [condition]
+    metadata = _metadata(node, desired)
+    if metadata:
+        patches.append(NodePatch("", {"metadata": metadata}))
+    status = _status(node, desired, now)
     if status:
         patches.append(NodePatch("status", {"status": status}))
     return tuple(patches)
 
 
+def _metadata(node: Json, desired: DesiredNode) -> dict[str, Any]:
+    """The labels and annotations that differ."""
+    metadata: dict[str, Any] = {}
+    wanted = {"labels": desired.labels, "annotations": desired.annotations}
+    for part, texts in wanted.items():
+        changed = _texts(node, part, texts)
+        if changed:
+            metadata[part] = changed
+    return metadata
+
+
+def _status(node: Json, desired: DesiredNode, now: str) -> dict[str, Any]:
+    """The amounts and the condition that differ."""
+    status: dict[str, Any] = {}
+    for side in ("capacity", "allocatable"):
+        amounts = _amounts(node, side, desired)
+        if amounts:
+            status[side] = amounts
+    condition = _condition(node, desired, now)
+    if condition:
+        # Strategic merge finds the entry by its type and leaves the others alone.
+        status["conditions"] = [condition]
+    return status
+
+
 def _without_taint(node: Json, desired: DesiredNode) -> dict[str, Any] | None:
-    taints = (node.get("spec") or {}).get("taints") or ()
-    left = [taint for taint in taints if taint.get("key") != desired.no_taint]
-    if not desired.no_taint or len(left) == len(taints):
+    """The body of the patch that removes the taint; None if there is nothing to remove."""
+    if not desired.no_taint:
         return None
-    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
+    taints = (node.get("spec") or {}).get("taints") or ()
+    kept = [taint for taint in taints if taint.get("key") != desired.no_taint]
+    if len(kept) == len(taints):
+        return None
+    version = node["metadata"]["resourceVersion"]
+    return {
+        "metadata": {"resourceVersion": version},
+        "spec": {"taints": kept or None},
+    }
 
 
-def same_quantity(one: str, other: str) -> bool:
+def same_quantity(text: str, other: str) -> bool:
     """Whether two Kubernetes quantities are equal; the API server rewrites them (``1000`` becomes ``1k``)."""
-    return one == other or (amount(one) is not None and amount(one) == amount(other))
+    if text == other:
+        return True
+    value = amount(text)
+    return value is not None and value == amount(other)
 
 
 def _texts(node: Json, part: str, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -86,21 +118,29 @@ def _texts(node: Json, part: str, wanted: Mapping[str, str | None]) -> dict[str,
 
 def _amounts(node: Json, side: str, desired: DesiredNode) -> dict[str, str]:
     present = node.get("status", {}).get(side) or {}
-    return {
-        name: wanted
-        for name, wanted in desired.capacity.items()
-        if name not in present or not same_quantity(str(present[name]), wanted)
-    }
+    amounts = {}
+    for name, wanted in desired.capacity.items():
+        is_current = name in present and same_quantity(str(present[name]), wanted)
+        if not is_current:
+            amounts[name] = wanted
+    return amounts
 
 
 def _condition(node: Json, desired: DesiredNode, now: str) -> dict[str, str] | None:
+    """The condition to write; None if the Node has it."""
     if desired.condition is None:
         return None
     wanted = dict(desired.condition)
     conditions = node.get("status", {}).get("conditions") or ()
-    present: Json = next((found for found in conditions if found.get("type") == wanted["type"]), {})
+    present: Json = next((other for other in conditions if other.get("type") == wanted["type"]), {})
     # The server drops empty strings, so a missing one is equal to "".
     if present and all(present.get(key, "") == value for key, value in wanted.items()):
         return None
-    since = present.get("lastTransitionTime") if present.get("status") == wanted["status"] else None
-    return {**wanted, "lastHeartbeatTime": now, "lastTransitionTime": since or now}
+    since = None
+    if present.get("status") == wanted["status"]:
+        since = present.get("lastTransitionTime")
+    return {
+        **wanted,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": since or now,
+    }

@@ -12,13 +12,22 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
 
 def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """Present while a GPU is unhealthy, in every mode. One of an earlier run stays until the driver was read."""
-    if not state.gpus.by_uuid and state.gpus.driver_problem is not None:
+    gpus = state.gpus.by_uuid
+    if not gpus and state.gpus.driver_problem is not None:
         return ()
-    unhealthy = state.unhealthy
+    unhealthy = {gpus[uuid].minor for uuid in state.unhealthy}
     # Another GPU may have the minor number of a lost one now.
-    well = {gpu.minor for uuid, gpu in state.gpus.by_uuid.items() if uuid not in unhealthy}
-    numbers = sorted({state.gpus.by_uuid[uuid].minor for uuid in unhealthy} - well)
-    # The extender reads any text that is no number, also an empty one, as GPU 0.
-    data = {"gpus": ",".join(map(str, numbers))} if numbers else None
-    labels = {MANAGED_BY: "gpuagent", "nodename": node_name}
-    return (ConfigMapFacts("kube-system", f"unhealthy-gpu-{node_name}", labels, data, frozenset({"gpus"})),)
+    healthy = {gpu.minor for uuid, gpu in gpus.items() if uuid not in state.unhealthy}
+    numbers = sorted(unhealthy - healthy)
+    data = None
+    if numbers:
+        # The extender reads any text that is no number, also an empty one, as GPU 0.
+        data = {"gpus": ",".join(map(str, numbers))}
+    facts = ConfigMapFacts(
+        namespace="kube-system",
+        name=f"unhealthy-gpu-{node_name}",
+        labels={MANAGED_BY: "gpuagent", "nodename": node_name},
+        data=data,
+        keys=frozenset({"gpus"}),
+    )
+    return (facts,)

@@ -11,7 +11,7 @@ from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.reconcile.published_holdings import held_annotation
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.topology_page import bandwidths
 
@@ -22,12 +22,18 @@ def node_annotations(state: State) -> dict[str, str]:
     Those for schedulers are not there until the agent has read the mode, the GPUs, their isolation and kubelet's
     allocations. So a restart keeps the last text: for schedulers, a node without GPUs is none of theirs.
     """
-    holdings, driver = state.holdings.listed, state.gpus.driver_problem
-    unread = not state.node.mode_known or holdings is None or driver == NOT_READ or bool(state.isolation.unheard)
-    known_gpus = known_gpus_annotation(state)
-    if unread:
-        return known_gpus
-    return {**known_gpus, NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state)), **held_annotation(state)}
+    annotations = known_gpus_annotation(state)
+    if _is_read(state):
+        annotations[NODE_GPUS_ANNOTATION] = node_gpus_text(published_gpus(state))
+        annotations |= held_annotation(state)
+    return annotations
+
+
+def _is_read(state: State) -> bool:
+    """Whether the agent knows what schedulers have to know."""
+    has_holdings = state.holdings.listed is not None
+    has_gpus = state.gpus.driver_problem != NOT_READ
+    return state.node.mode_known and has_holdings and has_gpus and not state.isolation.unheard
 
 
 def published_gpus(state: State) -> NodeGpus:
@@ -36,34 +42,54 @@ def published_gpus(state: State) -> NodeGpus:
     There are none while the mode advertises no resource that schedulers place.
     """
     kinds = {name: kind for name, kind in state.resource_kinds.items() if name in RESOURCES}
-    listed: dict[str, dict[str, DeviceRange]] = defaultdict(dict)
-    for name, kind in kinds.items():
-        for block in state.advertised.lists.get(name, ()):
-            if block.kind is kind:
-                listed[block.gpu.uuid][name] = block
-    at_all = bool(kinds) and not at_zero(state)
-    gpus = tuple(_node_gpu(minor, listed[uuid]) for minor, uuid in _by_minor(state)) if at_all else ()
-    known = GPU_WHOLE in kinds and bool(gpus)
-    policy, most = state.policy, state.layer.max_sharers
+    gpus: tuple[NodeGpu, ...] = ()
+    if kinds and not at_zero(state):
+        blocks = _blocks(state, kinds)
+        gpus = tuple(_node_gpu(minor, blocks[uuid]) for minor, uuid in _by_minor(state))
+    links = ""
+    if gpus and GPU_WHOLE in kinds:
+        # Only in mode `topology` does a ConfigMap have the bandwidths.
+        links = links_hash(link_mbps(bandwidths(state), [gpu.minor for gpu in gpus]))
+    policy = state.policy
+    caps = [policy.max_pods_per_gpu]
+    if state.layer.max_sharers is not None:
+        caps.append(state.layer.max_sharers)
     return NodeGpus(
         gpus,
         unit_mib=policy.unit.mib,
-        most_pods=policy.max_pods_per_gpu if most is None else min(policy.max_pods_per_gpu, most),
+        most_pods=min(caps),
         core_step=policy.core_step,
         both=policy.core_mem_both and state.node.mode is Mode.CORE_MEM,
-        # Only in mode `topology` does a ConfigMap have the bandwidths.
-        links=links_hash(link_mbps(bandwidths(state), [gpu.minor for gpu in gpus])) if known else "",
+        links=links,
     )
+
+
+def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str, DeviceRange]]:
+    """GPU UUID and resource to its units on the device list."""
+    blocks: dict[str, dict[str, DeviceRange]] = defaultdict(dict)
+    for name, kind in kinds.items():
+        for block in state.advertised.lists.get(name, ()):
+            if block.kind is kind:
+                blocks[block.gpu.uuid][name] = block
+    return blocks
 
 
 def _by_minor(state: State) -> list[tuple[int, str]]:
     """Minor number and UUID of each GPU. A GPU that the driver lists now may have the number of a lost one."""
-    uuids = sorted(state.gpus.by_uuid, key=lambda uuid: uuid in state.gpus.topology.gpus)
-    return sorted({state.gpus.by_uuid[uuid].minor: uuid for uuid in uuids}.items())
+    gpus = state.gpus
+    lost_first = sorted(gpus.by_uuid, key=lambda uuid: uuid in gpus.topology.gpus)
+    by_minor = {gpus.by_uuid[uuid].minor: uuid for uuid in lost_first}
+    return sorted(by_minor.items())
 
 
 def _node_gpu(minor: int, blocks: Mapping[str, DeviceRange]) -> NodeGpu:
     """A GPU with its units on the device lists; one that is on none is in MIG mode, or not free for this mode."""
-    memory, core = (blocks[name].count if name in blocks else 0 for name in (GPU_MEM, GPU_CORE))
-    usable = bool(blocks) and all(block.healthy for block in blocks.values())
-    return NodeGpu(minor, memory, core, whole=GPU_WHOLE in blocks, usable=usable)
+    counts = {name: block.count for name, block in blocks.items()}
+    is_healthy = all(block.healthy for block in blocks.values())
+    return NodeGpu(
+        minor,
+        memory=counts.get(GPU_MEM, 0),
+        core=counts.get(GPU_CORE, 0),
+        whole=GPU_WHOLE in blocks,
+        usable=bool(blocks) and is_healthy,
+    )

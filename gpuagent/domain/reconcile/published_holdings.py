@@ -7,18 +7,19 @@ changes them again and again causes no further write of the Node.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
-from gpuagent.domain.certain_holdings import PodHeld, certain, changed_pods
+from gpuagent.domain.certain_holdings import Amounts, PodHeld, certain, changed_pods
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.annotations import gpu_names
 from gpuagent.domain.pods.json_values import mapping
-from gpuagent.domain.scheduling.decision import Ignored, decided_units, for_another_pod
+from gpuagent.domain.pods.pod import Pod
+from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, PodsHeld, held_gpus, held_gpus_text
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from gpuagent.domain.state import State
 
-_SHARES = (GPU_MEM, GPU_CORE)
+UnitsByPosition = dict[tuple[str, int], dict[int, int]]
+"""Resource and position in `spec.containers` to minor number to units."""
 
 
 def with_published_pods(before: State, after: State) -> PodsHeld:
@@ -35,42 +36,60 @@ def with_published_pods(before: State, after: State) -> PodsHeld:
     if by_former_run:
         looked_at = {pod.uid for pod in pods}
         pods += [pod for pod in after.pods.seen if pod.uid in by_former_run - looked_at]
+    gpus = after.gpus.by_uuid
     published = {uid: held for uid, held in former.items() if uid in after.pods.living_uids}
     for pod_held in certain(after, pods):
         uid = pod_held.pod.uid
-        if uid in former or uid in by_former_run or not is_said(pod_held, after.gpus.by_uuid):
-            published[uid] = _gpus(pod_held, after.gpus.by_uuid)
+        is_published = uid in former or uid in by_former_run
+        if is_published or not is_said(pod_held, gpus):
+            published[uid] = _gpus(pod_held, gpus)
     return former if published == former else published
 
 
 def held_annotation(state: State) -> dict[str, str]:
     """The annotation of the Node. There is none until the agent has read the pods, so the last text stays."""
-    return {HELD_GPUS_ANNOTATION: held_gpus_text(state.published_pods)} if state.pods.known else {}
+    if not state.pods.known:
+        return {}
+    return {HELD_GPUS_ANNOTATION: held_gpus_text(state.published_pods)}
 
 
 def is_said(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     """Whether the pod's annotations, read as a scheduler reads them, say just what the pod holds."""
-    pod = held.pod
     whole = {gpus[uuid].minor for uuid, _ in held.of(GPU_WHOLE)}
     if whole:
-        names = gpu_names(pod.annotations, GROUP_ANNOTATION)
-        return isinstance(names, tuple) and not for_another_pod(pod) and set(names) == set(map(str, whole))
+        return _is_group(held.pod, whole)
     core = GPU_CORE if held.of(GPU_CORE) else None
-    decided = decided_units(pod, GPU_MEM, core, {})
+    decided = decided_units(held.pod, GPU_MEM, core, {})
     if decided is None or isinstance(decided, Ignored):
         return False
     _, tables = decided
-    numbers = {container.name: number for number, container in enumerate(pod.app_containers)}
-    said = {
-        (resource, numbers[name]): units
-        for resource, containers in tables.items()
-        for name, units in containers.items()
-        if units
-    }
     holds = {place: _by_minor(amounts, gpus) for place, amounts in held.containers.items()}
+    if _by_position(held.pod, tables) != holds:
+        return False
+    if not any(held.unnumbered.values()):
+        return True
     # No annotation can name what sidecars and init containers hold. It follows if the pod is on its own GPUs only.
-    of_pod = {minor for resource in _SHARES for minor in _by_minor(held.of(resource), gpus)}
-    return said == holds and (not any(held.unnumbered.values()) or len(of_pod) == (pod.gpu_count or 1))
+    minors = {*_by_minor(held.of(GPU_MEM), gpus), *_by_minor(held.of(GPU_CORE), gpus)}
+    return len(minors) == (held.pod.gpu_count or 1)
+
+
+def _is_group(pod: Pod, minors: set[int]) -> bool:
+    """Whether the annotation of whole GPUs names exactly these, and is this pod's own."""
+    names = gpu_names(pod.annotations, GROUP_ANNOTATION)
+    if not isinstance(names, tuple) or for_another_pod(pod):
+        return False
+    return set(names) == {str(minor) for minor in minors}
+
+
+def _by_position(pod: Pod, tables: Mapping[str, ContainerUnits]) -> UnitsByPosition:
+    """The decided units of each container."""
+    positions = {container.name: position for position, container in enumerate(pod.app_containers)}
+    units_of: UnitsByPosition = {}
+    for resource, containers in tables.items():
+        for name, units in containers.items():
+            if units:
+                units_of[resource, positions[name]] = units
+    return units_of
 
 
 def _gpus(held: PodHeld, gpus: Mapping[str, Gpu]) -> tuple[HeldGpu, ...]:
@@ -78,10 +97,19 @@ def _gpus(held: PodHeld, gpus: Mapping[str, Gpu]) -> tuple[HeldGpu, ...]:
     core = _by_minor(held.of(GPU_CORE), gpus)
     whole = _by_minor(held.of(GPU_WHOLE), gpus)
     minors = sorted({*memory, *core, *whole})
-    return tuple(HeldGpu(minor, memory.get(minor, 0), core.get(minor, 0), minor in whole) for minor in minors)
+    held_gpus_of_pod = []
+    for minor in minors:
+        gpu = HeldGpu(
+            minor,
+            memory=memory.get(minor, 0),
+            core=core.get(minor, 0),
+            whole=minor in whole,
+        )
+        held_gpus_of_pod.append(gpu)
+    return tuple(held_gpus_of_pod)
 
 
-def _by_minor(amounts: Mapping[tuple[str, Any], int], gpus: Mapping[str, Gpu]) -> dict[int, int]:
+def _by_minor(amounts: Amounts, gpus: Mapping[str, Gpu]) -> dict[int, int]:
     total: dict[int, int] = {}
     for (uuid, _), units in amounts.items():
         minor = gpus[uuid].minor
@@ -91,8 +119,8 @@ def _by_minor(amounts: Mapping[tuple[str, Any], int], gpus: Mapping[str, Gpu]) -
 
 def _on_node(state: State) -> frozenset[str]:
     """UIDs of the pods that the Node shows now."""
-    annotations = mapping(mapping(mapping(state.node.object).get("metadata")).get("annotations"))
-    text = annotations.get(HELD_GPUS_ANNOTATION)
+    metadata = mapping(mapping(state.node.object).get("metadata"))
+    text = mapping(metadata.get("annotations")).get(HELD_GPUS_ANNOTATION)
     return _uids(text) if isinstance(text, str) else frozenset()
 
 

@@ -36,19 +36,23 @@ def slice_name(node_name: str) -> str:
 
 def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
     """The writes that are needed now; none if the slices are as they should be, or that is not known yet."""
-    if not state.claims.followed or state.claims.superseded or not is_known(state):
+    claims = state.claims
+    if not claims.followed or claims.superseded or not is_known(state):
         return []
-    specs = {slice_name(node_name) + end: spec for end, spec in slice_specs(state, node_name).items()}
-    found = state.claims.slices
-    stored = {name: mapping(one.get("spec")) for name, one in found.items()}
-    generation = _generation(specs, stored, state.claims)
-    wanted = {name: {**spec, "pool": {**spec["pool"], "generation": generation}} for name, spec in specs.items()}
-    new = [
-        SliceWrite(name, "create", _new(name, spec, state, node_name))
-        for name, spec in wanted.items()
-        if name not in found
-    ]
-    return [*new, *_changes(wanted, state.claims)]
+    prefix = slice_name(node_name)
+    specs = {prefix + end: spec for end, spec in slice_specs(state, node_name).items()}
+    generation = _generation(specs, claims)
+    wanted = {name: _of_generation(spec, generation) for name, spec in specs.items()}
+    writes = []
+    for name, spec in wanted.items():
+        if name not in claims.slices:
+            writes.append(SliceWrite(name, "create", _new(name, spec, state, node_name)))
+    writes += _changes(wanted, claims)
+    return writes
+
+
+def _of_generation(spec: Json, generation: int) -> Json:
+    return {**spec, "pool": {**spec["pool"], "generation": generation}}
 
 
 def same_slices(state: State, other: State) -> bool:
@@ -59,13 +63,20 @@ def same_slices(state: State, other: State) -> bool:
 
 
 def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]:
-    for name, one in claims.slices.items():
-        meta, spec = mapping(one.get("metadata")), mapping(one.get("spec"))
-        precondition = {"uid": text(meta.get("uid")), "resourceVersion": text(meta.get("resourceVersion"))}
+    for name, present in claims.slices.items():
+        metadata = mapping(present.get("metadata"))
+        spec = mapping(present.get("spec"))
+        precondition = {
+            "uid": text(metadata.get("uid")),
+            "resourceVersion": text(metadata.get("resourceVersion")),
+        }
         if name not in wanted:
             yield SliceWrite(name, "delete", {"preconditions": precondition})
-        elif without_times(spec) != wanted[name] and not _is_answered(name, wanted[name], spec, claims):
-            yield SliceWrite(name, "patch", {"metadata": precondition, "spec": _with_times(wanted[name], spec)})
+            continue
+        is_current = without_times(spec) == wanted[name]
+        if not is_current and not _is_answered(name, wanted[name], spec, claims):
+            body = {"metadata": precondition, "spec": _with_times(wanted[name], spec)}
+            yield SliceWrite(name, "patch", body)
 
 
 def _is_answered(name: str, wanted: Json, found: Json, claims: Claims) -> bool:
@@ -76,22 +87,30 @@ def _is_answered(name: str, wanted: Json, found: Json, claims: Claims) -> bool:
     return answer.sent == wanted and answer.stored == without_times(found)
 
 
-def _generation(wanted: Mapping[str, Json], found: Mapping[str, Json], claims: Claims) -> int:
+def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:
     """The pool's generation, which rises when a device comes, goes or moves to another slice.
 
     The scheduler takes nothing of a pool until it sees as many slices of the newest generation as there should be.
     """
-    newest = max((_generation_of(spec) for spec in found.values()), default=0)
-    current = {name: spec for name, spec in found.items() if _generation_of(spec) == newest}
+    present = {name: mapping(found.get("spec")) for name, found in claims.slices.items()}
+    newest = max(map(_generation_of, present.values()), default=0)
+    if not newest:
+        return 1
+    for name, spec in present.items():
+        is_newest = _generation_of(spec) == newest
+        if is_newest and not _has_same_devices(name, spec, wanted, claims):
+            return newest + 1
+    return newest
 
-    def is_same(name: str, spec: Json) -> bool:
-        if name not in wanted or _content(spec) == _content(wanted[name]):
-            return name in wanted
-        same_pool = {**wanted[name]["pool"], "generation": newest}
-        return _is_answered(name, {**wanted[name], "pool": same_pool}, spec, claims)
 
-    same = all(is_same(name, spec) for name, spec in current.items())
-    return newest if newest and same else newest + 1
+def _has_same_devices(name: str, present: Json, wanted: Mapping[str, Json], claims: Claims) -> bool:
+    """Whether a slice has the devices that it should have, as far as the API server stores them."""
+    if name not in wanted:
+        return False
+    if _content(present) == _content(wanted[name]):
+        return True
+    sent = _of_generation(wanted[name], _generation_of(present))
+    return _is_answered(name, sent, present, claims)
 
 
 def _generation_of(spec: Json) -> int:
@@ -106,27 +125,34 @@ def _content(spec: Json) -> tuple[object, ...]:
 
 def _new(name: str, spec: Json, state: State, node_name: str) -> Json:
     metadata: dict[str, Any] = {"name": name}
-    if uid := text(mapping(mapping(state.node.object).get("metadata")).get("uid")):
+    node_metadata = mapping(mapping(state.node.object).get("metadata"))
+    uid = text(node_metadata.get("uid"))
+    if uid:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": uid, "controller": True}
         metadata["ownerReferences"] = [owner]
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
-
-
-def _with_times(wanted: Json, found: Json) -> Json:
-    """The wanted spec, in which taints that stay keep their times: a toleration may end some time after."""
-    times = {
-        _named(text(device.get("name")), taint): taint["timeAdded"]
-        for device in mappings(found.get("devices"))
-        for taint in mappings(device.get("taints"))
-        if "timeAdded" in taint
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": spec,
     }
 
+
+def _with_times(wanted: Json, present: Json) -> Json:
+    """The wanted spec, in which taints that stay keep their times: a toleration may end some time after."""
+    times = {}
+    for device in mappings(present.get("devices")):
+        name = text(device.get("name"))
+        for taint in mappings(device.get("taints")):
+            if "timeAdded" in taint:
+                times[_identity(name, taint)] = taint["timeAdded"]
+
     def timed(device: str, taint: Json) -> Json:
-        at = times.get(_named(device, taint))
-        return {**taint, "timeAdded": at} if at else taint
+        time = times.get(_identity(device, taint))
+        return {**taint, "timeAdded": time} if time else taint
 
     return with_taints(wanted, timed)
 
 
-def _named(device: str, taint: Json) -> tuple[object, ...]:
+def _identity(device: str, taint: Json) -> tuple[object, ...]:
     return device, taint.get("key"), taint.get("value"), taint.get("effect")

@@ -7,7 +7,8 @@ from gpuagent.domain.state import State
 
 def taint_stands(state: State) -> bool:
     """Whether the node has the taint that `--startup-taint` names."""
-    return bool(state.policy.startup_taint) and state.node.has_taint(state.policy.startup_taint)
+    key = state.policy.startup_taint
+    return bool(key) and state.node.has_taint(key)
 
 
 def shows_amounts(state: State) -> bool:
@@ -16,10 +17,13 @@ def shows_amounts(state: State) -> bool:
     The Node may still show amounts from before a reboot, so kubelet must also follow every list. In a mode without
     resources, that is enough. In mode dra, kubelet must accept the driver, and a published GPU be free of taints.
     """
-    if not state.node.mode_known or not state.advertised.connected.issuperset(state.policy.resources.names):
+    follows_lists = state.advertised.connected.issuperset(state.policy.resources.names)
+    if not state.node.mode_known or not follows_lists:
         return False
-    if state.node.mode is Mode.DRA and not (state.claims.registered and state.claims.devices[0]):
-        return False
+    if state.node.mode is Mode.DRA:
+        untainted, _ = state.claims.devices
+        if not state.claims.registered or not untainted:
+            return False
     return all(_shows(state, resource) for resource in state.resource_kinds)
 
 
@@ -29,5 +33,7 @@ def unwanted_taint(state: State) -> str:
 
 
 def _shows(state: State, resource: str) -> bool:
-    healthy = sum(block.count for block in state.advertised.lists.get(resource, ()) if block.healthy)
-    return healthy > 0 and same_quantity(str(state.node.allocatable.get(resource, 0)), str(healthy))
+    blocks = state.advertised.lists.get(resource, ())
+    healthy = sum(block.count for block in blocks if block.healthy)
+    amount = state.node.allocatable.get(resource, 0)
+    return healthy > 0 and same_quantity(str(amount), str(healthy))
