@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM, Kind
 from gpuagent.domain.sharing.units import units_of
 from gpuagent.domain.state import State
 
@@ -22,11 +22,10 @@ def by_division(state: State) -> Iterator[str]:
     if kind is None or not state.gpus.by_uuid:
         return
     gpus = sorted(state.gpus.by_uuid.values(), key=lambda gpu: gpu.minor)
-    out = {gpu.uuid for gpu in gpus if gpu.mig} | set(state.layer.left_out)
-    units = {gpu.uuid: 0 if gpu.uuid in out else units_of(gpu, kind, state.policy.unit) for gpu in gpus}
-    if len(set(units.values())) > 1:
-        share = sum(units.values()) // len(gpus)
-        each = ", ".join(f"GPU {gpu.minor} {units[gpu.uuid]}" for gpu in gpus)
+    units = [_advertised_units(gpu, kind, state) for gpu in gpus]
+    if len(set(units)) > 1:
+        share = sum(units) // len(gpus)
+        each = ", ".join(f"GPU {gpu.minor} {count}" for gpu, count in zip(gpus, units, strict=True))
         yield (
             f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is. But a scheduler or tool "
             f"that divides {GPU_MEM} by {GPU_COUNT}, as the gpushare scheduler extender does, takes each for {share}. "
@@ -34,37 +33,53 @@ def by_division(state: State) -> Iterator[str]:
         )
 
 
+def _advertised_units(gpu: Gpu, kind: Kind, state: State) -> int:
+    is_left_out = gpu.mig or gpu.uuid in state.layer.left_out
+    return 0 if is_left_out else units_of(gpu, kind, state.policy.unit)
+
+
 def by_number(state: State) -> Iterator[str]:
     """A warning if the GPUs are not numbered from 0."""
     numbers = sorted(gpu.minor for gpu in state.gpus.by_uuid.values())
-    if GPU_MEM in state.resource_kinds and numbers != list(range(len(numbers))):
+    count = len(numbers)
+    if GPU_MEM in state.resource_kinds and numbers != list(range(count)):
+        listed = ", ".join(map(str, numbers))
         yield (
-            f"the minor numbers of the GPUs are {', '.join(map(str, numbers))}: the gpushare scheduler extender takes "
-            f"them for 0 to {len(numbers) - 1}, and does not find the others. Load the driver again, or reboot the node"
+            f"the minor numbers of the GPUs are {listed}: the gpushare scheduler extender takes "
+            f"them for 0 to {count - 1}, and does not find the others. Load the driver again, or reboot the node"
         )
 
 
 def by_former_units(state: State) -> Iterator[str]:
     """Warnings of pods whose units are from a time with another unit size or another size of their GPU."""
+    gpus = state.gpus.by_uuid
+    by_key = {gpu.key: gpu for gpu in gpus.values()}
+    units_at_answer = {}
+    for entry in state.holdings.checkpoint:
+        if entry.gpu_units:
+            units_at_answer[entry.container, entry.ids] = entry.gpu_units
     former: dict[str, set[str]] = defaultdict(set)
-    by_key = {gpu.key: gpu for gpu in state.gpus.by_uuid.values()}
-    answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.holdings.checkpoint if entry.gpu_units}
     for holding in state.living_holdings:
-        then = answers.get((holding.owner.container, holding.ids))
+        units_then = units_at_answer.get((holding.owner.container, holding.ids))
         for highest, _ in holding.units:
-            if highest.kind.is_memory and (gpu := by_key.get(highest.gpu_key)):
-                now = units_of(gpu, highest.kind, state.policy.unit)
-                if highest.n >= now or (then and now not in then):
-                    former[gpu.uuid].add(str(holding.owner.pod))
-    for uuid, pods in sorted(former.items(), key=lambda item: state.gpus.by_uuid[item[0]].minor):
-        yield _former(state, state.gpus.by_uuid[uuid], sorted(pods))
+            gpu = by_key.get(highest.gpu_key)
+            if gpu is None or not highest.kind.is_memory:
+                continue
+            units_now = units_of(gpu, highest.kind, state.policy.unit)
+            has_changed = units_then and units_now not in units_then
+            if highest.n >= units_now or has_changed:
+                former[gpu.uuid].add(str(holding.owner.pod))
+    for uuid in sorted(former, key=lambda uuid: gpus[uuid].minor):
+        yield _former(state, gpus[uuid], sorted(former[uuid]))
 
 
 def _former(state: State, gpu: Gpu, pods: list[str]) -> str:
-    more = f" and {len(pods) - MANY_PODS} more" if len(pods) > MANY_PODS else ""
-    units = f"{gpu.memory_mib // state.policy.unit.mib} units of {state.policy.unit}"
+    unit = state.policy.unit
+    names = ", ".join(pods[:MANY_PODS])
+    if len(pods) > MANY_PODS:
+        names = f"{names} and {len(pods) - MANY_PODS} more"
     return (
-        f"GPU {gpu.index} ({gpu.uuid}) has {units} now; these pods were given units of it when it had another number: "
-        f"{', '.join(pods[:MANY_PODS])}{more}. Kubelet and schedulers count them as units of today: end these pods, or "
-        "set --memory-unit back"
+        f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_mib // unit.mib} units of {unit} now; "
+        f"these pods were given units of it when it had another number: {names}. "
+        "Kubelet and schedulers count them as units of today: end these pods, or set --memory-unit back"
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from gpuagent.domain.deviceplugin.advertise import unkept_promise
@@ -67,12 +68,16 @@ class Switch:
 @once
 def switch(state: State) -> Switch:
     """The progress of the mode switch, for people."""
-    lists, mode = state.advertised, state.node.mode
-    of_claims = () if mode is Mode.DRA else state.claim_holdings
-    units = (holding for holdings in state.held_otherwise.values() for holding in holdings)
-    waiting = (*dict.fromkeys(units), *of_claims)
-    published = mode is not Mode.DRA and state.claims.published
-    if lists.unaudited or published or any(one.block.kind.mode is not mode for one in lists.draining):
+    mode = state.node.mode
+    lists = state.advertised
+    holdings = dict.fromkeys(chain.from_iterable(state.held_otherwise.values()))
+    waiting = tuple(holdings)
+    has_slices = False
+    if mode is not Mode.DRA:
+        waiting += state.claim_holdings
+        has_slices = bool(state.claims.published)
+    drains_other_mode = any(draining.block.kind.mode is not mode for draining in lists.draining)
+    if lists.unaudited or has_slices or drains_other_mode:
         return Switch("settling", waiting)
     return Switch("waiting", waiting) if waiting else Switch("steady")
 
@@ -95,11 +100,15 @@ def problems(state: State) -> list[Problem]:
 
 
 def _driver_problems(state: State) -> Iterator[Problem]:
-    gpus, faults = state.gpus, state.health.faults
+    gpus = state.gpus
+    faults = state.health.faults
     if gpus.driver_problem is not None:
-        text, not_read = f"NVIDIA driver: {gpus.driver_problem}", gpus.driver_problem == NOT_READ
-        blocking = gpus.driver_gone or not gpus.by_uuid
-        yield Problem("DriverUnavailable", text, blocking=blocking, passing=not_read)
+        yield Problem(
+            "DriverUnavailable",
+            f"NVIDIA driver: {gpus.driver_problem}",
+            blocking=gpus.driver_gone or not gpus.by_uuid,
+            passing=gpus.driver_problem == NOT_READ,
+        )
     elif not gpus.by_uuid and not gpus.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
     yield from _unreadable_problems(state)
@@ -191,9 +200,11 @@ def _mode_problems(state: State) -> Iterator[Problem]:
 
 
 def _switch_problems(state: State) -> Iterator[Problem]:
-    mode, progress = state.node.mode, switch(state)
+    mode = state.node.mode
+    progress = switch(state)
     if progress.waiting_for:
-        pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in progress.waiting_for}))
+        names = {f"{holding.owner} ({holding.resource})" for holding in progress.waiting_for}
+        pods = ", ".join(sorted(names))
         text = f"mode {mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
         yield Problem("ModeSwitchWaiting", text, warning=False)
     if progress.phase == "settling":
@@ -210,7 +221,9 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
 
 
 def _promise_problems(state: State) -> Iterator[Problem]:
-    mode, layer, promised = state.node.mode, state.layer, ", ".join(sorted(PROMISES[state.node.mode]))
+    mode = state.node.mode
+    layer = state.layer
+    promised = ", ".join(sorted(PROMISES[mode]))
     if state.isolation.unheard or layer.standby:
         if unkept_promise(state):
             awaited = ", ".join(sorted(state.isolation.unheard or {layer.driver}))
@@ -231,11 +244,14 @@ def _promise_problems(state: State) -> Iterator[Problem]:
         yield Problem("IsolationDown", text, blocking=True)
     elif not layer.keeps(mode):
         layers = state.isolation.layers.values()
-        others = "; ".join(f"{x.driver}: {x.problem}" for x in layers if x.problem and not x.installed)
+        absent = [other for other in layers if other.problem and not other.installed]
+        why = "; ".join(f"{other.driver}: {other.problem}" for other in absent)
         text = (
             f"no isolation driver isolates {promised} for mode {mode} (--isolation {state.policy.isolation}), so no "
-            f"GPUs are advertised. Install cGPU or MPS, or use mode share{f' ({others})' if others else ''}"
+            f"GPUs are advertised. Install cGPU or MPS, or use mode share"
         )
+        if why:
+            text = f"{text} ({why})"
         yield Problem("IsolationMissing", text, blocking=True)
     elif state.node.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
@@ -287,7 +303,8 @@ def _sized_gpus(state: State) -> list[Gpu]:
 
 def _all_too_small(state: State) -> bool:
     """Whether nothing is left to serve because a unit is larger than every GPU, which is a problem of its own."""
-    unit, gpus = state.policy.unit, _sized_gpus(state)
+    unit = state.policy.unit
+    gpus = _sized_gpus(state)
     shares_memory = state.node.mode is Mode.DRA or any(kind.is_memory for kind in state.resource_kinds.values())
     if not shares_memory or not gpus:
         return False
@@ -304,7 +321,8 @@ def _smaller_unit(gpu: Gpu) -> str:
 def _offer_problems(state: State) -> Iterator[Problem]:
     gpus = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     for resource, kind in state.resource_kinds.items():
-        size, unit = list_bytes(gpus, kind, state.policy.unit), state.policy.unit
+        unit = state.policy.unit
+        size = list_bytes(gpus, kind, unit)
         count = sum(units_of(gpu, kind, unit) for gpu in gpus)
         if size > MAX_LIST_BYTES:
             text = (
@@ -322,8 +340,8 @@ def _offer_problems(state: State) -> Iterator[Problem]:
 
 def _claim_problems(state: State) -> Iterator[Problem]:
     """While the node publishes devices, or has claims or slices from a time when it did."""
-    claims, mode = state.claims, state.node.mode
-    publishes = mode is Mode.DRA
+    claims = state.claims
+    publishes = state.node.mode is Mode.DRA
     if claims.registration_problem is not None and (publishes or claims.prepared):
         text = (
             f"kubelet does not accept DRA driver {DRA_DRIVER}: {claims.registration_problem}. Pods with claims wait "
@@ -378,7 +396,8 @@ def _stored_slice_problems(state: State) -> Iterator[Problem]:
 
 
 def _slice_problems(state: State) -> Iterator[Problem]:
-    claims, mode = state.claims, state.node.mode
+    claims = state.claims
+    mode = state.node.mode
     publishes = mode is Mode.DRA
     if not publishes and not claims.prepared and not claims.published:
         return
@@ -393,7 +412,8 @@ def _slice_problems(state: State) -> Iterator[Problem]:
 
 
 def _allocations_problems(state: State) -> Iterator[Problem]:
-    problem, unread = state.holdings.problem, state.holdings.listed is None
+    problem = state.holdings.problem
+    unread = state.holdings.listed is None
     until = "no GPUs are advertised until it answers"
     if problem is None:
         if unread:
@@ -445,15 +465,19 @@ def _write_problems(state: State) -> Iterator[Problem]:
 
 
 def _fence_problems(state: State) -> Iterator[Problem]:
-    file, gpus = state.policy.fence_file, state.gpus
+    file = state.policy.fence_file
+    gpus = state.gpus
     if gpus.fence_problem is not None:
         stays = "what it said before stays in force" if gpus.fence != Fence() else "it fences no GPU"
         text = f"fence file {file}: {gpus.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
         yield Problem("FenceUnreadable", text)
-    if gpus.by_uuid and (unknown := gpus.fence.unknown(gpus.by_uuid.values())):
-        more = f" and {len(unknown) - MANY_ENTRIES} more" if len(unknown) > MANY_ENTRIES else ""
+    unknown = gpus.fence.unknown(gpus.by_uuid.values())
+    if gpus.by_uuid and unknown:
+        entries = ", ".join(unknown[:MANY_ENTRIES])
+        if len(unknown) > MANY_ENTRIES:
+            entries = f"{entries} and {len(unknown) - MANY_ENTRIES} more"
         text = (
-            f"fence file {file}: no GPU of this node is meant by {', '.join(unknown[:MANY_ENTRIES])}{more}; the rest "
+            f"fence file {file}: no GPU of this node is meant by {entries}; the rest "
             "is in force. An index is a minor number (N of /dev/nvidiaN); gpuagent status -o json shows them, and UUIDs"
         )
         yield Problem("FenceUnknown", text)

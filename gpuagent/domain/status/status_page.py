@@ -27,20 +27,28 @@ INFO_MARK = "for information: "
 def node_labels(state: State) -> dict[str, str | None]:
     """The desired labels `aliyun.accelerator/nvidia_*` (None: absent); empty until the driver has answered."""
     gpus = state.gpus.by_index
-    if not gpus:
-        none = {"aliyun.accelerator/nvidia_name": None, "aliyun.accelerator/nvidia_mem": None}
-        return {**none, "aliyun.accelerator/nvidia_count": "0"} if _has_no_gpus(state) else {}
-    first = gpus[0]
+    if gpus:
+        first = gpus[0]
+        name = _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_.")
+        memory = f"{first.memory_mib}MiB" if first.memory_mib else None
+    elif _has_no_gpus(state):
+        name = None
+        memory = None
+    else:
+        return {}
     return {
-        "aliyun.accelerator/nvidia_name": _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_."),
-        "aliyun.accelerator/nvidia_mem": f"{first.memory_mib}MiB" if first.memory_mib else None,
+        "aliyun.accelerator/nvidia_name": name,
+        "aliyun.accelerator/nvidia_mem": memory,
         "aliyun.accelerator/nvidia_count": str(len(gpus)),
     }
 
 
 def node_capacity(state: State) -> dict[str, str]:
     """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`. Empty until the driver has answered."""
-    return {GPU_COUNT: str(len(state.gpus.by_uuid))} if state.gpus.by_uuid or _has_no_gpus(state) else {}
+    gpus = state.gpus.by_uuid
+    if not gpus and not _has_no_gpus(state):
+        return {}
+    return {GPU_COUNT: str(len(gpus))}
 
 
 def _has_no_gpus(state: State) -> bool:
@@ -49,26 +57,34 @@ def _has_no_gpus(state: State) -> bool:
 
 def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. The writer adds the times."""
-    found = problems(state)
-    blocking = [problem for problem in found if problem.blocking]
-    lasting = [problem for problem in found if problem.blocking or not problem.passing]
-    ready = () if blocking else (Problem("Ready", f"mode {state.node.mode}, {_gpus_words(state)}"),)
+    every = problems(state)
+    messages = _in_words(problem for problem in every if problem.blocking or not problem.passing)
+    first_blocking = next((problem for problem in every if problem.blocking), None)
+    if first_blocking is None:
+        messages.insert(0, f"mode {state.node.mode}, {_gpus_words(state)}")
     return {
         "type": CONDITION_TYPE,
-        "status": "False" if blocking else "True",
-        "reason": (*blocking, *ready)[0].reason,
-        "message": printable("; ".join((*(problem.message for problem in ready), *_in_words(lasting)))),
+        "status": "False" if first_blocking else "True",
+        "reason": first_blocking.reason if first_blocking else "Ready",
+        "message": printable("; ".join(messages)),
     }
 
 
-def _in_words(found: Iterable[Problem]) -> list[str]:
+def _in_words(lasting: Iterable[Problem]) -> list[str]:
     """The messages, the worst first. Those that are for information are marked, for `kubectl inspect cgpu --health`."""
-    ordered = sorted(found, key=lambda problem: problem.severity == "info")
-    return [INFO_MARK + problem.message if problem.severity == "info" else problem.message for problem in ordered]
+    messages = []
+    for_information = []
+    for problem in lasting:
+        if problem.severity == "info":
+            for_information.append(INFO_MARK + problem.message)
+        else:
+            messages.append(problem.message)
+    return messages + for_information
 
 
 def _gpus_words(state: State) -> str:
-    count, usable = len(state.gpus.by_uuid), len(usable_gpus(state))
+    count = len(state.gpus.by_uuid)
+    usable = len(usable_gpus(state))
     if usable == count or not serves_gpus(state):
         return f"{count} GPUs"
     return f"{usable} of {count} GPUs can be used"
@@ -76,7 +92,7 @@ def _gpus_words(state: State) -> str:
 
 def status(state: State) -> dict[str, Any]:
     """The node's state as plain JSON values, which `gpuagent status` shows."""
-    now = switch(state)
+    mode_switch = switch(state)
     return {
         "mode": str(state.node.mode),
         "placement": str(state.node.placement),
@@ -84,21 +100,24 @@ def status(state: State) -> dict[str, Any]:
         "isolation": _isolation(serving_layer(state)),
         "memory_unit": str(state.policy.unit),
         "switch": {
-            "phase": now.phase,
-            "waiting_for": [_holding(h) for h in now.waiting_for],
+            "phase": mode_switch.phase,
+            "waiting_for": [_holding(holding) for holding in mode_switch.waiting_for],
         },
         "driver_version": state.gpus.driver_version,
         "gpus": [_gpu(gpu, state) for gpu in state.gpus.by_index],
-        "resources": {
-            resource: {
-                "healthy": sum(block.count for block in blocks if block.healthy),
-                "unhealthy": sum(block.count for block in blocks if not block.healthy),
-            }
-            for resource, blocks in state.advertised.lists.items()
-        }
-        | _devices(state),
+        "resources": {**_resources(state), **_devices(state)},
         "problems": [_problem(problem) for problem in problems(state)],
     }
+
+
+def _resources(state: State) -> dict[str, dict[str, Any]]:
+    """The amounts on the device lists."""
+    resources = {}
+    for resource, blocks in state.advertised.lists.items():
+        healthy = sum(block.count for block in blocks if block.healthy)
+        total = sum(block.count for block in blocks)
+        resources[resource] = {"healthy": healthy, "unhealthy": total - healthy}
+    return resources
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
@@ -131,39 +150,31 @@ def _devices(state: State) -> dict[str, dict[str, Any]]:
     if state.node.mode is not Mode.DRA and not claims.prepared:
         return {}
     healthy, unhealthy = claims.devices
-    stage = "connected" if claims.registered else "registering"
-    view = {"healthy": healthy, "unhealthy": unhealthy, "stage": stage, "registered": claims.registered}
-    return {DRA_DRIVER: {**view, "problem": claims.registration_problem}}
+    view = {
+        "healthy": healthy,
+        "unhealthy": unhealthy,
+        "stage": "connected" if claims.registered else "registering",
+        "registered": claims.registered,
+        "problem": claims.registration_problem,
+    }
+    return {DRA_DRIVER: view}
 
 
 def _amounts(claim: PreparedClaim, gpu: Gpu, state: State) -> Iterator[tuple[str, int]]:
     """Units of memory and percent of compute that a claim has of one GPU. A whole GPU has all of both."""
-    for one in claim.used:
-        if one.uuid == gpu.uuid:
-            yield CLAIM_MEMORY, one.memory_mib // state.policy.unit.mib
-            if cores := CORE_PERCENT_PER_GPU if one.whole else one.cores:
-                yield CLAIM_CORES, cores
+    for claimed in claim.used:
+        if claimed.uuid != gpu.uuid:
+            continue
+        yield CLAIM_MEMORY, claimed.memory_mib // state.policy.unit.mib
+        cores = CORE_PERCENT_PER_GPU if claimed.whole else claimed.cores
+        if cores:
+            yield CLAIM_CORES, cores
 
 
 def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
-    lists = state.advertised.lists
-    totals = {name: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for name, blocks in lists.items()}
     cause = state.unhealthy.get(gpu.uuid)
-    held: Counter[str] = Counter()
-    containers = []
-    for holding in state.living_holdings:
-        if mine := sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus.by_uuid)):
-            held[holding.resource] += mine
-            containers.append({**_holding(holding), "units": mine})
-    if gpu.uuid in state.claims.published and state.node.mode is Mode.DRA:
-        totals |= {CLAIM_MEMORY: gpu.memory_mib // state.policy.unit.mib, CLAIM_CORES: CORE_PERCENT_PER_GPU}
-    for claim in state.claims.prepared.values():
-        for resource, units in _amounts(claim, gpu, state):
-            held[resource] += units
-            containers += [
-                {"container": str(owner), "resource": resource, "units": units, "claim": str(claim)}
-                for owner in state.claim_owners(claim, gpu.uuid)
-            ]
+    health = state.health.by_uuid.get(gpu.uuid)
+    containers = _containers(gpu, state)
     return {
         "index": gpu.index,
         "minor": gpu.minor,
@@ -177,8 +188,55 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         "mig": gpu.mig,
         "health": "Unhealthy" if cause else "Healthy",
         "cause": cause,
-        "recovering": (case := state.health.by_uuid.get(gpu.uuid)) is not None and case.due is not None,
-        "units": {resource: total for resource, total in totals.items() if total},
-        "held": dict(held),
-        "containers": containers,
+        "recovering": health is not None and health.due is not None,
+        "units": _totals(gpu, state),
+        "held": _held(gpu, containers, state),
+        "containers": [*containers, *_claim_containers(gpu, state)],
     }
+
+
+def _totals(gpu: Gpu, state: State) -> dict[str, int]:
+    """Resource to the units that the GPU has; without those that it has none of."""
+    totals = {}
+    for resource, blocks in state.advertised.lists.items():
+        count = sum(block.count for block in blocks if block.gpu.uuid == gpu.uuid)
+        if count:
+            totals[resource] = count
+    if gpu.uuid in state.claims.published and state.node.mode is Mode.DRA:
+        memory = gpu.memory_mib // state.policy.unit.mib
+        if memory:
+            totals[CLAIM_MEMORY] = memory
+        totals[CLAIM_CORES] = CORE_PERCENT_PER_GPU
+    return totals
+
+
+def _held(gpu: Gpu, containers: Iterable[dict[str, Any]], state: State) -> dict[str, int]:
+    """Resource to the units that containers and claims hold."""
+    held: Counter[str] = Counter()
+    for container in containers:
+        held[container["resource"]] += container["units"]
+    for claim in state.claims.prepared.values():
+        for resource, units in _amounts(claim, gpu, state):
+            held[resource] += units
+    return dict(held)
+
+
+def _containers(gpu: Gpu, state: State) -> list[dict[str, Any]]:
+    """The containers that hold units of the GPU."""
+    containers = []
+    for holding in state.living_holdings:
+        units = sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus.by_uuid))
+        if units:
+            containers.append({**_holding(holding), "units": units})
+    return containers
+
+
+def _claim_containers(gpu: Gpu, state: State) -> list[dict[str, Any]]:
+    """The containers of claims that have a part of the GPU."""
+    containers = []
+    for claim in state.claims.prepared.values():
+        for resource, units in _amounts(claim, gpu, state):
+            for owner in state.claim_owners(claim, gpu.uuid):
+                view = {"container": str(owner), "resource": resource, "units": units, "claim": str(claim)}
+                containers.append(view)
+    return containers

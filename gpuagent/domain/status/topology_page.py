@@ -1,7 +1,7 @@
 """Reports on a node's topology: the page for people, and the ConfigMap that arena reads."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpuagent.domain.gpus.gpu import Gpu
@@ -26,28 +26,32 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
         state: the current state.
         sets: the chooser of sets for its topology.
     """
+    topology = state.gpus.topology
     holders = _holders(state)
-    gpus = [state.gpus.by_uuid[uuid] for uuid in state.gpus.topology.gpus]
-    unhealthy = state.unhealthy
-    taken = {*holders, *unhealthy}
-    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
+    gpus = [state.gpus.by_uuid[uuid] for uuid in topology.gpus]
+    taken = {*holders, *state.unhealthy}
+    free = [position for position, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
+    notes = list(topology.notes)
+    if not sets.exact:
+        notes.append(INEXACT)
     return {
-        "gpus": [
-            {
-                "index": gpu.index,
-                "minor": gpu.minor,
-                "uuid": gpu.uuid,
-                "model": gpu.model,
-                "pci_bus_id": gpu.pci_bus_id,
-                "numa_node": gpu.numa_node,
-                "health": _health(gpu, unhealthy),
-                "holders": holders.get(gpu.uuid, []),
-            }
-            for gpu in gpus
-        ],
-        "links": [[_link(link) for link in row] for row in state.gpus.topology.links],
+        "gpus": [_gpu(gpu, state, holders) for gpu in gpus],
+        "links": [_links(row) for row in topology.links],
         "best": [_best(sets, free, size, gpus) for size in range(1, len(free) + 1)],
-        "notes": [*state.gpus.topology.notes, *([] if sets.exact else [INEXACT])],
+        "notes": notes,
+    }
+
+
+def _gpu(gpu: Gpu, state: State, holders: Mapping[str, list[str]]) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "uuid": gpu.uuid,
+        "model": gpu.model,
+        "pci_bus_id": gpu.pci_bus_id,
+        "numa_node": gpu.numa_node,
+        "health": _health(gpu, state.unhealthy),
+        "holders": holders.get(gpu.uuid, []),
     }
 
 
@@ -62,19 +66,32 @@ def _holders(state: State) -> dict[str, list[str]]:
 
 def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
     """``Healthy``, ``Unhealthy`` or ``MIG``; only ``Healthy`` GPUs are available to new pods."""
-    return "Unhealthy" if gpu.uuid in unhealthy else "MIG" if gpu.mig else "Healthy"
+    if gpu.uuid in unhealthy:
+        return "Unhealthy"
+    return "MIG" if gpu.mig else "Healthy"
+
+
+def _links(row: Iterable[Link | None]) -> list[Mapping[str, Any] | None]:
+    return [_link(link) for link in row]
 
 
 def _link(link: Link | None) -> Mapping[str, Any] | None:
-    return None if link is None else {"type": link.type, "gbps": round(link.gbps, 3), "switched": link.switched}
+    if link is None:
+        return None
+    return {
+        "type": link.type,
+        "gbps": round(link.gbps, 3),
+        "switched": link.switched,
+    }
 
 
 def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[str, Any]:
     chosen = sets.choose(free, size)
     weakest = sets.weakest(chosen)
+    ring = sets.ring(frozenset(chosen))
     return {
         "size": size,
-        "gpus": [gpus[n].index for n in sets.ring(frozenset(chosen))],
+        "gpus": [gpus[position].index for position in ring],
         "weakest_gbps": None if weakest is None else weakest / 1000,
         "total_gbps": sets.total(chosen) / 1000,
     }
@@ -88,37 +105,57 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     shall_be = state.node.mode is Mode.TOPOLOGY
     if not state.node.mode_known or (shall_be and not state.gpus.by_uuid):
         return ()
-    # Arena finds it by labels, not by name.
-    labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
-    data = {"nodeName": node_name, **_squares(state)} if shall_be else None
-    return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data, _KEYS),)
+    data = None
+    if shall_be:
+        data = {"nodeName": node_name, **_squares(state)}
+    facts = ConfigMapFacts(
+        namespace="kube-system",
+        name=f"{node_name}-gputopo-report",
+        # Arena finds it by labels, not by name.
+        labels={MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name},
+        data=data,
+        keys=_KEYS,
+    )
+    return (facts,)
 
 
 def bandwidths(state: State) -> list[list[float]]:
     """GB/s each way between every two GPUs. GPU N is row and column N, by minor number as in annotations."""
-    return [[round(one.gbps, 3) if one else 0 for one in row] for row in _square(state)]
+    return [_gbps(row) for row in _square(state)]
+
+
+def _gbps(row: Iterable[Link | None]) -> list[float]:
+    return [round(link.gbps, 3) if link else 0 for link in row]
+
+
+def _types(row: Iterable[Link | None]) -> list[str]:
+    return [link.type if link else "N/A" for link in row]
 
 
 @once
 def _square(state: State) -> list[list[Link | None]]:
     """The links by minor number; None for a number that the driver does not list."""
-    place = {state.gpus.by_uuid[uuid].minor: n for n, uuid in enumerate(state.gpus.topology.gpus)}
-    every = range(max(place, default=-1) + 1)
-
-    def link(i: int, j: int) -> Link | None:
-        return state.gpus.topology.links[place[i]][place[j]] if i in place and j in place else None
-
-    return [[link(i, j) for j in every] for i in every]
+    topology = state.gpus.topology
+    minors = [state.gpus.by_uuid[uuid].minor for uuid in topology.gpus]
+    width = max(minors, default=-1) + 1
+    square: list[list[Link | None]] = [[None] * width for _ in range(width)]
+    for minor, links in zip(minors, topology.links, strict=True):
+        for other, link in zip(minors, links, strict=True):
+            square[minor][other] = link
+    return square
 
 
 def _squares(state: State) -> dict[str, str]:
-    listed = [state.gpus.by_uuid[uuid] for uuid in state.gpus.topology.gpus]
-    # A GPU that the driver no longer lists is unhealthy, and another GPU may have its minor number.
-    unhealthy = state.unhealthy
-    health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.by_uuid.values()}
-    health |= {gpu.minor: _health(gpu, unhealthy) for gpu in listed}
+    by_uuid = state.gpus.by_uuid
+    listed = [by_uuid[uuid] for uuid in state.gpus.topology.gpus]
+    health = {}
+    # A GPU that the driver no longer lists is unhealthy. Another GPU may have its minor number, and then counts.
+    for gpu in (*by_uuid.values(), *listed):
+        health[gpu.minor] = _health(gpu, state.unhealthy)
+    devices = {str(minor): health[minor] for minor in sorted(health)}
+    types = [_types(row) for row in _square(state)]
     return {
-        "devices": json.dumps({str(minor): health[minor] for minor in sorted(health)}),
+        "devices": json.dumps(devices),
         BANDWIDTH_KEY: json.dumps(bandwidths(state)),
-        "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in _square(state)]),
+        "linkType": json.dumps(types),
     }
