@@ -35,6 +35,11 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GROUP_ANNOTATION, VISIBLE_ANN
 from gpuagent.domain.sharing.units import device_ids, units_of
 from gpuagent.domain.state import State
 
+Decisions = Mapping[PodName, Decision | Ignored]
+Decided = Mapping[PodName, tuple[DecidedContainer, ...]]
+Blocks = Mapping[tuple[str, str, Kind], frozenset[str]]
+"""Resource, GPU UUID and kind to device ids."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -64,7 +69,7 @@ class Snapshot:
     sets: BestSets | None
     lists: Lists
     units: Mapping[str, str]
-    blocks: Mapping[tuple[str, str, Kind], frozenset[str]]
+    blocks: Blocks
     holdings: tuple[Holding, ...]
     holdings_at: float
     checkpoint: tuple[CheckpointEntry, ...]
@@ -80,8 +85,8 @@ class Snapshot:
     layers: Mapping[str, Layer]
     bound: Mapping[Mode, str]
     living_pods: Mapping[PodName, Pod]
-    decisions: Mapping[PodName, Decision | Ignored]
-    decided: Mapping[PodName, tuple[DecidedContainer, ...]]
+    decisions: Decisions
+    decided: Decided
     scheduler_seen: bool | None
     schedulers: bool
     may_be_decided: bool
@@ -110,19 +115,22 @@ class Snapshot:
     def layer(self, mode: Mode) -> Layer:
         """The isolation driver for containers of `mode`; `NO_LAYER` if none serves it and the policy allows that."""
         layer = chosen(mode, self.policy.isolation, self.layers, self.bound)
-        return layer if layer.keeps(mode) or not self.policy.allow_unisolated else NO_LAYER
+        if self.policy.allow_unisolated and not layer.keeps(mode):
+            return NO_LAYER
+        return layer
 
     @cached_property
     def serving(self) -> dict[Mode, tuple[Layer, str]]:
         """Mode to the isolation driver for its containers, and why that does not serve it now; empty if it does."""
-        found: dict[Mode, tuple[Layer, str]] = {}
+        serving: dict[Mode, tuple[Layer, str]] = {}
         for mode in Mode:
-            layer, why = self.layer(mode), ""
+            layer = self.layer(mode)
+            why = ""
             if not layer.keeps(mode) and not self.policy.allow_unisolated:
                 words = layer.problem_in(mode) or "it does not keep what the mode promises"
                 why = f"isolation driver {layer.driver} does not serve mode {mode} now: {words}"
-            found[mode] = layer, why
-        return found
+            serving[mode] = (layer, why)
+        return serving
 
     @cached_property
     def max_sharers(self) -> int | None:
@@ -146,14 +154,19 @@ class Snapshot:
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """GPU UUID to its place in `topology`."""
-        return {uuid: place for place, uuid in enumerate(self.topology.gpus)}
+        """GPU UUID to its position in `topology`."""
+        return {uuid: position for position, uuid in enumerate(self.topology.gpus)}
 
     @cached_property
     def names(self) -> dict[str, str]:
         """GPU UUID to its name in messages: ``GPU 3``, with its minor number if that differs."""
-        minors = {uuid: "" if gpu.minor == gpu.index else f" (minor {gpu.minor})" for uuid, gpu in self.gpus.items()}
-        return {uuid: f"GPU {gpu.index}{minors[uuid]}" for uuid, gpu in self.gpus.items()}
+        names = {}
+        for uuid, gpu in self.gpus.items():
+            name = f"GPU {gpu.index}"
+            if gpu.minor != gpu.index:
+                name = f"{name} (minor {gpu.minor})"
+            names[uuid] = name
+        return names
 
     @cached_property
     def decided_pods(self) -> tuple[Pod, ...]:
@@ -162,8 +175,8 @@ class Snapshot:
 
     @cached_property
     def arrival(self) -> dict[PodName, int]:
-        """Place of each living pod in the order in which the agent saw them."""
-        return {name: place for place, name in enumerate(self.living_pods)}
+        """Number of each living pod in the order in which the agent saw them."""
+        return {name: number for number, name in enumerate(self.living_pods)}
 
     @cached_property
     def pod_by_uid(self) -> dict[str, Pod]:
@@ -193,13 +206,17 @@ class Snapshot:
     @cached_property
     def unstarted(self) -> tuple[Pod, ...]:
         """Living pods with devices recorded by kubelet, and without a started container."""
-        found = [pod for pod in self.living_pods.values() if not pod.container_ids]
-        return tuple([pod for pod in found if pod.uid in self.with_devices])
+        waiting = [pod for pod in self.living_pods.values() if not pod.container_ids]
+        return tuple([pod for pod in waiting if pod.uid in self.with_devices])
 
     @cached_property
     def placed(self) -> list[tuple[Holding, frozenset[str]]]:
         """Holdings, each with the UUIDs of the GPUs of its advertised units."""
-        return [(h, frozenset(u for u in map(self.units.get, h.ids) if u)) for h in self.holdings]
+        placed = []
+        for holding in self.holdings:
+            uuids = map(self.units.get, holding.ids)
+            placed.append((holding, frozenset(uuid for uuid in uuids if uuid)))
+        return placed
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -208,14 +225,16 @@ class Snapshot:
 
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         """GPUs in the order of the best ring through them; any that the topology does not have come last."""
+        known = [uuid for uuid in uuids if uuid in self.positions]
         gone = sorted(uuid for uuid in uuids if uuid not in self.positions)
-        if gone:
-            return (*self.ring([uuid for uuid in uuids if uuid in self.positions]), *gone)
+        return (*self._ring(known), *gone)
+
+    def _ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         if len(uuids) < 4:  # every order is the same ring
             return tuple(sorted(uuids, key=self.positions.__getitem__))
         positions = frozenset(self.positions[uuid] for uuid in uuids)
         ring = self.sets.ring(positions) if self.sets else best_ring(self.topology.mbps, positions)
-        return tuple(self.topology.gpus[place] for place in ring)
+        return tuple(self.topology.gpus[position] for position in ring)
 
     @cached_property
     def first_asks(self) -> dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]]:
@@ -227,13 +246,16 @@ class Snapshot:
         asks: dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
         for pod in self.living_pods.values():
             for container in pod.containers:
-                if wanted := [
-                    (name, container.limits.get(name)) for name in self.resource_kinds if container.asks(name)
-                ]:
-                    for ask in wanted:
-                        asks[ask].append((pod, container))
+                resources = self._asks(container)
+                for resource in resources:
+                    asks[resource, container.limits.get(resource)].append((pod, container))
+                if resources:
                     break
         return asks
+
+    def _asks(self, container: ContainerSpec) -> list[str]:
+        """The resources of the mode that the container requests."""
+        return [resource for resource in self.resource_kinds if container.asks(resource)]
 
 
 def ids_of(block: DeviceRange) -> Iterator[str]:
@@ -245,11 +267,11 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
     """Publish `state`; the snapshot reuses the id index of `former` if the lists are the same."""
     lists = state.advertised.lists
     if former is not None and former.lists == lists:
-        units, blocks = former.units, former.blocks
+        units = former.units
+        blocks = former.blocks
     else:
-        listed = [(resource, block) for resource, blocks in lists.items() for block in blocks]
-        blocks = {(resource, *block.key): frozenset(ids_of(block)) for resource, block in listed}
-        units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
+        blocks = _blocks(lists)
+        units = _units(blocks)
     pods = _as_decided(state, former)
     living = former.living_pods if former is not None and former.pods is pods else _living(pods)
     decisions, decided = _decisions(state, living, former)
@@ -257,10 +279,9 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
     # Once the pods are known, it is still open only if some of them look decided.
     presumed = state.pods.known or state.pods.presumed_decided
     schedulers = presumed if scheduler_seen is None else scheduler_seen
-    awaited = not state.pods.known
     # The API server answers, but its pods are still to come: there may be decisions among them.
-    maybe = awaited and state.pods.problem is None and state.node.object is not None
-    now = Snapshot(
+    awaits_pods = not state.pods.known and state.pods.problem is None and state.node.object is not None
+    after = Snapshot(
         policy=state.policy,
         mode=state.node.mode,
         placement=state.node.placement,
@@ -280,7 +301,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         published_pods=state.published_pods,
         pods_known=state.pods.known,
         pods_watched=state.pods.watched,
-        pods_awaited=awaited,
+        pods_awaited=not state.pods.known,
         device_nodes=state.gpus.device_nodes,
         layers=state.isolation.layers,
         bound=state.isolation.bound,
@@ -289,12 +310,30 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         decided=decided,
         scheduler_seen=scheduler_seen,
         schedulers=schedulers,
-        may_be_decided=schedulers or maybe,
+        may_be_decided=schedulers or awaits_pods,
         claimed=state.claims.held,
     )
     if former is not None:
-        _keep_indexes(now, former)
-    return now
+        _keep_indexes(after, former)
+    return after
+
+
+def _blocks(lists: Lists) -> Blocks:
+    """The device ids of each block on the lists."""
+    blocks = {}
+    for resource, listed in lists.items():
+        for block in listed:
+            uuid, kind = block.key
+            blocks[resource, uuid, kind] = frozenset(ids_of(block))
+    return blocks
+
+
+def _units(blocks: Blocks) -> dict[str, str]:
+    """Device id to GPU UUID."""
+    units: dict[str, str] = {}
+    for (_, uuid, _), ids in blocks.items():
+        units.update(dict.fromkeys(ids, uuid))
+    return units
 
 
 _OF_PODS = ("first_asks", "decided_pods", "arrival", "pod_by_uid")
@@ -302,12 +341,17 @@ _OF_ALLOCATIONS = ("placed", "with_devices", "unstarted", "recorded")
 """Indexes that depend on the pods alone, and on pods, kubelet's allocations and lists alone."""
 
 
-def _keep_indexes(now: Snapshot, former: Snapshot) -> None:
+def _keep_indexes(after: Snapshot, former: Snapshot) -> None:
     """Keep the indexes of `former` that hold on: most events change neither pods nor kubelet's allocations."""
-    pods = now.living_pods is former.living_pods and now.pods is former.pods and now.mode is former.mode
-    held = now.holdings is former.holdings and now.checkpoint is former.checkpoint and now.units is former.units
-    kept = (*(_OF_PODS if pods else ()), *(_OF_ALLOCATIONS if pods and held else ()))
-    vars(now).update({name: vars(former)[name] for name in kept if name in vars(former)})
+    has_same_living = after.living_pods is former.living_pods and after.mode is former.mode
+    if not has_same_living or after.pods is not former.pods:
+        return
+    kept = _OF_PODS
+    has_same_holdings = after.holdings is former.holdings and after.checkpoint is former.checkpoint
+    if has_same_holdings and after.units is former.units:
+        kept = (*_OF_PODS, *_OF_ALLOCATIONS)
+    computed = vars(former)
+    vars(after).update({name: computed[name] for name in kept if name in computed})
 
 
 def _as_decided(state: State, former: Snapshot | None) -> tuple[Pod, ...]:
@@ -317,18 +361,19 @@ def _as_decided(state: State, former: Snapshot | None) -> tuple[Pod, ...]:
     runs: such an edit must not change what others get. For whole GPUs of a pod that no scheduler decided on, or whose
     decision was not followed, kubelet's allocations count instead: kubelet may lose them and ask again.
     """
-    seen, published = state.pods.seen, state.published_pods
-    if former and former.seen_pods is seen and former.published_pods is published:
-        return former.pods
+    seen = state.pods.seen
+    published = state.published_pods
     if former is None:
         return tuple([_first_seen(pod, None, published.get(pod.uid)) for pod in seen])
+    if former.seen_pods is seen and former.published_pods is published:
+        return former.pods
     known = {pod.uid: (pod, decided) for pod, decided in zip(former.seen_pods, former.pods, strict=True)}
     pods = []
     for pod in seen:
-        was, decided = known.get(pod.uid, (None, None))
+        before, decided = known.get(pod.uid, (None, None))
         held = published.get(pod.uid)
         # Most pods are as they were: comparing their texts would take milliseconds on a node with many pods.
-        is_as_before = was is pod and held is former.published_pods.get(pod.uid)
+        is_as_before = before is pod and held is former.published_pods.get(pod.uid)
         pods.append(decided if decided and is_as_before else _first_seen(pod, decided, held))
     return former.pods if _are_same(pods, former.pods) else tuple(pods)
 
@@ -352,44 +397,64 @@ def _are_same(pods: Collection[Pod], others: Collection[Pod]) -> bool:
 
 
 def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
-    newest = {pod.name: pod for pod in sorted(pods, key=lambda pod: pod.created) if not pod.ended}
+    """The living pods by name; of one name, the newest."""
+    newest: dict[PodName, Pod] = {}
+    for pod in sorted(pods, key=lambda pod: pod.created):
+        if not pod.ended:
+            newest[pod.name] = pod
     return {pod.name: pod for pod in pods if newest.get(pod.name) is pod}
 
 
-def _decisions(
-    state: State, living: Mapping[PodName, Pod], former: Snapshot | None
-) -> tuple[Mapping[PodName, Decision | Ignored], Mapping[PodName, tuple[DecidedContainer, ...]]]:
+def _decisions(state: State, living: Mapping[PodName, Pod], former: Snapshot | None) -> tuple[Decisions, Decided]:
     """Decisions of schedulers for the living pods. Each pod's annotations are read once."""
-    resource_kinds, gpus, listed = state.resource_kinds, state.gpus.by_uuid, state.gpus.topology.gpus
-    present = {uuid: gpus[uuid].minor for uuid in listed}
-    # A new GPU in the slot of a lost one has its minor number.
-    taken = set(present.values())
-    minors = {uuid: gpu.minor for uuid, gpu in gpus.items() if uuid in present or gpu.minor not in taken}
-    amounts = {
-        resource: {uuid: units_of(gpus[uuid], resource_kinds[resource], state.policy.unit) for uuid in minors}
-        if resource in resource_kinds
-        else {}
-        for resource in state.policy.resources.names
-    }
-    same = former and former.resource_kinds == resource_kinds and former.gpus == gpus and former.topology.gpus == listed
-    if former and same and former.living_pods is living:
+    still_holds = former is not None and _reads_alike(state, former)
+    if former and still_holds and former.living_pods is living:
         return former.decisions, former.decided
-    before = former.living_pods if former and same else {}
-    found: dict[PodName, Decision | Ignored] = {}
+    before = former.living_pods if former and still_holds else {}
+    minors = _minors(state)
+    amounts = _amounts(state, minors)
+    decisions: dict[PodName, Decision | Ignored] = {}
     decided: dict[PodName, tuple[DecidedContainer, ...]] = {}
     for name, pod in living.items():
-        was = before.get(name)
-        known = former if was and was.uid == pod.uid else None
-        if not pod.annotations and not (known and name in known.decisions):
-            continue
-        decision = known.decisions.get(name) if known else None
-        if known is None:
-            decision = read(pod, resource_kinds, minors, amounts)
+        pod_before = before.get(name)
+        if former and pod_before and pod_before.uid == pod.uid:
+            decision = former.decisions.get(name)
+            if name in former.decided:
+                decided[name] = former.decided[name]
+        else:
+            decision = read(pod, state.resource_kinds, minors, amounts)
+            if isinstance(decision, Decision) and not decision.unmet:
+                decided[name] = decided_containers(pod, decision)
         if decision is not None:
-            found[name] = decision
-        if isinstance(decision, Decision) and not decision.unmet:
-            decided[name] = known.decided[name] if known else decided_containers(pod, decision)
-    return found, decided
+            decisions[name] = decision
+    return decisions, decided
+
+
+def _reads_alike(state: State, former: Snapshot) -> bool:
+    """Whether annotations that have not changed would be read as they were for `former`."""
+    has_same_gpus = former.gpus == state.gpus.by_uuid and former.topology.gpus == state.gpus.topology.gpus
+    return has_same_gpus and former.resource_kinds == state.resource_kinds
+
+
+def _minors(state: State) -> dict[str, int]:
+    """GPU UUID to minor number, for the GPUs that annotations may name."""
+    gpus = state.gpus.by_uuid
+    minors = {uuid: gpus[uuid].minor for uuid in state.gpus.topology.gpus}
+    # A new GPU in the slot of a lost one has its minor number.
+    taken = set(minors.values())
+    return {uuid: gpu.minor for uuid, gpu in gpus.items() if uuid in minors or gpu.minor not in taken}
+
+
+def _amounts(state: State, minors: Collection[str]) -> dict[str, dict[str, int]]:
+    """Resource to the units of each GPU; none for resources of other modes."""
+    unit = state.policy.unit
+    amounts: dict[str, dict[str, int]] = {}
+    for resource in state.policy.resources.names:
+        kind = state.resource_kinds.get(resource)
+        amounts[resource] = {}
+        if kind is not None:
+            amounts[resource] = {uuid: units_of(state.gpus.by_uuid[uuid], kind, unit) for uuid in minors}
+    return amounts
 
 
 _WHOLE = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
@@ -399,7 +464,7 @@ _NAMING_GPUS = (*_WHOLE, MEMORY_ANNOTATION, CORE_ANNOTATION, V1_GPU)
 def _scheduler_seen(
     state: State,
     living: Mapping[PodName, Pod],
-    decisions: Mapping[PodName, Decision | Ignored],
+    decisions: Decisions,
     former: Snapshot | None,
 ) -> bool | None:
     """Whether a scheduler has decided on a pod of this node; None if that is not known."""
@@ -416,7 +481,7 @@ def _scheduler_seen(
 def _shows_scheduler(
     state: State,
     living: Mapping[PodName, Pod],
-    decisions: Mapping[PodName, Decision | Ignored],
+    decisions: Decisions,
     former: Snapshot | None,
 ) -> bool:
     """Whether a pod that is new to the agent has annotations that the agent itself has not written."""

@@ -1,13 +1,14 @@
 """The whole state of the agent, as one frozen value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from itertools import chain
 from typing import TypeVar
 
 from gpuagent.domain.node_state.allocations import Holdings
 from gpuagent.domain.node_state.claims import Claims
-from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls
+from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls, DeviceRange
 from gpuagent.domain.node_state.health_by_gpu import Health
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.known_gpus import Gpus
@@ -67,9 +68,12 @@ class State:
     @cached_property
     def unhealthy(self) -> dict[str, str]:
         """By UUID, why the agent shows a GPU as unhealthy: a fault, a fence, no driver, or no answer yet."""
-        whys = (self.health.faults, self.gpus.fenced, self.gpus.without_driver, self.health.unasked)
-        uuids = frozenset[str]().union(*whys)
-        return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in uuids}
+        reasons: dict[str, list[str]] = {}
+        causes = (self.health.faults, self.gpus.fenced, self.gpus.without_driver, self.health.unasked)
+        for by_uuid in causes:
+            for uuid, reason in by_uuid.items():
+                reasons.setdefault(uuid, []).append(reason)
+        return {uuid: "; ".join(of_gpu) for uuid, of_gpu in reasons.items()}
 
     @cached_property
     def living_holdings(self) -> tuple[Holding, ...]:
@@ -82,17 +86,26 @@ class State:
 
         A container has the names of the requests that it uses; none if it uses all.
         """
+        if not self.claims.prepared:
+            return {}
+        users = self._claim_users
+        holders = {}
+        for claim in self.claims.prepared.values():
+            unseen = ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}")
+            holders[claim.uid] = users.get((claim.namespace, claim.name)) or {unseen: frozenset()}
+        return holders
+
+    @property
+    def _claim_users(self) -> dict[tuple[str, str], dict[ContainerRef, frozenset[str]]]:
+        """Namespace and name of each claim to the containers of pods that use it, with the names of their requests."""
         users: dict[tuple[str, str], dict[ContainerRef, frozenset[str]]] = {}
-        for pod in self.pods.seen if self.claims.prepared else ():
+        for pod in self.pods.seen:
             for name, containers in pod.claims.items():
+                of_claim = users.setdefault((pod.name.namespace, name), {})
                 for container in containers:
                     requests = pod.claim_requests.get((name, container), frozenset())
-                    users.setdefault((pod.name.namespace, name), {})[ContainerRef(pod.name, container)] = requests
-        return {
-            claim.uid: users.get((claim.namespace, claim.name))
-            or {ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}"): frozenset()}
-            for claim in self.claims.prepared.values()
-        }
+                    of_claim[ContainerRef(pod.name, container)] = requests
+        return users
 
     def claim_owners(self, claim: PreparedClaim, uuid: str) -> list[ContainerRef]:
         """The containers that have this GPU of a prepared claim."""
@@ -146,10 +159,17 @@ class State:
         """UUIDs of GPUs that another mode or another plugin uses, or may use."""
         if self.other_plugin_gpus or (self.node.mode is not Mode.DRA and self.claims.unreadable):
             return frozenset(self.gpus.by_uuid)
-        mode, lists = self.node.mode, self.advertised.lists
-        listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
-        claims = frozenset() if mode is Mode.DRA else self.claims.held | self.claims.published
-        return frozenset({*self.held_otherwise, *listed, *self.advertised.unaudited, *claims})
+        mode = self.node.mode
+        blocked = {*self.held_otherwise, *self.advertised.unaudited}
+        blocked |= {block.gpu.uuid for block in self._listed_blocks if block.kind.mode is not mode}
+        if mode is not Mode.DRA:
+            blocked |= self.claims.held | self.claims.published
+        return frozenset(blocked)
+
+    @property
+    def _listed_blocks(self) -> Iterator[DeviceRange]:
+        """The blocks of all device lists."""
+        return chain.from_iterable(self.advertised.lists.values())
 
     @cached_property
     def barred_to_claims(self) -> frozenset[str]:
@@ -157,21 +177,26 @@ class State:
         gpus = self.gpus.by_uuid
         if self._nvidia_gpus:
             return frozenset(gpus)
-        listed = (block.gpu.uuid for blocks in self.advertised.lists.values() for block in blocks)
         held = held_otherwise(self.living_holdings, gpus, Mode.DRA, exclusive=True)
+        listed = (block.gpu.uuid for block in self._listed_blocks)
         return frozenset({*held, *listed, *self.advertised.unaudited})
 
     @cached_property
     def verified(self) -> frozenset[str]:
         """Resources whose containers PreStartContainer verifies: those of the mode, and of units still held."""
-        modes = {self.node.mode, *(unit.kind.mode for unit in self.held_units)}
-        return frozenset(name for mode in modes if PROMISES[mode] for name in self.policy.resources.in_mode(mode))
+        modes = {unit.kind.mode for unit in self.held_units}
+        modes.add(self.node.mode)
+        names: set[str] = set()
+        for mode in modes:
+            if PROMISES[mode]:
+                names.update(self.policy.resources.in_mode(mode))
+        return frozenset(names)
 
     def same_allocations(self, other: "State") -> bool:
         """Whether kubelet's allocations, and the GPUs to interpret them, are those of `other`."""
-        mine, theirs = self.holdings, other.holdings
-        same = mine.listed is theirs.listed and mine.checkpoint is theirs.checkpoint
-        return same and self.gpus.by_uuid is other.gpus.by_uuid
+        is_list_same = self.holdings.listed is other.holdings.listed
+        is_checkpoint_same = self.holdings.checkpoint is other.holdings.checkpoint
+        return is_list_same and is_checkpoint_same and self.gpus.by_uuid is other.gpus.by_uuid
 
 
 def once(work: Callable[[State], T]) -> Callable[[State], T]:
@@ -182,7 +207,7 @@ def once(work: Callable[[State], T]) -> Callable[[State], T]:
     def worked_out(state: State) -> T:
         if name not in vars(state):
             vars(state)[name] = work(state)
-        found: T = vars(state)[name]
-        return found
+        value: T = vars(state)[name]
+        return value
 
     return worked_out
