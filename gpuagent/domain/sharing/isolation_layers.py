@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from gpuagent.domain.sharing.mode import PROMISES, Isolates, Mode
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,11 @@ class Layer:
 
     def keeps(self, mode: Mode) -> bool:
         """Whether the driver keeps the promises of `mode` right now."""
-        return mode in self.modes and PROMISES[mode] <= self.isolates and self.problem_in(mode) is None
+        return self.could_keep(mode) and self.problem_in(mode) is None
+
+    def could_keep(self, mode: Mode) -> bool:
+        """Whether the driver keeps the promises of `mode` while it works."""
+        return mode in self.modes and PROMISES[mode] <= self.isolates
 
     def problem_in(self, mode: Mode) -> str | None:
         """Why the driver does not serve `mode` right now; None if it does."""
@@ -67,5 +72,7 @@ def chosen(mode: Mode, setting: str, layers: Mapping[str, Layer], bound: Mapping
         return layers.get(setting, NO_LAYER)
     if mode in bound:
         return layers.get(bound[mode], NO_LAYER)
-    able = (x for x in layers.values() if x.installed and mode in x.modes and PROMISES[mode] <= x.isolates)
-    return next(able, NO_LAYER)
+    for layer in layers.values():
+        if layer.installed and layer.could_keep(mode):
+            return layer
+    return NO_LAYER

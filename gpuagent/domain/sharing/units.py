@@ -46,8 +46,11 @@ def device_ids(gpu_key: str, kind: Kind, count: int) -> Iterator[str]:
 def parse_id(device_id: str) -> UnitId | None:
     """The parts of an id of this agent; None for any other text."""
     match = _ID.fullmatch(device_id)
-    kind = KINDS.get(match[2]) if match else None
-    return UnitId(match[1], kind, int(match[3])) if match and kind else None
+    if match is None:
+        return None
+    gpu_key, kind_text, number = match.groups()
+    kind = KINDS.get(kind_text)
+    return None if kind is None else UnitId(gpu_key, kind, int(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,12 @@ class MemoryUnit:
     name: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        count, name = (self.mib // 1024, "GiB") if self.mib % 1024 == 0 else (self.mib, "MiB")
+        if self.mib % 1024 == 0:
+            count = self.mib // 1024
+            name = "GiB"
+        else:
+            count = self.mib
+            name = "MiB"
         object.__setattr__(self, "name", name if count == 1 else f"{count}{name}")
 
     @classmethod
@@ -72,7 +80,8 @@ class MemoryUnit:
         if not match:
             msg = f"memory unit {text!r} is not a whole block of MiB or GiB, such as GiB, 2GiB or 256MiB"
             raise ValueError(msg)
-        return cls(int(match[1] or "1") * (1024 if match[2] == "GiB" else 1))
+        count = int(match[1] or "1")
+        return cls(count * 1024 if match[2] == "GiB" else count)
 
     @property
     def phrase(self) -> str:
@@ -100,15 +109,31 @@ def list_bytes(gpus: Iterable[Gpu], kind: Kind, unit: MemoryUnit) -> int:
     total = 0
     for gpu in gpus:
         fixed = len(gpu.key) + len(kind.value) + len("--")
-        topology = 0 if gpu.numa_node is None else 2 + (4 if gpu.numa_node else 2)
         # Field headers: 2 for the device in the list, 2 for the id, 2 + 9 for "Unhealthy". A device of 128 bytes or
         # more would need one more byte, but devices with these ids are always shorter.
-        per_device = 2 + 2 + fixed + 11 + topology
-        count, digits, low = units_of(gpu, kind, unit), 1, 0
-        while low < count:
-            high = min(count, 10**digits)
-            total += (high - low) * (per_device + digits)
-            low, digits = high, digits + 1
+        per_device = 2 + 2 + fixed + 11 + _topology_bytes(gpu)
+        count = units_of(gpu, kind, unit)
+        total += count * per_device + _digits_below(count)
+    return total
+
+
+def _topology_bytes(gpu: Gpu) -> int:
+    """Encoded size of a device's NUMA node. Node 0 needs no number."""
+    if gpu.numa_node is None:
+        return 0
+    return 6 if gpu.numa_node else 4
+
+
+def _digits_below(count: int) -> int:
+    """The digits of all numbers from 0 up to `count`, which is not included."""
+    total = 0
+    low = 0
+    digits = 1
+    while low < count:
+        high = min(count, 10**digits)
+        total += (high - low) * digits
+        low = high
+        digits += 1
     return total
 
 
@@ -136,6 +161,7 @@ def if_bytes(units: int, unit: MemoryUnit | None = None) -> str:
     if units < MORE_THAN_A_NODE:
         return ""
     each = unit or MemoryUnit()
-    default = "" if unit else " by default"
-    write = -(-units // (each.mib * 2**20))
-    return f"an amount of {GPU_MEM} is a number of units, each of {each.size}{default}, and not of bytes: write {write}"
+    size = each.size if unit else f"{each.size} by default"
+    bytes_per_unit = each.mib * 2**20
+    write = -(-units // bytes_per_unit)  # rounded up
+    return f"an amount of {GPU_MEM} is a number of units, each of {size}, and not of bytes: write {write}"

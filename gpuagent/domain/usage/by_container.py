@@ -70,6 +70,16 @@ class Used:
     memory_bytes: int | None = 0
     busy: float | None = 0.0
 
+    def plus(self, process: GpuProcess) -> "Used":
+        """The use together with that of one more process."""
+        memory_bytes = None
+        if self.memory_bytes is not None and process.memory_bytes is not None:
+            memory_bytes = self.memory_bytes + process.memory_bytes
+        busy = None
+        if self.busy is not None and process.busy is not None:
+            busy = self.busy + process.busy
+        return Used(memory_bytes, busy)
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -109,18 +119,14 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
                 strays[uuid] += 1
             else:
                 before = by_container.get((uuid, owner), Used())
-                memory = _sum(before.memory_bytes, process.memory_bytes)
-                by_container[uuid, owner] = Used(memory, _sum(before.busy, process.busy))
-    seen = samples.pids_seen or resolved or bool(by_container)
-    if seen:
+                by_container[uuid, owner] = before.plus(process)
+    pids_seen = samples.pids_seen or resolved or bool(by_container)
+    if pids_seen:
+        # A container without a process on a GPU uses nothing of it, if the driver lists the GPU's processes.
         for uuid, owner in names.holders:
-            if (sample_ := samples.by_uuid.get(uuid)) and sample_.processes is not None:
+            if uuid in strays:
                 by_container.setdefault((uuid, owner), Used())
-    return Use(by_container, strays, seen)
-
-
-def _sum(one: float | None, other: float | None) -> "int | None":
-    return None if one is None or other is None else one + other  # type: ignore[return-value]
+    return Use(by_container, strays, pids_seen)
 
 
 class _Names:
@@ -128,36 +134,44 @@ class _Names:
 
     def __init__(self, state: State, holders: frozenset[tuple[str, ContainerRef]]) -> None:
         self.holders = holders
-        living = [pod for pod in state.pods.seen if not pod.ended]
-        self._by_id = {
-            container_id: ContainerRef(pod.name, name)
-            for pod in living
-            for container_id, name in pod.container_ids.items()
-        }
-        self._pods: dict[str, Pod] = {pod.uid: pod for pod in living}
-        self._names = {**(_names_in_book(state) if not self._pods else {}), **{pod.uid: pod.name for pod in living}}
+        self._by_id: dict[str, ContainerRef] = {}
+        self._pods: dict[str, Pod] = {}
+        self._names: dict[str, PodName] = {}
+        for pod in state.pods.seen:
+            if pod.ended:
+                continue
+            self._pods[pod.uid] = pod
+            self._names[pod.uid] = pod.name
+            for container_id, name in pod.container_ids.items():
+                self._by_id[container_id] = ContainerRef(pod.name, name)
+        if not self._pods:
+            self._names = _names_by_allocations(state)
 
     def owner(self, place: ProcessContainer, uuid: str) -> ContainerRef | None:
         """The container by its id, or by its pod if the id is unknown and only one container of the pod fits."""
         name = self._names.get(place.pod or "")
-        found = self._by_id.get(place.container or "")
-        if found and name in {None, found.pod}:
-            return found
+        container = self._by_id.get(place.container or "")
+        if container and name in {None, container.pod}:
+            return container
         if name is None:
             return None
-        held = {owner for gpu, owner in self.holders if gpu == uuid and owner.pod == name}
-        if len(held) == 1:
-            return held.pop()
+        holders = {owner for gpu, owner in self.holders if gpu == uuid and owner.pod == name}
+        if len(holders) == 1:
+            return holders.pop()
         pod = self._pods.get(place.pod or "")
-        only = pod.containers if pod else ()
-        return ContainerRef(name, only[0].name) if len(only) == 1 else None
+        if pod is None or len(pod.containers) != 1:
+            return None
+        return ContainerRef(name, pod.containers[0].name)
 
 
-def _names_in_book(state: State) -> dict[str, PodName]:
+def _names_by_allocations(state: State) -> dict[str, PodName]:
     """Pod UID to name without an API server: devices join kubelet's checkpoint, with UIDs, to its API, with names."""
-    owners = {device_id: holding.owner.pod for holding in state.holdings.listed or () for device_id in holding.ids}
-    found: dict[str, PodName] = {}
+    owners: dict[str, PodName] = {}
+    for holding in state.holdings.listed or ():
+        owners.update(dict.fromkeys(holding.ids, holding.owner.pod))
+    names: dict[str, PodName] = {}
     for entry in state.holdings.checkpoint:
-        if name := next((owners[device_id] for device_id in entry.ids if device_id in owners), None):
-            found[entry.pod_uid] = name
-    return found
+        name = next((owners[device_id] for device_id in entry.ids if device_id in owners), None)
+        if name:
+            names[entry.pod_uid] = name
+    return names

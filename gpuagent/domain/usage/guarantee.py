@@ -36,26 +36,30 @@ class Share:
 
 def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
     """GPU UUID and container to its share, for every container that holds devices or uses a claim."""
-    found = {
-        (uuid, owner): _share(state.gpus.by_uuid[uuid], counts, state.policy.unit)
-        for (uuid, owner), counts in _held(state).items()
-    }
+    shares_ = {}
+    for (uuid, owner), counts in _held(state).items():
+        shares_[uuid, owner] = _share(state.gpus.by_uuid[uuid], counts, state.policy.unit)
     for claim in state.claims.prepared.values():
         for uuid, share in _claimed(claim, state):
-            found |= {(uuid, owner): share for owner in state.claim_owners(claim, uuid)}
-    return found
+            for owner in state.claim_owners(claim, uuid):
+                shares_[uuid, owner] = share
+    return shares_
 
 
 def _claimed(claim: PreparedClaim, state: State) -> Iterator[tuple[str, Share]]:
     """GPU UUID and the claim's share of it."""
+    unit = state.policy.unit
     kind = Kind.MEMORY_SHARE if claim.layer == NONE else Kind.MEMORY_CGPU
-    for one in claim.used:
-        gpu, units = state.gpus.by_uuid.get(one.uuid), one.memory_mib // state.policy.unit.mib
-        if gpu and one.whole:
+    for claimed in claim.used:
+        gpu = state.gpus.by_uuid.get(claimed.uuid)
+        if gpu is None:
+            continue
+        if claimed.whole:
             yield gpu.uuid, Share(_all_memory(gpu), 1.0, Mode.DEFAULT, claim)
-        elif gpu:
-            memory = memory_limit(gpu, kind, units, state.policy.unit)
-            yield gpu.uuid, Share(memory, one.cores / CORE_PERCENT_PER_GPU or None, Mode.DRA, claim)
+            continue
+        memory = memory_limit(gpu, kind, claimed.memory_mib // unit.mib, unit)
+        compute = claimed.cores / CORE_PERCENT_PER_GPU or None
+        yield gpu.uuid, Share(memory, compute, Mode.DRA, claim)
 
 
 def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str]"]:
@@ -64,7 +68,8 @@ def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str
     held: dict[tuple[str, ContainerRef], Counter[Kind | str]] = defaultdict(Counter)
     for holding in state.living_holdings:
         for unit, count in holding.units:
-            if uuid := by_key.get(unit.gpu_key):
+            uuid = by_key.get(unit.gpu_key)
+            if uuid:
                 held[uuid, holding.owner][unit.kind] += count
         for device_id in holding.foreign_ids:
             for uuid in foreign(holding, device_id, state.gpus.by_uuid):
@@ -77,15 +82,17 @@ def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
     if not kinds:
         return Share(None, None, None)
     mode = next(iter(kinds)).mode
-    if any(kind.is_whole for kind in kinds):
-        return Share(_all_memory(gpu), 1.0, mode)
-    memory = next(((kind, count) for kind, count in kinds.items() if kind.is_memory), None)
-    core = sum(count for kind, count in kinds.items() if not kind.is_memory)
-    return Share(
-        memory_limit(gpu, *memory, unit) if memory else None,
-        core / CORE_PERCENT_PER_GPU if core else None,
-        mode,
-    )
+    memory_bytes = None
+    percent = 0
+    for kind, count in kinds.items():
+        if kind.is_whole:
+            return Share(_all_memory(gpu), 1.0, mode)
+        if not kind.is_memory:
+            percent += count
+        elif memory_bytes is None:
+            memory_bytes = memory_limit(gpu, kind, count, unit)
+    compute = percent / CORE_PERCENT_PER_GPU if percent else None
+    return Share(memory_bytes, compute, mode)
 
 
 def _all_memory(gpu: Gpu) -> int | None:

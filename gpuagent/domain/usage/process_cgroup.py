@@ -31,7 +31,11 @@ def parse_cgroup(text: str) -> ProcessContainer:
 
     The outermost pod counts, and the first container in it: a container may make cgroups within its own, with any name.
     """
-    places = {_place(line.partition(":")[2].partition(":")[2]) for line in text.splitlines()}
+    places = set()
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        _, _, path = rest.partition(":")
+        places.add(_place(path))
     pods = {place.pod for place in places if place.pod}
     if len(pods) > 1:
         return ProcessContainer()
@@ -42,14 +46,17 @@ def parse_cgroup(text: str) -> ProcessContainer:
 
 def _place(path: str) -> ProcessContainer:
     """The container and pod in the path of one hierarchy."""
-    pod = container = None
+    pod = None
+    container = None
     for part in path.split("/"):
         # One part may have slice and container; the pod is in the first field.
-        if not pod and (found := _POD.search(part.partition(":")[0])):
-            # A container id before the pod is that of the node itself, if the node is a container.
-            pod, container = found[1].replace("_", "-"), None
-        if not container and (found := _CONTAINER.search(part)):
-            container = found[1]
+        pod_match = _POD.search(part.partition(":")[0])
+        if pod_match and not pod:
+            pod = pod_match[1].replace("_", "-")
+            container = None  # a container id before the pod is that of the node itself, if the node is a container
+        container_match = _CONTAINER.search(part)
+        if container_match and not container:
+            container = container_match[1]
             if pod:
                 break
     return ProcessContainer(container, pod)
