@@ -185,9 +185,15 @@ class BestSets:
 
     def _best_pair(self, free: Collection[int]) -> set[int]:
         """The two GPUs with the fastest link; of several pairs, the one with the lowest indexes."""
+
+        def speed(pair: tuple[int, int]) -> int:
+            gpu, other = pair
+            return self._mbps[gpu][other]
+
         pairs = combinations(sorted(free), 2)
         # `max` keeps the first of equal pairs, and the pairs ascend.
-        return set(max(pairs, key=lambda pair: self._mbps[pair[0]][pair[1]]))
+        best = max(pairs, key=speed)
+        return set(best)
 
     def _nearest(self, candidates: Iterable[int], chosen: Collection[int]) -> int:
         """The GPU with the fastest weakest link to those chosen, then the highest total, then the lowest index."""
