@@ -346,7 +346,7 @@ def _keep_indexes(after: Snapshot, former: Snapshot) -> None:
     has_same_living = after.living_pods is former.living_pods and after.mode is former.mode
     if not has_same_living or after.pods is not former.pods:
         return
-    kept = _OF_PODS
+    kept: tuple[str, ...] = _OF_PODS
     has_same_holdings = after.holdings is former.holdings and after.checkpoint is former.checkpoint
     if has_same_holdings and after.units is former.units:
         kept = (*_OF_PODS, *_OF_ALLOCATIONS)
@@ -393,7 +393,9 @@ def _first_seen(pod: Pod, former: Pod | None, held: Collection[HeldGpu] | None) 
 
 
 def _are_same(pods: Collection[Pod], others: Collection[Pod]) -> bool:
-    return len(pods) == len(others) and all(pod is other for pod, other in zip(pods, others, strict=True))
+    if len(pods) != len(others):
+        return False
+    return all(pod is other for pod, other in zip(pods, others, strict=True))
 
 
 def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:

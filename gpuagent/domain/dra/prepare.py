@@ -23,6 +23,7 @@ from gpuagent.domain.sharing.units import MemoryUnit
 
 MIB = 2**20
 OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
+ClaimedGpus = tuple[ClaimedGpu, ...]
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
     Mode.CGPU: Kind.MEMORY_CGPU,
@@ -31,9 +32,7 @@ _KINDS = {
 }
 
 
-def claimed_gpus(
-    claim: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit: MemoryUnit
-) -> tuple[ClaimedGpu, ...]:
+def claimed_gpus(claim: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit: MemoryUnit) -> ClaimedGpus:
     """The GPUs that a claim (decoded JSON) has on this node.
 
     Args:
@@ -183,7 +182,7 @@ def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Ite
                 raise Refusal(Reason.MIXED_RESOURCES, f"{words}, and a container can have one: make one claim for both")
 
 
-def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[tuple[ClaimedGpu, ...], ...]:
+def container_parts(claim: Mapping[str, Any], gpus: ClaimedGpus) -> tuple[ClaimedGpus, ...]:
     """The claim's GPUs, by those that a container gets together.
 
     The scheduler makes one claim for all GPUs in a pod's limits, with a request for each container.
@@ -197,7 +196,7 @@ def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> t
     return tuple(tuple(part) for part in parts.values())
 
 
-def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:
+def must_isolate(claim: Mapping[str, Any], gpus: ClaimedGpus) -> frozenset[Isolates]:
     """The isolation that the classes of the GPUs' requests promise. Only shares have a promise."""
     first = gpus[0]  # all have one size
     if first.unlimited or _classes(claim) == {SHARE_CLASS}:
@@ -207,7 +206,7 @@ def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> froz
     return frozenset({Isolates.MEMORY})
 
 
-def grants(gpus: tuple[ClaimedGpu, ...], mode: Mode, known: Mapping[str, Gpu], access: DeviceAccess) -> Iterator[Grant]:
+def grants(gpus: ClaimedGpus, mode: Mode, known: Mapping[str, Gpu], access: DeviceAccess) -> Iterator[Grant]:
     """The memory and the compute of a claim's containers, as they would get them in `mode`.
 
     The GPUs are in bus order: MPS counts them so, and so do limits by number.

@@ -74,8 +74,8 @@ def _exponent(suffix: str) -> int | None:
 
 def _wrapped(value: int, bits: int) -> int:
     """What a signed integer of so many bits keeps of the value."""
-    half = 2 ** (bits - 1)
-    return (value + half) % 2**bits - half
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
 
 
 def _binary(whole: str, part: str, exponent: int) -> int | None:
@@ -105,8 +105,8 @@ def _scaled(digits: str, scale: int) -> int:
     if scale >= _LOW_DIGITS:
         return 2**64  # or a multiple
     if scale >= 0:
-        value: int = int(digits[-_LOW_DIGITS:]) * 10**scale
-        return value
+        power: int = 10**scale
+        return int(digits[-_LOW_DIGITS:]) * power
     kept = digits[:scale][-_LOW_DIGITS:]
     has_rest = bool(digits[scale:].strip("0"))
     return int(kept or "0") + has_rest

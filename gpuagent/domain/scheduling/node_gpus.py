@@ -81,12 +81,10 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
     step = _number(values.get("step"))
     links = values.get("links")
     both = values.get("both")
-    has_numbers = unit and pods is not None and step
-    if not has_numbers or not isinstance(links, str) or not isinstance(both, bool):
+    if not unit or pods is None or not step or not isinstance(links, str) or not isinstance(both, bool):
         return Malformed(NODE_GPUS_ANNOTATION, f"lacks unit, pods, step, both or links: {shown(text)}")
     entries = values.get("gpus")
-    is_short_list = isinstance(entries, list) and len(entries) <= MOST_GPUS
-    if not is_short_list or not all(map(_is_gpu, entries)):
+    if not isinstance(entries, list) or len(entries) > MOST_GPUS or not all(map(_is_gpu, entries)):
         return Malformed(NODE_GPUS_ANNOTATION, f"has an invalid list of GPUs: {shown(text)}")
     gpus = tuple(_gpu(entry) for entry in sorted(entries))
     if len({gpu.minor for gpu in gpus}) < len(gpus):

@@ -82,11 +82,11 @@ def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
     if not kinds:
         return Share(None, None, None)
     mode = next(iter(kinds)).mode
+    if any(kind.is_whole for kind in kinds):
+        return Share(_all_memory(gpu), 1.0, mode)
     memory_bytes = None
     percent = 0
     for kind, count in kinds.items():
-        if kind.is_whole:
-            return Share(_all_memory(gpu), 1.0, mode)
         if not kind.is_memory:
             percent += count
         elif memory_bytes is None:
