@@ -1,46 +1,56 @@
 """Values of each container on each of its GPUs, and the names that arena reads."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.usage.by_container import GpuSample
 from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import MetricValues, Reading, known, labels
+from gpuagent.metrics.reading import Labels, MetricValues, Reading, known, labels
+
+_PodMemory = dict[tuple[PodName, str], int | None]
+"""Pod and its way of holding a GPU to the bytes that it uses of it."""
 
 _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology"}
 
 
 def containers(reading: Reading) -> MetricValues:
     """The metrics of each container. Series end with their pod."""
+    memory_limit: dict[Labels, float | None] = {}
+    compute_limit: dict[Labels, float | None] = {}
+    claims: dict[Labels, float] = {}
+    for (uuid, owner), share in reading.derived.shares.items():
+        named = _labels(reading, uuid, owner)
+        if named is None:
+            continue
+        memory_limit[named] = share.memory_bytes
+        compute_limit[named] = share.compute
+        if share.claim:
+            claims[*named, share.claim.name, share.claim.layer] = 1.0
+    memory_used: dict[Labels, float | None] = {}
+    compute_used: dict[Labels, float | None] = {}
+    for (uuid, owner), used in reading.use.by_container.items():
+        named = _labels(reading, uuid, owner)
+        if named is None:
+            continue
+        memory_used[named] = used.memory_bytes
+        # The measurements of single processes may add up to a little more.
+        compute_used[named] = None if used.busy is None else min(1.0, used.busy)
+    yield f.CLAIM, claims
+    yield f.MEMORY_LIMIT, known(memory_limit)
+    yield f.MEMORY_USED, known(memory_used)
+    yield f.COMPUTE_LIMIT, known(compute_limit)
+    yield f.COMPUTE_USED, known(compute_used)
 
-    def named(values: Mapping[tuple[str, ContainerRef], float | None]) -> Mapping[tuple[str, ...], float]:
-        gpus = reading.state.gpus.by_uuid
-        # Without an API server an init container's pod has no name, and that of a claim may not be seen yet.
-        return known(
-            {
-                (*labels(gpus[uuid]), owner.pod.namespace, owner.pod.name, owner.container): value
-                for (uuid, owner), value in values.items()
-                if uuid in gpus and all(owner.pod)
-            }
-        )
 
-    gpus = reading.state.gpus.by_uuid
-    claims = [
-        (uuid, owner, share.claim)
-        for (uuid, owner), share in reading.derived.shares.items()
-        if share.claim and all(owner.pod)
-    ]
-    who = [(*labels(gpus[uuid]), *owner.pod, owner.container, claim.name, claim.layer) for uuid, owner, claim in claims]
-    yield f.CLAIM, dict.fromkeys(who, 1.0)
-    use = reading.use.by_container
-    yield f.MEMORY_LIMIT, named({who: share.memory_bytes for who, share in reading.derived.shares.items()})
-    yield f.MEMORY_USED, named({who: used.memory_bytes for who, used in use.items()})
-    yield f.COMPUTE_LIMIT, named({who: share.compute for who, share in reading.derived.shares.items()})
-    # The measurements of single processes may add up to a little more.
-    busy = {who: None if used.busy is None else min(1.0, used.busy) for who, used in use.items()}
-    yield f.COMPUTE_USED, named(busy)
+def _labels(reading: Reading, uuid: str, owner: ContainerRef) -> Labels | None:
+    """The labels of a container on a GPU; None if the GPU or the pod is not known."""
+    gpu = reading.state.gpus.by_uuid.get(uuid)
+    # Without an API server an init container's pod has no name, and that of a claim may not be seen yet.
+    if gpu is None or not all(owner.pod):
+        return None
+    return (*labels(gpu), owner.pod.namespace, owner.pod.name, owner.container)
 
 
 def arena(reading: Reading) -> MetricValues:
@@ -49,31 +59,35 @@ def arena(reading: Reading) -> MetricValues:
     arena adds up the used memory of a GPU's series where `allocate_mode` is ``share``, and takes the last one
     otherwise; of duty cycle and total it takes the last: those are the GPU's own.
     """
-    duty: dict[tuple[str, ...], float | None] = {}
-    used: dict[tuple[str, ...], float | None] = {}
-    total: dict[tuple[str, ...], float | None] = {}
+    duty: dict[Labels, float | None] = {}
+    used: dict[Labels, float | None] = {}
+    total: dict[Labels, float | None] = {}
     for uuid, pods in _pods(reading).items():
-        gpu, sample = reading.state.gpus.by_uuid[uuid], reading.samples.by_uuid.get(uuid)
+        gpu = reading.state.gpus.by_uuid[uuid]
+        sample = reading.samples.by_uuid.get(uuid, GpuSample(uuid=uuid, at=0.0))
         for (pod, allocate_mode), memory in pods.items():
             series = (reading.node_name, pod.namespace, pod.name, uuid, str(gpu.minor), allocate_mode)
             total[series] = gpu.memory_mib * MIB or None
-            duty[series] = None if sample is None or sample.busy is None else round(sample.busy * 100, 1)
-            whole = None if sample is None else sample.memory_used_bytes
-            used[series] = memory if allocate_mode == "share" else whole
+            duty[series] = None if sample.busy is None else round(sample.busy * 100, 1)
+            used[series] = memory if allocate_mode == "share" else sample.memory_used_bytes
     yield f.ARENA_DUTY, known(duty)
     yield f.ARENA_USED, known(used)
     yield f.ARENA_TOTAL, known(total)
 
 
-def _pods(reading: Reading) -> Mapping[str, Mapping[tuple[PodName, str], int | None]]:
+def _pods(reading: Reading) -> Mapping[str, _PodMemory]:
     """GPU UUID to its pods, each with its way of holding the GPU, and its memory use."""
-    found: dict[str, dict[tuple[PodName, str], int | None]] = defaultdict(dict)
+    pods: dict[str, _PodMemory] = {}
     for uuid, holders in reading.derived.holders.items():
+        of_gpu: _PodMemory = {}
         for owner, share in holders.items():
             key = (owner.pod, _WHOLE.get(share.mode, "share"))
             used = reading.use.by_container.get((uuid, owner))
-            memory, before = used.memory_bytes if used else None, found[uuid].get(key, 0)
-            found[uuid][key] = None if memory is None or before is None else before + memory
+            memory = used.memory_bytes if used else None
+            before = of_gpu.get(key, 0)
+            # What one container of a pod uses is not known: then the use of the pod is not.
+            of_gpu[key] = None if memory is None or before is None else before + memory
         if not holders:
-            found[uuid][PodName("", ""), "none"] = None
-    return found
+            of_gpu[PodName("", ""), "none"] = None
+        pods[uuid] = of_gpu
+    return pods

@@ -12,14 +12,17 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 def exposition(family: Family, values: Values) -> str:
     """A family's lines. A family without values still has a head, so that the page lists every family."""
-    head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
-    return head + "".join([f"{_series(family, labels)} {float(value)!r}\n" for labels, value in values.items()])
+    lines = [
+        f"# HELP {family.name} {family.help}\n",
+        f"# TYPE {family.name} {family.kind}\n",
+    ]
+    lines += [f"{_series(family, labels)} {float(value)!r}\n" for labels, value in values.items()]
+    return "".join(lines)
 
 
 def _series(family: Family, labels: tuple[str, ...]) -> str:
     if not labels:
         return family.name
-    pairs = ",".join(
-        [f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(family.labels, labels, strict=True)]
-    )
-    return f"{family.name}{{{pairs}}}"
+    named = zip(family.labels, labels, strict=True)
+    pairs = [f'{name}="{value.translate(_ESCAPES)}"' for name, value in named]
+    return f"{family.name}{{{','.join(pairs)}}}"

@@ -33,7 +33,8 @@ class Metrics:
             f.API_REQUESTS.name, f.API_REQUESTS.help, f.API_REQUESTS.labels, registry=self._registry
         )
         self._lock = threading.Lock()
-        self._page, self._page_began = b"", float("-inf")
+        self._page = b""
+        self._page_began = float("-inf")
         self._sources: Sources | None = None
         self._former: Reading | None = None
         ProcessCollector(registry=self._registry)
@@ -66,6 +67,12 @@ class Metrics:
     def _read(self) -> str:
         if self._sources is None:
             return ""
-        self._former = reading = take(self._sources, self._former)
-        parts = [node, resources, gpus, containers, *([arena] if self._sources.node_name is not None else [])]
-        return "".join(exposition(family, values) for part in parts for family, values in part(reading))
+        reading = take(self._sources, self._former)
+        self._former = reading
+        parts = [node, resources, gpus, containers]
+        if self._sources.node_name is not None:
+            parts.append(arena)
+        texts = []
+        for part in parts:
+            texts += [exposition(family, values) for family, values in part(reading)]
+        return "".join(texts)

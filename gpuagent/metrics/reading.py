@@ -13,7 +13,8 @@ from gpuagent.domain.usage.by_container import Samples, Use, use
 from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.metrics.family import Family
 
-Values = Mapping[tuple[str, ...], float]
+Labels = tuple[str, ...]
+Values = Mapping[Labels, float]
 MetricValues = Iterator[tuple[Family, Values]]
 
 
@@ -134,6 +135,6 @@ def labels(gpu: Gpu) -> tuple[str, str]:
     return gpu.uuid, str(gpu.minor)
 
 
-def known(values: Mapping[tuple[str, ...], float | None]) -> Values:
+def known(values: Mapping[Labels, float | None]) -> Values:
     """Leave out values that are not known, instead of 0."""
     return {label_values: value for label_values, value in values.items() if value is not None}
