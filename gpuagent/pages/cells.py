@@ -40,19 +40,24 @@ def width(text: str) -> int:
     """Columns of a terminal that it takes."""
     if text.isascii():
         return len(text)
-    return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in ("W", "F") else 1 for one in text
-    )
+    return sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    is_wide = unicodedata.east_asian_width(char) in {"W", "F"}
+    return 2 if is_wide else 1
 
 
 def align(rows: Iterable[Row], *, colour: bool) -> list[str]:
     """Lines with columns as wide as their widest cell; the last cell of a row widens no column."""
-    found = [[(printable(cell.text), cell.style) for cell in one] for one in rows]
+    printable_rows = [[Cell(printable(cell.text), cell.style) for cell in cells] for cells in rows]
     widths: dict[int, int] = {}
-    for cells in found:
-        for at, (text, _) in enumerate(cells[:-1]):
-            widths[at] = max(widths.get(at, 0), width(text))
-    return [_line(cells, widths, colour=colour) for cells in found]
+    for cells in printable_rows:
+        for column, cell in enumerate(cells[:-1]):
+            widths[column] = max(widths.get(column, 0), width(cell.text))
+    return [_line(cells, widths, colour=colour) for cells in printable_rows]
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
@@ -60,14 +65,16 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(align([row(*texts) for texts in rows], colour=False))
 
 
-def _line(cells: Sequence[tuple[str, Style]], widths: dict[int, int], *, colour: bool) -> str:
-    parts, pad = [], 0
-    for at, (text, style) in enumerate(cells):
-        if text:
+def _line(cells: Row, widths: dict[int, int], *, colour: bool) -> str:
+    parts = []
+    pad = 0
+    for column, cell in enumerate(cells):
+        if cell.text:
             parts.append(" " * pad)
-            parts.append(painted(text, style, colour=colour))
+            parts.append(painted(cell.text, cell.style, colour=colour))
             pad = 0
-        pad += widths.get(at, 0) - width(text) + len(GAP)
+        # Blanks are written before the next text only, so that no line ends with them.
+        pad += widths.get(column, 0) - width(cell.text) + len(GAP)
     return "".join(parts)
 
 

@@ -19,7 +19,8 @@ MOST_CONNECTIONS = 16
 MOST_PAGES = 12
 """Requests whose page is in progress or queued. Fewer than the connections, so that one can always be closed."""
 PAGE_THREADS = 2
-HEAD_S, ANSWER_S = 5.0, 10.0
+HEAD_S = 5.0
+ANSWER_S = 10.0
 """How long a client may take to send a request, and to read the answer: the whole of it."""
 HEAD_BYTES = 16 * 1024
 BACKLOG = 128
@@ -48,7 +49,8 @@ class HttpServer:
     """
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Page], probes: Mapping[str, Probe]) -> None:
-        self._pages, self._probes = pages, probes
+        self._pages = pages
+        self._probes = probes
         self._listener = listen(address, BACKLOG)
         self.host: str
         self.port: int
@@ -131,7 +133,8 @@ class HttpServer:
             code, content_type, body = _text(HTTPStatus.METHOD_NOT_ALLOWED, "the pages are for GET and HEAD")
         elif path in self._probes:
             wrong = self._probes[path]()
-            code, content_type, body = _text(HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK, wrong or "ok")
+            status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+            code, content_type, body = _text(status, wrong or "ok")
         elif path in self._pages:
             code, content_type, body = await self._page(client, self._pages[path])
         else:

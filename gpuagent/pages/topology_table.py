@@ -14,6 +14,9 @@ MEANING = {
 }
 """The types of links by PCIe, nearest first."""
 
+LinkCell = Callable[[dict[str, Any]], str]
+"""The text of a cell for a link."""
+
 
 def render(page: dict[str, Any]) -> str:
     """Links by type and by bandwidth, the holders of GPUs, the best sets of free GPUs, and notes."""
@@ -21,54 +24,87 @@ def render(page: dict[str, Any]) -> str:
     notes = "\n".join(f"! {note}" for note in page["notes"])
     node = f"node {page['node']}" if page["node"] else "this node"
     if not gpus:
-        return "\n\n".join(filter(None, (f"{node} has no GPUs", notes)))
-    types = _square(page, lambda link: link["type"])
-    numa = ["NUMA AFFINITY", *("-" if gpu["numa_node"] is None else str(gpu["numa_node"]) for gpu in gpus)]
-    parts = [
-        f"{node}   {models(gpus)}   gpuagent {page['version']}",
-        table([[*one, cell] for one, cell in zip(types, numa, strict=True)]),
-        table(list(_legend(page))),
-        "GB/s each way between two GPUs:\n" + table(_square(page, lambda link: _gbps(link["gbps"]))),
-        table([["GPU", "PCI BUS", "MODEL", "STATE"], *(row for gpu in gpus for row in _gpu(gpu))]),
-        _best(page["best"]),
-        notes,
-    ]
-    return "\n\n".join(filter(None, parts))
+        parts = [f"{node} has no GPUs", notes]
+    else:
+        parts = [
+            f"{node}   {models(gpus)}   gpuagent {page['version']}",
+            table(_types(page)),
+            table(list(_legend(page))),
+            f"GB/s each way between two GPUs:\n{table(_bandwidths(page))}",
+            table(_gpus(gpus)),
+            _best(page["best"]),
+            notes,
+        ]
+    return "\n\n".join(part for part in parts if part)
 
 
-def _square(page: dict[str, Any], cell: Callable[[dict[str, Any]], str]) -> list[list[str]]:
+def _types(page: dict[str, Any]) -> list[list[str]]:
+    """The types of the links, and the NUMA node of each GPU in the last column."""
+    rows = _square(page, lambda link: link["type"])
+    rows[0].append("NUMA AFFINITY")
+    for row, gpu in zip(rows[1:], page["gpus"], strict=True):
+        row.append("-" if gpu["numa_node"] is None else str(gpu["numa_node"]))
+    return rows
+
+
+def _bandwidths(page: dict[str, Any]) -> list[list[str]]:
+    return _square(page, lambda link: _gbps(link["gbps"]))
+
+
+def _square(page: dict[str, Any], cell: LinkCell) -> list[list[str]]:
     names = [f"GPU{gpu['index']}" for gpu in page["gpus"]]
-    rows = [["X" if link is None else cell(link) for link in row] for row in page["links"]]
-    return [["", *names], *([name, *row] for name, row in zip(names, rows, strict=True))]
+    rows = [["", *names]]
+    for name, links in zip(names, page["links"], strict=True):
+        cells = ["X" if link is None else cell(link) for link in links]
+        rows.append([name, *cells])
+    return rows
 
 
 def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    links = [link for row in page["links"] for link in row if link is not None]
-    ways = {link["switched"] for link in links if _nvlinks(link)}
+    links: list[dict[str, Any]] = []
+    for row in page["links"]:
+        links += [link for link in row if link is not None]
     yield "X", "the GPU itself"
-    if False in ways:
+    switched = {link["switched"] for link in links if _nvlinks(link)}
+    if False in switched:
         yield "NV#", "over # NVLinks, straight to the other GPU"
-    if True in ways:
+    if True in switched:
         yield "NV#", "over # NVLinks of each GPU, through NVSwitches"
-    there = {link["type"] for link in links}
-    yield from ((name, meaning) for name, meaning in MEANING.items() if name in there)
+    types = {link["type"] for link in links}
+    for type_, meaning in MEANING.items():
+        if type_ in types:
+            yield type_, meaning
+
+
+def _gpus(gpus: Sequence[dict[str, Any]]) -> list[list[str]]:
+    rows = [["GPU", "PCI BUS", "MODEL", "STATE"]]
+    for gpu in gpus:
+        rows += _gpu(gpu)
+    return rows
 
 
 def _gpu(gpu: dict[str, Any]) -> Iterator[list[str]]:
     """Its row, and a row for each holder: names of pods are long."""
-    words = dict.fromkeys((_state(gpu), *(["held"] if gpu["holders"] else ())))
-    yield [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], ", ".join(words)]
-    yield from (["", holder] for holder in gpu["holders"])
+    words = _state(gpu)
+    if gpu["holders"] and words != "held":
+        words = f"{words}, held"
+    yield [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], words]
+    for holder in gpu["holders"]:
+        yield ["", holder]
 
 
-def _best(best: Sequence[dict[str, Any]]) -> str:
-    if not best:
+def _best(sets: Sequence[dict[str, Any]]) -> str:
+    if not sets:
         return "no GPU is free to choose"
     rows = [["SIZE", "WEAKEST LINK", "TOTAL", "GPUS AS A RING"]]
-    for found in best:
-        alone = found["weakest_gbps"] is None
-        speeds = ("-", "-") if alone else (_gbps(found["weakest_gbps"]), _gbps(found["total_gbps"]))
-        rows.append([str(found["size"]), *speeds, " ".join(map(str, found["gpus"]))])
+    for best in sets:
+        weakest = "-"
+        total = "-"
+        if best["weakest_gbps"] is not None:  # else it is one GPU alone
+            weakest = _gbps(best["weakest_gbps"])
+            total = _gbps(best["total_gbps"])
+        ring = " ".join(map(str, best["gpus"]))
+        rows.append([str(best["size"]), weakest, total, ring])
     return f"best sets of free GPUs, GB/s:\n{table(rows)}"
 
 
@@ -81,7 +117,8 @@ def _state(gpu: dict[str, Any]) -> str:
 
 def _nvlinks(link: dict[str, Any]) -> int:
     """How many NVLinks join the two; 0 for PCIe."""
-    return 0 if link["type"] in MEANING else int(link["type"].removeprefix("NV"))
+    type_ = link["type"]
+    return 0 if type_ in MEANING else int(type_.removeprefix("NV"))
 
 
 def _gbps(value: float) -> str:
