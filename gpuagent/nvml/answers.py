@@ -81,10 +81,10 @@ def printable(value: object) -> str:
 
 def pci_address(info: Any) -> str:  # noqa: ANN401 (NVML's structure)
     """``00000000:07:00.0``."""
-    found = bus_id(info.busId)
-    if not found:
+    address = bus_id(info.busId)
+    if not address:
         raise OddAnswerError(info.busId, "a PCI address")
-    return found
+    return address
 
 
 def memory(total: object, reserved: object) -> tuple[int, int]:

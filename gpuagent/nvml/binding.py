@@ -60,7 +60,8 @@ MOST_GPUS = 256
 """More than any node has; each has threads of its own."""
 LINK_COUNT = int(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
 RECOVERY_ACTION = int(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
-REMAP_FAILED, REMAP_PENDING = int(pynvml.NVML_FI_DEV_REMAPPED_FAILURE), int(pynvml.NVML_FI_DEV_REMAPPED_PENDING)
+REMAP_FAILED = int(pynvml.NVML_FI_DEV_REMAPPED_FAILURE)
+REMAP_PENDING = int(pynvml.NVML_FI_DEV_REMAPPED_PENDING)
 RETIREMENT_PENDING = int(pynvml.NVML_FI_DEV_RETIRED_PENDING)
 MEMORY_ERRORS = int(pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL)
 HOT, POWER_BRAKE = (
@@ -186,7 +187,12 @@ class Nvml:
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
         function = "nvmlDeviceGetCudaComputeCapability"
-        return self._read(function, gpu, lambda pair: (whole(pair[0], 0, 99), whole(pair[1], 0, 99)))
+
+        def parse(pair: Any) -> tuple[int, int]:  # noqa: ANN401 (untyped binding)
+            major, minor = pair
+            return whole(major, 0, 99), whole(minor, 0, 99)
+
+        return self._read(function, gpu, parse)
 
     def brand(self, gpu: Handle) -> str:
         """The product line; empty if NVIDIA has no name for it here."""
@@ -373,14 +379,14 @@ class Nvml:
 
 def _field_results(fields: Any) -> list[tuple[int, int, int | None]]:  # noqa: ANN401 (NVML's structures)
     """Number, NVML's code and value of each field."""
-    return [
-        (
-            unsigned(one.fieldId),
-            unsigned(one.nvmlReturn),
-            None if one.nvmlReturn else unsigned(getattr(one.value, _MEMBERS[one.valueType])),
-        )
-        for one in fields
-    ]
+    results = []
+    for field in fields:
+        value = None
+        if not field.nvmlReturn:
+            member = _MEMBERS[field.valueType]
+            value = unsigned(getattr(field.value, member))
+        results.append((unsigned(field.fieldId), unsigned(field.nvmlReturn), value))
+    return results
 
 
 def _link_count(count: int) -> int:

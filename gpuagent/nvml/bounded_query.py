@@ -23,7 +23,13 @@ class BoundedQuery(Generic[T]):
     """
 
     def __init__(
-        self, name: str, nvml: Nvml, ask: Callable[[], Iterable[T]], *, patience_s: float, late: Callable[[], None]
+        self,
+        name: str,
+        nvml: Nvml,
+        ask: Callable[[], Iterable[T]],
+        *,
+        patience_s: float,
+        late: Callable[[], None],
     ) -> None:
         self.known: T | None = None
         """The result so far; complete when it `ended` without an `error`."""

@@ -76,7 +76,8 @@ class Readings:
         proc: Path = PROC,
     ) -> None:
         self._patience_s = links_patience_s
-        self._sysfs, self._proc = sysfs, proc
+        self._sysfs = sysfs
+        self._proc = proc
         self._gpus: Questions[int, Gpu] = Questions(patience_s=patience_s, clock=clock, late=late)
         self._wiring: Questions[_About, Wiring] = Questions(patience_s=links_patience_s, clock=clock, late=late)
         self._answers: dict[_About, Wiring] = {}
@@ -88,17 +89,22 @@ class Readings:
         readings = [_reading(index, question) for index, question in enumerate(asked)]
         gpus = [reading.gpu for reading in readings if reading.gpu]
         bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id}
-        wiring = {gpu.uuid: self._ask_wiring(gpu, bus_ids) for reading in readings if (gpu := reading.gpu)}
+        parts = {gpu.uuid: self._ask_wiring(gpu, bus_ids) for gpu in gpus}
         self._wiring.wait()
-        return [
-            replace(one, wiring=joined(*map(self._known, wiring[one.gpu.uuid]))) if one.gpu else one for one in readings
-        ]
+        return [self._with_wiring(reading, parts) for reading in readings]
+
+    def _with_wiring(self, reading: GpuReading, parts: Mapping[str, tuple[_Part, _Part]]) -> GpuReading:
+        if reading.gpu is None:
+            return reading
+        links, relations = parts[reading.gpu.uuid]
+        wiring = joined(self._known(links), self._known(relations))
+        return replace(reading, wiring=wiring)
 
     def _ask_gpu(self, index: int) -> BoundedQuery[Gpu]:
-        name = f"nvml-read-{index}"
-        return self._gpus.ask(
-            index, name, lambda nvml: _contained(index, lambda: [read_gpu(nvml, index, self._sysfs, self._proc)])
-        )
+        def read(nvml: Nvml) -> Iterator[Gpu]:
+            return _contained(index, lambda: [read_gpu(nvml, index, self._sysfs, self._proc)])
+
+        return self._gpus.ask(index, f"nvml-read-{index}", read)
 
     def _ask_wiring(self, gpu: Gpu, bus_ids: Mapping[int, str]) -> tuple[_Part, _Part]:
         index = gpu.index
@@ -116,21 +122,30 @@ class Readings:
         """The answer; until there is one, the former answer, or the part of the new one so far."""
         about, question = part
         if question.ended:
-            known, error = question.known or Wiring(), question.error
-            if isinstance(error, CallError):
-                if error.code in DRIVER_WIDE:
-                    raise driver_error(error) from error
-                known = replace(known, problems=(*known.problems, str(error)))
-            elif error:
-                raise error
+            known = _answer(question)
             self._answers[about] = known
             return known
-        function = pending.function if (pending := question.pending) else f"reading its {about[1]}"
+        uuid, kind = about
+        pending = question.pending
+        function = pending.function if pending else f"reading its {kind}"
         if not question.outdated:
-            log.warning("Failed to read the links of a GPU", extra={"uuid": about[0], "call": function})
+            log.warning("Failed to read the links of a GPU", extra={"uuid": uuid, "call": function})
         known = self._answers.get(about) or question.known or Wiring()
         problem = f"{function} has not returned for {self._patience_s:g} s"
         return replace(known, problems=(*known.problems, problem))
+
+
+def _answer(question: BoundedQuery[Wiring]) -> Wiring:
+    """The answer of a question that has ended, with its error as a problem. Raises DriverError, and unknown errors."""
+    known = question.known or Wiring()
+    error = question.error
+    if error is None:
+        return known
+    if not isinstance(error, CallError):
+        raise error
+    if error.code in DRIVER_WIDE:
+        raise driver_error(error) from error
+    return replace(known, problems=(*known.problems, str(error)))
 
 
 def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
@@ -159,8 +174,9 @@ def shared_failure(readings: Collection[GpuReading]) -> CallError | None:
     if any(reading.gpu for reading in readings):
         return None
     errors = [reading.error for reading in readings if isinstance(reading.error, CallError)]
-    suspects = [err for err in errors if may_be_shared(err)]
-    return suspects[0] if len({err.code for err in suspects}) == 1 else None
+    suspects = [error for error in errors if may_be_shared(error)]
+    codes = {error.code for error in suspects}
+    return suspects[0] if len(codes) == 1 else None
 
 
 def inventory_of(  # noqa: PLR0913 (all by name)
@@ -189,18 +205,22 @@ def inventory_of(  # noqa: PLR0913 (all by name)
         DriverError: a reading failed because of the driver as a whole.
     """
     # Indexes move when a GPU is lost: the GPU that hangs is not the one that has its former index now.
-    here = {reading.gpu.uuid for reading in readings if reading.gpu}
-    known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in here} if former else {}
+    read_uuids = {reading.gpu.uuid for reading in readings if reading.gpu}
+    known: dict[int, Gpu] = {}
+    if former:
+        known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in read_uuids}
     gpus: list[Gpu] = []
     unreadable: list[UnreadableGpu] = []
     wiring: dict[str, Wiring] = {}
     for reading in readings:
-        index, error = reading.index, reading.error
+        index = reading.index
+        error = reading.error
         if reading.hangs_in:
             unreadable.append(UnreadableGpu(index, f"{reading.hangs_in} has not returned for {patience_s:g} s"))
-            if former and index in known:
-                gpus.append(known[index])
-                wiring[known[index].uuid] = former.wiring[known[index].uuid]
+            gpu = known.get(index)
+            if former and gpu:
+                gpus.append(gpu)
+                wiring[gpu.uuid] = former.wiring[gpu.uuid]
         elif isinstance(error, CallError) and error.code not in DRIVER_WIDE:
             unreadable.append(UnreadableGpu(index, gpu_reason(error)))
         elif isinstance(error, CallError):
@@ -210,7 +230,8 @@ def inventory_of(  # noqa: PLR0913 (all by name)
         elif reading.gpu:
             gpus.append(reading.gpu)
             wiring[reading.gpu.uuid] = reading.wiring
-            unreadable += [UnreadableGpu(index, hung[index])] if index in hung else []
+            if index in hung:
+                unreadable.append(UnreadableGpu(index, hung[index]))
     absent = {} if unreadable else _absent(gpus, on_bus or {})
     return Inventory(tuple(gpus), tuple(unreadable), version, nodes, wiring, absent)
 
@@ -221,4 +242,8 @@ def _absent(gpus: Collection[Gpu], on_bus: Mapping[str, str]) -> dict[str, str]:
         return {}  # any of those on the bus may be the one without an address
     listed = {sysfs_name(gpu.pci_bus_id) for gpu in gpus}
     words = {"": "bound to no driver", "nvidia": "bound to driver nvidia"}
-    return {name: words[driver] for name, driver in on_bus.items() if name not in listed and driver in words}
+    absent = {}
+    for name, driver in on_bus.items():
+        if name not in listed and driver in words:
+            absent[name] = words[driver]
+    return absent

@@ -39,7 +39,8 @@ class InventoryEvents:
         with self._lock:
             if inventory == self._inventory and (self._problem is None or self.hangs()):
                 return False
-            self._inventory, self._problem = inventory, None
+            self._inventory = inventory
+            self._problem = None
             self._post(InventoryRead(inventory, self._clock()))
             return True
 

@@ -1,6 +1,6 @@
 """Queries of one GPU's links. A query that fails loses only its own answer, and its failure is reported."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -24,13 +24,15 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
     yield wiring
     if gpu is None:
         return
-    wiring = replace(wiring, pcie=asking.ask(lambda: nvml.pcie(gpu), None), problems=asking.problems)
+    pcie = asking.ask(lambda: nvml.pcie(gpu), None)
+    wiring = replace(wiring, pcie=pcie, problems=asking.problems)
     yield wiring
     down: list[int] = []
     for number in range(MOST_LINKS):
         up = _is_up(nvml, gpu, number, asking)
         if up:
-            wiring = replace(wiring, nvlinks=(*wiring.nvlinks, _nvlink(nvml, gpu, number, asking)))
+            link = _nvlink(nvml, gpu, number, asking)
+            wiring = replace(wiring, nvlinks=(*wiring.nvlinks, link))
         elif up is False:
             down.append(number)
         wiring = replace(wiring, problems=asking.problems)
@@ -40,7 +42,8 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
         inactive = sum(count is None or number < count for number in down)
         wiring = replace(wiring, inactive=inactive, problems=asking.problems)
         yield wiring
-    yield replace(wiring, fabric=asking.ask(lambda: nvml.fabric(gpu), None), problems=asking.problems)
+    fabric = asking.ask(lambda: nvml.fabric(gpu), None)
+    yield replace(wiring, fabric=fabric, problems=asking.problems)
 
 
 def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterator[Wiring]:
@@ -58,14 +61,17 @@ def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterat
     for other in sorted(bus_ids.keys() - {index}, key=lambda other: (other < index, other)):
         question = partial(_relation, nvml, index, other)
         relation = asking.ask(question, None, about="GPU", number=other, ordinary=ABSENT | {GPU_IS_LOST})
-        found = {} if relation is None else {bus_ids[other]: relation}
-        wiring = replace(wiring, relations={**wiring.relations, **found}, problems=asking.problems)
+        relations = dict(wiring.relations)
+        if relation is not None:
+            relations[bus_ids[other]] = relation
+        wiring = replace(wiring, relations=relations, problems=asking.problems)
         yield wiring
 
 
 def joined(links: Wiring, relations: Wiring) -> Wiring:
     """The two parts of what one GPU reports."""
-    return replace(links, relations=relations.relations, problems=(*links.problems, *relations.problems))
+    problems = (*links.problems, *relations.problems)
+    return replace(links, relations=relations.relations, problems=problems)
 
 
 def _relation(nvml: Nvml, index: int, other: int) -> Relation | None:
@@ -120,18 +126,25 @@ class _Asking:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return tuple(
-            f"{error} ({about} {_runs(numbers)})" if about else error
-            for (error, about), numbers in self._failed.items()
-        )
+        problems = []
+        for (error, about), numbers in self._failed.items():
+            problems.append(f"{error} ({about} {_runs(numbers)})" if about else error)
+        return tuple(problems)
 
 
 def _runs(numbers: Iterable[int]) -> str:
     """``0-3, 5``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
+        continues = bool(runs) and number == runs[-1][-1] + 1
+        if continues:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return ", ".join(map(_run, runs))
+
+
+def _run(numbers: Sequence[int]) -> str:
+    first = numbers[0]
+    last = numbers[-1]
+    return str(first) if first == last else f"{first}-{last}"

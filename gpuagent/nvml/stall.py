@@ -64,7 +64,8 @@ class StallGuard:
             log.error("Got no answer to an NVML call", extra={"call": str(call), "for_s": self._stall_s})
         for call in self._known - overdue:
             log.info("Got the answer to an NVML call that hung", extra={"call": str(call)})
-        changed, self._known = overdue != self._known, overdue
+        changed = overdue != self._known
+        self._known = overdue
         if wide := next((call for call in overdue if call.gpu is None), None):
             self._events.unavailable(self._words(wide))
         elif changed:

@@ -75,8 +75,12 @@ class NvmlWatch:
         dev: Path = DEV,
         proc: Path = PROC,
     ) -> None:
-        self._patience_s, self._reread_s, self._links_reread_s = patience_s, reread_s, links_reread_s
-        self._dev, self._proc, self._sysfs = dev, proc, sysfs
+        self._patience_s = patience_s
+        self._reread_s = reread_s
+        self._links_reread_s = links_reread_s
+        self._dev = dev
+        self._proc = proc
+        self._sysfs = sysfs
         self._post = post
         self._doubts: queue.SimpleQueue[GpuLost] = queue.SimpleQueue()
         self.restart_helps: str | None = None
@@ -210,7 +214,8 @@ class NvmlWatch:
     def _look(self) -> tuple[Inventory, int]:
         """Return the inventory, and the number of GPUs that the driver counts. Raises DriverError."""
         with self._nvml.session():
-            version, count = self._nvml.driver_version(), count_gpus(self._nvml)
+            version = self._nvml.driver_version()
+            count = count_gpus(self._nvml)
             readings = self._readings.look(count)
         self._check_shared(readings)
         inventory = inventory_of(
@@ -246,7 +251,8 @@ class NvmlWatch:
 
     def _new_driver(self, err: DriverError) -> str | None:
         """Why a restart helps: the driver was replaced, and a new container gets the library that fits the new one."""
-        cause, former = err.__cause__, self._events.inventory
+        cause = err.__cause__
+        former = self._events.inventory
         if former is None or not isinstance(cause, CallError) or cause.code != VERSION_MISMATCH:
             return None
         loaded = module_version(self._proc)

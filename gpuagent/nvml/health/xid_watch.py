@@ -107,7 +107,8 @@ class HealthWatch:
 
         Returns the indexes of those that have not answered yet: their first answers are posted, whatever they are.
         """
-        until, unasked = time.monotonic() + patience_s, set[int]()
+        until = time.monotonic() + patience_s
+        unasked: set[int] = set()
         for index, vitals in tuple(self._vitals.items()):
             left_s = 0.0 if index in self._met else max(0.0, until - time.monotonic())
             self._met.add(index)
@@ -138,7 +139,8 @@ class HealthWatch:
         watches = tuple(self._watches.values())
         # The handle goes first: the driver gives no UUID of a GPU that is lost.
         owner = next((watch for watch in watches if event.address and watch.address == event.address), None)
-        uuid, error = "", "the event names no GPU"
+        uuid = ""
+        error = "the event names no GPU"
         if event.address and not owner:
             uuid, error = self._ask_owner(event)
             owner = next((watch for watch in watches if uuid and watch.uuid == uuid), None)
@@ -277,7 +279,8 @@ class GpuWatch:
             return self._ears.retry_s
         with self.nvml.event_set() as events:
             self.nvml.register(handle, kinds, events)
-            self._listening, self._reported = True, None
+            self._listening = True
+            self._reported = None
             self._vitals.wake()  # read the faults that came while no wait was running
             log.info("Watched a GPU for faults", extra={"gpu": self._index, "uuid": uuid})
             while not (self._ears.stopping.is_set() or self._moved):

@@ -59,7 +59,8 @@ class Sampler:
     _pids_seen: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self._places, self._pids_seen = Places(self.proc), sees_every_pid(self.proc)
+        self._places = Places(self.proc)
+        self._pids_seen = sees_every_pid(self.proc)
 
     def samples(self, gpus: Iterable[Gpu]) -> Samples:
         """The samples of these GPUs; queries those without a fresh sample. Simultaneous requests wait together.
@@ -109,21 +110,28 @@ class Sampler:
         elif question.error:
             failure = str(question.error)
         else:
-            failure, answer = "", question.known
+            failure = ""
+            answer = question.known
             if answer and answer is not asked.answer:
-                asked.answer, asked.sample = answer, placed(*answer, self._places)
+                sample, asked_s = answer
+                asked.answer = answer
+                asked.sample = placed(sample, asked_s, self._places)
         if failure and failure != asked.failure:
             log.warning("Failed to read the use of a GPU", extra={"uuid": asked.uuid, "error": failure})
         asked.failure = failure
 
     def _shown(self, known: Mapping[str, Gpu]) -> Samples:
         now = self.clock()
-        mine = {uuid: asked for uuid, asked in self._asked.items() if uuid in known}
-        return Samples(
-            {u: asked.sample for u, asked in mine.items() if asked.sample and now - asked.sample.at < self.old_s},
-            {uuid: asked.failure for uuid, asked in mine.items() if asked.failure},
-            self._pids_seen,
-        )
+        samples = {}
+        failing = {}
+        for uuid, asked in self._asked.items():
+            if uuid not in known:
+                continue
+            if asked.sample and now - asked.sample.at < self.old_s:
+                samples[uuid] = asked.sample
+            if asked.failure:
+                failing[uuid] = asked.failure
+        return Samples(samples, failing, self._pids_seen)
 
 
 def _ended(question: BoundedQuery[_Answer] | None) -> bool:

@@ -56,18 +56,17 @@ class UsageNvml(Nvml):
 
         A process may be in several lists, and once for each MIG instance that it uses.
         """
-        memory: dict[tuple[int, int, int], int | None] = {}
+        by_instance: dict[_Process, int | None] = {}
         clients: set[int] = set()
         for kind in _LISTS:
-            for one, used in self._process_list(kind, gpu):
-                memory[one] = _most(memory.get(one, 0), used)
+            for process, used in self._process_list(kind, gpu):
+                by_instance[process] = _most(by_instance.get(process, 0), used)
                 if kind == _MPS:
-                    clients.add(one[0])
-        found_: dict[int, tuple[int | None, bool]] = {}
-        for (pid, _, _), used in memory.items():
-            before = found_.get(pid, (0, False))[0]
-            found_[pid] = (None if before is None or used is None else before + used, pid in clients)
-        return found_
+                    clients.add(process[0])
+        by_pid: dict[int, int | None] = {}
+        for (pid, _, _), used in by_instance.items():
+            by_pid[pid] = _sum(by_pid.get(pid, 0), used)
+        return {pid: (used, pid in clients) for pid, used in by_pid.items()}
 
     def process_busy(self, gpu: Handle) -> dict[int, float]:
         """PID to its recent part of the GPU's time; processes without work are absent."""
@@ -98,18 +97,29 @@ class UsageNvml(Nvml):
 
 
 def _processes_of(entries: Any) -> list[tuple[_Process, int | None]]:  # noqa: ANN401 (NVML's structures)
-    return [
-        (
-            (unsigned(one.pid), unsigned(one.gpuInstanceId), unsigned(one.computeInstanceId)),
-            None if one.usedGpuMemory is None else whole(one.usedGpuMemory, 0, MOST_MEMORY),
+    processes = []
+    for entry in entries:
+        process = (
+            unsigned(entry.pid),
+            unsigned(entry.gpuInstanceId),
+            unsigned(entry.computeInstanceId),
         )
-        for one in entries
-    ]
+        used = entry.usedGpuMemory
+        processes.append((process, None if used is None else whole(used, 0, MOST_MEMORY)))
+    return processes
 
 
 def _samples(entries: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 (NVML's structures)
     """When, PID, percent."""
-    return [(unsigned(one.timeStamp), unsigned(one.pid), unsigned(one.smUtil)) for one in entries]
+    samples = []
+    for entry in entries:
+        sample = (
+            unsigned(entry.timeStamp),
+            unsigned(entry.pid),
+            unsigned(entry.smUtil),
+        )
+        samples.append(sample)
+    return samples
 
 
 def _used(info: Any) -> int:  # noqa: ANN401 (NVML's structure)
@@ -147,15 +157,19 @@ def placed(sample: GpuSample, asked_s: float, places: Places) -> GpuSample:
 
 
 def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
-    found = nvml.processes(handle)
-    busy = _unless_refused(lambda: nvml.process_busy(handle)) if found else {}
-
-    def busy_of(pid: int, *, client: bool) -> float | None:
-        # The driver may report the work of MPS clients for their server only: a client without a sample may be busy.
-        idle = None if client or busy is None else 0.0
-        return idle if busy is None else busy.get(pid, idle)
-
-    return tuple(GpuProcess(pid, memory, busy_of(pid, client=client), None) for pid, (memory, client) in found.items())
+    listed = nvml.processes(handle)
+    if not listed:
+        return ()
+    busy_by_pid = _unless_refused(lambda: nvml.process_busy(handle))
+    processes = []
+    for pid, (memory, is_client) in listed.items():
+        busy = None
+        if busy_by_pid is not None:
+            # The driver may report the work of MPS clients for their server only: a client without a sample may be
+            # busy.
+            busy = busy_by_pid.get(pid, None if is_client else 0.0)
+        processes.append(GpuProcess(pid, memory, busy, None))
+    return tuple(processes)
 
 
 def _unless_refused(ask: Callable[[], T]) -> T | None:
@@ -168,5 +182,9 @@ def _unless_refused(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def _most(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
+def _most(amount: int | None, other: int | None) -> int | None:
+    return None if amount is None or other is None else max(amount, other)
+
+
+def _sum(amount: int | None, other: int | None) -> int | None:
+    return None if amount is None or other is None else amount + other
