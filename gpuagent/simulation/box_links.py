@@ -46,58 +46,74 @@ def pcie(table: BoxTable) -> tuple[int, int] | None:
     text = table.take("pcie", str, None)
     if text is None:
         return None
-    found = _PCIE.fullmatch(text)
-    if found is None:
+    match = _PCIE.fullmatch(text)
+    if match is None:
         raise BoxError(f'{table.where}: pcie must be generation and lanes, like "4x16", not {text!r}')
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def path(table: BoxTable, text: str) -> tuple[str, ...]:
     """NUMA node, host bridge, and up to two switches from ``0/0/0/1``."""
-    if text:
-        table.check("pcie_paths", [text], _PATH)
-    return tuple(text.split("/")) if text else ()
+    if not text:
+        return ()
+    table.check("pcie_paths", [text], _PATH)
+    return tuple(text.split("/"))
 
 
 def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) -> None:
     """Check that two paths have the same first part exactly if their GPUs share a NUMA node. Raises BoxError."""
-    placed = [(index, numa, path[0]) for index, (numa, path) in enumerate(gpus) if path and numa is not None]
-    for (one, numa, begin), (other, other_numa, other_begin) in combinations(placed, 2):
-        if (numa == other_numa) != (begin == other_begin):
+    numa_nodes: dict[int, int] = {}
+    starts: dict[int, str] = {}
+    for index, (numa_node, pcie_path) in enumerate(gpus):
+        if numa_node is not None and pcie_path:
+            numa_nodes[index] = numa_node
+            starts[index] = pcie_path[0]
+    for gpu, other in combinations(starts, 2):
+        are_near = numa_nodes[gpu] == numa_nodes[other]
+        if (starts[gpu] == starts[other]) != are_near:
             raise BoxError(
-                f"{where}: numa_nodes and pcie_paths do not agree whether GPU {one} and GPU {other} are near"
+                f"{where}: numa_nodes and pcie_paths do not agree whether GPU {gpu} and GPU {other} are near"
             )
 
 
 def link_up(where: str, table: BoxTable, bus_ids: Sequence[str]) -> list[Wired]:
     """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered in the file's order."""
     links: list[list[BoxLink]] = [[] for _ in bus_ids]
+    _join_pairs(where, table, bus_ids, links)
+    fabric = None
+    members: list[int] = []
+    values = table.take("nvswitch", dict, None)
+    if values is not None:
+        switch = BoxTable(f"{where}, [nvswitch]", values)
+        members = _members(switch, len(bus_ids))
+        switch_links = _switch_links(switch)
+        for gpu in members:
+            links[gpu] += switch_links
+        fabric = _fabric(switch)
+        switch.end()
+    wired: list[Wired] = []
+    for gpu, own in enumerate(links):
+        if len(own) > MOST_LINKS:
+            raise BoxError(f"{where}: GPU {gpu} has {len(own)} NVLinks; NVML counts {MOST_LINKS} at most")
+        wired.append((tuple(own), fabric if gpu in members else None))
+    return wired
+
+
+def _join_pairs(where: str, table: BoxTable, bus_ids: Sequence[str], links: list[list[BoxLink]]) -> None:
+    """Add the links of ``[[nvlinks]]``, each to both of its GPUs."""
     joined: set[frozenset[int]] = set()
     for number, values in enumerate(table.take("nvlinks", list, []), 1):
         bridges = BoxTable(f"{where}, [[nvlinks]] number {number}", values)
         version = _version(bridges)
         for pair in bridges.items("pairs", list):
-            one, other, count = _pair(bridges, pair, len(bus_ids))
-            if frozenset({one, other}) in joined:
-                raise BoxError(f"{bridges.where}: pairs: GPU {one} and GPU {other} are joined twice")
-            joined.add(frozenset({one, other}))
-            for here, there in ((one, other), (other, one)):
-                links[here] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[there])] * count
+            gpu, other, count = _pair(bridges, pair, len(bus_ids))
+            ends = frozenset({gpu, other})
+            if ends in joined:
+                raise BoxError(f"{bridges.where}: pairs: GPU {gpu} and GPU {other} are joined twice")
+            joined.add(ends)
+            links[gpu] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[other])] * count
+            links[other] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[gpu])] * count
         bridges.end()
-    fabric, members = None, []
-    values = table.take("nvswitch", dict, None)
-    if values is not None:
-        switch = BoxTable(f"{where}, [nvswitch]", values)
-        members = _members(switch, len(bus_ids))
-        ends = _switch_links(switch)
-        for gpu in members:
-            links[gpu] += ends
-        fabric = _fabric(switch)
-        switch.end()
-    for gpu, own in enumerate(links):
-        if len(own) > MOST_LINKS:
-            raise BoxError(f"{where}: GPU {gpu} has {len(own)} NVLinks; NVML counts {MOST_LINKS} at most")
-    return [(tuple(own), fabric if gpu in members else None) for gpu, own in enumerate(links)]
 
 
 def _version(table: BoxTable) -> int:
@@ -110,37 +126,44 @@ def _version(table: BoxTable) -> int:
 
 def _pair(table: BoxTable, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
     if [type(value) for value in pair] == [int] * 3:
-        one, other, count = pair
-        if count > 0 and one != other and {one, other} <= set(range(gpus)):
-            return one, other, count
+        gpu, other, count = pair
+        known = range(gpus)
+        if gpu in known and other in known and gpu != other and count > 0:
+            return gpu, other, count
     raise BoxError(f"{table.where}: pairs: {pair!r} is not GPU, other GPU (0 to {gpus - 1}), number of links")
 
 
 def _members(table: BoxTable, gpus: int) -> list[int]:
-    members = table.items("gpus", int, list(range(gpus)))
-    if not members or len(set(members)) < len(members) or not set(members) <= set(range(gpus)):
+    every = list(range(gpus))
+    members = table.items("gpus", int, every)
+    has_twice = len(set(members)) < len(members)
+    if not members or has_twice or not set(members) <= set(every):
         raise BoxError(f"{table.where}: gpus {members!r} must be different GPUs from 0 to {gpus - 1}")
     return members
 
 
 def _switch_links(table: BoxTable) -> list[BoxLink]:
     """The links of one GPU to the switches, spread evenly over `bus_ids`."""
-    version, count = _version(table), table.take("links", int)
+    version = _version(table)
+    count = table.take("links", int)
     if count < 1:
         raise BoxError(f"{table.where}: links must be at least 1, not {count}")
-    pci_id, bus_ids = table.take("pci_id", str, "00000000"), table.items("bus_ids", str, [])
+    pci_id = table.take("pci_id", str, "00000000")
     table.check("pci_id", [pci_id], _PCI_ID)
+    bus_ids = table.items("bus_ids", str, [])
     table.check("bus_ids", bus_ids, BUS_ID)
     end = End.SWITCH if table.take("tells_type", bool, True) else End.UNKNOWN
     spread = bus_ids or [""]
-    return [
-        BoxLink(version=version, end=end, bus_id=spread[number % len(spread)], pci_id=int(pci_id, 16))
-        for number in range(count)
-    ]
+    links = []
+    for number in range(count):
+        bus_id = spread[number % len(spread)]
+        links.append(BoxLink(version=version, end=end, bus_id=bus_id, pci_id=int(pci_id, 16)))
+    return links
 
 
 def _fabric(table: BoxTable) -> BoxFabric | None:
-    cluster, clique = table.take("cluster", str, NO_CLUSTER), table.take("clique", int, 0)
+    cluster = table.take("cluster", str, NO_CLUSTER)
+    clique = table.take("clique", int, 0)
     table.check("cluster", [cluster], _CLUSTER)
     if clique < 0:
         raise BoxError(f"{table.where}: clique must not be below 0, but is {clique}")

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ __all__ = ["Box", "BoxError", "BoxGpu", "load", "names", "parse", "uuid_of"]
 FOLDER = Path(__file__).parent / "boxes"
 MOST_GPUS = 16
 DRIVER_VERSION = "580.95.05"
+_NO_NUMA_NODE = -1
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -65,12 +67,13 @@ class Box:
     disabled_links: int = 0
 
     def __post_init__(self) -> None:
-        for what in ("uuid", "minor", "pci_bus_id"):
-            values = [getattr(gpu, what) for gpu in self.gpus]
-            twice = {value for value in values if values.count(value) > 1}
+        for name in ("uuid", "minor", "pci_bus_id"):
+            values = Counter(getattr(gpu, name) for gpu in self.gpus)
+            twice = [value for value, count in values.items() if count > 1]
             if twice:
-                raise BoxError(f"box {self.name}: more than one GPU has {what} {min(twice)}")
-        if not 0 <= self.disabled_links <= MOST_LINKS - max((len(gpu.links) for gpu in self.gpus), default=0):
+                raise BoxError(f"box {self.name}: more than one GPU has {name} {min(twice)}")
+        most_links = max((len(gpu.links) for gpu in self.gpus), default=0)
+        if not 0 <= self.disabled_links <= MOST_LINKS - most_links:
             raise BoxError(f"box {self.name}: disabled_links {self.disabled_links}: NVML counts {MOST_LINKS} at most")
 
 
@@ -101,24 +104,27 @@ def load(name_or_path: str | Path) -> Box:
 
 def parse(name: str, text: str) -> Box:
     """A box from TOML. Raises BoxError."""
+    where = f"box {name}"
     try:
         page = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
-        raise BoxError(f"box {name}: not TOML: {err}") from err
+        raise BoxError(f"{where}: not TOML: {err}") from err
     except RecursionError as err:
-        raise BoxError(f"box {name}: not TOML: it is nested too deeply") from err
-    table = BoxTable(f"box {name}", page)
-    groups = table.take("gpus", list, [])
+        raise BoxError(f"{where}: not TOML: it is nested too deeply") from err
+    table = BoxTable(where, page)
     gpus: list[BoxGpu] = []
-    for number, group in enumerate(groups, 1):
-        gpus += _group(f"box {name}, [[gpus]] number {number}", group, name, len(gpus))
+    for number, group in enumerate(table.take("gpus", list, []), 1):
+        gpus += _group(f"{where}, [[gpus]] number {number}", group, name, len(gpus))
     if not 1 <= len(gpus) <= MOST_GPUS:
-        raise BoxError(f"box {name}: has {len(gpus)} GPUs; a box has 1 to {MOST_GPUS}")
-    check_paths(f"box {name}", [(gpu.numa_node, gpu.pcie_path) for gpu in gpus])
-    wired = link_up(f"box {name}", table, [gpu.pci_bus_id for gpu in gpus])
+        raise BoxError(f"{where}: has {len(gpus)} GPUs; a box has 1 to {MOST_GPUS}")
+    check_paths(where, [(gpu.numa_node, gpu.pcie_path) for gpu in gpus])
+    wired = link_up(where, table, [gpu.pci_bus_id for gpu in gpus])
+    linked = []
+    for gpu, (links, fabric) in zip(gpus, wired, strict=True):
+        linked.append(replace(gpu, links=links, fabric=fabric))
     box = Box(
         name=name,
-        gpus=tuple(replace(gpu, links=links, fabric=fabric) for gpu, (links, fabric) in zip(gpus, wired, strict=True)),
+        gpus=tuple(linked),
         description=table.take("description", str, ""),
         driver_version=table.take("driver_version", str, DRIVER_VERSION),
         missing=frozenset(table.items("missing", str, [])),
@@ -131,49 +137,67 @@ def parse(name: str, text: str) -> Box:
 def uuid_of(name: str, index: int) -> str:
     """A UUID that is always the same for GPU `index` of box `name`; those of one box have the same beginning."""
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:28]}{index:04x}"
+    parts = [
+        digest[:8],
+        digest[8:12],
+        digest[12:16],
+        digest[16:20],
+        f"{digest[20:28]}{index:04x}",
+    ]
+    return f"GPU-{'-'.join(parts)}"
 
 
 def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
     """GPUs of one kind. There is one for each bus id; every other list has the same length."""
     table = BoxTable(where, group)
-    buses = table.items("pci_bus_ids", str)
-    indices = list(range(first, first + len(buses)))
-    minors = table.items("minors", int, indices)
-    uuids = table.items("uuids", str, [uuid_of(name, index) for index in indices])
-    numa = table.items("numa_nodes", int, [-1] * len(buses))
-    paths = table.items("pcie_paths", str, [""] * len(buses))
-    for key, values in (("minors", minors), ("uuids", uuids), ("numa_nodes", numa), ("pcie_paths", paths)):
-        if len(values) != len(buses):
-            raise BoxError(f"{where}: {key} has {len(values)} entries, pci_bus_ids {len(buses)}")
-    table.check("pci_bus_ids", buses, BUS_ID)
-    table.check("uuids", uuids, _UUID)
-    memory, reserved = table.take("memory_mib", int), table.take("reserved_mib", int, 0)
-    if not 0 <= reserved < memory:
-        raise BoxError(f"{where}: memory_mib {memory} must be above reserved_mib {reserved}, and neither below 0")
-    capability = re.fullmatch(r"(\d+)\.(\d+)", table.take("compute_capability", str))
-    if capability is None:
-        raise BoxError(f'{where}: compute_capability must be like "8.0"')
-    lanes, nodes = pcie(table), [path(table, text) for text in paths]
-    model, mig = table.take("model", str), table.take("mig", bool, None)
-    xid_events = table.take("xid_events", bool, True)
-    memory_reported = table.take("memory_reported", bool, True)
-    table.end()
-    return [
-        BoxGpu(
-            uuid=uuids[i],
-            minor=minors[i],
-            pci_bus_id=bus,
-            model=model,
-            memory_mib=memory,
-            memory_reported=memory_reported,
-            reserved_mib=reserved,
-            compute_capability=(int(capability[1]), int(capability[2])),
-            numa_node=numa[i] if numa[i] >= 0 else None,
-            mig=mig,
-            xid_events=xid_events,
-            pcie=lanes,
-            pcie_path=nodes[i],
+    bus_ids = table.items("pci_bus_ids", str)
+    count = len(bus_ids)
+    indexes = range(first, first + count)
+    lists = {
+        "minors": table.items("minors", int, list(indexes)),
+        "uuids": table.items("uuids", str, [uuid_of(name, index) for index in indexes]),
+        "numa_nodes": table.items("numa_nodes", int, [_NO_NUMA_NODE] * count),
+        "pcie_paths": table.items("pcie_paths", str, [""] * count),
+    }
+    for key, values in lists.items():
+        if len(values) != count:
+            raise BoxError(f"{where}: {key} has {len(values)} entries, pci_bus_ids {count}")
+    table.check("pci_bus_ids", bus_ids, BUS_ID)
+    table.check("uuids", lists["uuids"], _UUID)
+    memory_mib = table.take("memory_mib", int)
+    reserved_mib = table.take("reserved_mib", int, 0)
+    if not 0 <= reserved_mib < memory_mib:
+        raise BoxError(
+            f"{where}: memory_mib {memory_mib} must be above reserved_mib {reserved_mib}, and neither below 0"
         )
-        for i, bus in enumerate(buses)
-    ]
+    alike = {
+        "model": table.take("model", str),
+        "memory_mib": memory_mib,
+        "memory_reported": table.take("memory_reported", bool, True),
+        "reserved_mib": reserved_mib,
+        "compute_capability": _compute_capability(table),
+        "mig": table.take("mig", bool, None),
+        "xid_events": table.take("xid_events", bool, True),
+        "pcie": pcie(table),
+    }
+    gpus = []
+    for number, bus_id in enumerate(bus_ids):
+        numa_node = lists["numa_nodes"][number]
+        gpu = BoxGpu(
+            uuid=lists["uuids"][number],
+            minor=lists["minors"][number],
+            pci_bus_id=bus_id,
+            numa_node=numa_node if numa_node >= 0 else None,
+            pcie_path=path(table, lists["pcie_paths"][number]),
+            **alike,
+        )
+        gpus.append(gpu)
+    table.end()
+    return gpus
+
+
+def _compute_capability(table: BoxTable) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)\.(\d+)", table.take("compute_capability", str))
+    if match is None:
+        raise BoxError(f'{table.where}: compute_capability must be like "8.0"')
+    return int(match[1]), int(match[2])

@@ -1,7 +1,7 @@
 """NVML's C functions about links over a simulated driver; as those in `nvml_calls`."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pynvml
@@ -25,12 +25,18 @@ def _of_link(name: str) -> Callable[[OfLink], OfLink]:
 
     def add(function: OfLink) -> OfLink:
         def call(driver: SimulatedDriver, gpu: SimulatedGpu, link: int, out: Any) -> int:
-            own, disabled = len(gpu.spec.links), driver.box.disabled_links
-            if not own + disabled:
+            own = len(gpu.spec.links)
+            listed = own + driver.box.disabled_links
+            if not listed:
                 return NOT_SUPPORTED
-            if own <= link < own + disabled:
-                return put(out, pynvml.NVML_FEATURE_DISABLED) if name == "nvmlDeviceGetNvLinkState" else NOT_SUPPORTED
-            return function(gpu, link, out) if link < own else INVALID
+            if link < own:
+                return function(gpu, link, out)
+            if link >= listed:
+                return INVALID
+            # Some drivers report links that the GPU does not have, as disabled.
+            if name == "nvmlDeviceGetNvLinkState":
+                return put(out, pynvml.NVML_FEATURE_DISABLED)
+            return NOT_SUPPORTED
 
         LINKS[name] = call
         return function
@@ -55,8 +61,10 @@ def _remote_type(gpu: SimulatedGpu, link: int, out: Any) -> int:
 
 @_of_link("nvmlDeviceGetNvLinkRemotePciInfo_v2")
 def _remote_pci(gpu: SimulatedGpu, link: int, out: Any) -> int:
-    there, info = gpu.spec.links[link], out._obj  # noqa: SLF001
-    info.busId, info.pciDeviceId = there.bus_id or "00000000:00:00.0", there.pci_id
+    remote = gpu.spec.links[link]
+    info = out._obj  # noqa: SLF001
+    info.busId = remote.bus_id or "00000000:00:00.0"
+    info.pciDeviceId = remote.pci_id
     return OK
 
 
@@ -67,13 +75,24 @@ def _common_ancestor(driver: SimulatedDriver, gpu: SimulatedGpu, handle: Any, ou
         return INVALID
     if other.lost:
         return int(pynvml.NVML_ERROR_GPU_IS_LOST)
-    here, there = gpu.spec.pcie_path, other.spec.pcie_path
-    if not (here and there):
+    path = gpu.spec.pcie_path
+    other_path = other.spec.pcie_path
+    if not path or not other_path:
         return NOT_SUPPORTED
-    shared = next((n for n, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
+    shared = _shared_steps(path, other_path)
     if shared < len(_ANCESTORS):
         return put(out, _ANCESTORS[shared])
-    return put(out, pynvml.NVML_TOPOLOGY_SINGLE if here == there else pynvml.NVML_TOPOLOGY_MULTIPLE)
+    return put(out, pynvml.NVML_TOPOLOGY_SINGLE if path == other_path else pynvml.NVML_TOPOLOGY_MULTIPLE)
+
+
+def _shared_steps(path: Sequence[str], other: Sequence[str]) -> int:
+    """How many steps the paths have in common, from the root on."""
+    shared = 0
+    for step, other_step in zip(path, other, strict=False):
+        if step != other_step:
+            break
+        shared += 1
+    return shared
 
 
 @of(LINKS, "nvmlDeviceGetMaxPcieLinkGeneration")
@@ -88,13 +107,16 @@ def _pcie_lanes(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
 
 @of(LINKS, "nvmlDeviceGetGpuFabricInfo")
 def _fabric(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    info, fabric = out._obj, gpu.spec.fabric  # noqa: SLF001
+    fabric = gpu.spec.fabric
     if fabric is None:
         return NOT_SUPPORTED
+    info = out._obj  # noqa: SLF001
     info.clusterUuid[:] = uuid.UUID(fabric.cluster).bytes
-    info.cliqueId, info.status = fabric.clique, OK
-    completed, waits = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS
-    info.state = completed if gpu.fabric_ready else waits
+    info.cliqueId = fabric.clique
+    info.status = OK
+    info.state = pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS
+    if gpu.fabric_ready:
+        info.state = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
     return OK
 
 

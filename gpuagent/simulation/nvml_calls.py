@@ -10,8 +10,13 @@ import pynvml
 from gpuagent.nvml import binding
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
 
-OK, TIMEOUT = int(pynvml.NVML_SUCCESS), int(pynvml.NVML_ERROR_TIMEOUT)
-INVALID, NOT_SUPPORTED = int(pynvml.NVML_ERROR_INVALID_ARGUMENT), int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+OK = int(pynvml.NVML_SUCCESS)
+TIMEOUT = int(pynvml.NVML_ERROR_TIMEOUT)
+INVALID = int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+NOT_SUPPORTED = int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+NO_INSTANCE = 0xFFFFFFFF
+"""In place of a MIG instance."""
 
 SYSTEM: dict[str, Callable[..., int]] = {}
 """Functions of the whole driver: ``(driver, *arguments) -> code``."""
@@ -130,12 +135,13 @@ def _supported_events(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> 
 
 @of(DEVICE, "nvmlDeviceRegisterEvents")
 def _register(driver: SimulatedDriver, gpu: SimulatedGpu, kinds: Any, events: Any) -> int:
-    found = driver.sets.get(address(events) or 0)
-    if found is None:
+    event_set = driver.sets.get(address(events) or 0)
+    if event_set is None:
         return INVALID
     if kinds.value & ~gpu.event_kinds:
         return NOT_SUPPORTED
-    found.registered[gpu.index] = found.registered.get(gpu.index, 0) | kinds.value
+    before = event_set.registered.get(gpu.index, 0)
+    event_set.registered[gpu.index] = before | kinds.value
     return OK
 
 
@@ -146,26 +152,30 @@ def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> in
     with driver.idle():
         while True:
             code = _wait_result(driver, events, out)
-            left = until - time.monotonic()
-            if code != TIMEOUT or left <= 0:
+            remaining_s = until - time.monotonic()
+            if code != TIMEOUT or remaining_s <= 0:
                 return code
-            driver.changed.wait(left)
+            driver.changed.wait(remaining_s)
 
 
 def _wait_result(driver: SimulatedDriver, events: Any, out: Any) -> int:
     """NVML's code for what a wait finds now: OK with `out` filled, or TIMEOUT for nothing."""
-    found = driver.sets.get(address(events) or 0)
-    if found is None:
+    event_set = driver.sets.get(address(events) or 0)
+    if event_set is None:
         return int(pynvml.NVML_ERROR_UNINITIALIZED) if driver.absent is not None else INVALID
-    if found.queue:
-        handle, kind, data = found.queue.popleft()
-        got = out._obj  # noqa: SLF001
-        got.device = ctypes.cast(ctypes.c_void_p(handle), pynvml.c_nvmlDevice_t)
-        got.eventType, got.eventData = kind, data
-        got.gpuInstanceId = got.computeInstanceId = 0xFFFFFFFF
+    if event_set.queue:
+        handle, kind, data = event_set.queue.popleft()
+        event = out._obj  # noqa: SLF001
+        event.device = ctypes.cast(ctypes.c_void_p(handle), pynvml.c_nvmlDevice_t)
+        event.eventType = kind
+        event.eventData = data
+        event.gpuInstanceId = NO_INSTANCE
+        event.computeInstanceId = NO_INSTANCE
         return OK
-    if any(driver.gpus[index].lost and not driver.gpus[index].silent for index in found.registered):
-        return int(pynvml.NVML_ERROR_GPU_IS_LOST)
+    for index in event_set.registered:
+        gpu = driver.gpus[index]
+        if gpu.lost and not gpu.silent:
+            return int(pynvml.NVML_ERROR_GPU_IS_LOST)
     return TIMEOUT
 
 
@@ -184,10 +194,14 @@ def _uuid(_driver: SimulatedDriver, gpu: SimulatedGpu, buffer: Any, size: Any) -
 
 @of(DEVICE, "nvmlDeviceGetPciInfo_v3")
 def _pci_info(driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    info, bus_id = out._obj, gpu.spec.pci_bus_id  # noqa: SLF001
-    info.busId, info.busIdLegacy = bus_id, bus_id[4:]
-    domain, bus, device = driver.box.gpus[gpu.index].pci_bus_id.split(".")[0].split(":")  # also where `odd` is in force
-    info.domain, info.bus, info.device = int(domain, 16), int(bus, 16), int(device, 16)
+    info = out._obj  # noqa: SLF001
+    info.busId = gpu.spec.pci_bus_id
+    info.busIdLegacy = gpu.spec.pci_bus_id[4:]
+    own = driver.box.gpus[gpu.index].pci_bus_id  # also where `odd` is in force
+    domain, bus, device = own.partition(".")[0].split(":")
+    info.domain = int(domain, 16)
+    info.bus = int(bus, 16)
+    info.device = int(device, 16)
     return OK
 
 
@@ -199,12 +213,16 @@ def _brand(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
 
 @of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
 def _compute_capability(_driver: SimulatedDriver, gpu: SimulatedGpu, major: Any, minor: Any) -> int:
-    return put(major, gpu.spec.compute_capability[0]) or put(minor, gpu.spec.compute_capability[1])
+    put(major, gpu.spec.compute_capability[0])
+    return put(minor, gpu.spec.compute_capability[1])
 
 
 @of(DEVICE, "nvmlDeviceGetMigMode")
 def _mig_mode(_driver: SimulatedDriver, gpu: SimulatedGpu, current: Any, pending: Any) -> int:
-    return NOT_SUPPORTED if gpu.mig is None else put(current, gpu.mig) or put(pending, gpu.mig)
+    if gpu.mig is None:
+        return NOT_SUPPORTED
+    put(current, gpu.mig)
+    return put(pending, gpu.mig)
 
 
 @of(DEVICE, "nvmlDeviceGetNumaNodeId")
@@ -221,26 +239,32 @@ def _clocks_event_reasons(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any)
 @of(DEVICE, "nvmlDeviceGetFieldValues")
 def _field_values(driver: SimulatedDriver, gpu: SimulatedGpu, count: Any, out: Any) -> int:
     for field in out._obj[: count.value]:  # noqa: SLF001
-        field.nvmlReturn, value = _field(driver, gpu, field.fieldId)
-        field.valueType, field.value.ullVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, value
+        code, value = _field(driver, gpu, field.fieldId)
+        field.nvmlReturn = code
+        field.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+        field.value.ullVal = value
     return OK
 
 
 def _field(driver: SimulatedDriver, gpu: SimulatedGpu, field: int) -> tuple[int, int]:
     """Code and value. Rows are remapped from compute capability 8.0 on, pages retired before."""
-    rows, links = gpu.spec.compute_capability >= (8, 0), len(gpu.spec.links)
+    remaps_rows = gpu.spec.compute_capability >= (8, 0)
+    links = len(gpu.spec.links)
+    has_links = links + driver.box.disabled_links > 0
     known = {
         binding.RECOVERY_ACTION: (driver.asks_for_recovery, gpu.action),
-        binding.REMAP_FAILED: (rows, gpu.remap_failed),
-        binding.REMAP_PENDING: (rows, gpu.remap_pending),
-        binding.RETIREMENT_PENDING: (not rows, gpu.remap_pending),
+        binding.REMAP_FAILED: (remaps_rows, gpu.remap_failed),
+        binding.REMAP_PENDING: (remaps_rows, gpu.remap_pending),
+        binding.RETIREMENT_PENDING: (not remaps_rows, gpu.remap_pending),
         binding.MEMORY_ERRORS: (True, gpu.memory_errors),
-        binding.LINK_COUNT: (links + driver.box.disabled_links > 0, links),
+        binding.LINK_COUNT: (has_links, links),
     }
     supported, value = known.get(field, (False, 0))
     if supported:
         return OK, value
-    return (NOT_SUPPORTED if field in known and field != binding.RECOVERY_ACTION else INVALID), 0
+    # A driver that is too old does not know the field of the recovery action.
+    is_known = field in known and field != binding.RECOVERY_ACTION
+    return (NOT_SUPPORTED if is_known else INVALID), 0
 
 
 def _number(name: str, value: Callable[[SimulatedGpu], int]) -> None:

@@ -65,7 +65,8 @@ class _Function:
         self._name = name
 
     def __call__(self, *args: Any) -> Any:
-        driver, name = self._driver, self._name
+        driver = self._driver
+        name = self._name
         if name == "nvmlErrorString":
             return f"simulated error {args[0]}".encode()
         gpu: SimulatedGpu | None = None
@@ -80,8 +81,11 @@ class _Function:
             if name in SYSTEM:
                 return SYSTEM[name](driver, *args)
             if gpu is None:
-                return INVALID if name in _OF_A_GPU or name.endswith("Index_v2") else pynvml.NVML_ERROR_NOT_FOUND
-            return point(args[1], gpu.address) if name in LOOKUP else _OF_A_GPU[name](driver, gpu, *args[1:])
+                has_bad_argument = name in _OF_A_GPU or name.endswith("Index_v2")
+                return INVALID if has_bad_argument else pynvml.NVML_ERROR_NOT_FOUND
+            if name in LOOKUP:
+                return point(args[1], gpu.address)
+            return _OF_A_GPU[name](driver, gpu, *args[1:])
 
 
 class _Library:
@@ -137,12 +141,15 @@ class Simulator(SimulatedDriver):
         kind = given.pop("fault", None)
         match kind:
             case "xid":
-                return {"heard_by": self.xid(**_checked(kind, self.xid, given, code=int, any_waiter=bool))}
+                arguments = _checked(kind, self.xid, given, code=int, any_waiter=bool)
+                return {"heard_by": self.xid(**arguments)}
             case "ecc":
-                return {"heard_by": self.double_bit_ecc(**_checked(kind, self.double_bit_ecc, given))}
+                arguments = _checked(kind, self.double_bit_ecc, given)
+                return {"heard_by": self.double_bit_ecc(**arguments)}
             case str() if kind in FAULTS:
                 method = getattr(self, kind)
-                method(**_checked(kind, method, given, **FAULTS[kind]))
+                arguments = _checked(kind, method, given, **FAULTS[kind])
+                method(**arguments)
             case _:
                 what = "the field fault is missing" if kind is None else f"there is no fault {kind!r}"
                 raise FaultError(f"{what}; faults are xid, ecc, {', '.join(FAULTS)}")
@@ -157,7 +164,8 @@ def install(box: Box) -> Simulator:
 def _put_library(library: Any) -> Any:
     """Swap the binding's library; its cached function pointers belong to the former one. Returns the former."""
     with pynvml.libLoadLock:
-        former, pynvml.nvmlLib = pynvml.nvmlLib, library
+        former = pynvml.nvmlLib
+        pynvml.nvmlLib = library
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (its function cache outlives the library)
     return former
 
@@ -166,16 +174,27 @@ def _checked(fault: str, method: Callable[..., object], given: dict[str, Any], *
     """The arguments of a fault, as its method takes them. Raises FaultError."""
     fields = inspect.signature(method).parameters
     required = [name for name, field in fields.items() if field.default is field.empty]
-    if missing := [name for name in required if name not in given]:
+    missing = [name for name in required if name not in given]
+    if missing:
         raise FaultError(f"fault {fault} needs {' and '.join(missing)}")
-    if unknown := [name for name in given if name not in fields]:
+    unknown = [name for name in given if name not in fields]
+    if unknown:
         raise FaultError(f"fault {fault} has no field {' or '.join(unknown)}; it has {', '.join(fields)}")
-    for key, kind in {**kinds, "error": str | int | None, "gpu": str | int | None}.items():
-        value, most = given.get(key), _MOST.get(key, 2**31 - 1)
-        if key in given and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise FaultError(f"fault {fault}: {key} is {_WORDS.get(key) or _WORDS[kind]}, not {value!r}")
-        if isinstance(value, int) and key != "gpu" and not 0 <= value <= most:
-            raise FaultError(f"fault {fault}: {key} is a number from 0 to {most}, not {value}")
+    kinds = {**kinds, "error": str | int | None, "gpu": str | int | None}
+    for key, kind in kinds.items():
+        if key in given:
+            _check(f"fault {fault}: {key}", key, kind, given[key])
     if isinstance(given.get("error"), str):
         error_code(given["error"])
     return given
+
+
+def _check(what: str, key: str, kind: Any, value: object) -> None:
+    """Check one argument. Raises FaultError."""
+    # For Python, true and false are numbers.
+    is_odd_bool = isinstance(value, bool) and kind is not bool
+    if is_odd_bool or not isinstance(value, kind):
+        raise FaultError(f"{what} is {_WORDS.get(key) or _WORDS[kind]}, not {value!r}")
+    most = _MOST.get(key, 2**31 - 1)
+    if isinstance(value, int) and key != "gpu" and not 0 <= value <= most:
+        raise FaultError(f"{what} is a number from 0 to {most}, not {value}")

@@ -7,35 +7,38 @@ from typing import Any
 import pynvml
 
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
-from gpuagent.simulation.nvml_calls import NOT_SUPPORTED, OK, of, put
+from gpuagent.simulation.nvml_calls import NO_INSTANCE, NOT_SUPPORTED, OK, of, put
 
 USE: dict[str, Callable[..., int]] = {}
 """Functions of a GPU, as `nvml_calls.DEVICE`."""
 
 MIB = 1 << 20
-NO_INSTANCE = 0xFFFFFFFF
-SHORT, NOT_FOUND = int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE), int(pynvml.NVML_ERROR_NOT_FOUND)
+SHORT = int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+NOT_FOUND = int(pynvml.NVML_ERROR_NOT_FOUND)
 NOT_AVAILABLE = int(pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value)
 
 
 @of(USE, "nvmlDeviceGetMemoryInfo")
 def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    memory, spec = out._obj, gpu.spec  # noqa: SLF001
-    if not spec.memory_reported:
+    if not gpu.spec.memory_reported:
         return NOT_SUPPORTED
-    memory.total, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB + gpu.used_bytes
+    memory = out._obj  # noqa: SLF001
+    memory.total = gpu.spec.memory_mib * MIB
+    memory.used = gpu.spec.reserved_mib * MIB + gpu.used_bytes
     memory.free = memory.total - memory.used
     return OK
 
 
 @of(USE, "nvmlDeviceGetMemoryInfo_v2")
 def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    memory, spec = out._obj, gpu.spec  # noqa: SLF001
+    memory = out._obj  # noqa: SLF001
     if memory.version != pynvml.nvmlMemory_v2:
         return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-    if not spec.memory_reported:
+    if not gpu.spec.memory_reported:
         return NOT_SUPPORTED
-    memory.total, memory.reserved, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB, gpu.used_bytes
+    memory.total = gpu.spec.memory_mib * MIB
+    memory.reserved = gpu.spec.reserved_mib * MIB
+    memory.used = gpu.used_bytes
     memory.free = memory.total - memory.reserved - memory.used
     return OK
 
@@ -44,7 +47,9 @@ def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
 def _utilisation(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     if gpu.mig:
         return NOT_SUPPORTED
-    out._obj.gpu, out._obj.memory = gpu.busy, 0  # noqa: SLF001
+    rates = out._obj  # noqa: SLF001
+    rates.gpu = gpu.busy
+    rates.memory = 0
     return OK
 
 
@@ -68,12 +73,15 @@ def _list_of(kind: str) -> Callable[[SimulatedDriver, SimulatedGpu, Any, Any], i
     """The list of one kind of processes."""
 
     def call(_driver: SimulatedDriver, gpu: SimulatedGpu, count: Any, out: Any) -> int:
-        found = [process for process in gpu.processes.values() if process.kind == kind]
-        code = _fits(count, out, found)
-        if code == OK:
-            for entry, process in zip(out or (), found, strict=False):
-                entry.pid, entry.gpuInstanceId, entry.computeInstanceId = process.pid, NO_INSTANCE, NO_INSTANCE
-                entry.usedGpuMemory = NOT_AVAILABLE if process.memory_bytes is None else process.memory_bytes
+        processes = [process for process in gpu.processes.values() if process.kind == kind]
+        code = _fits(count, out, processes)
+        if code != OK:
+            return code
+        for entry, process in zip(out or (), processes, strict=False):
+            entry.pid = process.pid
+            entry.gpuInstanceId = NO_INSTANCE
+            entry.computeInstanceId = NO_INSTANCE
+            entry.usedGpuMemory = NOT_AVAILABLE if process.memory_bytes is None else process.memory_bytes
         return code
 
     return call
@@ -89,19 +97,26 @@ def _process_utilisation(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any, 
     if gpu.mig:
         return NOT_SUPPORTED
     now_us = time.time_ns() // 1000
-    found = [process for process in gpu.processes.values() if process.sm is not None and now_us > since.value]
-    if not found:
+    if now_us <= since.value:
         return NOT_FOUND
-    code = _fits(count, out, found)
-    if code == OK:
-        for entry, process in zip(out or (), found, strict=False):
-            entry.pid, entry.timeStamp, entry.smUtil = process.pid, now_us, process.sm
-            entry.memUtil = entry.encUtil = entry.decUtil = 0
+    sampled = [process for process in gpu.processes.values() if process.sm is not None]
+    if not sampled:
+        return NOT_FOUND
+    code = _fits(count, out, sampled)
+    if code != OK:
+        return code
+    for entry, process in zip(out or (), sampled, strict=False):
+        entry.pid = process.pid
+        entry.timeStamp = now_us
+        entry.smUtil = process.sm
+        entry.memUtil = 0
+        entry.encUtil = 0
+        entry.decUtil = 0
     return code
 
 
-def _fits(count: Any, out: Any, found: Sequence[object]) -> int:
+def _fits(count: Any, out: Any, entries: Sequence[object]) -> int:
     """Write the number of entries to `count`; return SHORT if there is no array, or one smaller than that."""
     room = count._obj.value if out is not None else 0  # noqa: SLF001
-    put(count, len(found))
-    return SHORT if len(found) > room else OK
+    put(count, len(entries))
+    return SHORT if len(entries) > room else OK
