@@ -206,9 +206,9 @@ def _scattered(request: ShareRequest, lead: str, where: str, roomy: int) -> Refu
     reserved = sum(request.reserved.values())
     if roomy >= request.gpu_count and reserved:
         text = (
-            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come, "
-            f"and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
+            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come"
         )
+        text = f"{text}, and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
     elif request.gpu_count > 1:
         text = f"{lead}; {roomy} GPUs have that much free ({where})"
     else:
