@@ -161,10 +161,10 @@ class Holding:
     @cached_property
     def units(self) -> tuple[tuple[UnitId, int], ...]:
         """For each GPU and kind, the unit with the highest number and the count of units; ids of this agent only."""
-        found: dict[tuple[str, Kind], list[UnitId]] = {}
+        blocks: dict[tuple[str, Kind], list[UnitId]] = {}
         for unit in filter(None, map(parse_id, self.ids)):
-            found.setdefault((unit.gpu_key, unit.kind), []).append(unit)
-        return tuple((max(units, key=lambda unit: unit.n), len(units)) for units in found.values())
+            blocks.setdefault((unit.gpu_key, unit.kind), []).append(unit)
+        return tuple((max(units, key=_unit_number), len(units)) for units in blocks.values())
 
     @cached_property
     def foreign_ids(self) -> tuple[str, ...]:
@@ -195,19 +195,24 @@ def count_of(label: str | None) -> int | None:
     return int(label) if label is not None and _COUNT.fullmatch(label) else None
 
 
-def parse_pod(pod: Mapping[str, Any]) -> Pod:
+Json = Mapping[str, Any]
+
+
+def parse_pod(pod: Json) -> Pod:
     """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
-    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    meta = mapping(pod.get("metadata"))
+    spec = mapping(pod.get("spec"))
+    status = mapping(pod.get("status"))
     annotations = bounded(mapping(meta.get("annotations")))
-    containers = [
-        *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in mappings(spec.get("initContainers"))),
-        *map(_container, mappings(spec.get("containers"))),
-    ]
+    labels = mapping(meta.get("labels"))
+    # Init containers come first, in the order in which kubelet starts all of them.
+    containers = [_init_container(container) for container in mappings(spec.get("initContainers"))]
+    containers += map(_container, mappings(spec.get("containers")))
     return Pod(
         name=PodName(text(meta.get("namespace")), text(meta.get("name"))),
         uid=text(meta.get("uid")),
         created=text(meta.get("creationTimestamp")),
-        labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
+        labels={key: value for key, value in labels.items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         annotations=annotations,
@@ -219,10 +224,19 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         container_ids=_container_ids(status),
         claims=_claims(spec, status),
         claim_requests=_claim_requests(status),
-        sandboxed=any(
-            one.get("type") == _SANDBOXED and one.get("status") == "True" for one in mappings(status.get("conditions"))
-        ),
+        sandboxed=_is_sandboxed(status),
     )
+
+
+def _is_sandboxed(status: Json) -> bool:
+    for condition in mappings(status.get("conditions")):
+        if condition.get("type") == _SANDBOXED and condition.get("status") == "True":
+            return True
+    return False
+
+
+def _unit_number(unit: UnitId) -> int:
+    return unit.n
 
 
 def kept(pod: Pod, resources: Collection[str]) -> Pod:
@@ -235,16 +249,17 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         ended = replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=())
         return replace(ended, claims={}, claim_requests={})
     containers: list[ContainerSpec] = []
-    same: dict[object, ContainerSpec] = {}
+    shared: dict[object, ContainerSpec] = {}
     asking = 0
     for position, container in enumerate(pod.containers):
-        few = _few(container, resources)
-        asks = bool(few.limits or few.unread)
+        reduced = _reduced(container, resources)
+        asks = bool(reduced.limits or reduced.unread)
         asking += asks
         # Containers with equal requests share one object.
-        alike = same.setdefault((few.init, few.sidecar, few.unread, *few.limits.items()), few)
-        named = position < _MOST_OTHERS or (asks and asking <= _MOST_ASKING)
-        containers.append(replace(alike, name=container.name) if named else alike)
+        content = (reduced.init, reduced.sidecar, reduced.unread, *reduced.limits.items())
+        reduced = shared.setdefault(content, reduced)
+        keeps_name = position < _MOST_OTHERS or (asks and asking <= _MOST_ASKING)
+        containers.append(replace(reduced, name=container.name) if keeps_name else reduced)
     return replace(
         pod,
         labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
@@ -253,65 +268,87 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
     )
 
 
-def _few(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
+def _reduced(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
+    """The container without its name, and with one entry for all resources that are not in `resources`."""
     limits = {name: container.limits[name] for name in resources if name in container.limits}
     if any(name not in resources for name in chain(container.limits, container.unread)):
         limits[_ANOTHER] = 1
     return replace(container, name="", limits=limits, unread=container.unread.intersection(resources))
 
 
-def _is_rejected(status: Mapping[str, Any]) -> bool:
+def _is_rejected(status: Json) -> bool:
     return status.get("phase") == "Failed" and status.get("reason") == REJECTED
 
 
-def _controller(meta: Mapping[str, Any]) -> Controller | None:
-    found = next((ref for ref in mappings(meta.get("ownerReferences")) if ref.get("controller") is True), None)
-    if found is None:
-        return None
-    controller = Controller(*(text(found.get(key)) for key in ("kind", "uid")))
-    return controller if max(map(len, controller)) <= _MOST_NAME else None
+def _controller(meta: Json) -> Controller | None:
+    for owner in mappings(meta.get("ownerReferences")):
+        if owner.get("controller") is True:
+            controller = Controller(text(owner.get("kind")), text(owner.get("uid")))
+            has_long_name = max(map(len, controller)) > _MOST_NAME
+            return None if has_long_name else controller
+    return None
 
 
-def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
+def _container_ids(status: Json) -> dict[str, str]:
     """``containerd://<id>`` without the name of the runtime."""
-    lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-    statuses = (found for name in lists for found in mappings(status.get(name)))
-    ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in statuses)
-    return {container_id: name for container_id, name in ids if container_id}
+    names = {}
+    for part in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        for container in mappings(status.get(part)):
+            address = text(container.get("containerID"))
+            container_id = address.rpartition("//")[2]
+            if container_id:
+                names[container_id] = text(container.get("name"))
+    return names
 
 
-def _claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _claims(spec: Json, status: Json) -> dict[str, tuple[str, ...]]:
     """Those that the pod names, that were made from its templates, and that stand for its extended resources."""
+    users = _claim_users(spec)
+    containers_of: list[tuple[str, list[str]]] = []
+    named = (*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses")))
+    for entry in named:
+        containers = users.get(text(entry.get("name")), [])
+        containers_of.append((text(entry.get("resourceClaimName")), containers))
+    extended = mapping(status.get("extendedResourceClaimStatus"))
+    requesting = [text(request.get("containerName")) for request in mappings(extended.get("requestMappings"))]
+    containers_of.append((text(extended.get("resourceClaimName")), list(dict.fromkeys(requesting))))
+    claims: dict[str, tuple[str, ...]] = {}
+    valid = [entry for entry in containers_of if 0 < len(entry[0]) <= _MOST_NAME]
+    for claim, containers in valid[:_MOST_CLAIMS]:
+        claims[claim] = tuple(containers[:_MOST_CLAIMS])
+    return claims
+
+
+def _claim_users(spec: Json) -> dict[str, list[str]]:
+    """Name of a claim in the pod to the containers that use it."""
     users: dict[str, list[str]] = {}
     for kind in ("initContainers", "containers"):
         for container in mappings(spec.get(kind)):
-            for used in mappings(mapping(container.get("resources")).get("claims")):
-                users.setdefault(text(used.get("name")), []).append(text(container.get("name")))
-    named = [*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses"))]
-    found = [(one.get("resourceClaimName"), users.get(text(one.get("name")), [])) for one in named]
-    extended = mapping(status.get("extendedResourceClaimStatus"))
-    requests = [text(one.get("containerName")) for one in mappings(extended.get("requestMappings"))]
-    found.append((extended.get("resourceClaimName"), [*dict.fromkeys(requests)]))
-    claims = ((text(name), tuple(containers[:_MOST_CLAIMS])) for name, containers in found)
-    return dict(islice((claim for claim in claims if 0 < len(claim[0]) <= _MOST_NAME), _MOST_CLAIMS))
+            name = text(container.get("name"))
+            for claim in mappings(mapping(container.get("resources")).get("claims")):
+                users.setdefault(text(claim.get("name")), []).append(name)
+    return users
 
 
-def _claim_requests(status: Mapping[str, Any]) -> dict[tuple[str, str], frozenset[str]]:
+def _claim_requests(status: Json) -> dict[tuple[str, str], frozenset[str]]:
     """Of the claim for extended resources, which has a request for each container."""
     extended = mapping(status.get("extendedResourceClaimStatus"))
-    found: dict[tuple[str, str], frozenset[str]] = {}
-    for one in islice(mappings(extended.get("requestMappings")), _MOST_CLAIMS):
-        use = text(extended.get("resourceClaimName")), text(one.get("containerName"))
-        if 0 < len(request := text(one.get("requestName"))) <= _MOST_NAME:
-            found[use] = found.get(use, frozenset()) | {request}
-    return found
+    claim = text(extended.get("resourceClaimName"))
+    requests: dict[tuple[str, str], frozenset[str]] = {}
+    for entry in islice(mappings(extended.get("requestMappings")), _MOST_CLAIMS):
+        request = text(entry.get("requestName"))
+        if 0 < len(request) <= _MOST_NAME:
+            key = claim, text(entry.get("containerName"))
+            requests[key] = requests.get(key, frozenset()) | {request}
+    return requests
 
 
-def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
-    return replace(_container(container), init=not sidecar, sidecar=sidecar)
+def _init_container(container: Json) -> ContainerSpec:
+    is_sidecar = container.get("restartPolicy") == "Always"
+    return replace(_container(container), init=not is_sidecar, sidecar=is_sidecar)
 
 
-def _container(container: Mapping[str, Any]) -> ContainerSpec:
+def _container(container: Json) -> ContainerSpec:
     limits = mapping(mapping(container.get("resources")).get("limits"))
     # Extended resources have a "/" in their name; cpu and memory do not matter here.
     amounts = {name: amount(str(value)) for name, value in limits.items() if "/" in name}
@@ -329,12 +366,15 @@ def asked(pod: Pod, resource: str) -> int:
 
 def most_at_once(containers: Iterable[ContainerSpec], resource: str) -> int:
     """Maximum units of containers at one time: later ones reuse those of init containers, not of sidecars."""
-    lasting = most = 0
+    lasting = 0
+    most = 0
     for container in containers:  # init containers and sidecars come first, in the order they start
         units = container.limits.get(resource, 0)
-        lasting += 0 if container.init else units
-        most = max(most, lasting + (units if container.init else 0))
-    return most
+        if container.init:
+            most = max(most, lasting + units)
+        else:
+            lasting += units
+    return max(most, lasting)
 
 
 def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
@@ -342,7 +382,9 @@ def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Po
 
     Pods of one second keep the order in which the agent saw them, which is kubelet's.
     """
-    for pod in sorted((p for p in pods if not p.ended), key=lambda p: p.created):
+    living = [pod for pod in pods if not pod.ended]
+    living.sort(key=lambda pod: pod.created)
+    for pod in living:
         for container in pod.containers:
             if container.may_want(resource, size):
                 yield pod, container
