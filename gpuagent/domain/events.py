@@ -278,35 +278,34 @@ class Tick:
     at: float
 
 
-Event = (
-    InventoryRead
-    | DriverUnavailable
-    | XidRaised
-    | GpuLost
-    | HealthRead
-    | NodeSeen
-    | PodsSeen
-    | ApiUnavailable
-    | ReportsKept
-    | AnnotationsKept
-    | AnnotationsCorrected
-    | NodeKept
-    | EventsSent
-    | PreparesTried
-    | ModeKept
-    | FenceRead
-    | FenceUnreadable
-    | HoldingsRead
+DriverEvent = InventoryRead | DriverUnavailable | XidRaised | GpuLost | HealthRead | FenceRead | FenceUnreadable
+"""From NVIDIA's driver, and from the fence file."""
+
+KubeletEvent = (
+    HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged
-    | ClaimsPrepared
+    | AllocatesSeen
     | DraRegistered
     | DraStopped
     | DraSuperseded
-    | SlicesSeen
+)
+"""From kubelet."""
+
+ClusterEvent = NodeSeen | PodsSeen | SlicesSeen | ApiUnavailable
+"""From the API server."""
+
+WriteEvent = (
+    AnnotationsKept
+    | AnnotationsCorrected
+    | NodeKept
+    | ReportsKept
+    | EventsSent
     | SliceWritten
     | SliceStored
-    | AllocatesSeen
-    | LayerSeen
-    | Tick
+    | PreparesTried
+    | ModeKept
 )
+"""What became of something that the agent wrote."""
+
+Event = DriverEvent | KubeletEvent | ClusterEvent | WriteEvent | ClaimsPrepared | LayerSeen | Tick
