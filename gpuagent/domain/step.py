@@ -53,7 +53,9 @@ def _taken(state: State, event: ev.Event) -> State:
 
 def _audited(before: State, after: State, event: ev.Event) -> State:
     """Mark the GPUs that another mode or plugin may have used, until a later read of kubelet's allocations."""
-    lists, gpus, mode = after.advertised, after.gpus.by_uuid.keys(), after.node.mode
+    lists = after.advertised
+    gpus = after.gpus.by_uuid.keys()
+    mode = after.node.mode
     match event:
         case ev.InventoryRead() if after.holdings.read_at < lists.cleared_at:
             # A GPU that appears after a switch was in no allocations that the agent read before it.
@@ -108,7 +110,9 @@ def _of_event(event: ev.Event, after: State) -> tuple[Announcement, ...]:
 
 
 def _of_change(before: State, after: State) -> tuple[Announcement, ...]:
-    changes, was, node = [], before.node, after.node
+    changes = []
+    was = before.node
+    node = after.node
     if node.mode is not was.mode:
         changes.append(Announcement("ModeSwitch", f"mode {was.mode} -> {node.mode}"))
     came_without = was.object is None and node.object is not None and node.mode is not Mode.DEFAULT

@@ -30,14 +30,19 @@ def gives_units(gpu: Gpu, state: State) -> bool:
 @once
 def usable_gpus(state: State) -> tuple[Gpu, ...]:
     """The GPUs that a new container can get, in NVML's order. Whether another mode still holds one is not asked."""
-    return tuple(gpu for gpu in state.gpus.by_index if gives_units(gpu, state) and gpu.uuid not in state.unhealthy)
+    healthy = [gpu for gpu in state.gpus.by_index if gpu.uuid not in state.unhealthy]
+    return tuple(gpu for gpu in healthy if gives_units(gpu, state))
 
 
 def unusable_words(state: State) -> str:
     """How many GPUs are out of use for which reason: ``2 are fenced, 1 is in MIG mode``."""
     usable = {gpu.uuid for gpu in usable_gpus(state)}
     causes = Counter(_cause(gpu, state) for gpu in state.gpus.by_index if gpu.uuid not in usable)
-    return ", ".join(f"{count} {'is' if count == 1 else 'are'} {cause}" for cause, count in causes.items())
+    parts = []
+    for cause, count in causes.items():
+        verb = "is" if count == 1 else "are"
+        parts.append(f"{count} {verb} {cause}")
+    return ", ".join(parts)
 
 
 def _cause(gpu: Gpu, state: State) -> str:

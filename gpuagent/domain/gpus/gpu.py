@@ -112,7 +112,8 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
     for gpu in known:
         if gpu.uuid not in listed:
             owners["device id key", gpu.key].append(gpu)
-    usable, left_out = [], []
+    usable = []
+    left_out = []
     for gpu in inventory.gpus:
         shared = next((name for name in _names(gpu) if len(owners[name]) > 1), None)
         if shared is None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 
-CLAIM_MEMORY, CLAIM_CORES = f"{DRA_DRIVER}/memory", f"{DRA_DRIVER}/cores"
+CLAIM_MEMORY = f"{DRA_DRIVER}/memory"
+CLAIM_CORES = f"{DRA_DRIVER}/cores"
 """Capacities of a GPU, by their full names."""
 
 

@@ -83,7 +83,9 @@ class Kind(enum.StrEnum):
     def __new__(cls, code: str, mode: Mode) -> Self:
         kind = str.__new__(cls, code)
         kind._value_ = code
-        kind.mode, kind.is_whole, kind.is_memory = mode, code[0] == "g", code[0] == "m"
+        kind.mode = mode
+        kind.is_whole = code[0] == "g"
+        kind.is_memory = code[0] == "m"
         return kind
 
 
