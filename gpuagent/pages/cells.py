@@ -85,4 +85,5 @@ def painted(text: str, style: Style, *, colour: bool) -> str:
 
 def models(gpus: Sequence[dict[str, Any]]) -> str:
     """``8 x Tesla V100-SXM2-16GB``; of unequal GPUs every model."""
-    return ", ".join(f"{count} x {model}" for model, count in Counter(gpu["model"] for gpu in gpus).items())
+    counts = Counter(gpu["model"] for gpu in gpus)
+    return ", ".join(f"{count} x {model}" for model, count in counts.items())
