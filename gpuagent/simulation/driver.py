@@ -15,10 +15,16 @@ from gpuagent.simulation.boxes import Box, BoxGpu
 GpuRef = int | str
 """Which GPU: its index, or its UUID."""
 
-_HANDLES, _STEP = 0x51_0000_0000, 0x100
+_HANDLES = 0x51_0000_0000
+_STEP = 0x100
 _SETS = 0x52_0000_0000
-_ACTIONS = {48: 1, 61: 1, 62: 1, 64: 1, 74: 1, 79: 2, 95: 1, 119: 1, 120: 1, 140: 1}
-"""The recovery action by XID: 1 to reset the GPU, 2 to reboot the node; any other XID has none."""
+_RESET = 1
+_REBOOT = 2
+_ACTIONS = {
+    **dict.fromkeys((48, 61, 62, 64, 74, 95, 119, 120, 140), _RESET),
+    79: _REBOOT,
+}
+"""The recovery action by XID; any other XID has none."""
 KINDS = ("compute", "graphics", "mps")
 """Kinds of processes, each with a list of its own in NVML."""
 
@@ -115,7 +121,8 @@ class SimulatedDriver:
     def __init__(self, box: Box, functions: frozenset[str]) -> None:
         self.box = box
         lock = threading.RLock()
-        self.changed, self.joined = threading.Condition(lock), threading.Condition(lock)
+        self.changed = threading.Condition(lock)
+        self.joined = threading.Condition(lock)
         self.gpus = [SimulatedGpu(index, spec, spec.mig) for index, spec in enumerate(box.gpus)]
         self.sets: dict[int, EventSet] = {}
         self.sessions = 0
@@ -145,15 +152,17 @@ class SimulatedDriver:
     def double_bit_ecc(self, gpu: GpuRef) -> int:
         """Report a double-bit ECC error on `gpu`. Returns how many event sets received it."""
         with self.changed:
-            found = self.find(gpu)
-            found.action, found.memory_errors = _ACTIONS[48], found.memory_errors + 1
+            simulated = self.find(gpu)
+            simulated.action = _ACTIONS[48]
+            simulated.memory_errors += 1
             return self._emit(gpu, int(pynvml.nvmlEventTypeDoubleBitEccError), 0)
 
     def lose(self, gpu: GpuRef, silent: bool = False) -> None:
         """Every call on `gpu` returns GPU_IS_LOST; unless `silent`, so does every wait of a set that it is in."""
         with self._changing():
-            found = self.find(gpu)
-            found.lost, found.silent = True, silent
+            simulated = self.find(gpu)
+            simulated.lost = True
+            simulated.silent = silent
 
     def restore(self, gpu: GpuRef) -> None:
         """Undo `lose`."""
@@ -168,14 +177,19 @@ class SimulatedDriver:
     def remap(self, gpu: GpuRef, pending: bool = False, failed: bool = False) -> None:
         """Set whether rows of memory wait for a remap at the next reset, and whether a remap has failed."""
         with self._changing():
-            found = self.find(gpu)
-            found.remap_pending, found.remap_failed = pending, failed
+            simulated = self.find(gpu)
+            simulated.remap_pending = pending
+            simulated.remap_failed = failed
 
     def throttle(self, gpu: GpuRef, thermal: bool = False, power: bool = False) -> None:
         """Let the hardware slow the GPU down."""
+        reasons = 0
+        if thermal:
+            reasons |= int(pynvml.nvmlClocksEventReasonHwThermalSlowdown)
+        if power:
+            reasons |= int(pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown)
         with self._changing():
-            hot, brake = pynvml.nvmlClocksEventReasonHwThermalSlowdown, pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
-            self.find(gpu).slowdown = int(hot * thermal | brake * power)
+            self.find(gpu).slowdown = reasons
 
     def process(
         self, gpu: GpuRef, pid: int, mib: int | None = None, kind: str = "compute", sm: int | None = None
@@ -231,63 +245,73 @@ class SimulatedDriver:
     def mig(self, gpu: GpuRef, enabled: bool) -> None:
         """Switch MIG mode, where the GPU can do MIG."""
         with self._changing():
-            found = self.find(gpu)
-            if found.mig is None:
-                raise FaultError(f"GPU {found.index} ({found.spec.model}) cannot do MIG")
-            found.mig = enabled
+            simulated = self.find(gpu)
+            if simulated.mig is None:
+                raise FaultError(f"GPU {simulated.index} ({simulated.spec.model}) cannot do MIG")
+            simulated.mig = enabled
 
     def odd(self, gpu: GpuRef, what: str, value: str | int | None) -> None:
         """Let the driver answer with `value` for one of `ODD`; None: with the box's value again."""
         with self._changing():
-            found = self.find(gpu)
+            simulated = self.find(gpu)
             if what not in ODD:
                 raise FaultError(f"what: {what!r} is not one of {', '.join(ODD)}")
-            own = getattr(self.box.gpus[found.index], what)
+            own = getattr(self.box.gpus[simulated.index], what)
             if value is not None and type(value) is not type(own):
                 raise FaultError(f"value: {value!r} is no {what}: that is a {type(own).__name__}")
             changed: dict[str, Any] = {what: own if value is None else value}
-            found.spec = replace(found.spec, **changed)
+            simulated.spec = replace(simulated.spec, **changed)
 
     def nvlink(self, gpu: GpuRef, link: int, up: bool) -> None:
         """Take `gpu`'s end of an NVLink down, or up again. The other end reports the same as before."""
         with self._changing():
-            found = self.find(gpu)
-            if not 0 <= link < len(found.spec.links):
-                raise FaultError(f"GPU {found.index} ({found.spec.model}) has no NVLink {link}")
-            (found.links_down.discard if up else found.links_down.add)(link)
+            simulated = self.find(gpu)
+            if not 0 <= link < len(simulated.spec.links):
+                raise FaultError(f"GPU {simulated.index} ({simulated.spec.model}) has no NVLink {link}")
+            if up:
+                simulated.links_down.discard(link)
+            else:
+                simulated.links_down.add(link)
 
     def fabric(self, gpu: GpuRef, ready: bool) -> None:
         """Let `gpu` wait for its NVLink fabric, or be part of it."""
         with self._changing():
-            found = self.find(gpu)
-            if found.spec.fabric is None:
-                raise FaultError(f"GPU {found.index} ({found.spec.model}) has no NVLink fabric")
-            found.fabric_ready = ready
+            simulated = self.find(gpu)
+            if simulated.spec.fabric is None:
+                raise FaultError(f"GPU {simulated.index} ({simulated.spec.model}) has no NVLink fabric")
+            simulated.fabric_ready = ready
 
     # -- for the entry points; all but `enter` with `changed` held -----------------------------------------------
 
     def at(self, address: int | None) -> SimulatedGpu | None:
         """The GPU with that handle; more than one address is a handle of each GPU."""
-        return next((gpu for gpu in self.gpus if address and gpu.address == address - address % _STEP), None)
+        if not address:
+            return None
+        first = address - address % _STEP
+        return next((gpu for gpu in self.gpus if gpu.address == first), None)
 
     def find(self, gpu: GpuRef) -> SimulatedGpu:
         """The GPU with that index or UUID. Raises FaultError."""
-        for one in self.gpus:
-            if gpu in (one.index, one.spec.uuid) and not isinstance(gpu, bool):
-                return one
+        if not isinstance(gpu, bool):  # for Python, true and false are numbers
+            for simulated in self.gpus:
+                if gpu in (simulated.index, simulated.spec.uuid):
+                    return simulated
         raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {len(self.gpus) - 1}, or a UUID)")
 
     def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
         """Apply faults to a call before it starts: block while it hangs; return NVML's code if it fails, else 0."""
         base = base_name(function)
-        index = gpu.index if gpu else None
-        keys = {(name, which) for name in (function, base) for which in (None, index)}
+        names = (function, base)
+        keys: set[tuple[str, int | None]] = {(name, None) for name in names}
+        if gpu:
+            keys |= {(name, gpu.index) for name in names}
         with self.changed:
             self.changed.wait_for(lambda: not keys & self.hanging)
             code = next((self._failures[key] for key in keys if key in self._failures), 0)
             if code:
                 return code
-            if base != "nvmlInit" and not self.sessions and function != "nvmlErrorString":
+            works_without_session = base == "nvmlInit" or function == "nvmlErrorString"
+            if not self.sessions and not works_without_session:
                 return int(pynvml.NVML_ERROR_UNINITIALIZED)
             return int(pynvml.NVML_ERROR_GPU_IS_LOST) if gpu and gpu.lost else 0
 
@@ -310,18 +334,24 @@ class SimulatedDriver:
 
     def _emit(self, gpu: GpuRef | None, kind: int, data: int, *, any_waiter: bool = False) -> int:
         with self._changing():
-            where = None if gpu is None else self.find(gpu)
-            waiting = [events for events in self.sets.values() if any(events.registered.values())]
-            if where and any_waiter:
-                receivers = sorted(waiting, key=lambda events: where.index in events.registered)[:1]
-            else:
-                receivers = [events for events in waiting if not where or events.registered.get(where.index, 0) & kind]
-            for events in receivers:
-                events.queue.append((where.address + any_waiter if where else 0, kind, data))
+            simulated = None if gpu is None else self.find(gpu)
+            waiting = [event_set for event_set in self.sets.values() if any(event_set.registered.values())]
+            handle = 0
+            receivers = waiting
+            if simulated and any_waiter:
+                handle = simulated.address + 1
+                # The sets of other GPUs come first.
+                receivers = sorted(waiting, key=lambda event_set: simulated.index in event_set.registered)[:1]
+            elif simulated:
+                handle = simulated.address
+                receivers = [event_set for event_set in waiting if event_set.registered.get(simulated.index, 0) & kind]
+            for event_set in receivers:
+                event_set.queue.append((handle, kind, data))
             return len(receivers)
 
     def _key(self, function: str, gpu: GpuRef | None) -> tuple[str, int | None]:
-        if function not in self._functions and function not in {base_name(name) for name in self._functions}:
+        base_names = {base_name(name) for name in self._functions}
+        if function not in self._functions and function not in base_names:
             raise FaultError(f"the simulated NVML has no function {function!r}")
         return function, None if gpu is None else self.find(gpu).index
 

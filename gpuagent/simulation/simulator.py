@@ -55,6 +55,10 @@ _WORDS: dict[Any, str] = {
 _MOST = {"percent": 100, "sm": 100}
 
 
+Fields = dict[str, Any]
+"""A fault as data."""
+
+
 class _Function:
     """One C function. An object, as the binding sets `restype` on some."""
 
@@ -170,7 +174,7 @@ def _put_library(library: Any) -> Any:
     return former
 
 
-def _checked(fault: str, method: Callable[..., object], given: dict[str, Any], **kinds: Any) -> dict[str, Any]:
+def _checked(fault: str, method: Callable[..., object], given: Fields, **kinds: Any) -> Fields:
     """The arguments of a fault, as its method takes them. Raises FaultError."""
     fields = inspect.signature(method).parameters
     required = [name for name, field in fields.items() if field.default is field.empty]
