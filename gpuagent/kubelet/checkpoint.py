@@ -60,5 +60,6 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
 def _answer(encoded: str) -> tuple[dict[str, str], frozenset[int]]:
     """Annotations of the agent's answer to kubelet, and how many units of memory its GPUs had in all."""
     answer = pb.ContainerAllocateResponse.FromString(base64.b64decode(encoded))
-    units = frozenset(int(text) for text in answer.envs.get(V1_GPU_UNITS, "").split(",") if text.isdecimal())
+    texts = answer.envs.get(V1_GPU_UNITS, "").split(",")
+    units = frozenset(int(text) for text in texts if text.isdecimal())
     return dict(answer.annotations), units

@@ -112,7 +112,8 @@ class HoldingsWatch:
                 kept = checkpoint.read(self._plugins)
             except Exception as err:  # nothing may end this thread: no other reads kubelet's allocations
                 log.exception("Failed to read pod-resources")
-                holdings, self._client.problem = None, str(err)
+                holdings = None
+                self._client.problem = str(err)
             now = self._clock()
             read = None if holdings is None else ev.HoldingsRead(holdings, began, now, kept)
             self._post(read or ev.HoldingsUnavailable(self._client.problem, now))

@@ -155,7 +155,8 @@ class Follow(Generic[T]):
 
     def _leave_out(self, found: Mapping[str, Any], err: Exception) -> None:
         meta = mapping(found.get("metadata"))
-        name = "/".join(filter(None, (text(meta.get("namespace")), text(meta.get("name"))))) or "without a name"
+        parts = [text(meta.get("namespace")), text(meta.get("name"))]
+        name = "/".join(part for part in parts if part) or "without a name"
         if name not in self._odd:
             self._odd.add(name)
             reason = f"{type(err).__name__}: {err}"
@@ -170,7 +171,8 @@ class Follow(Generic[T]):
 
 
 def _query(selector: str, version: str) -> dict[str, str]:
-    return {key: value for key, value in (("fieldSelector", selector), ("resourceVersion", version)) if value}
+    query = {"fieldSelector": selector, "resourceVersion": version}
+    return {key: value for key, value in query.items() if value}
 
 
 def _version(found: Mapping[str, Any]) -> str:

@@ -61,7 +61,8 @@ class Watcher:
         burst_s: float = 0.05,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
-        self._client, self._node_name = client, node_name
+        self._client = client
+        self._node_name = node_name
         self._node = _Node(node_name, post, clock)
         self.pods = NodePods(node_name, post, clock, burst_s, resources)
         pods = f"spec.nodeName={node_name}"
@@ -92,7 +93,8 @@ class Watcher:
 
         Returns the UIDs of those there are, None if the API server did not answer.
         """
-        uids, node = set[str](), f"spec.nodeName={self._node_name}"
+        uids = set[str]()
+        node = f"spec.nodeName={self._node_name}"
         everything = "/api/v1/pods", f"{node},{_NOT_ENDED}"
         named = [(f"/api/v1/namespaces/{p.namespace}/pods", f"metadata.name={p.name},{node}") for p in pods or ()]
         for path, selector in [everything] if pods is None else named:
@@ -203,10 +205,16 @@ class NodePods:
         # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
         listed = {pod.uid: pod for pod in sorted(items, key=_age)}
         with self._lock:
-            seen = {uid: _same(known, listed.pop(uid)) for uid, known in self.known.items() if uid in listed}
-            self.known, self._changed = seen | listed, True
+            # Pods that were known keep their place, and those that are new come after them.
+            pods = {}
+            for uid, known in self.known.items():
+                if uid in listed:
+                    pods[uid] = _same(known, listed.pop(uid))
+            self.known = pods | listed
+            self._changed = True
             self.lists += 1
-            self.complete = self.followed = True
+            self.complete = True
+            self.followed = True
         self._updated.set()
 
     def changed(self, kind: str, item: Pod) -> None:
@@ -250,9 +258,11 @@ class NodePods:
             self._updated.clear()
             with self._lock:
                 pods = tuple(self.known.values()) if self._changed else None
-                failures, self._failures = self._failures, []
+                failures = self._failures
+                self._failures = []
                 self._changed = False
-                complete, followed = self.complete, self.followed
+                complete = self.complete
+                followed = self.followed
             if pods is not None:
                 self._post(PodsSeen(pods, self._clock(), complete, followed))
             for failure in failures:

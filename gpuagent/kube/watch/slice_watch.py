@@ -28,7 +28,8 @@ class SliceWatch:
     def __init__(
         self, client: Api, node_name: str, name: str, post: Callable[[SlicesSeen | ApiUnavailable], None]
     ) -> None:
-        self._name, self._post = name, post
+        self._name = name
+        self._post = post
         self._slices: dict[str, Json] = {}
         selector = f"spec.nodeName={node_name},spec.driver={DRA_DRIVER}"
         self._follow: Follow[Json] = Follow(client, SLICES, selector, self)

@@ -71,7 +71,8 @@ def events(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """
     rest = b""
     for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n") if rest else piece.split(b"\n")
+        body = rest + piece if rest else piece
+        *lines, rest = body.split(b"\n")
         for line in lines:
             if line.strip():
                 yield _event(line)
@@ -80,10 +81,12 @@ def events(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _event(line: bytes) -> dict[str, Any]:
     try:
         event = json.loads(line)
-        kind, found = event["type"], dict[str, Any](event["object"])
+        kind = event["type"]
+        content = dict[str, Any](event["object"])
     except (ValueError, KeyError, TypeError) as err:
         raise ApiError(0, "BadAnswer", "the watch sent what is not an event; is this an API server?") from err
     if kind == "ERROR":
-        code, reason, message = number(found.get("code")) or 0, found.get("reason", ""), found.get("message", "")
-        raise ApiError(code, str(reason), str(message))
-    return {"type": str(kind), "object": found}
+        code = number(content.get("code")) or 0
+        reason = str(content.get("reason", ""))
+        raise ApiError(code, reason, str(content.get("message", "")))
+    return {"type": str(kind), "object": content}

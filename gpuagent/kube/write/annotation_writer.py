@@ -13,7 +13,9 @@ from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_CONFLICT = 409
 
 DELAYS = Delays(
     partial(Backoff, limit_s=60.0),

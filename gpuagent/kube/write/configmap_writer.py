@@ -14,7 +14,9 @@ connection for each ConfigMap.
 """
 # Reads in a row while another writer comes in between; then it waits as after any failure.
 _LOOKS = 3
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_CONFLICT = 409
 
 
 class ConfigMapWriter(KeyedReconciler[ConfigMapFacts]):

@@ -20,7 +20,8 @@ _COMPONENT = "gpuagent"
 _REPEAT_S = 300.0
 COUNT_GAP_S = 10.0
 """Least time between two writes of an Event's count: hundreds of XIDs may come in a second, each a repeat."""
-FORBIDDEN_GAP_S, FORBIDDEN_TRIES = 5.0, 6
+FORBIDDEN_GAP_S = 5.0
+FORBIDDEN_TRIES = 6
 """Retries after a 403: an API server that has just started forbids everything until it has read its roles."""
 REFUSED_S = 600.0
 """How long a namespace is reported whose Events were refused and that has had none since."""
@@ -28,7 +29,9 @@ _QUEUE = 256
 _REMEMBERED = 512
 MESSAGE_CHARS = 1024
 _NAME_CHARS = 230
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

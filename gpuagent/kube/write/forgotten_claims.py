@@ -14,7 +14,8 @@ from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcom
 
 log = logging.getLogger(__name__)
 
-LOOK_S, LOOKS = 60.0, 4
+LOOK_S = 60.0
+LOOKS = 4
 """If kubelet's state cannot be read, a claim that is gone at so many looks is forgotten. Kubelet looks each 60 s which
 claims it has to unprepare."""
 _NOT_FOUND = 404
@@ -36,7 +37,9 @@ class ForgottenClaims(KeyedReconciler[PreparedClaim]):
         self, client: Api, forget: Callable[[str], None], kubelet_claims: KubeletClaims = lambda: None
     ) -> None:
         super().__init__("kube-forgotten", Delays(recheck_s=LOOK_S))
-        self._client, self._forget, self._kubelet_claims = client, forget, kubelet_claims
+        self._client = client
+        self._forget = forget
+        self._kubelet_claims = kubelet_claims
         self._gone = Counter[str]()
 
     def key(self, value: PreparedClaim) -> str:

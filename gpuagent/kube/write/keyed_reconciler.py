@@ -126,7 +126,9 @@ class KeyedReconciler(Worker, Generic[V]):
                     self._items[key] = _Item(self._delays.pace(), self._delays.backoff(), self._delays.conflicts())
                 item = self._items[key]
                 if item.value != value:
-                    item.value, item.done, item.due = value, False, item.not_before
+                    item.value = value
+                    item.done = False
+                    item.due = item.not_before
                     self._wake.notify_all()
             for key in self._items.keys() - desired.keys():
                 self._withdraw(key)
@@ -156,7 +158,8 @@ class KeyedReconciler(Worker, Generic[V]):
         """Forget the value now, and the delays when they no longer matter."""
         item = self._items[key]
         if item.value is not None:
-            item.value, item.failure = None, ""
+            item.value = None
+            item.failure = ""
             self._wake.notify_all()
         if time.monotonic() - item.began_at > self._delays.quiet_s:
             del self._items[key]
@@ -184,7 +187,8 @@ class KeyedReconciler(Worker, Generic[V]):
                 else:
                     if now - item.began_at > self._delays.quiet_s:
                         item.pace.reset()
-                    item.began_at, self._busy = now, True
+                    item.began_at = now
+                    self._busy = True
                     return item, item.value
             return None
 

@@ -12,7 +12,8 @@ from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.kube.watch.trim import trim_node
 from gpuagent.kube.write.keyed_reconciler import DELAYS, Delays, KeyedReconciler, Outcome
 
-_FORBIDDEN, _CONFLICT = 403, 409
+_FORBIDDEN = 403
+_CONFLICT = 409
 # An observation older than the agent's own write is a delayed watch event. After this time it counts anyway.
 _STALE_S = 10.0
 
@@ -121,7 +122,15 @@ def _uid(node: Mapping[str, Any]) -> str:
     return str(node.get("metadata", {}).get("uid", ""))
 
 
-def _is_older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether ``one`` is an earlier state of the same object; versions are ordered numbers (KEP-5504)."""
-    before, after = (str(node.get("metadata", {}).get("resourceVersion", "")) for node in (one, other))
-    return _uid(one) == _uid(other) and before.isdigit() and after.isdigit() and int(before) < int(after)
+def _is_older(node: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether ``node`` is an earlier state of the same object; versions are ordered numbers (KEP-5504)."""
+    if _uid(node) != _uid(other):
+        return False
+    version = _version(node)
+    other_version = _version(other)
+    are_numbers = version.isdigit() and other_version.isdigit()
+    return are_numbers and int(version) < int(other_version)
+
+
+def _version(node: Mapping[str, Any]) -> str:
+    return str(node.get("metadata", {}).get("resourceVersion", ""))

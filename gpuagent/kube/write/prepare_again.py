@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 FIRST_S = 2.0
 """How long kubelet has for its own first try."""
-QUICK, SLOW_S = 5, 30.0
+QUICK = 5
+SLOW_S = 30.0
 """So many tries each `FIRST_S` seconds; further ones after `SLOW_S`."""
 _NOT_FOUND = 404
 
@@ -36,7 +37,8 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
         on_problem: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         super().__init__("kube-prepare", Delays(recheck_s=FIRST_S), on_problem)
-        self._client, self._clock = client, clock
+        self._client = client
+        self._clock = clock
         self._tries: dict[str, tuple[int, float]] = {}
 
     def key(self, value: Unprepared) -> str:
@@ -58,7 +60,8 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
         if not any(self._is_ours(value, name) for name in value.claims):
             self._tries[value.uid] = tries, now + SLOW_S  # an allocation does not change while a pod uses it
             return Outcome.DONE
-        pod, annotation = value.name, {PREPARE_AGAIN_ANNOTATION: str(time.time_ns())}
+        pod = value.name
+        annotation = {PREPARE_AGAIN_ANNOTATION: str(time.time_ns())}
         body = {"metadata": {"uid": value.uid, "annotations": annotation}}
         try:
             self._client.patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)

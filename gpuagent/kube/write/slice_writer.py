@@ -11,7 +11,9 @@ from gpuagent.kube.watch.slice_watch import SLICES
 from gpuagent.kube.write.keyed_reconciler import DELAYS, KeyedReconciler, Outcome
 
 Json = Mapping[str, Any]
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_CONFLICT = 409
 
 
 class SliceWriter(KeyedReconciler[SliceWrite]):
@@ -30,7 +32,8 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
         on_stored: Callable[[str, Json, Json], None] = lambda *_: None,
     ) -> None:
         super().__init__("kube-slice", DELAYS, on_problem)
-        self._client, self._on_stored = client, on_stored
+        self._client = client
+        self._on_stored = on_stored
 
     def key(self, value: SliceWrite) -> str:
         return value.name

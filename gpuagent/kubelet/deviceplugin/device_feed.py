@@ -11,7 +11,8 @@ from gpuagent.domain.snapshot import ids_of
 MIN_GAP_S = 0.6
 """Least time between two lists on one stream: each one costs kubelet a checkpoint write with fsync."""
 
-HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+HEALTHY = "Healthy"
+UNHEALTHY = "Unhealthy"
 
 
 class Feed:
@@ -41,7 +42,8 @@ class Feed:
         message = encode(blocks)
         with self._changed:
             self.verified = verified
-            self.ranges, self._message = blocks, message
+            self.ranges = blocks
+            self._message = message
             self._version += 1
             self._urgent = self._version if urgent else self._urgent
             self.encoded_bytes = message.ByteSize()
@@ -55,15 +57,20 @@ class Feed:
         It ends only before kubelet receives the first healthy devices, or while there are none: no Allocate can be in
         progress then. While all GPUs are unhealthy from the start, containers on them can start again.
         """
-        sent, not_before, has_healthy, sent_healthy = -1, 0.0, False, False
+        sent = -1
+        not_before = 0.0
+        has_healthy = False
+        sent_healthy = False
         while not closed.is_set():
             with self._changed:
                 while not closed.is_set() and self._version == sent:
                     self._changed.wait()
                 while self._urgent <= sent and (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
                     self._changed.wait(pause)
-                sent, message = self._version, self._message
-                had_healthy, has_healthy = has_healthy, any(block.healthy for block in self.ranges)
+                sent = self._version
+                message = self._message
+                had_healthy = has_healthy
+                has_healthy = any(block.healthy for block in self.ranges)
                 sent_healthy = sent_healthy and bool(self.ranges)
                 if self.verified and not verified and (has_healthy or not sent_healthy):
                     return

@@ -200,14 +200,17 @@ class Endpoint:
 
     def _wait_for_kubelet(self) -> KubeletProcess | None:
         """The kubelet whose socket accepts connections; None when stopping."""
-        fresh_until, seen, began = 0.0, None, time.monotonic()
+        fresh_until = 0.0
+        seen = None
+        began = time.monotonic()
         while not self._stopping:
             inode = self._kubelet()
             if inode is not None and accepts(self._kubelet_socket):
                 self.waits_for = ""
                 return inode
             if inode != seen:  # a socket that was just bound may not listen yet: check at short intervals at first
-                seen, fresh_until = inode, time.monotonic() + POLL_S
+                seen = inode
+                fresh_until = time.monotonic() + POLL_S
             quick = inode is not None and time.monotonic() < fresh_until
             self.waits_for = f"{'no process listens on' if inode else 'there is no'} {self._kubelet_socket}"
             if time.monotonic() - began >= WAIT_NOTED_S:  # a normal restart of kubelet is not logged

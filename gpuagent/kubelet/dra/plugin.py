@@ -53,9 +53,11 @@ class DraPlugin:
         self._registry = kubelet_dir / "plugins_registry"
         self._socket = self._folder / f"dra-{instance}.sock"
         self._registration = self._registry / f"{DRA_DRIVER}-{instance}-reg.sock"
-        self._servicer, self._notified = servicer, notified
+        self._servicer = servicer
+        self._notified = notified
         self._servers: list[tuple[grpc.Server, ThreadPoolExecutor]] = []
-        self._superseded, self._is_superseded = superseded, False
+        self._superseded = superseded
+        self._is_superseded = False
         self._watch = DirectoryWatch(self._registry, self._look, name="registry-watch")
 
     def start(self) -> None:

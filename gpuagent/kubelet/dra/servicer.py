@@ -37,7 +37,9 @@ class DraServicer:
     """Serves kubelet's calls about claims, and with them the health of the devices."""
 
     def __init__(self, preparer: Preparer, health: HealthServicer, meter: Meter) -> None:
-        self._preparer, self._health, self._meter = preparer, health, meter
+        self._preparer = preparer
+        self._health = health
+        self._meter = meter
 
     def add_to(self, server: grpc.Server) -> None:
         """Serve every version."""
