@@ -161,7 +161,8 @@ class _Reader:
 
     def folders(self, path: Path, pattern: str) -> list[Path]:
         try:
-            return sorted(p for p in path.iterdir() if re.fullmatch(pattern, p.name, re.ASCII) and p.is_dir())
+            named = [entry for entry in path.iterdir() if re.fullmatch(pattern, entry.name, re.ASCII)]
+            return sorted(entry for entry in named if entry.is_dir())
         except OSError as err:
             self.unread.append(f"{path}: {err.strerror}")
             return []
@@ -179,7 +180,9 @@ class _Reader:
         return tuple(found)
 
     def instance(self, path: Path) -> Instance:
-        free, used, pids = None, None, []
+        free = None
+        used = None
+        pids = []
         text = self.text(path / "meminfo")
         if text is not None:
             for line in filter(None, map(str.strip, text.splitlines())):

@@ -35,7 +35,8 @@ ROOTS_DEFAULT = Path("/run/nvidia-mps")
 KNOWN_DIRECTORIES = (ACK, ROOTS_DEFAULT, NVIDIA_DEFAULT)
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
-CONTROL_SOCKET, _LONGEST_SOCKET = "control", "control_privileged"
+CONTROL_SOCKET = "control"
+_LONGEST_SOCKET = "control_privileged"
 _SOCKET_PATH_BYTES = 107
 _NOBODY = "cannot find mps control daemon"
 _PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it
@@ -157,7 +158,8 @@ class Control:
 
     def __init__(self, program: Path, pipe_dir: Path, *, deadline_s: float = 2.0) -> None:
         self.pipe_dir = pipe_dir
-        self._program, self._deadline_s = program, deadline_s
+        self._program = program
+        self._deadline_s = deadline_s
 
     def ask(self, command: str, *, deadline_s: float | None = None) -> str:
         """Send one command and return the answer, without blanks around it.

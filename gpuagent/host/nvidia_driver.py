@@ -9,7 +9,8 @@ from pathlib import Path
 CONTROL_DEVICE = "nvidiactl"
 _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,3})\s*$", re.MULTILINE)
-_NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
+_NVIDIA = "0x10de"
+_DISPLAYS = ("0x0300", "0x0302")
 """PCI's vendor, and the classes of GPUs with and without a connector for a screen."""
 _VERSION = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s")
 

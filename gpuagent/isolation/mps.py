@@ -90,9 +90,15 @@ class MpsIsolation:
         release_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._daemon, self._exclusive = daemon, exclusive
-        self._unit, self._shm, self._starts = unit, shm, starts
-        self._every_s, self._steady_s, self._owner_s, self._release_s = every_s, steady_s, owner_s, release_s
+        self._daemon = daemon
+        self._exclusive = exclusive
+        self._unit = unit
+        self._shm = shm
+        self._starts = starts
+        self._every_s = every_s
+        self._steady_s = steady_s
+        self._owner_s = owner_s
+        self._release_s = release_s
         self._delays = Backoff(first_retry_s, most_retry_s)
         self._clock = clock
         self._need = Need()
@@ -184,7 +190,8 @@ class MpsIsolation:
     def _run(self) -> None:
         self._report_change(self._need, NOT_LOOKED)
         while not self._stopping.is_set():
-            need, pause_s = self._need, self._every_s
+            need = self._need
+            pause_s = self._every_s
             problem: str | None = NOT_FOUND
             try:
                 if self._daemon.program is not None:
@@ -249,7 +256,8 @@ class MpsIsolation:
         if not self._starts:
             return f"{reason}; who runs it has to bring it back", min(delay_s, self._every_s)
         if daemon.in_own_place:
-            self._not_before, then = self._clock() + delay_s, "it is started again"
+            self._not_before = self._clock() + delay_s
+            then = "it is started again"
         else:
             self._not_before = self._clock() + self._owner_s
             then = f"its owner has {self._owner_s:g} s to bring it back, then the agent starts its own"
@@ -267,7 +275,8 @@ class MpsIsolation:
             self._not_before = self._clock() + delay_s
             log.warning("Failed to start MPS", extra={"reason": str(err)})
             return f"MPS cannot be started: {err}", min(delay_s, self._every_s)
-        self._known, self._well_since = True, self._clock()
+        self._known = True
+        self._well_since = self._clock()
         return None, self._every_s
 
     def _release(self, daemon: MpsDaemon) -> tuple[str | None, float]:

@@ -64,10 +64,14 @@ class MpsDaemon:
         ask_s: float = 2.0,
         start_s: float = 10.0,
     ) -> None:
-        self._name, self._record = program, record
+        self._name = program
+        self._record = record
         self._program: Path | None = None
-        self._own, self._logs, self._known = own, logs, tuple(known)
-        self.ask_s, self._start_s = ask_s, start_s
+        self._own = own
+        self._logs = logs
+        self._known = tuple(known)
+        self.ask_s = ask_s
+        self._start_s = start_s
         self.pipe_dir = own
         self.one_user = False
         """Whether the program that started the daemon lacks multi-user mode."""

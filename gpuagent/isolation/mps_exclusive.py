@@ -30,7 +30,9 @@ class ExclusiveModes:
     """
 
     def __init__(self, record: MpsRecord, *, smi: str = "nvidia-smi", deadline_s: float = 10.0) -> None:
-        self._record, self._smi, self._deadline_s = record, smi, deadline_s
+        self._record = record
+        self._smi = smi
+        self._deadline_s = deadline_s
         self._lock = threading.Lock()
 
     def hold(self, uuids: Iterable[str]) -> None:
@@ -65,7 +67,8 @@ class ExclusiveModes:
         with self._lock:
             if not self._record.modes:
                 return
-            modes, busy = self._modes(), self._busy()
+            modes = self._modes()
+            busy = self._busy()
             for uuid, former in self._record.modes.items():
                 if uuid in busy or uuid in keep or uuid not in modes:
                     continue

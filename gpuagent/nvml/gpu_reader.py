@@ -14,7 +14,9 @@ from gpuagent.nvml.binding import ABSENT, Handle, Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
-SYSFS, DEV, PROC = Path("/sys"), Path("/dev"), Path("/proc")
+SYSFS = Path("/sys")
+DEV = Path("/dev")
+PROC = Path("/proc")
 T = TypeVar("T")
 
 UNKNOWN_MODEL = "NVIDIA GPU"

@@ -229,7 +229,8 @@ class HealthPoll:
 
     def _take(self, uuid: str, vitals: HealthReading) -> None:
         with self._changed:
-            self._looked, self._failed = self._looking, self._looking < self._gone_at
+            self._looked = self._looking
+            self._failed = self._looking < self._gone_at
             self.looked_once |= not vitals.partial
             self._changed.notify_all()
             if self._failed:
@@ -245,7 +246,9 @@ class HealthPoll:
             mig_switched = self._mig_switched(vitals.mig, moved=moved)
             if was_out or moved or mig_switched:
                 self._pulse.back()
-            self._uuid, self._vitals, self._reported = uuid, vitals, ""
+            self._uuid = uuid
+            self._vitals = vitals
+            self._reported = ""
             self._unposted = self._away = self._lost = self._uncounted = False
 
     def _mig_switched(self, mig: bool | None, *, moved: bool) -> bool:
@@ -261,7 +264,9 @@ class HealthPoll:
         if reason and reason != self._reported:
             log.warning("Failed to read the health of a GPU", extra={"gpu": self.index, "error": reason})
         with self._changed:
-            self._reported, self._failed, self._looked = reason, True, self._looking
+            self._reported = reason
+            self._failed = True
+            self._looked = self._looking
             self.looked_once = True
             self._changed.notify_all()
 
