@@ -69,7 +69,8 @@ STALL_S = 30.0
 REGISTER_S = 15.0
 """How long kubelet may take to find the DRA driver's socket; it looks each second."""
 DRIVER_PATIENCE_S = 5.0
-WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
+WAITING_PERIOD_S = 1.0
+QUIET_PERIOD_S = 30.0
 NOWHERE = Path("/dev/null")
 """A path below which nothing exists."""
 _NO_GPU_TO_GIVE = frozenset(
@@ -281,8 +282,10 @@ class Agent:
 
     def _take(self, event: ev.Event) -> None:
         # Device lists go by the time at which kubelet can receive a change, not by the time of the change.
-        before, now = self._state, self._clock()
-        known, seen = before, tuple[Announcement, ...]()
+        before = self._state
+        now = self._clock()
+        known = before
+        seen = tuple[Announcement, ...]()
         if before.advertised.draining and not isinstance(event, ev.AllocatesSeen):
             # A unit leaves a list only after a fresh count of the Allocate calls in progress.
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
@@ -332,12 +335,16 @@ class Agent:
             self._remembered.keep(schedulers=now.scheduler_seen)
         self.preparer.publish(state)
         self._device_health.publish(device_healths(state))
-        former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
+        unhealthy = frozenset(state.unhealthy)
+        # Kubelet has to know at once of a GPU that is unhealthy now.
+        is_urgent = not unhealthy <= self._unhealthy
+        self._unhealthy = unhealthy
         verified = state.verified
         for name, blocks in state.advertised.lists.items():
-            if self.feeds[name].publish(blocks, urgent=not self._unhealthy <= former, verified=name in verified):
-                counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
-                log.info("Advertised", extra={"resource": name, **counts})
+            if self.feeds[name].publish(blocks, urgent=is_urgent, verified=name in verified):
+                healthy = sum(block.count for block in blocks if block.healthy)
+                devices = sum(block.count for block in blocks)
+                log.info("Advertised", extra={"resource": name, "healthy": healthy, "devices": devices})
         sets = now.sets
         if sets and not sets.exact and sets is not self._working_out:
             # This takes long only for sixteen GPUs with different links; nothing else waits for it.
@@ -348,18 +355,16 @@ class Agent:
     def _follow_holdings(self, before: State, after: State) -> None:
         waits = problems.switch(after).phase != "steady" or after.holdings.problem is not None
         self.holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
-        pods_left = after.pods.seen is not before.pods.seen and not before.pods.living_uids <= after.pods.living_uids
-        cleared = bool(after.advertised.unaudited) and after.advertised.cleared_at != before.advertised.cleared_at
-        unread = after.holdings.problem is not None and before.holdings.problem is None
-        unread = unread or (after.holdings.listed is None and before.holdings.listed is not None)
-        if pods_left or cleared or unread or not after.advertised.unaudited <= before.advertised.unaudited:
+        if _must_read_holdings(before, after):
             self.holdings.refresh()
 
     def _serve_claims(self, state: State) -> None:
         """Be a DRA driver while the mode says so, and until the last claim is unprepared."""
         claims = state.claims
-        if self.kube is None or bool(self._dra) is (state.node.mode is Mode.DRA or bool(claims.prepared)):
-            waits = self._dra is not None and not claims.registered and claims.registration_problem is None
+        serves = self._dra is not None
+        shall_serve = state.node.mode is Mode.DRA or bool(claims.prepared)
+        if self.kube is None or serves is shall_serve:
+            waits = serves and not claims.registered and claims.registration_problem is None
             if waits and self._clock() >= self._dra_began + REGISTER_S:
                 why = f"it has not asked for the driver; is {self._settings.kubelet_dir}/plugins_registry kubelet's?"
                 self.post(ev.DraRegistered(why, self._clock()))
@@ -381,7 +386,8 @@ class Agent:
             if (problem := error_words(err)) != claims.registration_problem:
                 self.post(ev.DraRegistered(problem, self._clock()))
         else:
-            self._dra, self._dra_began = plugin, self._clock()
+            self._dra = plugin
+            self._dra_began = self._clock()
             self._claims_watch = DirectoryWatch(self._claim_files.records, self.preparer.refresh, name="claims-watch")
             self._claims_watch.start()
 
@@ -496,7 +502,8 @@ class Agent:
 
     def topology(self) -> dict[str, Any]:
         """The topology page: links, who holds what, and the best sets of what is free."""
-        state, snap = self._state, self._snapshot
+        state = self._state
+        snap = self._snapshot
         sets = snap.sets if snap and snap.sets and snap.topology is state.gpus.topology else None
         page = topology_page.page(state, sets or BestSets(state.gpus.topology.mbps))
         return {"version": __version__, "node": self._settings.node_name, **page}
@@ -504,3 +511,17 @@ class Agent:
     @property
     def http_port(self) -> int | None:
         return self._http.port if self._http else None
+
+
+def _must_read_holdings(before: State, after: State) -> bool:
+    """Whether kubelet's allocations have to be read at once, instead of at the next period."""
+    if after.pods.seen is not before.pods.seen and not before.pods.living_uids <= after.pods.living_uids:
+        return True  # a pod has ended, and its devices are free
+    unaudited = after.advertised.unaudited
+    if not unaudited <= before.advertised.unaudited:
+        return True
+    if unaudited and after.advertised.cleared_at != before.advertised.cleared_at:
+        return True  # GPUs wait for a read that began after this moment
+    is_lost = after.holdings.listed is None and before.holdings.listed is not None
+    fails_first = after.holdings.problem is not None and before.holdings.problem is None
+    return is_lost or fails_first
