@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.gpu_request import Amounts, GpuRequest
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_arrays import Floats, Ints, NodeArrays
 from gpuscheduler.core.policy.fleet import MOST_GPUS, CostPolicy, Demand
 from gpuscheduler.core.policy.mix import Mix
@@ -105,6 +105,8 @@ class Ranking:
 
     def learn(self, request: GpuRequest, cpu: float) -> None:
         """Count a pod in the mix, as a part of the GPUs that half of the nodes have or less."""
+        if request.kind is RequestKind.NONE or request.problem:
+            return
         self._read_changes()
         demand = self._demands.get((request, cpu))
         if demand is None:

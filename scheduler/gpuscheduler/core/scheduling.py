@@ -1,11 +1,11 @@
 """The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 
 from gpuscheduler.core.bound_pods import BoundPods
-from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Report
+from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import Choice
@@ -28,8 +28,6 @@ CONFIRMED_S = 60.0
 """How long GPUs stay reserved for a pod that was bound, until the watch shows it."""
 MOST_WARMED = 16
 """Different requests whose nodes are rated at the start."""
-EXPLAINED_A_TICK = 8
-"""Pods that waited at the start whose reason one tick works out."""
 
 
 class BindOutcome(Enum):
@@ -73,32 +71,18 @@ class Scheduling:
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._cool_downs = CoolDowns()
         self._single_pods = SinglePods(
-            self.usage,
-            self.reservations,
-            self.links,
-            self.pods,
-            self._ranking,
-            self._cool_downs,
-            self._actions,
+            self.usage, self.reservations, self.links, self.pods, self._ranking, self._cool_downs, self._actions
         )
         self._wake_ups = self._single_pods.wake_ups
         self._hidden_reasons = HiddenReasons(
-            self.usage.nodes,
-            self.jobs.why,
-            self._single_pods.fitting,
-            self._cool_downs.of,
+            self.usage.nodes, self.jobs.why, self._single_pods.fitting, self._cool_downs.of
         )
         self._preemption = Preemption(
-            self.usage,
-            self.reservations,
-            self.pods,
-            self.jobs.size,
-            self._single_pods.choice,
+            self.usage, self.reservations, self.pods, self.jobs.size, self._single_pods.choice
         )
         self._bound_pods = BoundPods(self.usage, self.reservations, self.pods)
         self._ended_members: list[PodFacts] = []
         self._unanswered: dict[str, Reservation] = {}
-        self._unexplained: list[str] = []
         self._ready = False
 
     def node_seen(self, node: NodeFacts) -> None:
@@ -132,7 +116,7 @@ class Scheduling:
         if asks_for_nothing or self._is_of_another(pod):
             return
         if self._ready and pod.uid not in self.pods:
-            self._learn(pod)
+            self._ranking.learn(pod.request, pod.cpu)
         if pod.node:
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
@@ -145,7 +129,8 @@ class Scheduling:
     def _pod_ended(self, pod: PodFacts, now: float) -> None:
         """Count a pod no longer that succeeded or failed."""
         if pod.refused and pod.uid in self.pods:
-            self._cool_down(pod, now)
+            self.refusals[pod.node] += 1
+            self._single_pods.node_refused(pod, now)
         if pod.node and self.jobs.is_member(pod):
             if not self._ready:
                 self._ended_members.append(pod)
@@ -179,25 +164,17 @@ class Scheduling:
         self.jobs.recover([*members, *self._ended_members], now)
         self._ended_members.clear()
         for pod in sorted(self.pods.values(), key=lambda pod: (pod.created, pod.uid)):
-            self._learn(pod)
-        self._ranking.warm(self._common_requests())
+            self._ranking.learn(pod.request, pod.cpu)
+        self._ranking.warm(_common_requests(self.pods.values()))
         for pod in self.pods.values():
             # A former run may have refused it for GPUs that it reserved.
             if not (pod.node or pod.gated or self.jobs.is_member(pod)):
                 self._wake_ups.refused(pod.uid, now)
-        self._unexplained = [uid for uid, pod in self.pods.items() if self._hidden_reasons.hides(pod)]
+        self._hidden_reasons.begin(self.pods.values())
         for node in self.usage.nodes.values():
             # Otherwise the first pod that fits nowhere would wait for it.
             _ = node.room
         self.usage.frees += 1
-
-    def _common_requests(self) -> list[tuple[GpuRequest, float]]:
-        """The requests, with their cores, of most pods."""
-        counts: Counter[tuple[GpuRequest, float]] = Counter()
-        for pod in self.pods.values():
-            if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
-                counts[pod.request, pod.cpu] += 1
-        return [request for request, _ in counts.most_common(MOST_WARMED)]
 
     def caught_up(self, now: float) -> None:
         """Go on where a former leader ended: jobs that it bound in part keep their planned GPUs."""
@@ -207,22 +184,13 @@ class Scheduling:
         """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)
         self.usage.frees += self._cool_downs.end(now)
-        self._explain_some(now)
+        self._actions += self._hidden_reasons.explain_some(self.pods, now)
         self._actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
 
-    def _explain_some(self, now: float) -> None:
-        """Say why pods wait that were there at the start. Each may take a look at all nodes, and calls come between."""
-        uids = self._unexplained[:EXPLAINED_A_TICK]
-        self._unexplained = self._unexplained[EXPLAINED_A_TICK:]
-        for uid in uids:
-            pod = self.pods.get(uid)
-            if pod:
-                self._actions += self._hidden_reasons.seen(pod, now)
-
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
-        if self._unexplained:
+        if self._hidden_reasons.unexplained:
             return now
         times = [
             *self.jobs.next_due(now),
@@ -247,7 +215,7 @@ class Scheduling:
         if self._is_of_another(pod):
             why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
             return FilterAnswer(error=why)
-        if self._has_changed(pod):
+        if _has_changed(pod, self.pods.get(pod.uid)):
             return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
@@ -297,12 +265,7 @@ class Scheduling:
         """Take the result of a CommitJob."""
         self.jobs.committed(job, now, written=written)
 
-    def preempt(
-        self,
-        pod: PodFacts,
-        proposed: Mapping[str, Sequence[str]],
-        now: float,
-    ) -> dict[str, list[str]]:
+    def preempt(self, pod: PodFacts, proposed: Mapping[str, Sequence[str]], now: float) -> dict[str, list[str]]:
         """Choose the pods to evict for a pod, by node, see `Preemption.victims`."""
         return self._preemption.victims(pod, proposed, now)
 
@@ -314,24 +277,6 @@ class Scheduling:
         """Whether another scheduler places the pod, which has not done so yet."""
         return bool(self._schedulers) and not pod.node and pod.scheduler not in self._schedulers
 
-    def _has_changed(self, pod: PodFacts) -> bool:
-        """Whether kube-scheduler and the watch show a pod differently, or it no longer waits.
-
-        One of the two may not have seen a change yet. Authors may edit the labels of a pod while it waits.
-        """
-        if pod.deleting:
-            return True
-        seen = self.pods.get(pod.uid)
-        if seen is None:
-            return False
-        asks_for_others = (seen.job, seen.request) != (pod.job, pod.request)
-        return bool(seen.node) or seen.deleting or asks_for_others
-
-    def _learn(self, pod: PodFacts) -> None:
-        """Count a pod in the mix of pods, by which policies rate nodes."""
-        if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
-            self._ranking.learn(pod.request, pod.cpu)
-
     def _leave_job(self, pod: PodFacts, now: float) -> None:
         """Forget what a pod was to its job, and what is reserved for it, if its labels were changed."""
         former = self.pods.get(pod.uid)
@@ -342,9 +287,24 @@ class Scheduling:
             self.jobs.pod_gone(former, now)
             self.reservations.give_back([pod.uid])
 
-    def _cool_down(self, pod: PodFacts, now: float) -> None:
-        """Have pods of the owner pass over the node that refused a pod."""
-        self.refusals[pod.node] += 1
-        length_s = self._cool_downs.refused(pod, now)
-        text = f"Node {pod.node} refused the pod. Pods of its owner avoid the node for {length_s:.0f} s."
-        self._actions.append(Report(pod.name, pod.uid, "NodeAvoided", text))
+
+def _common_requests(pods: Iterable[PodFacts]) -> list[tuple[GpuRequest, float]]:
+    """The requests, with their cores, of most pods."""
+    counts: Counter[tuple[GpuRequest, float]] = Counter()
+    for pod in pods:
+        if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
+            counts[pod.request, pod.cpu] += 1
+    return [request for request, _ in counts.most_common(MOST_WARMED)]
+
+
+def _has_changed(pod: PodFacts, seen: PodFacts | None) -> bool:
+    """Whether kube-scheduler and the watch show a pod differently, or it no longer waits.
+
+    One of the two may not have seen a change yet. Authors may edit the labels of a pod while it waits.
+    """
+    if pod.deleting:
+        return True
+    if seen is None:
+        return False
+    asks_for_others = (seen.job, seen.request) != (pod.job, pod.request)
+    return bool(seen.node) or seen.deleting or asks_for_others

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 
-from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer
+from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Report
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
@@ -112,6 +112,12 @@ class SinglePods:
         if node is None:
             return None
         return fit(pod.request, node, preferred, links=self._links, tries=tries)
+
+    def node_refused(self, pod: PodFacts, now: float) -> None:
+        """Have pods of the owner pass over the node that refused a pod."""
+        length_s = self._cool_downs.refused(pod, now)
+        text = f"Node {pod.node} refused the pod. Pods of its owner avoid the node for {length_s:.0f} s."
+        self._actions.append(Report(pod.name, pod.uid, "NodeAvoided", text))
 
     def fragmented_bytes(self, now: float) -> int:
         """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""

@@ -7,5 +7,5 @@
 - `plan`: nodes and GPUs for all pods of a job, over links.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.
-- `agenda`: when something is due for which job.
+- `due_jobs`, `agenda`: what is due for jobs, and which of those that wait is planned next.
 """

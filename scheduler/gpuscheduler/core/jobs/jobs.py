@@ -5,14 +5,14 @@ all of its pods fit: the plan reserves the GPUs of all. Each pod's bind call wai
 plan is written on one of them, and all are bound. Pods that replace members of a running job are planned near it.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob, FilterAnswer, Nominate, Nudge, Ungate
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import Choice
-from gpuscheduler.core.jobs.agenda import Agenda
 from gpuscheduler.core.jobs.commit import commit_text, committed_places
+from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, StartPlan, key_of
 from gpuscheduler.core.jobs.plan import Places
 from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, Planning
@@ -20,9 +20,6 @@ from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
-
-FAILED_S = 600.0
-"""How long pods that come again wait for members that failed. Controllers make new ones within 6 minutes, or never."""
 
 
 class Jobs:
@@ -46,9 +43,7 @@ class Jobs:
         self._pods = pods
         self._planning = Planning(usage, reservations, links, pods)
         self._jobs: dict[JobKey, Job] = {}
-        self._agenda = Agenda()
-        self._waiting: dict[JobKey, None] = {}
-        self._turns: deque[JobKey] = deque()
+        self._due_jobs = DueJobs(self._jobs, self._planning)
         self._ended: dict[str, JobKey] = {}
         self.actions = self._planning.actions
 
@@ -96,7 +91,7 @@ class Jobs:
             # kube-scheduler shows the former reason of the others.
             others = [other for other in job.members.pending.values() if other.uid != pod.uid and not other.gated]
             self.actions += [Nudge(other.name, other.uid) for other in others[:MOST_AT_ONCE]]
-        self._settle(job, now)
+        self._due_jobs.settle(job, now)
 
     def _pod_came(self, job: Job, pod: PodFacts, now: float) -> None:
         """Plan a job that is complete with a new pod."""
@@ -119,7 +114,7 @@ class Jobs:
         # It may have kept the others from being planned.
         self._planning.again = True
         self._planning.review(job, now)
-        self._settle(job, now)
+        self._due_jobs.settle(job, now)
 
     def pod_ended(self, pod: PodFacts, now: float) -> None:
         """Take that a member has ended on a node. It counts as there for those that come again."""
@@ -128,8 +123,8 @@ class Jobs:
         job.members.end(pod)
         self._ended[pod.uid] = job.key
         if not was_complete and job.is_complete:
-            self._completed(job)
-        self._settle(job, now)
+            self._due_jobs.completed(job)
+        self._due_jobs.settle(job, now)
 
     def ended_gone(self, uid: str) -> None:
         """Forget a pod that has ended, if it is one."""
@@ -139,89 +134,7 @@ class Jobs:
             return
         job.members.changed()
         if job.is_gone:
-            self._remove(job)
-
-    # -- what is due -----------------------------------------------------------------------------------------------
-
-    def tick(self, now: float) -> None:
-        """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, by priority and age.
-
-        It is one, because a plan over thousands of nodes takes tens of milliseconds, and calls wait meanwhile.
-        """
-        while (key := self._agenda.pop_due(now)) is not None:
-            job = self._jobs[key]
-            self._take_due(job, now)
-            self._settle(job, now)
-        if not self._turns and self._planning.may_fit:
-            ready = [key for key in self._waiting if self._jobs[key].retry_at <= now]
-            self._planning.look_begins()
-            self._turns = deque(sorted(ready, key=lambda key: self._jobs[key].age))
-        if self._turns:
-            self._plan_next(now)
-
-    def _plan_next(self, now: float) -> None:
-        """Plan the job whose turn it is, if it still waits."""
-        job = self._jobs.get(self._turns.popleft())
-        if job and job.waits:
-            self._planning.try_plan(job, now)
-            self._settle(job, now)
-
-    def _take_due(self, job: Job, now: float) -> None:
-        """Do what is due for a job."""
-        if job.plan and job.plan.until <= now:
-            self._planning.expire(job, now)
-        if job.ask_at <= now:
-            job.ask_at = float("inf")
-            job.unnamed.clear()
-            job.tried = None
-            # kube-scheduler names the nodes for this pod again, which count for all of equal requests.
-            self.actions += [Nudge(pod.name, pod.uid) for pod in job.members.to_place()[:1]]
-        if job.alone_at <= now:
-            job.alone_at = float("inf")
-            job.alone = True
-            self._completed(job)
-        if float("-inf") < job.retry_at <= now:
-            self._planning.again = True
-
-    def _completed(self, job: Job) -> None:
-        """Have a job planned that need not wait for more pods, although none has come."""
-        self._planning.again = True
-        pending = list(job.members.pending.values())
-        self.actions += [Nudge(pod.name, pod.uid) for pod in pending[:MOST_AT_ONCE] if not pod.gated]
-
-    def next_due(self, now: float) -> Iterator[float]:
-        """When `tick` has work, in monotonic seconds."""
-        at = self._agenda.next_at()
-        if at is not None:
-            yield at
-        if self._planning.may_fit or self._turns:
-            yield now
-
-    def _settle(self, job: Job, now: float) -> None:
-        """Note after each change of a job when it is due, and whether it waits: there may be thousands of jobs."""
-        if job.is_gone:
-            self._remove(job)
-            return
-        waits = job.waits
-        if waits:
-            self._waiting[job.key] = None
-        else:
-            self._waiting.pop(job.key, None)
-        is_complete = job.is_complete
-        if is_complete and not job.let_in:
-            self.actions += [Ungate(pod.name, pod.uid) for pod in job.members.pending.values() if pod.gated]
-        job.let_in = is_complete
-        may_come_again = bool(job.members.pending) and not (job.alone or is_complete)
-        if not may_come_again:
-            job.alone_at = float("inf")
-        elif job.alone_at == float("inf") and job.members.ended_before(failed=True):
-            job.alone_at = now + FAILED_S
-        due = min(job.ask_at, job.alone_at)
-        if job.plan:
-            due = min(due, job.plan.until)
-        elif waits and job.retry_at > now:
-            due = min(due, job.retry_at)
-        self._agenda.put(job.key, due)
+            self._due_jobs.remove(job)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -235,16 +148,10 @@ class Jobs:
         if not is_seen and job.place_of(pod.uid) is None:
             # It counts once the watch shows it, as it may be gone.
             job.members.remove(pod.uid)
-        self._settle(job, now)
+        self._due_jobs.settle(job, now)
         return answer
 
-    def _filter(
-        self,
-        job: Job,
-        pod: PodFacts,
-        names: Collection[str],
-        now: float,
-    ) -> FilterAnswer:
+    def _filter(self, job: Job, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         why = job.problem() or job.missing(pod)
         if why:
             return _refused(names, why)
@@ -316,7 +223,7 @@ class Jobs:
             self._planning.keep(job, job.plan)
         else:
             self._planning.break_plan(job, now)
-        self._settle(job, now)
+        self._due_jobs.settle(job, now)
 
     def recover(self, pods: Iterable[PodFacts], now: float) -> None:
         """Begin to plan, or lead. First reserve what written plans have for jobs that are bound in part.
@@ -339,9 +246,7 @@ class Jobs:
             begun = [places for places in plans if _is_bound(places, members[key])]
             job.members.started_before(begun, members[key])
             self._planning.recover(job, begun, now)
-            self._settle(job, now)
-
-    # -- the jobs --------------------------------------------------------------------------------------------------
+            self._due_jobs.settle(job, now)
 
     def _job(self, key: JobKey) -> Job:
         """The job of this name, or a new one."""
@@ -355,10 +260,15 @@ class Jobs:
         """The job of a pod; None if it is no member of one."""
         return self._jobs.get(key_of(pod)) if self.is_member(pod) else None
 
-    def _remove(self, job: Job) -> None:
-        self._jobs.pop(job.key, None)
-        self._waiting.pop(job.key, None)
-        self._agenda.put(job.key, float("inf"))
+    # -- what is due -----------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Break plans whose pods did not all come, and plan one of the jobs that wait, see `DueJobs.tick`."""
+        self._due_jobs.tick(now)
+
+    def next_due(self, now: float) -> Iterator[float]:
+        """When `tick` has work, in monotonic seconds."""
+        yield from self._due_jobs.next_due(now)
 
 
 def _refused(names: Collection[str], why: str) -> FilterAnswer:

@@ -8,7 +8,7 @@ To leave these resources out of kube-scheduler's comparison (`ignoredByScheduler
 kube-scheduler then finds no pod to evict, and no GPU pod could preempt any more.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.gpu_request import RESOURCES, GpuRequest
@@ -23,6 +23,8 @@ KEPT_S = 2.0
 
 Thousands may wait, and it takes a look at all nodes.
 """
+EXPLAINED_A_TICK = 8
+"""Pods that waited at the start whose reason one tick works out."""
 _SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
 
 
@@ -34,6 +36,9 @@ class HiddenReasons:
         why_in_job: why a member of a job waits; empty if it does not wait, or is no member.
         fitting: names of the nodes where a pod may fit at a time.
         passed_over: names of the nodes that `fitting` leaves out for a pod at a time.
+
+    Attributes:
+        unexplained: UIDs of pods that waited at the start, and whose reason is not worked out yet.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class HiddenReasons:
         self._why_in_job = why_in_job
         self._fitting = fitting
         self._passed_over = passed_over
+        self.unexplained: list[str] = []
         self._sent: dict[str, tuple[str, float]] = {}
         self._reasons: dict[tuple[GpuRequest, frozenset[str]], tuple[str, float]] = {}
 
@@ -55,6 +61,21 @@ class HiddenReasons:
         if pod.node or pod.deleting or not pod.unscheduled:
             return False
         return any(text in pod.unscheduled for text in _SHORT)
+
+    def begin(self, pods: Iterable[PodFacts]) -> None:
+        """Note which pods wait at the start."""
+        self.unexplained = [pod.uid for pod in pods if self.hides(pod)]
+
+    def explain_some(self, pods: Mapping[str, PodFacts], now: float) -> list[Report]:
+        """Events of some pods that waited at the start. Each may take a look at all nodes, and calls come between."""
+        uids = self.unexplained[:EXPLAINED_A_TICK]
+        self.unexplained = self.unexplained[EXPLAINED_A_TICK:]
+        reports: list[Report] = []
+        for uid in uids:
+            pod = pods.get(uid)
+            if pod:
+                reports += self.seen(pod, now)
+        return reports
 
     def seen(self, pod: PodFacts, now: float) -> list[Report]:
         """The Event of a pod as it is now, if it needs one."""

@@ -5,8 +5,8 @@ import pytest
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import EXPLAINED_A_TICK, Scheduling
-from gpuscheduler.core.waiting.hidden_reasons import AGAIN_S, KEPT_S
+from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.waiting.hidden_reasons import AGAIN_S, EXPLAINED_A_TICK, KEPT_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster
 

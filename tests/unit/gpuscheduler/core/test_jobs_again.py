@@ -4,8 +4,8 @@ import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Nudge, Ungate
+from gpuscheduler.core.jobs.due_jobs import FAILED_S
 from gpuscheduler.core.jobs.job import JobState
-from gpuscheduler.core.jobs.jobs import FAILED_S
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import pod_object, whole_node
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
