@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import KubeError
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts, pod_facts
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
-from gpuscheduler.extender.protocol import BindCall, FilterCall, PreemptCall
+from gpuscheduler.extender.protocol import BindCall, FilterCall, Json, PreemptCall
 from gpuscheduler.extender.routes import Left
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Service:
         problem = self.problem() or self._not_leading()
         if problem:
             return FilterAnswer(error=problem)
-        pod = pod_facts(call.pod)
+        pod = self._pod(call.pod)
         if self._is_behind():
             if self._catching_up is None or self._catching_up.done():
                 catching_up = self._catch_up(pod, self._term())
@@ -140,7 +141,7 @@ class Service:
         """Choose victims, see `Scheduling.preempt`; none while filter calls get an error."""
         if self.problem() or self._not_leading() or self._is_behind():
             return {}
-        pod = pod_facts(call.pod)
+        pod = self._pod(call.pod)
         victims = self.core.preempt(pod, call.proposed, time.monotonic())
         self._settle()
         return victims
@@ -226,6 +227,16 @@ class Service:
                 self._caught_up = term
                 self.core.caught_up(time.monotonic())
                 self._settle()
+
+    def _pod(self, pod: Json) -> PodFacts:
+        """The pod of a call. Most have been read from the watch in the same version, and are not read again."""
+        metadata = mapping(pod.get("metadata"))
+        version = metadata.get("resourceVersion")
+        seen = self.core.pods.get(text(metadata.get("uid")))
+        # The core keeps other values of a bound pod than the API server shows.
+        if seen and not seen.node and version and seen.version == version:
+            return seen
+        return pod_facts(pod)
 
     def _has_seen(self, uid: str, version: int) -> bool:
         """Whether the watch has shown a pod at this version, or at a later one."""

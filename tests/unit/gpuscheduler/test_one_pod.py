@@ -176,8 +176,9 @@ def test_the_page_shows_which_pods_wait_and_why_and_what_is_reserved(cluster, sc
 def test_preemption_names_victims_of_one_gpu(cluster, scheduler):
     pods = [cluster.pod(f"p{n}", mem=5) for n in range(4)]
     assert {scheduler.place(pod) for pod in pods} == {"n1"}
-    waiting = cluster.pod("high", mem=10)
-    waiting["spec"]["priority"] = 1000
+    cluster.pod("high", mem=10)
+    cluster.api.patch_pod("high", {"spec": {"priority": 1000}})
+    waiting = cluster.found("high")
     until(lambda: scheduler.metric('gpuscheduler_pods{state="bound"}') == 4)
     proposed = {"n1": {"Pods": [{"UID": pods[0]["metadata"]["uid"]}]}}
     found = scheduler.call("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": proposed})
