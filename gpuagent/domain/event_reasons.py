@@ -59,7 +59,6 @@ EventReason = Literal[
     "PodsUnavailable",
     "PreferredAllocationUnsupported",
     "PrepareNotRetried",
-    "Ready",
     "ReportNotWritten",
     "ResourceNotRegistered",
     "ResourceSliceChanged",

@@ -228,8 +228,11 @@ def _uneven(asking: Iterable[ContainerSpec], gpus: int) -> str:
         for name in (GPU_MEM, GPU_CORE):
             units = container.limits.get(name, 0)
             if units % gpus:
-                lead = f"asks for {units} of {name} in {container.name}"
-                return f"{lead}, which {gpus} GPUs cannot share evenly (label {GPU_COUNT_LABEL})"
+                amount = f"{units} of {name}"
+                return (
+                    f"asks for {amount} in {container.name}, "
+                    f"which {gpus} GPUs cannot share evenly (label {GPU_COUNT_LABEL})"
+                )
     return ""
 
 

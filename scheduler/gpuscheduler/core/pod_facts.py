@@ -169,8 +169,7 @@ def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
         resources = mapping(container.get("resources"))
         limits = mapping(resources.get("limits"))
         if not limits.keys().isdisjoint(_NAMES):
-            has = f"has {len(containers)} containers"
-            problem = f"{has}; at most {MOST_READ} of a pod that asks for GPUs are read"
+            problem = f"has {len(containers)} containers; at most {MOST_READ} of a pod that asks for GPUs are read"
             return GpuRequest(RequestKind.SHARE, problem=problem)
     return NO_REQUEST
 

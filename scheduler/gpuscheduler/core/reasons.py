@@ -120,8 +120,9 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
         core = max((units.core for units in most), default=0)
         free.append(f"{core} %")
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
-    wanted = f"{words(each)} wanted on {_gpus(request)}{spread}"
-    return f"{wanted}, at most {' and '.join(free)} free on one GPU"
+    where = f"{_gpus(request)}{spread}"
+    most_free = " and ".join(free)
+    return f"{words(each)} wanted on {where}, at most {most_free} free on one GPU"
 
 
 def _gpus(request: GpuRequest) -> str:

@@ -17,10 +17,10 @@ from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
-from gpuscheduler.core.preemption import Preemption
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reservations import Reservation, Reservations
-from gpuscheduler.core.single_pods import SinglePods
+from gpuscheduler.core.single_pods.preemption import Preemption
+from gpuscheduler.core.single_pods.single_pods import SinglePods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 

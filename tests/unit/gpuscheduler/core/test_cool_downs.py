@@ -6,8 +6,8 @@ Owner references are the tenant's to write. So in these tests, the owners have o
 import pytest
 
 from gpuscheduler.core.calls import Nudge, Report
-from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S
 from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.single_pods.fragmentation import ADVISE_AGAIN_S
 from gpuscheduler.core.waiting.cool_downs import FIRST_COOL_DOWN_S, LONGEST_COOL_DOWN_S, CoolDowns
 from gpuscheduler.core.waiting.hidden_reasons import KEPT_S
 from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S

@@ -3,8 +3,8 @@
 import pytest
 
 from gpuscheduler.core.calls import Report
-from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S, HOUR_S
 from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.single_pods.fragmentation import ADVISE_AGAIN_S, HOUR_S
 from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster, place
 

@@ -38,7 +38,7 @@ from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, BindOutcome, Scheduling
-from gpuscheduler.core.single_pods import RESERVED_S
+from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, node, pod_object
 
 STEPS = 50

@@ -24,9 +24,9 @@ from gpuagent.domain.sharing.mode import (
 from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.preemption import EVICTED_S
 from gpuscheduler.core.scheduling import CONFIRMED_S, BindOutcome, Scheduling
-from gpuscheduler.core.single_pods import RESERVED_S
+from gpuscheduler.core.single_pods.preemption import EVICTED_S
+from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from gpuscheduler.core.waiting.cool_downs import FIRST_COOL_DOWN_S
 from gpuscheduler.core.waiting.wake_ups import ALL_NAMED, FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node, whole_node

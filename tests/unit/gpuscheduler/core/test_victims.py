@@ -6,7 +6,7 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.victims import victims
+from gpuscheduler.core.single_pods.victims import victims
 from tests.unit.gpuscheduler.core.api_objects import container, pod, pod_object, shared_node, whole_node
 
 MORNING, NOON = "2026-01-01T06:00:00Z", "2026-01-01T12:00:00Z"

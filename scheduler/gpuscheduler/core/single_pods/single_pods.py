@@ -5,13 +5,13 @@ from collections.abc import Collection, Container, Hashable, Iterator, Mapping, 
 from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Report
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
-from gpuscheduler.core.fragmentation import Fragmentation
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.single_pods.fragmentation import Fragmentation
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.wake_ups import WakeUps
 

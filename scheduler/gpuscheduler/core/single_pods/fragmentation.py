@@ -10,7 +10,7 @@ from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import words
-from gpuscheduler.core.victims import victims
+from gpuscheduler.core.single_pods.victims import victims
 
 HOUR_S = 3600.0
 """How long the amounts of a pod count as a demand."""

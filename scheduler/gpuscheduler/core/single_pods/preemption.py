@@ -7,7 +7,7 @@ from gpuscheduler.core.fit import Choice, Tries
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
-from gpuscheduler.core.victims import victims
+from gpuscheduler.core.single_pods.victims import victims
 
 EVICTED_S = 30.0
 """How long no more pods are evicted for a pod whose victims were not seen to end."""

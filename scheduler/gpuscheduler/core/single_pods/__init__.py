@@ -1,0 +1,6 @@
+"""Pods that are in no job.
+
+- `single_pods`: the node and GPUs of each, or why it waits.
+- `preemption`, `victims`: pods of lower priority that have to go, and what they free.
+- `fragmentation`: enough is free in all, and no GPU has enough.
+"""
