@@ -9,7 +9,7 @@
 'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
 'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten',
 'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable',
-'PreferredAllocationUnsupported', 'PrepareNotRetried', 'Ready', 'ReportNotWritten', 'ResourceNotRegistered',
+'PreferredAllocationUnsupported', 'PrepareNotRetried', 'ReportNotWritten', 'ResourceNotRegistered',
 'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}
