@@ -1,12 +1,25 @@
 """What unit tests of several modules need."""
 
 import logging
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def environment_is_restored() -> Iterator[None]:
+    """A variable that stays changes what the tests after it see, and these depend on the process that runs them."""
+    before = _variables()
+    yield
+    assert _variables() == before
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
-from tests.e2e.cluster import pki
+from tests.e2e.cluster import ComponentError, pki
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
@@ -64,7 +64,11 @@ def test_an_event_says_why_a_pod_waits_where_kube_scheduler_sees_the_nodes_total
         events = control_plane.client.expect("GET", path)["items"]
         return {event["involvedObject"]["name"]: event["message"] for event in events}
 
-    replica.extender.wait_for(lambda: told() == expected)
+    try:
+        replica.extender.wait_for(lambda: told() == expected)
+    except ComponentError as err:
+        pods = control_plane.pods.wait(lambda _: True, 0)
+        raise AssertionError(f"told: {told()}, conditions: {[why(pods, name) for name in expected]}") from err
 
 
 def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, allocations: Allocations, replica: Replica) -> None:

@@ -31,9 +31,9 @@ def renewed(tmp_path_factory):
 
 
 @pytest.fixture
-def pod(tmp_path, certificate):
-    with ApiServer("n1", certificate=certificate) as server, pod_on(server, tmp_path / "account") as pod:
-        yield pod
+def pod(tmp_path, certificate, monkeypatch):
+    with ApiServer("n1", certificate=certificate) as server:
+        yield pod_on(server, tmp_path / "account", monkeypatch)
 
 
 @pytest.fixture
@@ -127,10 +127,11 @@ def test_no_proxy_excepts_the_server(pod, monkeypatch):
         assert not proxy.tunnels
 
 
-def test_an_api_server_with_an_ipv6_address(tmp_path, certificate):
+def test_an_api_server_with_an_ipv6_address(tmp_path, certificate, monkeypatch):
     try:
         server = ApiServer("n1", host="::1", certificate=certificate)
     except OSError:
         pytest.skip("this machine has no IPv6 on loopback")
-    with server, pod_on(server, tmp_path / "account"):
+    with server:
+        pod_on(server, tmp_path / "account", monkeypatch)
         assert in_pod(name) == ["n1"]

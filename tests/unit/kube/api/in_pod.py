@@ -1,8 +1,6 @@
 """A pod on a stand-in API server with TLS: the files of its service account, and what the server was sent."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,9 +52,8 @@ class Pod:
         return len(self.server.server.connections)
 
 
-@contextmanager
-def pod_on(server: ApiServer, account: Path) -> Iterator[Pod]:
-    """Have this process be in a pod."""
+def pod_on(server: ApiServer, account: Path, patch: pytest.MonkeyPatch) -> Pod:
+    """Have this process be in a pod, until the end of the test, whose own patches end before."""
     account.mkdir()
     server.write_service_account(account)
     pod = Pod(account, server)
@@ -66,11 +63,10 @@ def pod_on(server: ApiServer, account: Path) -> Iterator[Pod]:
         pod.authorizations[handler.headers.get("Authorization", "")] += 1
         do_get(handler)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(access_module, "SERVICE_ACCOUNT", account)
-        for name, value in server.pod_environment.items():
-            patch.setenv(name, value)
-        for name in PROXY_VARIABLES:
-            patch.delenv(name, raising=False)
-        patch.setattr(Handler, "do_GET", noted)
-        yield pod
+    patch.setattr(access_module, "SERVICE_ACCOUNT", account)
+    for name, value in server.pod_environment.items():
+        patch.setenv(name, value)
+    for name in PROXY_VARIABLES:
+        patch.delenv(name, raising=False)
+    patch.setattr(Handler, "do_GET", noted)
+    return pod

@@ -36,9 +36,9 @@ def renewed(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, certificate: ServerCertificate) -> Iterator[Pod]:
-    with ApiServer("n1", certificate=certificate) as server, pod_on(server, tmp_path / "account") as pod:
-        yield pod
+def pod(tmp_path: Path, certificate: ServerCertificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    with ApiServer("n1", certificate=certificate) as server:
+        yield pod_on(server, tmp_path / "account", monkeypatch)
 
 
 @pytest.fixture
@@ -226,12 +226,15 @@ def test_a_redirect_is_not_followed_with_the_token(
         assert not elsewhere.requests
 
 
-def test_an_api_server_with_an_ipv6_address(tmp_path: Path, certificate: ServerCertificate) -> None:
+def test_an_api_server_with_an_ipv6_address(
+    tmp_path: Path, certificate: ServerCertificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         server = ApiServer("n1", host="::1", certificate=certificate)
     except OSError:
         pytest.skip("this machine has no IPv6 on loopback")
-    with server, pod_on(server, tmp_path / "account") as pod:
+    with server:
+        pod = pod_on(server, tmp_path / "account", monkeypatch)
         client = Client(None, Timeouts(connect_s=PATIENCE_S, call_s=PATIENCE_S))
         assert name_of(client) == "n1"
         server.stop()

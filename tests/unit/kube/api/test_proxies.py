@@ -33,7 +33,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
 
 @pytest.fixture
 def pod(tmp_path: Path, certificate: ServerCertificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    with ApiServer("n1", certificate=certificate) as server, pod_on(server, tmp_path / "account") as pod:
+    with ApiServer("n1", certificate=certificate) as server:
+        pod = pod_on(server, tmp_path / "account", monkeypatch)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", NAME)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", PORT)
         yield pod
