@@ -1,7 +1,5 @@
 """Mode dra's policies on the real API server: slices of an agent's own node only, and claims that name both or neither."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -236,21 +234,6 @@ def test_configuration_for_this_driver_is_refused(
 def test_the_examples_are_taken(cluster: Cluster, agents: Agents, example: Path) -> None:
     for one in yaml.safe_load_all(example.read_text()):
         taken(cluster, one)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--mem 8 --cores 30",
-        "--mem 4 --gpus 2",
-        "--mem 512Mi --isolated",
-        "--gpus 32 --name true --namespace kube-system",
-    ],
-)
-def test_the_templates_that_the_command_prints_are_taken(cluster: Cluster, agents: Agents, arguments: str) -> None:
-    command = [sys.executable, "-m", "gpuagent", "claim", *arguments.split()]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    taken(cluster, yaml.safe_load(printed))
 
 
 def taken(cluster: Cluster, one: dict[str, Any]) -> None:
