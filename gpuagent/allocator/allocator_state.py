@@ -41,6 +41,7 @@ class AllocatorState:
         self._kubelet: KubeletProcess | None = None
         # Pods that kubelet listed without devices since the last answer.
         self._begun = set[PodName]()
+        # The last allocation, while the container's other resource may follow.
         self._half: RecentAllocation | None = None
         self._changed = threading.Condition()
         self._tracker = AdmissionTracker()
@@ -88,8 +89,7 @@ class AllocatorState:
             was_replaced = former is not None and former != kubelet
             # The new process has forgotten what it was about to allocate, and what it rejected.
             if was_replaced:
-                self._answered = None
-                self._begun.clear()
+                self._end_admission()
                 self._tracker = self._latest().restarted()
 
     def wait_for_pods(self, *, undecided: bool = False) -> None:
@@ -166,13 +166,17 @@ class AllocatorState:
         Then kubelet is done with every pod that it has listed.
         """
         with self._changed:
-            self._answered = None
             snap = self._snapshot
             if snap is not None:
                 tracker = self._latest()
                 self._tracker = tracker.refusing(pod, self._begun, snap, self.clock())
-            self._begun.clear()
-            self._half = None
+            self._end_admission()
+
+    def _end_admission(self) -> None:
+        """Drop what was noted of the pod in admission: kubelet does not go on with it."""
+        self._answered = None
+        self._begun.clear()
+        self._half = None
 
     def half(self) -> RecentAllocation | None:
         """The last allocation, if kubelet may allocate the other resource of that container next.

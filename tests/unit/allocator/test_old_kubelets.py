@@ -31,3 +31,22 @@ def test_memory_and_compute_are_on_one_gpu_if_the_pod_is_seen_between_the_two_ca
     first = call(late, order[0])
     kubelet.pods(*full, late)
     assert call(late, order[1]) == first
+
+
+def test_a_kubelet_that_was_started_again_begins_with_another_container():
+    """The former process had served one of the two resources of a container."""
+    node = NodeUnderTest(Mode.CORE_MEM, core_mem_both=True).inventory(*box(2))
+    node.send(ev.NodeSeen(node_json("core_mem") | OLD, node.now)).holdings()
+    kubelet = FakeKubelet(node)
+    free = {resource: iter(sorted(node.ids(resource))) for resource in (MEM, CORE)}
+
+    def call(resource, size):
+        return kubelet.allocator.allocate(resource, list(itertools.islice(free[resource], size))).gpus
+
+    kubelet.allocator.serving((1, 1, 1))
+    kubelet.pods(pod_json("busy", {MEM: 4, CORE: 60}))
+    busy = [call(MEM, 4), call(CORE, 60)]
+    cut_off = call(MEM, 2)
+    assert [cut_off, cut_off] == busy
+    kubelet.allocator.serving((1, 2, 2))
+    assert call(CORE, 50) != cut_off, "the GPU has 40 free"
