@@ -1,6 +1,9 @@
 import pytest
 
 from tests.unit.gpuscheduler.running_scheduler import Cluster
+from tests.unit.kube.api.in_pod import certificate, pod, renewed
+
+__all__ = ["certificate", "cluster", "pod", "renewed"]
 
 
 @pytest.fixture

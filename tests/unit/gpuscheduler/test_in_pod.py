@@ -10,30 +10,12 @@ from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachabl
 from gpuscheduler.cluster_api import connection as module
 from gpuscheduler.cluster_api.connection import Connection, decoded
 from standin.api.server import ApiServer
-from standin.certificates import make_server_certificate
 from tests.unit.kube.api.in_pod import pod_on
 from tests.unit.kube.api.tunnel_proxy import Proxy
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
 
 NODE = "/api/v1/nodes/n1"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return make_server_certificate(tmp_path_factory.mktemp("tls") / "first")
-
-
-@pytest.fixture(scope="module")
-def renewed(tmp_path_factory):
-    """Signed by another authority."""
-    return make_server_certificate(tmp_path_factory.mktemp("tls") / "second")
-
-
-@pytest.fixture
-def pod(tmp_path, certificate, monkeypatch):
-    with ApiServer("n1", certificate=certificate) as server:
-        yield pod_on(server, tmp_path / "account", monkeypatch)
 
 
 @pytest.fixture

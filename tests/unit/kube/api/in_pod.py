@@ -1,6 +1,7 @@
 """A pod on a stand-in API server with TLS: the files of its service account, and what the server was sent."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from gpuagent.kube.api import access as access_module
 from standin.api.handler import Handler
 from standin.api.server import ApiServer
-from standin.certificates import ServerCertificate
+from standin.certificates import ServerCertificate, make_server_certificate
 
 PROXY_VARIABLES = (
     *("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"),
@@ -70,3 +71,22 @@ def pod_on(server: ApiServer, account: Path, patch: pytest.MonkeyPatch) -> Pod:
         patch.delenv(name, raising=False)
     patch.setattr(Handler, "do_GET", noted)
     return pod
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
+    """The server's."""
+    return make_server_certificate(tmp_path_factory.mktemp("tls") / "first")
+
+
+@pytest.fixture(scope="module")
+def renewed(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
+    """Signed by another authority."""
+    return make_server_certificate(tmp_path_factory.mktemp("tls") / "second")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, certificate: ServerCertificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    """This process, in a pod for the time of a test."""
+    with ApiServer("n1", certificate=certificate) as server:
+        yield pod_on(server, tmp_path / "account", monkeypatch)

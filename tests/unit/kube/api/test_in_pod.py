@@ -14,7 +14,7 @@ from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachabl
 from gpuagent.kube.api.client import Client, Timeouts
 from standin.api.handler import Handler
 from standin.api.server import ApiServer
-from standin.certificates import ServerCertificate, make_server_certificate
+from standin.certificates import ServerCertificate
 from standin.waiting import PATIENCE_S
 from tests.unit.kube.api.in_pod import Pod, pod_on
 
@@ -22,23 +22,6 @@ pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl mak
 
 NODE = "/api/v1/nodes/n1"
 THREADS, CALLS = 16, 10
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
-    return make_server_certificate(tmp_path_factory.mktemp("tls") / "first")
-
-
-@pytest.fixture(scope="module")
-def renewed(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
-    """Signed by another authority."""
-    return make_server_certificate(tmp_path_factory.mktemp("tls") / "second")
-
-
-@pytest.fixture
-def pod(tmp_path: Path, certificate: ServerCertificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    with ApiServer("n1", certificate=certificate) as server:
-        yield pod_on(server, tmp_path / "account", monkeypatch)
 
 
 @pytest.fixture

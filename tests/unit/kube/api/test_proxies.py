@@ -13,10 +13,9 @@ from kubernetes.client.rest import should_bypass_proxies
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.api.proxy import proxy_to
-from standin.api.server import ApiServer
 from standin.certificates import ServerCertificate, make_server_certificate
 from standin.waiting import PATIENCE_S
-from tests.unit.kube.api.in_pod import PROXY_VARIABLES, Pod, pod_on
+from tests.unit.kube.api.in_pod import PROXY_VARIABLES, Pod
 from tests.unit.kube.api.tunnel_proxy import Proxy
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
@@ -26,18 +25,12 @@ NAME, PORT = "kubernetes.default.svc", "443"
 LOGIN = "user:p@ss"
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
-    return make_server_certificate(tmp_path_factory.mktemp("tls") / "first")
-
-
 @pytest.fixture
-def pod(tmp_path: Path, certificate: ServerCertificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    with ApiServer("n1", certificate=certificate) as server:
-        pod = pod_on(server, tmp_path / "account", monkeypatch)
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", NAME)
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", PORT)
-        yield pod
+def pod(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    """A pod that only a proxy leads to its API server."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", NAME)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", PORT)
+    return pod
 
 
 @pytest.fixture
