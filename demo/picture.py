@@ -13,7 +13,8 @@ from gpuagent.system.output import exit_with
 
 PORT = 9446
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
-WINDOW, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=940, height=800)
+WINDOW = ViewportSize(width=1280, height=800)
+NARROW = ViewportSize(width=940, height=800)
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """Names of the browser's program; Debian's package `chromium-headless-shell` has the first."""
 SHARES = {"asr": (16, 15), "chat": (8, 20), "embed": (10, 30), "rank": (20, 25), "ocr": (40, 60)}

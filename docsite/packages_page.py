@@ -19,7 +19,7 @@ _GENERATED = "_pb"
 
 def page() -> str:
     """The page."""
-    chapters = "\n".join(f"## {title}\n\n{''.join(_packages(folder))}" for folder, title in PROGRAMS.items())
+    chapters = "\n".join([_chapter(folder, title) for folder, title in PROGRAMS.items()])
     return f"""# Packages
 
 {MADE}
@@ -29,6 +29,11 @@ who imports what, by the contracts in [pyproject.toml](../../pyproject.toml).
 [architecture.md](../architecture.md) says how the packages work together.
 
 {chapters}"""
+
+
+def _chapter(folder: str, title: str) -> str:
+    paragraphs = "".join(_packages(folder))
+    return f"## {title}\n\n{paragraphs}"
 
 
 def packages(folder: str) -> Iterator[tuple[Path, ast.Module]]:

@@ -84,14 +84,14 @@ def _gives_compute(reading: Reading) -> bool:
 
 
 def _memory_given(shares: Collection[Share]) -> float | None:
-    """Bytes; None if another plugin gave the GPU to somebody."""
+    """Bytes; None if another plugin gave the GPU to a container."""
     if any(share.mode is None for share in shares):
         return None
     return sum(share.memory_bytes or 0 for share in shares)
 
 
 def _compute_given(shares: Collection[Share], *, gives_compute: bool) -> float | None:
-    """Part of the GPU's compute; None if another plugin gave the GPU to somebody, or nothing is given by compute."""
+    """Part of the GPU's compute; None if another plugin gave the GPU to a container, or if shares do not limit it."""
     parts = [share.compute for share in shares if share.compute is not None]
     if parts:
         return min(1.0, sum(parts))

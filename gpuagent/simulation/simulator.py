@@ -198,7 +198,11 @@ def _check(what: str, key: str, kind: Any, value: object) -> None:
     # For Python, true and false are numbers.
     is_odd_bool = isinstance(value, bool) and kind is not bool
     if is_odd_bool or not isinstance(value, kind):
-        raise FaultError(f"{what} is {_WORDS.get(key) or _WORDS[kind]}, not {value!r}")
+        wanted = _WORDS.get(key) or _WORDS[kind]
+        raise FaultError(f"{what} is {wanted}, not {value!r}")
+    # The GPU is looked up later.
+    if key == "gpu" or not isinstance(value, int):
+        return
     most = _MOST.get(key, 2**31 - 1)
-    if isinstance(value, int) and key != "gpu" and not 0 <= value <= most:
+    if not 0 <= value <= most:
         raise FaultError(f"{what} is a number from 0 to {most}, not {value}")

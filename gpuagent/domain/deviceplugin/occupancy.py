@@ -427,10 +427,10 @@ class Occupancy:
         """The indexes, with an allocation whose units were free."""
         resource = allocation.resource
         sharers = {**self._sharers}
-        nobody = Sharers((), ())
+        no_sharers = Sharers((), ())
         # Copies: calls that began before this Allocate still read the former sets.
         for uuid in allocation.uuids:
-            others = sharers.get(uuid, nobody)
+            others = sharers.get(uuid, no_sharers)
             sharers[uuid] = Sharers({*others.containers, owner}, {*others.pods, owner.pod})
         units = Counter(map(self.snapshot.units.get, allocation.ids))
         used_units = self._used.get(resource, Counter()) + units

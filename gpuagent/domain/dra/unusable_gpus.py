@@ -70,7 +70,7 @@ def _reason(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | N
         return Unusable(f"{name} is {entry}, and new claims do not get it: {unfence}. {_ANOTHER_GPU}")
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
     is_away = state.gpus.driver_gone or health.is_away
-    # A fault that has ended is no reason: the GPU works while it settles, and the claim would only start later.
+    # A fault that has ended is not a reason: the GPU works while it settles, and the claim would only start later.
     has_fault = bool(health.against) and not _tolerates_fault(gpu, tolerations, state)
     if is_away or has_fault:
         words = f"{name} cannot be used now: {state.unhealthy[gpu.uuid]}. The claim is prepared when the GPU is usable"

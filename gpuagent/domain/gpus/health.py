@@ -312,7 +312,7 @@ class GpuHealth:
         is_over = known and not against
         words = against
         if self.xids and not self.stuck:
-            # An XID that needs no reset is no current fault, but it is why the GPU became unhealthy.
+            # An XID that needs no reset is not a current fault, but it is why the GPU became unhealthy.
             words = (_words(self.xids), *against)
         has_just_begun = self.cause is None
         return replace(

@@ -21,7 +21,7 @@ def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     numbers = sorted(unhealthy - healthy)
     data = None
     if numbers:
-        # The extender reads any text that is no number, also an empty one, as GPU 0.
+        # The extender reads any text that is not a number, even an empty one, as GPU 0.
         data = {"gpus": ",".join(map(str, numbers))}
     facts = ConfigMapFacts(
         namespace="kube-system",

@@ -79,12 +79,12 @@ def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]
             yield SliceWrite(name, "patch", body)
 
 
-def _is_answered(name: str, wanted: Json, found: Json, claims: Claims) -> bool:
+def _is_answered(name: str, wanted: Json, present: Json, claims: Claims) -> bool:
     """Whether the API server made this of the wanted spec, so that another write of it would change nothing."""
     answer = claims.stored.get(name)
     if answer is None or name in claims.retried:
         return False
-    return answer.sent == wanted and answer.stored == without_times(found)
+    return answer.sent == wanted and answer.stored == without_times(present)
 
 
 def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:

@@ -71,7 +71,7 @@ class Transport:
                 timeout=urllib3.Timeout(connect=connect_s, read=silence_s),
                 # The agent's loops retry; urllib3's three silent tries would triple every timeout.
                 retries=False,
-                # Wherever the API server points to, the token is for nobody else.
+                # A redirect may lead to another server, which must not get the token.
                 redirect=False,
                 preload_content=False,
             )

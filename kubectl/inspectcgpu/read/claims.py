@@ -134,35 +134,79 @@ def _sharing(pod: GpuPod, claim: GpuClaim) -> GpuPod:
     return replace(pod, faults=(*pod.faults, text))
 
 
-def read_slice(found: Mapping[str, Any]) -> NodeSlice | None:
+def read_slice(resource_slice: Mapping[str, Any]) -> NodeSlice | None:
     """Parse a ResourceSlice; None where it is another driver's, or has no GPU and no set. Never raises."""
-    spec = mapping(found.get("spec"))
-    node, gpus, sets, unit = text(spec.get("nodeName")), {}, {}, 0
+    spec = mapping(resource_slice.get("spec"))
+    node = text(spec.get("nodeName"))
     if spec.get("driver") != DRA_DRIVER or not node:
         return None
+    gpus: dict[str, SeenGpu] = {}
+    sets: dict[str, frozenset[int]] = {}
+    unit_mib = 0
     for device in mappings(spec.get("devices")):
-        attributes, memory = mapping(device.get("attributes")), mapping(mapping(device.get("capacity")).get("memory"))
-        minor = number(mapping(attributes.get("minor")).get("int"))
-        total = (amount(text(memory.get("value"))) or 0) // MIB
-        least = text(mapping(mapping(memory.get("requestPolicy")).get("validRange")).get("min"))
-        unit = unit or (amount(least) or 0) // MIB
-        is_set = text(mapping(attributes.get("type")).get("string")) != "gpu"
-        minors = text(mapping(attributes.get("minors")).get("string"))
-        if is_set and minors:
-            sets[text(device.get("name"))] = frozenset(int(one) for one in minors.split(",") if _is_minor(one))
-        if minor is None or minor >= MOST_GPUS or not unit:
-            continue
-        taints = [text(taint.get("key")) for taint in mappings(device.get("taints"))]
-        bad = [key.removeprefix(f"{DRA_DRIVER}/") for key in taints if key != HELD_TAINT]
-        gpus[text(device.get("name"))] = SeenGpu(
-            minor=minor,
-            model=text(mapping(attributes.get("productName")).get("string")),
-            memory_mib=total,
-            healthy=not bad,
-            cause=", ".join(bad).capitalize(),
-            units={} if HELD_TAINT in taints else {GPU_MEM: total // unit, GPU_CORE: CORE_PERCENT_PER_GPU},
-        )
-    return NodeSlice(node, MemoryUnit(unit) if unit else MemoryUnit(), gpus, sets) if gpus or sets else None
+        name = text(device.get("name"))
+        minors = _minors_of_set(device)
+        if minors is not None:
+            sets[name] = minors
+        # The unit is the least amount of the first device that has one.
+        unit_mib = unit_mib or _unit_mib(device)
+        gpu = _seen_gpu(device, unit_mib) if unit_mib else None
+        if gpu is not None:
+            gpus[name] = gpu
+    if not gpus and not sets:
+        return None
+    unit = MemoryUnit(unit_mib) if unit_mib else MemoryUnit()
+    return NodeSlice(node, unit, gpus, sets)
+
+
+def _attribute(device: Mapping[str, Any], name: str, kind: str) -> object:
+    """The value of an attribute of one kind, such as ``string``; None without it."""
+    attributes = mapping(device.get("attributes"))
+    return mapping(attributes.get(name)).get(kind)
+
+
+def _memory(device: Mapping[str, Any]) -> Mapping[str, Any]:
+    capacity = mapping(device.get("capacity"))
+    return mapping(capacity.get("memory"))
+
+
+def _mib(quantity: object) -> int:
+    """Whole MiB of a quantity; 0 where it cannot be read."""
+    return (amount(text(quantity)) or 0) // MIB
+
+
+def _unit_mib(device: Mapping[str, Any]) -> int:
+    """The least amount of memory that a claim can have of the device; 0 if the device has none."""
+    policy = mapping(_memory(device).get("requestPolicy"))
+    return _mib(mapping(policy.get("validRange")).get("min"))
+
+
+def _minors_of_set(device: Mapping[str, Any]) -> frozenset[int] | None:
+    """Minor numbers of the GPUs of a set; None for a device that is not a set."""
+    minors = text(_attribute(device, "minors", "string"))
+    is_gpu = text(_attribute(device, "type", "string")) == "gpu"
+    if is_gpu or not minors:
+        return None
+    return frozenset([int(word) for word in minors.split(",") if _is_minor(word)])
+
+
+def _seen_gpu(device: Mapping[str, Any], unit_mib: int) -> SeenGpu | None:
+    """The GPU of a device; None for a device that is not a GPU."""
+    minor = number(_attribute(device, "minor", "int"))
+    if minor is None or minor >= MOST_GPUS:
+        return None
+    memory_mib = _mib(_memory(device).get("value"))
+    taints = [text(taint.get("key")) for taint in mappings(device.get("taints"))]
+    causes = [key.removeprefix(f"{DRA_DRIVER}/") for key in taints if key != HELD_TAINT]
+    units = {GPU_MEM: memory_mib // unit_mib, GPU_CORE: CORE_PERCENT_PER_GPU}
+    return SeenGpu(
+        minor=minor,
+        model=text(_attribute(device, "productName", "string")),
+        memory_mib=memory_mib,
+        healthy=not causes,
+        cause=", ".join(causes).capitalize(),
+        units={} if HELD_TAINT in taints else units,
+    )
 
 
 def _is_minor(word: str) -> bool:
@@ -171,25 +215,40 @@ def _is_minor(word: str) -> bool:
 
 def by_node(slices: Iterable[NodeSlice]) -> dict[str, NodeSlice]:
     """The slices of each node as one: its GPUs and its sets of them are in different ones."""
-    found: dict[str, NodeSlice] = {}
-    for one in slices:
-        other = found.get(one.node, one)
-        first = one if one.gpus else other
-        found[one.node] = NodeSlice(one.node, first.unit, {**other.gpus, **one.gpus}, {**other.sets, **one.sets})
-    return {name: one for name, one in found.items() if one.gpus}
+    joined: dict[str, NodeSlice] = {}
+    for part in slices:
+        former = joined.get(part.node, part)
+        # A slice of sets alone does not say the unit.
+        unit = part.unit if part.gpus else former.unit
+        gpus = {**former.gpus, **part.gpus}
+        sets = {**former.sets, **part.sets}
+        joined[part.node] = NodeSlice(part.node, unit, gpus, sets)
+    return {node: whole for node, whole in joined.items() if whole.gpus}
 
 
-def read_claim(found: Mapping[str, Any]) -> GpuClaim | None:
+def read_claim(claim: Mapping[str, Any]) -> GpuClaim | None:
     """Parse a ResourceClaim; None where it has no device of this driver. Never raises."""
-    meta, status = mapping(found.get("metadata")), mapping(found.get("status"))
-    namespace = text(meta.get("namespace"))
-    results = mapping(mapping(status.get("allocation")).get("devices")).get("results")
-    devices = []
-    for one in mappings(results):
-        if one.get("driver") == DRA_DRIVER and not one.get("adminAccess"):
-            consumed = mapping(one.get("consumedCapacity"))
-            memory, cores = (amount(text(consumed.get(name))) or 0 for name in ("memory", "cores"))
-            devices.append((text(one.get("pool")), text(one.get("device")), memory // MIB, cores))
-    users = [text(one.get("name")) for one in mappings(status.get("reservedFor")) if one.get("resource") == "pods"]
-    pods = tuple(PodName(namespace, user) for user in sorted(users))
-    return GpuClaim(PodName(namespace, text(meta.get("name"))), tuple(devices), pods) if devices else None
+    metadata = mapping(claim.get("metadata"))
+    status = mapping(claim.get("status"))
+    namespace = text(metadata.get("namespace"))
+    allocated = mapping(mapping(status.get("allocation")).get("devices"))
+    devices = [_claimed_device(result) for result in mappings(allocated.get("results")) if _is_used(result)]
+    if not devices:
+        return None
+    users = mappings(status.get("reservedFor"))
+    names = sorted(text(user.get("name")) for user in users if user.get("resource") == "pods")
+    pods = tuple([PodName(namespace, name) for name in names])
+    return GpuClaim(PodName(namespace, text(metadata.get("name"))), tuple(devices), pods)
+
+
+def _is_used(result: Mapping[str, Any]) -> bool:
+    """Whether an allocated device is ours, and used: with adminAccess, it is only looked at."""
+    return result.get("driver") == DRA_DRIVER and not result.get("adminAccess")
+
+
+def _claimed_device(result: Mapping[str, Any]) -> tuple[str, str, int, int]:
+    """Node, name of the device, MiB of its memory and percent of its compute."""
+    consumed = mapping(result.get("consumedCapacity"))
+    memory_mib = _mib(consumed.get("memory"))
+    cores = amount(text(consumed.get("cores"))) or 0
+    return text(result.get("pool")), text(result.get("device")), memory_mib, cores

@@ -29,11 +29,15 @@ def health(report: ClusterReport, *, colour: bool, columns: int | None = None) -
     """The lines, and how many nodes have a problem. Problems are wrapped to a terminal's `columns`."""
     room = _room(report, columns)
     rows: list[Row] = [row(*_HEADS, style=Style.HEAD)]
-    for node in sorted(report.nodes, key=lambda node: (not has_problem(node), node.node.name)):
+    by_name = sorted(report.nodes, key=lambda node: node.node.name)
+    faulty = [node for node in by_name if has_problem(node)]
+    healthy = [node for node in by_name if not has_problem(node)]
+    for node in [*faulty, *healthy]:
         rows += _node_rows(node, room)
-    faulty = sum(map(has_problem, report.nodes))
-    whole = [*align(rows, colour=colour), "", f"{faulty} of {len(report.nodes)} nodes have a problem"]
-    return [*whole, *(f"- {text}" for text in report.problems)]
+    lines = align(rows, colour=colour)
+    lines += ["", f"{len(faulty)} of {len(by_name)} nodes have a problem"]
+    lines += [f"- {text}" for text in report.problems]
+    return lines
 
 
 def _node_rows(node: NodeReport, room: int) -> Iterator[Row]:

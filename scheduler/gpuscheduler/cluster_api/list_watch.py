@@ -124,7 +124,7 @@ class ListWatch:
                 await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self) -> None:
-        """Take all objects, and drop those that there are no more."""
+        """Take all objects, and drop those that are gone."""
         keys: set[str] = set()
         reading = asyncio.ensure_future(self._page(PAGE, ""))
         try:

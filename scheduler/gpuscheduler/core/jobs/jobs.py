@@ -257,7 +257,7 @@ class Jobs:
         return job
 
     def _job_of(self, pod: PodFacts) -> Job | None:
-        """The job of a pod; None if it is no member of one."""
+        """The job of a pod; None if it is not a member of a job."""
         return self._jobs.get(key_of(pod)) if self.is_member(pod) else None
 
     # -- what is due -----------------------------------------------------------------------------------------------

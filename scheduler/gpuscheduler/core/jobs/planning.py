@@ -60,7 +60,7 @@ class Planning:
         return self.again or self._frees != self._usage.frees
 
     def look_begins(self) -> None:
-        """All jobs that wait are tried from now on, so what was free until now is no reason to try them again."""
+        """All jobs that wait are tried from now on, so what was free until now does not have them tried again."""
         self.again = False
         self._frees = self._usage.frees
 
