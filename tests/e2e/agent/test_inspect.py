@@ -151,9 +151,8 @@ def test_without_the_right_to_agents_pages_the_reason_is_reported(
     assert "default    one   gpu-node  10 gpu-mem  not annotated by a scheduler" in out
 
 
-def interruptible() -> None:
-    """As at a terminal: a shell that runs the tests in the background has its children ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# As at a terminal: a shell that runs the tests in the background has its children ignore Ctrl-C.
+INTERRUPTIBLE = ["env", "--default-signal=INT"]
 
 
 def test_a_watch_shows_a_new_pod_and_ends_cleanly(
@@ -161,10 +160,8 @@ def test_a_watch_shows_a_new_pod_and_ends_cleanly(
 ) -> None:
     node = make_node(mode="share")
     node.wait_amounts(mem=640)
-    command = [str(onefile), "--watch", "--interval", "0.2", "--no-agents"]
-    with subprocess.Popen(
-        command, env=plugin.environ, stdout=subprocess.PIPE, text=True, preexec_fn=interruptible
-    ) as process:
+    command = [*INTERRUPTIBLE, str(onefile), "--watch", "--interval", "0.2", "--no-agents"]
+    with subprocess.Popen(command, env=plugin.environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = iter(process.stdout)
         late = threading.Timer(WAIT_S, process.kill)

@@ -82,16 +82,10 @@ def attacked(cluster):
 @contextmanager
 def attack(module, *arguments):
     """A process that attacks; it has begun."""
-    command = [sys.executable, "-m", module.__name__, *arguments]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = CLIENTS + LEAST_FILES if hard == resource.RLIM_INFINITY else min(hard, CLIENTS + LEAST_FILES)
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard)),  # noqa: PLW1509
-    ) as attackers:
+    command = ["prlimit", f"--nofile={files}", sys.executable, "-m", module.__name__, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attackers:
         assert attackers.stdout.readline()
         yield attackers
         attackers.communicate("end\n", timeout=PATIENCE_S)

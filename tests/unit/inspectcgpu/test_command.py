@@ -359,14 +359,14 @@ def test_mistakes_in_flags_end_with_2(call, arguments):
 # -- as a process ----------------------------------------------------------------------------------------------
 
 
-def interruptible():
-    """As at a terminal: a shell that runs the tests in the background has its children ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# As at a terminal: a shell that runs the tests in the background has its children ignore Ctrl-C. Not by `preexec_fn`:
+# that forks this process with gRPC's threads in it, which then write to the child's stderr.
+INTERRUPTIBLE = ["env", "--default-signal=INT"]
 
 
 def start(config, *arguments, **how):
-    command = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", config, *arguments]
-    return subprocess.Popen(command, env=ENVIRON | how.pop("environ", {}), preexec_fn=interruptible, **how)
+    command = [*INTERRUPTIBLE, sys.executable, "-m", "inspectcgpu", "--kubeconfig", config, *arguments]
+    return subprocess.Popen(command, env=ENVIRON | how.pop("environ", {}), **how)
 
 
 def on_terminal(config, *arguments, environ=None, columns=0, code=0) -> str:
