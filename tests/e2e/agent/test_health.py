@@ -17,11 +17,12 @@ CONFIG_MAP = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE_NAM
 
 
 def wait_event(node: Node, pod: str, reason: str, text: str = "") -> None:
-    """Wait for an Event on a pod."""
+    """Wait for an Event on the pod of that name, not on one that had it before."""
+    uid = node.cluster.pod(pod)["metadata"]["uid"]
 
     def there(_: dict[str, Any]) -> bool:
-        found = node.cluster.client.expect("GET", f"{EVENTS}?fieldSelector=involvedObject.name%3D{pod}")["items"]
-        return any(event["reason"] == reason and text in event["message"] for event in found)
+        events = node.cluster.client.expect("GET", f"{EVENTS}?fieldSelector=involvedObject.uid%3D{uid}")["items"]
+        return any(event["reason"] == reason and text in event["message"] for event in events)
 
     node.agent.wait(there)
 

@@ -18,6 +18,7 @@ from tests.e2e.scheduler.pod_watch import PodWatch
 BINARIES = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
 LEASE = "gpu-scheduler"
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
 _STAGES = Path(__file__).with_name("stages.yaml")
 
 
@@ -112,10 +113,11 @@ class ControlPlane:
         return items
 
     def clear(self) -> None:
-        """Remove all pods and nodes, and the lease of the scheduler."""
+        """Remove all pods and nodes, the lease of the scheduler, and what Events told about them."""
         self.client.request("DELETE", NODES)
         self.client.request("DELETE", f"{_LEASES}/{LEASE}")
         self.clear_pods()
+        self.client.request("DELETE", EVENTS)
 
     def clear_pods(self) -> None:
         """Remove all pods."""

@@ -9,7 +9,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.cluster import ComponentError, pki
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.control_plane import EVENTS, ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import share_node
 from tests.e2e.scheduler.pods import job, pod, why
@@ -58,7 +58,7 @@ def test_an_event_says_why_a_pod_waits_where_kube_scheduler_sees_the_nodes_total
         "huge": "no GPU has 200 of aliyun.com/gpu-mem in all",
         "part-0": "job part: 1 of 2 pods are there",
     }
-    path = "/api/v1/namespaces/default/events?fieldSelector=reason=WaitingForGPUs"
+    path = f"{EVENTS}?fieldSelector=reason=WaitingForGPUs"
 
     def told() -> dict[str, str]:
         events = control_plane.client.expect("GET", path)["items"]
