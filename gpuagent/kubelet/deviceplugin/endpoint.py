@@ -156,23 +156,28 @@ class Endpoint:
         return server, servicer
 
     def _register(self, path: Path, servicer: Servicer) -> bool:
-        options = [("grpc.default_authority", "localhost")]
         request = pb.RegisterRequest(
             version="v1beta1", endpoint=path.name, resource_name=self.resource, options=servicer.options
         )
+        why_not = self._why_not_registered(request)
+        if why_not and not self._stopping:
+            self._note(f"kubelet did not register {self.resource}: {why_not}")
+        return not why_not
+
+    def _why_not_registered(self, request: pb.RegisterRequest) -> str:
+        """Call Register; empty if kubelet took it."""
+        options = [("grpc.default_authority", "localhost")]
         with grpc.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
             call = pb_grpc.RegistrationStub(channel).Register.future(request, timeout=REGISTER_DEADLINE_S)
             call.add_done_callback(lambda _: self.nudge())
-            self._wait(call.done, REGISTER_DEADLINE_S + 1)
-            if not call.done():
+            # gRPC's own timer may be late: nothing is left to it.
+            if not self._wait(call.done, REGISTER_DEADLINE_S):
                 call.cancel()
-                return False
+                return f"no answer within {REGISTER_DEADLINE_S:g} s"
             error = call.exception()
         if isinstance(error, grpc.RpcError):
-            text = call_error(error, self._kubelet_socket, REGISTER_DEADLINE_S)
-            self._note(f"kubelet refused to register {self.resource}: {text}")
-            return False
-        return True
+            return call_error(error, self._kubelet_socket, REGISTER_DEADLINE_S)
+        return ""
 
     def _wait_for_stream(self, servicer: Servicer) -> bool:
         if self._wait(lambda: servicer.followed, STREAM_DEADLINE_S):
