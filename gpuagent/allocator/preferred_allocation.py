@@ -15,6 +15,7 @@ from gpuagent.domain.deviceplugin.identity import (
     Listed,
     Requester,
     Unknown,
+    UnorderedPods,
     UnseenPod,
     identify,
 )
@@ -172,6 +173,29 @@ class PreferredAllocation:
         occupancy: Occupancy,
         *,
         certainly: bool = False,
+    ) -> Requester:
+        """The requesting container, by a query to kubelet if it matters.
+
+        Waits for a pod that was not seen yet, and until the API server shows which of several pods kubelet rejected.
+        """
+        until = self._state.clock() + WAIT_S
+        requester = self._search(request, occupancy, certainly=certainly)
+        while isinstance(requester, UnorderedPods):
+            if not self._some_failed(requester.pods, until - self._state.clock()):
+                break
+            requester = self._search(request, self._state.occupancy(), certainly=certainly)
+        return requester
+
+    def _some_failed(self, pods: Collection[str], timeout_s: float) -> bool:
+        """Wait until the API server shows that some of these pods (UIDs) do not live any more; whether it does."""
+        return self._state.wait(lambda snap: any(uid not in snap.pod_by_uid for uid in pods), timeout_s)
+
+    def _search(
+        self,
+        request: AllocationRequest,
+        occupancy: Occupancy,
+        *,
+        certainly: bool,
     ) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
         snap = occupancy.snapshot

@@ -76,12 +76,14 @@ class PodsSeen:
         complete: every pod of the node was read in this run; False for pods that the agent read one by one, before the
             first list came.
         followed: the agent follows changes of all pods now.
+        unordered: UIDs of pods that the agent got together: it does not know in which order kubelet did.
     """
 
     pods: tuple[Pod, ...] = field(repr=False)
     at: float
     complete: bool = True
     followed: bool = True
+    unordered: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

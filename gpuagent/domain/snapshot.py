@@ -55,9 +55,10 @@ class Snapshot:
 
     `pods_known`: all pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
     the first list of pods is still to come, also while the API server fails. `living_pods` are in the order in which
-    the agent saw them; of one name, the newest. `decided` maps them to containers with a scheduler's decision.
-    `scheduler_seen`: a scheduler has decided on a pod of this node, in this run or an earlier one; None if that is not
-    known. `schedulers`: whether to assume so. `may_be_decided`: a scheduler may have decided on a pod that the agent
+    the agent saw them; of one name, the newest. Kubelet may have got `unordered_pods` (UIDs) in another order.
+    `decided` maps living pods to containers with a scheduler's decision. `scheduler_seen`: a scheduler has decided on a
+    pod of this node, in this run or an earlier one; None if that is not known. `schedulers`: whether to assume so.
+    `may_be_decided`: a scheduler may have decided on a pod that the agent
     has not seen. `claimed` are UUIDs of the GPUs that prepared ResourceClaims have.
     """
 
@@ -85,6 +86,7 @@ class Snapshot:
     layers: Mapping[str, Layer]
     bound: Mapping[Mode, str]
     living_pods: Mapping[PodName, Pod]
+    unordered_pods: frozenset[str]
     decisions: Decisions
     decided: Decided
     scheduler_seen: bool | None
@@ -177,6 +179,12 @@ class Snapshot:
     def arrival(self) -> dict[PodName, int]:
         """Number of each living pod in the order in which the agent saw them."""
         return {name: number for number, name in enumerate(self.living_pods)}
+
+    def came_before(self, pod: Pod, other: Pod) -> bool:
+        """Whether kubelet certainly got the living pod `pod` before `other`."""
+        if other.uid in self.unordered_pods:
+            return False
+        return self.arrival[pod.name] < self.arrival[other.name]
 
     @cached_property
     def pod_by_uid(self) -> dict[str, Pod]:
@@ -306,6 +314,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         layers=state.isolation.layers,
         bound=state.isolation.bound,
         living_pods=living,
+        unordered_pods=state.pods.unordered,
         decisions=decisions,
         decided=decided,
         scheduler_seen=scheduler_seen,

@@ -215,6 +215,19 @@ class UnconfirmedPod(Unknown):
     maybe_undecided: bool = field(kw_only=True)
 
 
+@dataclass(frozen=True, slots=True)
+class UnorderedPods(Unknown):
+    """Kubelet lists several pods that fit, of which it has rejected all but the last that it got.
+
+    The agent got them together, so it does not know which one that is. The API server soon shows the others as failed.
+
+    Attributes:
+        pods: UIDs of the listed pods.
+    """
+
+    pods: frozenset[str] = field(kw_only=True)
+
+
 def identify(
     request: AllocationRequest,
     tracker: AdmissionTracker,
@@ -579,8 +592,7 @@ class KubeletListing:
         reused_names = {entry.pod.name for entry in self.search.tracker.deleted}
         clear = [requester for requester in fitting if requester.pod_name not in reused_names]
         if clear:
-            # Kubelet sees pods in the agent's order. Rejected pods may linger, so the last one is in admission.
-            return replace(clear[-1], certain=is_only_one)
+            return self._last_of(clear, is_only_one=is_only_one)
         deleted: list[Pod] = []
         living: list[Requester] = []
         for requester in (*with_devices, *without_devices):
@@ -596,6 +608,29 @@ class KubeletListing:
             return self.search.unseen(gone)
         why = f"pod {gone.name} was deleted a moment ago, and kubelet lists no UIDs"
         return self.search.unconfirmed(why, living, gone)
+
+    def _last_of(self, listed: Sequence[Requester], *, is_only_one: bool) -> Requester:
+        """The container of the pod that kubelet got last. Rejected pods may linger in its list."""
+        search = self.search
+        last = listed[-1]
+        decided = [requester.pod.name for requester in listed if requester.pod and search.is_decided(requester)]
+        if not decided or search.alike(listed) or self._came_last(last, listed):
+            return replace(last, certain=is_only_one)
+        return UnorderedPods(
+            why="kubelet lists several pods without devices, and the API server does not show yet which ones failed",
+            maybe_decided=True,
+            candidates=tuple(decided),
+            pods=frozenset([requester.pod.uid for requester in listed if requester.pod]),
+        )
+
+    def _came_last(self, last: Requester, listed: Iterable[Requester]) -> bool:
+        """Whether kubelet certainly got the pod of `last` after all others that are `listed`."""
+        for requester in listed:
+            if requester.pod is None or last.pod is None or requester.pod is last.pod:
+                continue
+            if not self.search.snap.came_before(requester.pod, last.pod):
+                return False
+        return True
 
     def hidden(self) -> HiddenPod | None:
         """Decided pods under whose names kubelet lists devices of other pods."""

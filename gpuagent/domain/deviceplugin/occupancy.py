@@ -678,11 +678,10 @@ def _still_to_come(
 ) -> Iterator[list[DecidedContainer]]:
     """Containers of pods that kubelet may still admit, while it admits `requester`, oldest first.
 
-    Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
-    or rejected every pod that precedes the requesting pod in both orders.
+    Kubelet admits pods as they come to it, by age if many come at once, and tries none twice. So it has admitted or
+    rejected every pod that precedes the requesting pod in both orders.
     """
     living = snap.living_pods
-    arrival = snap.arrival
     requesting_pod = living.get(requester) if requester else None
     for name, containers in unserved.items():
         pod = living[name]
@@ -699,7 +698,7 @@ def _still_to_come(
         if requesting_pod is None:
             yield containers
             continue
-        arrived_before = arrival[name] < arrival[requesting_pod.name]
+        came_before = snap.came_before(pod, requesting_pod)
         is_older = pod.created <= requesting_pod.created
-        if not (arrived_before and is_older):
+        if not (came_before and is_older):
             yield containers

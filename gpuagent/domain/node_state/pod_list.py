@@ -13,6 +13,7 @@ class Pods:
     """Every pod bound to this node, in `seen`. Some pods that ended earlier are missing.
 
     Attributes:
+        unordered: UIDs of those that the agent got together: it does not know in which order kubelet did.
         known: all of them were read in this run. Before that, `seen` has those that the agent read one by one.
         decided_before: a scheduler decided on a pod of this node in an earlier run; None if nothing tells.
         presumed_decided: what to go by until all pods are known, if `decided_before` is None.
@@ -21,6 +22,7 @@ class Pods:
     """
 
     seen: tuple[Pod, ...] = ()
+    unordered: frozenset[str] = frozenset()
     known: bool = False
     decided_before: bool | None = False
     presumed_decided: bool = False
@@ -31,7 +33,13 @@ class Pods:
         match event:
             case ev.PodsSeen():
                 problem = None if event.followed else self.problem
-                return replace(self, seen=event.pods, known=self.known or event.complete, problem=problem)
+                return replace(
+                    self,
+                    seen=event.pods,
+                    unordered=event.unordered,
+                    known=self.known or event.complete,
+                    problem=problem,
+                )
             case ev.ApiUnavailable(what="pods"):
                 return replace(self, problem=event.reason)
             case ev.AnnotationsKept():

@@ -192,6 +192,8 @@ class NodePods:
         self._changed = False
         self._failures: list[str] = []
         self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
+        self._read_alone = set[str]()
+        self._listed_together = set[str]()
         self.lists = 0
         self.complete = self.followed = False
 
@@ -208,9 +210,13 @@ class NodePods:
             # Pods that were known keep their place, and those that are new come after them.
             pods = {}
             for uid, known in self.known.items():
-                if uid in listed:
+                if uid in listed and uid not in self._read_alone:
                     pods[uid] = _same(known, listed.pop(uid))
             self.known = pods | listed
+            self._read_alone.clear()
+            self._listed_together &= self.known.keys()
+            if len(listed) > 1:
+                self._listed_together |= listed.keys()
             self._changed = True
             self.lists += 1
             self.complete = True
@@ -220,9 +226,12 @@ class NodePods:
     def changed(self, kind: str, item: Pod) -> None:
         with self._lock:
             if kind == "DELETED":
-                self.known.pop(item.uid, None)
+                self._forget(item.uid)
                 self._deleted.append(item.uid)
             else:
+                if item.uid in self._read_alone:
+                    # The watch shows it only now, so it comes after all that the watch has shown.
+                    self._forget(item.uid)
                 self.known[item.uid] = item
             self._changed = True
         self._updated.set()
@@ -241,10 +250,28 @@ class NodePods:
             there = {item.uid: item for item in sorted(items, key=_age) if item.uid not in self._deleted}
             new = {uid: item for uid, item in there.items() if uid not in self.known}
             self.known |= new
+            self._read_alone |= new.keys()
             self._changed = self._changed or bool(new) or complete > self.complete
             self.complete = self.complete or complete
         self._updated.set()
         return set(there)
+
+    def _forget(self, uid: str) -> None:
+        self.known.pop(uid, None)
+        self._read_alone.discard(uid)
+        self._listed_together.discard(uid)
+
+    def seen(self) -> PodsSeen:
+        """The pods now, in the order in which kubelet got them, as far as that is known: those read alone last."""
+        shown = [pod for uid, pod in self.known.items() if uid not in self._read_alone]
+        read_alone = [pod for uid, pod in self.known.items() if uid in self._read_alone]
+        return PodsSeen(
+            pods=(*shown, *read_alone),
+            at=self._clock(),
+            complete=self.complete,
+            followed=self.followed,
+            unordered=frozenset(self._listed_together | self._read_alone),
+        )
 
     def failed(self, reason: str) -> None:
         # By the same thread as the pods, so that a failure never overtakes what was seen before it.
@@ -257,14 +284,12 @@ class NodePods:
         while self._updated.wait() and not self._stopped.is_set():
             self._updated.clear()
             with self._lock:
-                pods = tuple(self.known.values()) if self._changed else None
+                seen = self.seen() if self._changed else None
                 failures = self._failures
                 self._failures = []
                 self._changed = False
-                complete = self.complete
-                followed = self.followed
-            if pods is not None:
-                self._post(PodsSeen(pods, self._clock(), complete, followed))
+            if seen is not None:
+                self._post(seen)
             for failure in failures:
                 self._post(ApiUnavailable(failure, self._clock(), "pods"))
             self._stopped.wait(self._burst_s)

@@ -127,8 +127,8 @@ class FakeKubelet:
         self.snap = snapshot(self.node.state, self.snap)
         self.allocator.publish(self.snap)
 
-    def pods(self, *pods) -> "FakeKubelet":
-        self.node.pods(*pods)
+    def pods(self, *pods, together: bool = False) -> "FakeKubelet":
+        self.node.pods(*pods, together=together)
         self.publish()
         return self
 

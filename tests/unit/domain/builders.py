@@ -167,11 +167,12 @@ class NodeUnderTest:
     def holdings(self, *held: Holding, began: float | None = None) -> "NodeUnderTest":
         return self.send(ev.HoldingsRead(held, self.now if began is None else began, self.now))
 
-    def pods(self, *pods: Mapping[str, Any]) -> "NodeUnderTest":
-        """As the watch does: a pod that is as it was is the one that it was."""
+    def pods(self, *pods: Mapping[str, Any], together: bool = False) -> "NodeUnderTest":
+        """As the watch does: a pod that is as it was is the one that it was. `together`: one list has shown them."""
         known = {(pod.uid, pod.version): pod for pod in self.state.pods.seen if pod.version}
         seen = tuple(known.get((pod.uid, pod.version), pod) for pod in map(parse_pod, pods))
-        return self.send(ev.PodsSeen(seen, self.now))
+        unordered = frozenset(pod.uid for pod in seen) if together else frozenset[str]()
+        return self.send(ev.PodsSeen(seen, self.now, unordered=unordered))
 
     def allocate_begins(self) -> "NodeUnderTest":
         return self.send(ev.AllocatesSeen(self.state.allocates.in_flight + 1, self.state.allocates.last_end, self.now))

@@ -58,6 +58,50 @@ def test_a_pod_that_kubelet_has_just_rejected_is_not_taken_for_the_requesting_po
     assert (at(kubelet, "both"), at(kubelet, "both", "main-1")) == ([2], [3])
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["the older", "the newer"])
+def test_kubelet_may_have_rejected_any_of_the_pods_that_the_agent_got_together(first):
+    """The agent was restarted. Kubelet, which took pods as they were bound, lists the rejected one, too."""
+    rejected, asks = decided("rejected", 0, second=2 * first), decided("next", 1, second=1)
+    kubelet = kubelet_with().pods(rejected, asks, together=True)
+    kubelet.allocations.rejected = {"rejected"}
+    refusal = kubelet.refusal(lambda: serve(kubelet, "next"))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert "ml/rejected, ml/next" in str(refusal) or "ml/next, ml/rejected" in str(refusal)
+    assert "the API server does not show yet which ones failed" in str(refusal)
+    alike = decided("alike", 3, second=1), decided("other", 3, second=2)
+    kubelet = kubelet_with().pods(*alike, together=True)
+    kubelet.allocations.rejected = {"other"}
+    serve(kubelet, "alike")
+    assert at(kubelet, "alike") == [3], "all of them get the same answer"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the older", "the newer"])
+def test_of_pods_that_came_together_the_last_is_known_when_the_others_have_failed(first):
+    rejected, asks = decided("rejected", 0, second=2 * first), decided("next", 1, second=1)
+    kubelet = kubelet_with().pods(rejected, asks, together=True)
+    kubelet.allocations.rejected = {"rejected"}
+    query = kubelet.allocations.query
+
+    def late(pods, *, listing):
+        """The API server shows it while the call waits."""
+        kubelet.pods(rejected | {"status": {"phase": "Failed"}}, asks, together=True)
+        return query(pods, listing=listing)
+
+    kubelet.allocations.query = late
+    serve(kubelet, "next")
+    assert at(kubelet, "next") == [1]
+
+
+def test_a_pod_that_may_still_come_keeps_its_gpu_from_one_that_came_together_with_it():
+    """The older pod was bound later."""
+    older, newer = decided("older", 0, size=16), pod_json("newer", {MEM: 8}, created="2026-01-01T00:00:09Z")
+    kubelet = kubelet_with(gpus=2).pods(older, newer, together=True)
+    serve(kubelet, "newer", 8)
+    assert at(kubelet, "newer") == [1]
+    serve(kubelet, "older", 16)
+    assert at(kubelet, "older") == [0]
+
+
 def test_a_pod_that_holds_something_comes_before_a_rejected_one_that_holds_nothing():
     both = pod_json("both", {MEM: 4}, {MEM: 4}, annotations=v2({"0": {"2": 4}, "1": {"3": 4}}))
     kubelet = kubelet_with(both, decided("rejected", 0, second=1))

@@ -88,14 +88,43 @@ def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
         meta = {"uid": name, "name": name, "creationTimestamp": created, "resourceVersion": version}
         return pods.read({"metadata": meta, "spec": {}, "status": {}})
 
+    def order() -> tuple[str, set[str]]:
+        """Names of the pods, and of those whose order is not certain."""
+        seen = pods.seen()
+        return "".join(pod.uid for pod in seen.pods), set(seen.unordered)
+
     pods.listed([pod("b", 2), pod("a", 3), pod("c", 1)])
     pods.changed("ADDED", pod("d", 0))
     pods.changed("MODIFIED", pod("a", 3))
-    assert list(pods.known) == ["c", "b", "a", "d"]
-    pods.listed([pod("a", 3), pod("d", 0), pod("f", 9), pod("e", 8)])
-    assert list(pods.known) == ["a", "d", "e", "f"]
+    assert order() == ("cbad", {*"cba"})
+    pods.listed([pod("a", 3), pod("d", 0), pod("f", 9)])
+    assert order() == ("adf", {"a"}), "one that is alone came after those that the watch had shown"
+    pods.listed([pod("a", 3), pod("d", 0), pod("f", 9), pod("h", 9), pod("g", 8)])
+    assert order() == ("adfgh", {*"agh"})
     pods.listed([pod("h", 9, "100"), pod("i", 9, "99"), pod("g", 9, "9"), pod("j", 9, "x")])
-    assert list(pods.known) == ["j", "g", "i", "h"]
+    assert order() == ("ghji", {*"ghij"})
+
+
+def test_a_pod_that_is_read_alone_has_no_place_before_the_watch_shows_it() -> None:
+    pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
+    a, b, c, d = (pods.read({"metadata": {"uid": uid, "name": uid}, "spec": {}, "status": {}}) for uid in "abcd")
+
+    def order() -> tuple[str, set[str]]:
+        seen = pods.seen()
+        return "".join(pod.uid for pod in seen.pods), set(seen.unordered)
+
+    pods.fetched([c], 0)
+    pods.listed([a, c])
+    assert order() == ("ac", {*"ac"})
+    pods.fetched([d], 1)
+    pods.changed("ADDED", b)
+    assert order() == ("acbd", {*"acd"})
+    pods.changed("ADDED", d)
+    assert order() == ("acbd", {*"ac"})
+    pods.fetched([pods.read({"metadata": {"uid": "e"}})], 1)
+    pods.changed("DELETED", a)
+    pods.listed([b, c])
+    assert order() == ("cb", {"c"})
 
 
 def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
