@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpuagent.allocator.allocator_state import AllocatorState, InFlight
+from gpuagent.allocator.container_search import Fetch
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
+from gpuagent.allocator.preferred_allocation import PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.deviceplugin.allocate import allocate, granted, locate

@@ -1,78 +1,23 @@
-"""GetPreferredAllocation: choose devices, after a query to kubelet if the requesting container matters."""
+"""GetPreferredAllocation: choose devices for the container that asks."""
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Collection
 
 from gpuagent.allocator.allocator_state import AllocatorState
+from gpuagent.allocator.container_search import ContainerSearch, Fetch
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.old_kubelets import OldKubelets
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
-from gpuagent.domain.deviceplugin.identity import (
-    AllocationRequest,
-    HiddenPod,
-    Listed,
-    Requester,
-    Unknown,
-    UnorderedPods,
-    UnseenPod,
-    identify,
-)
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-WAIT_S = 1.0
-"""How long a call waits for a pod that kubelet sees before the agent does."""
-
-REST_S = 5.0
-"""If no scheduler decides, wait this long after an unsuccessful search before the next one."""
-
 NAMING_S = 1.0
 """How long to wait for kubelet's allocations, which name the containers."""
-
-MOST_FETCHED = 8
-"""Pods that are read one by one from the API server for one call; where more are missing, all are read at once."""
-
-Fetch = Callable[[Collection[PodName] | None, float], frozenset[str] | None]
-"""Reads pods of this node, which the watch may not have shown yet, within a timeout in seconds; None: all of them.
-
-Returns the UIDs of the pods that exist; None if no answer comes in time.
-"""
-
-
-class KubeletQuery:
-    """Queries kubelet for one call, and records which pods kubelet lists without devices.
-
-    Attributes:
-        unanswered: kubelet has not answered the last query.
-    """
-
-    def __init__(
-        self,
-        kubelet: KubeletAllocations,
-        state: AllocatorState,
-        snap: Snapshot,
-        *,
-        listing: bool,
-    ) -> None:
-        self._kubelet = kubelet
-        self._state = state
-        self._snap = snap
-        self._listing = listing
-        self.unanswered = False
-
-    def __call__(self, pods: Collection[PodName] | None) -> Listed | None:
-        listed = self._kubelet.query(pods, listing=self._listing)
-        self.unanswered = listed is None
-        if listed:
-            # If this call is refused, kubelet is done with all of them: it never admits them again.
-            self._state.begun(_without_devices(listed, self._snap))
-        return listed
 
 
 class PreferredAllocation:
@@ -88,8 +33,7 @@ class PreferredAllocation:
         self._state = state
         self._kubelet = kubelet
         self._send_event = send_event
-        self._fetch = fetch
-        self._rest_until = float("-inf")
+        self._containers = ContainerSearch(state, kubelet, fetch)
         self.old = OldKubelets(state, self.choose)
 
     def prefer(
@@ -123,15 +67,13 @@ class PreferredAllocation:
             others = request.offered - request.must_include
             return (*request.must_include, *sorted(others))[:size]
         occupancy = self._with_named_containers(request, occupancy)
-        requester = self._identify(request, occupancy)
-        _log_identified(request, requester)
+        requester = self._containers.requesting(request, occupancy)
         if requester.container_gpus and not requester.certain:
             try:
                 return self.choose(request, requester)
             except Refusal:
                 # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
-                requester = self._identify(request, self._state.occupancy(), certainly=True)
-                _log_identified(request, requester)
+                requester = self._containers.requesting(request, self._state.occupancy(), certainly=True)
         if isinstance(requester, Unknown) and requester.deleted:
             # Otherwise each later call could be for this pod again.
             self._state.refused(requester.deleted)
@@ -166,122 +108,6 @@ class PreferredAllocation:
         if warning:
             self._send_event(warning)
         return chosen
-
-    def _identify(
-        self,
-        request: AllocationRequest,
-        occupancy: Occupancy,
-        *,
-        certainly: bool = False,
-    ) -> Requester:
-        """The requesting container, by a query to kubelet if it matters.
-
-        Waits for a pod that was not seen yet, and until the API server shows which of several pods kubelet rejected.
-        """
-        until = self._state.clock() + WAIT_S
-        requester = self._search(request, occupancy, certainly=certainly)
-        while isinstance(requester, UnorderedPods):
-            if not self._some_failed(requester.pods, until - self._state.clock()):
-                break
-            requester = self._search(request, self._state.occupancy(), certainly=certainly)
-        return requester
-
-    def _some_failed(self, pods: Collection[str], timeout_s: float) -> bool:
-        """Wait until the API server shows that some of these pods (UIDs) do not live any more; whether it does."""
-        return self._state.wait(lambda snap: any(uid not in snap.pod_by_uid for uid in pods), timeout_s)
-
-    def _search(
-        self,
-        request: AllocationRequest,
-        occupancy: Occupancy,
-        *,
-        certainly: bool,
-    ) -> Requester:
-        """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
-        snap = occupancy.snapshot
-        must_include = request.must_include
-        # Kubelet has only reserved the ids of a first request, and a list query would make kubelet lose them.
-        may_list = not must_include or occupancy.allocation_with(request.resource, must_include) is not None
-        query = KubeletQuery(self._kubelet, self._state, snap, listing=may_list)
-        requester = identify(request, occupancy.tracker, snap, query, certainly=certainly)
-        was_silent = query.unanswered
-        unread = self._pods_to_read(requester, query, occupancy)
-        if unread is not None and not unread:
-            return requester if snap.schedulers else _without_decision(requester)
-        shown = self._read_pods(unread)
-        if shown:
-            occupancy = self._state.occupancy()
-            # A kubelet that has just not answered would make this call wait a second time.
-            again = _no_answer if was_silent else query
-            requester = identify(
-                request,
-                occupancy.tracker,
-                occupancy.snapshot,
-                again,
-                certainly=certainly,
-            )
-            return _without_decision(requester) if unread else requester
-        self._rest_until = self._state.clock() + REST_S
-        if shown is None and snap.may_be_decided:
-            # Most pods that were not read yet ask for no GPU: naming these would mislead.
-            candidates = () if snap.unread_pods else tuple(unread or snap.decided)
-            why = "the API server did not show the node's pods in time"
-            return UnseenPod(why=why, maybe_decided=True, candidates=candidates)
-        return _without_decision(requester)
-
-    def _pods_to_read(
-        self,
-        requester: Requester,
-        query: KubeletQuery,
-        occupancy: Occupancy,
-    ) -> Collection[PodName] | None:
-        """Pods that must be read from the API server before the requesting container is known; None: all."""
-        snap = occupancy.snapshot
-        if snap.unread_pods or isinstance(requester, UnseenPod | HiddenPod):
-            return self._unseen_pods(occupancy, query)
-        if query.unanswered and snap.may_be_decided:
-            return None
-        return ()
-
-    def _read_pods(self, pods: Collection[PodName] | None) -> frozenset[str] | None:
-        """Read these pods, or all, and wait for the snapshot that has them. Returns the UIDs; None if it took long."""
-        until = self._state.clock() + WAIT_S
-        uids = self._fetch(pods, WAIT_S)
-        if uids is None:
-            return None
-        remaining_s = until - self._state.clock()
-        was_shown = self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, remaining_s)
-        return uids if was_shown else None
-
-    def _unseen_pods(self, occupancy: Occupancy, query: KubeletQuery) -> list[PodName] | None:
-        """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
-
-        None if kubelet cannot be queried, or lists many: each pod of the node may be one.
-
-        Before the first list of pods, these are all pods that the agent has not read: one of them may have devices from
-        before the agent's restart, and lack others. A pod that lacks all is read again, because no watch would show
-        that another pod has its name now.
-        """
-        snap = occupancy.snapshot
-        is_resting = not snap.pods_known or self._state.clock() < self._rest_until
-        if is_resting and not snap.may_be_decided:
-            # The agent never sees a static pod in time, so each of its calls would wait.
-            return []
-        resources = snap.resource_kinds
-        listed = query(None)
-        if listed is None:
-            return None
-        bare = _without_devices(listed, snap)
-        known = {pod.name for pod in snap.pods}
-        if not snap.pods_known:
-            asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, resources))}
-            need_no_read = known - (bare & asking)
-            names = [pod_name for pod_name, _ in listed]
-            return [name for name in names if name not in need_no_read]
-        unseen = bare - _seen_without_devices(occupancy)
-        # New names first: a known name may only have been taken by another pod.
-        by_novelty = sorted(unseen, key=known.__contains__)
-        return by_novelty if len(by_novelty) <= MOST_FETCHED else None
 
     def _with_named_containers(self, request: AllocationRequest, occupancy: Occupancy) -> Occupancy:
         """The devices in use, with containers named by kubelet if a GPU seems full: two without a name may be one."""
@@ -330,62 +156,3 @@ class PreferredAllocation:
                 if not holding.ids.isdisjoint(ids):
                     return True
         return False
-
-
-def _without_devices(listed: Listed, snap: Snapshot) -> set[PodName]:
-    """Pods that kubelet lists without a device of this agent."""
-    resources = snap.resource_kinds
-    names = set()
-    for name, holdings in listed:
-        held = {holding.resource for holding in holdings}
-        if held.isdisjoint(resources):
-            names.add(name)
-    return names
-
-
-def _no_answer(_pods: Collection[PodName]) -> Listed | None:
-    return None
-
-
-def _seen_without_devices(occupancy: Occupancy) -> set[PodName]:
-    """Names of living pods that the agent has seen and that kubelet rightly lists without devices.
-
-    A newer pod of the same name may have replaced a pod that held devices or was rejected, so these are left out.
-    """
-    snap = occupancy.snapshot
-    tracker = occupancy.tracker
-    resources = snap.resource_kinds
-    had_devices = {*snap.with_devices, *tracker.by_pod, *tracker.refused}
-    seen = set()
-    for pod in snap.living_pods.values():
-        # Kubelet does not list the devices of ordinary init containers.
-        later = [container for container in pod.containers if not container.init]
-        lists_none = not any(any(map(container.asks, resources)) for container in later)
-        if lists_none or pod.uid not in had_devices:
-            seen.add(pod.name)
-    return seen
-
-
-def _log_identified(request: AllocationRequest, requester: Requester) -> None:
-    if not log.isEnabledFor(logging.DEBUG):
-        return
-    if isinstance(requester, Unknown):
-        why = requester.why
-    elif requester.certain:
-        why = "kubelet lists no other"
-    else:
-        why = "the most likely of those that fit"
-    extra = {
-        "resource": request.resource,
-        "units": request.size,
-        "container": str(requester.owner),
-        "reason": why,
-    }
-    log.debug("Identified the requesting container", extra=extra)
-
-
-def _without_decision(requester: Requester) -> Requester:
-    """The requester, after a read of the pods that kubelet lists: one that was not among them has no decision."""
-    if isinstance(requester, UnseenPod):
-        return replace(requester, maybe_decided=False)
-    return requester
