@@ -34,6 +34,7 @@ from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_share import why_not
+from gpuagent.isolation.mps_state import MpsPolicy
 from gpuagent.nvml.driver_errors import DriverError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.system.output import exit_with
@@ -51,7 +52,7 @@ class Check:
         self.gpu, self.wrong = gpu, 0
         self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
         self.daemon = MpsDaemon(CONTROL, MpsRecord(folder), own=folder / "pipe", logs=folder / "log", known=())
-        self.driver = MpsIsolation(self.daemon, None, unit=MemoryUnit(), release_s=0.0)
+        self.driver = MpsIsolation(self.daemon, None, unit=MemoryUnit(), policy=MpsPolicy(release_s=0.0))
         self.driver.start(self._layers.put)
 
     def well(self, *, well: bool = True) -> float:

@@ -25,6 +25,7 @@ from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps_state import MpsPolicy
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
@@ -56,7 +57,16 @@ class MpsUnderTest:
     """A running driver and the layers it reports, in order."""
 
     def __init__(
-        self, host: MpsHost, *, program: str = "", own: Path | None = None, exclusive: bool = False, **options: Any
+        self,
+        host: MpsHost,
+        *,
+        program: str = "",
+        own: Path | None = None,
+        exclusive: bool = False,
+        unit: MemoryUnit | None = None,
+        shm: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **policy: Any,
     ) -> None:
         self.host = host
         self.record = MpsRecord(host.root / "state")
@@ -70,8 +80,8 @@ class MpsUnderTest:
             ask_s=PATIENCE_S,
         )
         modes = ExclusiveModes(self.record, smi=str(host.smi)) if exclusive else None
-        options = {"unit": MemoryUnit(), "every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **options}
-        self.driver = MpsIsolation(daemon, modes, **options)
+        pace = MpsPolicy(**{"every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **policy})
+        self.driver = MpsIsolation(daemon, modes, unit=unit or MemoryUnit(), shm=shm, policy=pace, clock=clock)
         self.daemon = daemon
 
     def start(self, need: Need | None = None) -> "MpsUnderTest":
