@@ -169,7 +169,7 @@ def _run(options: argparse.Namespace) -> int:
         from gpuagent import dry_run as dryrun  # noqa: PLC0415 (only this command needs it)
 
         return dryrun.dry_run(settings)
-    from gpuagent.agent import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
+    from gpuagent.agent.agent import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
     sys.setswitchinterval(SWITCH_S)
     stop = StopSignal()

@@ -21,7 +21,7 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent
 from gpuagent.allocator import allocator_state
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
 from gpuagent.kubelet.holdings_watch import HoldingsWatch

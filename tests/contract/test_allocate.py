@@ -7,8 +7,8 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from gpuagent import agent as app
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
+from gpuagent.agent import loop
 from gpuagent.allocator import refusal_events
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, MODE_LABEL
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -353,7 +353,7 @@ def test_a_refusal_of_a_pod_that_never_shows_is_reported_on_the_node(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(refusal_events, "WAIT_S", 0.0)
-    monkeypatch.setattr(app, "BEAT_S", 0.05)
+    monkeypatch.setattr(loop, "BEAT_S", 0.05)
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
     one.run()
     one.offers(mem=24)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent import agent as app
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent, effects
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
 from gpuagent.domain.reconcile import pod_annotations
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
@@ -130,7 +129,7 @@ def test_a_checkpoint_that_kubelet_writes_late_delays_no_annotation(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubelet lists an allocation before its write to disk has ended; the agent reads both again soon."""
-    monkeypatch.setattr(app, "QUIET_PERIOD_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(effects, "QUIET_PERIOD_S", 10 * PATIENCE_S)
     one = shared(node)
     agent = one.run()
     one.offers(mem=48)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent
 from standin.scheduler.scheduler import claim_names
 from tests.contract.claim_node import ISOLATED, PREPARE, UNPREPARE, WHOLE, ClaimNode
 from tests.contract.harness import Isolating, box, observe, wait_for

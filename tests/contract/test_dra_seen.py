@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent import agent as module
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent, dra_driver, loop
 from tests.contract.claim_node import ClaimNode
 from tests.contract.harness import wait_for
 
@@ -19,8 +18,8 @@ def reasons(agent: Agent) -> list[str]:
 def test_a_kubelet_that_never_looks_is_a_problem_until_it_does(
     claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REGISTER_S", 0.0)
-    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    monkeypatch.setattr(dra_driver, "REGISTER_S", 0.0)
+    monkeypatch.setattr(loop, "BEAT_S", 0.1)
     one = claim_node(registry=0.1)
     one.kubelet.claims.stop()
     agent = one.run()
@@ -36,8 +35,8 @@ def test_a_driver_that_comes_back_is_not_ready_before_kubelet_has_accepted_it(
     claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node was in another mode meanwhile. That kubelet accepted the driver before says nothing now."""
-    monkeypatch.setattr(module, "REGISTER_S", 0.0)
-    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    monkeypatch.setattr(dra_driver, "REGISTER_S", 0.0)
+    monkeypatch.setattr(loop, "BEAT_S", 0.1)
     one = claim_node(registry=0.1)
     agent = one.run()
     one.published()

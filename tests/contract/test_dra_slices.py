@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent
 from gpuagent.domain.events import SliceStored, XidRaised
 from gpuagent.domain.node_state import claims
 from gpuagent.domain.sharing.mode import GPU_MEM, Mode

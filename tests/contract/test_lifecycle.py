@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent import agent as app
+from gpuagent.agent import loop
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from standin.kubelet.pods import Container, StartError
@@ -207,7 +207,7 @@ def test_39_units_of_an_init_container_alone_are_not_advertised_again(node: Make
 def test_39_a_mode_that_could_not_be_saved_is_saved_later(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state directory cannot be written when the mode is switched, later it can; then the label is removed and
     the agent restarts: the last mode in force is served."""
-    monkeypatch.setattr(app, "BEAT_S", 0.05)
+    monkeypatch.setattr(loop, "BEAT_S", 0.05)
     one = node("1.36", box(1, 10), labels={MODE_LABEL: "topology"})
     first = one.run()
     one.offers(whole=1)

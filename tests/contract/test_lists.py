@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent import agent as app
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
+from gpuagent.agent import device_plugins, loop
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
@@ -40,7 +40,7 @@ def test_10_the_first_list_comes_at_once_also_when_it_is_empty(
     """Default mode, 2 GPUs: the first message of each resource comes without a change, zeroed ones with an explicit
     empty list."""
     # A busy machine may read the GPUs later than the agent waits for them.
-    monkeypatch.setattr(app, "FIRST_LIST_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(device_plugins, "FIRST_LIST_WAIT_S", PATIENCE_S)
     one = node(version)
     one.run(mode="default", exclusive_resource=EXCLUSIVE)
     assert one.kubelet.wait(lambda: all(one.kubelet.lists(r) for r in (*ALWAYS, EXCLUSIVE)))
@@ -147,7 +147,7 @@ def test_13_ids_of_all_modes_differ(node: MakeNode) -> None:
 
 def test_14_an_idle_agent_sends_nothing(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connected and idle for 24 turns of the loop (for the check's 120 s, one each 5 s): no message after the first."""
-    monkeypatch.setattr(app, "BEAT_S", 0.05)
+    monkeypatch.setattr(loop, "BEAT_S", 0.05)
     one = node("1.36", labels={MODE_LABEL: "share"})
     agent = one.run()
     one.offers(mem=160)

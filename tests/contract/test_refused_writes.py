@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent.agent import Agent
+from gpuagent.agent.agent import Agent
 from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.status.problems import Problem, problems

@@ -225,7 +225,7 @@ def test_every_right_has_its_reason():
 
 
 def test_every_page_is_documented():
-    source = (ROOT / "gpuagent/agent.py").read_text(encoding="utf-8")
+    source = (ROOT / "gpuagent/agent/reports.py").read_text(encoding="utf-8")
     pages = {"/", *re.findall(r'"(/[a-z.]+)":', source)}
     assert len(pages) > 1
     assert {quoted(row[0])[0] for row in table(section(REFERENCE, "HTTP pages"), "page")} == pages
