@@ -140,22 +140,22 @@ def read_slice(resource_slice: Mapping[str, Any]) -> NodeSlice | None:
     node = text(spec.get("nodeName"))
     if spec.get("driver") != DRA_DRIVER or not node:
         return None
+    devices = list(mappings(spec.get("devices")))
+    # The unit is the least amount of the first device that has one. None has where no GPU reports its memory.
+    unit_mib = next(filter(None, map(_unit_mib, devices)), 0)
+    unit = MemoryUnit(unit_mib) if unit_mib else MemoryUnit()
     gpus: dict[str, SeenGpu] = {}
     sets: dict[str, frozenset[int]] = {}
-    unit_mib = 0
-    for device in mappings(spec.get("devices")):
+    for device in devices:
         name = text(device.get("name"))
         minors = _minors_of_set(device)
         if minors is not None:
             sets[name] = minors
-        # The unit is the least amount of the first device that has one.
-        unit_mib = unit_mib or _unit_mib(device)
-        gpu = _seen_gpu(device, unit_mib) if unit_mib else None
+        gpu = _seen_gpu(device, unit)
         if gpu is not None:
             gpus[name] = gpu
     if not gpus and not sets:
         return None
-    unit = MemoryUnit(unit_mib) if unit_mib else MemoryUnit()
     return NodeSlice(node, unit, gpus, sets)
 
 
@@ -190,7 +190,7 @@ def _minors_of_set(device: Mapping[str, Any]) -> frozenset[int] | None:
     return frozenset([int(word) for word in minors.split(",") if _is_minor(word)])
 
 
-def _seen_gpu(device: Mapping[str, Any], unit_mib: int) -> SeenGpu | None:
+def _seen_gpu(device: Mapping[str, Any], unit: MemoryUnit) -> SeenGpu | None:
     """The GPU of a device; None for a device that is not a GPU."""
     minor = number(_attribute(device, "minor", "int"))
     if minor is None or minor >= MOST_GPUS:
@@ -198,7 +198,7 @@ def _seen_gpu(device: Mapping[str, Any], unit_mib: int) -> SeenGpu | None:
     memory_mib = _mib(_memory(device).get("value"))
     taints = [text(taint.get("key")) for taint in mappings(device.get("taints"))]
     causes = [key.removeprefix(f"{DRA_DRIVER}/") for key in taints if key != HELD_TAINT]
-    units = {GPU_MEM: memory_mib // unit_mib, GPU_CORE: CORE_PERCENT_PER_GPU}
+    units = {GPU_MEM: memory_mib // unit.mib, GPU_CORE: CORE_PERCENT_PER_GPU}
     return SeenGpu(
         minor=minor,
         model=text(_attribute(device, "productName", "string")),

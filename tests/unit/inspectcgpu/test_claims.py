@@ -1,5 +1,6 @@
 """Nodes in mode dra: what their slices and claims say stands in the same tables as the amounts of other modes."""
 
+import pytest
 from hypothesis import given
 
 from gpuagent.domain import events as ev
@@ -105,6 +106,20 @@ def test_whole_gpus_also_those_of_limits_have_all_of_a_gpu():
     (pod,) = node.pods
     assert pod.places == {GPU_MEM: {1: 40}, GPU_CORE: {1: 100}}
     assert (pod.pending, pod.pod.phase, GPU_WHOLE in node.amounts) == ({}, "Running", False)
+
+
+@pytest.mark.parametrize("others", [(), (gpu(1, 40),)], ids=["alone", "before another"])
+def test_a_gpu_that_does_not_report_its_memory_is_shown_by_its_compute(others):
+    """As the GB10: one claim has it whole."""
+    state = in_force(Mode.DRA, (gpu(0, 0), *others)).state
+    unmeasured = {"spec": slice_spec(state, "n1")}
+    claim = claim_json("c", (0, "0", 0), pods=["a"])
+    del claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"]
+    (node,) = document(reported(claim, found=unmeasured))["nodes"]
+    (pod,) = node["pods"]
+    assert pod["gpus"] == {GPU_CORE: [{"gpu": 0, "units": 100}]}
+    assert node["gpus"][0]["amounts"][GPU_CORE] == {"allocated": 100, "total": 100}
+    assert (node["unit"], node["problem"]) == ("GiB", None)
 
 
 def test_a_set_of_gpus_has_all_of_each():
