@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuagent.domain.pods.annotations import V1_GPU
 from tests.e2e.agent.allocation_audit import spread_pod
 from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.podannotations import written
 from tests.e2e.cluster import NODE_NAME, container, pod_manifest
 
 MEM, CORE, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"
@@ -87,6 +89,20 @@ def test_init_sidecar_and_two_gpu_containers(make_node: Callable[..., Node]) -> 
     node.run(manifest)
     held = node.audit()
     assert {h.owner.container for h in held} >= {"main", "second", "side"}
+
+
+def test_a_sidecar_goes_where_its_pod_fits_and_the_pod_is_annotated(make_node: Callable[..., Node]) -> None:
+    """The GPU in use has room for the sidecar alone, and kubelet asks for sidecars first."""
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("filler", {MEM: 70}))
+    side = container("side", {MEM: 4}, restart_policy="Always")
+    node.run(pod_manifest("family", {MEM: 40}, init=[side]))
+    assert node.gpus_of("family", "side") == node.gpus_of("family", "main") != node.gpus_of("filler")
+    annotated = node.cluster.wait_pod("family", lambda pod: V1_GPU in written(pod))
+    minor = int(written(annotated)[V1_GPU])
+    assert [gpu["uuid"] for gpu in node.agent.status()["gpus"] if gpu["minor"] == minor] == node.gpus_of("family")
+    node.audit()
 
 
 def test_memory_spread_over_two_gpus(make_node: Callable[..., Node]) -> None:
