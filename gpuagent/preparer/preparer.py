@@ -1,60 +1,33 @@
 """Answers kubelet's calls about claims. Thread-safe."""
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_spec
-from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.dra.ledger import Conflict, conflict, in_use, is_same, most_sharers
-from gpuagent.domain.dra.prepare import (
-    check_alone,
-    claimed_gpus,
-    container_parts,
-    grants,
-    merged,
-    must_isolate,
-    reserved_for,
-)
+from gpuagent.domain.dra.prepare import reserved_for
 from gpuagent.domain.dra.refused import refusal_event
-from gpuagent.domain.dra.unusable_gpus import Unusable, unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
-from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
-from gpuagent.domain.sharing.isolation_layers import NONE
-from gpuagent.domain.sharing.mode import PROMISES, Mode
+from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.state import State
-from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError
+from gpuagent.isolation.interface import Isolation
+from gpuagent.preparer import waits
+from gpuagent.preparer.call import Call, IsWanted, LatestState
 from gpuagent.preparer.claim_files import ClaimFiles
+from gpuagent.preparer.claim_isolation import ClaimIsolation, IsolatedClaim
+from gpuagent.preparer.gpu_hold import GpuHold, IsForgotten
+from gpuagent.preparer.prepared_claims import PreparedClaims
 from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
-WAIT_S = 40.0
-"""How long a call waits for an isolation layer that is coming. Kubelet waits 45 s, and retries after 60 to 90 s."""
-RETRY_S = 0.5
-SEEN_S = 2.0
-"""How long a call waits for the pods of its claim: kubelet may see a new pod before the agent does. It waits as long
-for a GPU of another claim that living pods use, because the agent may not have seen their end yet."""
-LOOK_S = 2.0
-"""How often a call that waits for another claim looks whether kubelet has forgotten that."""
-
-Gpus = tuple[ClaimedGpu, ...]
-Part = tuple[Gpus, Grant]
-"""GPUs of a claim that a container gets together, and their grant."""
-IsWanted = Callable[[], bool]
-"""Whether kubelet still waits for the answer of a call."""
 CdiNames = Mapping[str, tuple[str, ...]]
 """CDI devices of others, by the device of the claim with which a container gets them."""
 ReadClaim = Callable[[str, str], Mapping[str, Any]]
 """Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
-IsForgotten = Callable[[PreparedClaim], bool]
-"""Whether a claim is gone at the API server and in kubelet's state, for certain. Kubelet never unprepares it."""
 
 
 class Preparer:
@@ -83,43 +56,35 @@ class Preparer:
         send_event: EventSink,
         is_forgotten: IsForgotten = lambda _claim: False,
     ) -> None:
-        self._pool, self._read_claim, self._isolation, self._strategy = pool, read_claim, isolation, strategy
-        self._files, self._changed, self._send_event = files, changed, send_event
-        self._is_forgotten = is_forgotten
-        self._state: State | None = None
-        self._news = threading.Condition()
-        self._stopping = False
-        self._locks = WeakValueDictionary[str, threading.Lock]()
-        self._holding = threading.Lock()
-        self._prepared: dict[str, PreparedClaim] = {}
+        self._read_claim = read_claim
+        self._files = files
+        self._send_event = send_event
+        self._latest = LatestState()
+        self._claims = PreparedClaims(files, self._latest, changed)
+        self._hold = GpuHold(self._latest, self._claims, files, is_forgotten)
+        self._isolation = ClaimIsolation(
+            pool=pool,
+            drivers=isolation,
+            strategy=strategy,
+            latest=self._latest,
+            claims=self._claims,
+        )
 
     def start(self) -> None:
         """Read the claims that a former run prepared."""
-        self._files.sweep()
-        self._prepared = self._files.read()
-        self._changed(tuple(self._prepared.values()))
+        self._claims.start()
 
     def refresh(self) -> None:
         """Read the claims that another agent has prepared since, or unprepared."""
-        with self._news:
-            # A call in progress holds its claim before it has written the files.
-            in_progress = {uid: claim for uid, claim in self._prepared.items() if uid in self._locks}
-            found = in_progress | self._files.read(self._prepared)
-            if found != self._prepared:
-                self._prepared = found
-                self._changed(tuple(found.values()))
+        self._claims.refresh()
 
     def stop(self) -> None:
         """End the waits of calls."""
-        self._stopping = True
-        with self._news:
-            self._news.notify_all()
+        self._latest.stop()
 
     def publish(self, state: State) -> None:
         """Answer from this state from now on."""
-        with self._news:
-            self._state = state
-            self._news.notify_all()
+        self._latest.publish(state)
 
     def prepare(
         self, uid: str, namespace: str, name: str, is_wanted: IsWanted = lambda: True, until: float | None = None
@@ -136,225 +101,69 @@ class Preparer:
         Raises:
             Refusal: its containers cannot start now, or kubelet no longer waits.
         """
-        end = time.monotonic() + WAIT_S if until is None else until
+        if until is None:
+            until = time.monotonic() + waits.WAIT_S
+        call = Call(uid, namespace, name, is_wanted, until)
         try:
-            return self._prepare(uid, namespace, name, is_wanted, end)
+            with self._claims.lock(uid):
+                return self._prepare(call)
         except Refusal as refusal:
             if is_wanted():
-                self._send_event(refusal_event(self._state, namespace, name, refusal))
+                self._send_event(refusal_event(self._latest.state, namespace, name, refusal))
             raise
-
-    def _prepare(
-        self, uid: str, namespace: str, name: str, is_wanted: IsWanted, end: float
-    ) -> tuple[PreparedClaim, CdiNames]:
-        def is_over() -> bool:
-            return self._stopping or time.monotonic() > end or not is_wanted()
-
-        with self._lock(uid):
-            claim = self._read_claim(namespace, name)
-            if (found := claim.get("metadata", {}).get("uid")) != uid:
-                raise Refusal(Reason.UNKNOWN_POD, f"claim {namespace}/{name} has UID {found} by now, not {uid}")
-            driver, gpus, parts = self._isolated(uid, claim, is_over)
-            prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
-            self._wait_seen(reserved_for(claim), is_over)
-            self._hold(claim, prepared, is_wanted, is_over)
-            try:
-                self._files.write(prepared, cdi_spec(uid, [(devices_of(some), grant) for some, grant in parts]))
-            except (OSError, ValueError) as err:
-                raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
-        log.info("Prepared claim", extra={"claim": str(prepared), "gpus": ",".join(one.uuid for one in gpus)})
-        return prepared, {device: grant.cdi_names for some, grant in parts for device in devices_of(some)}
 
     def unprepare(self, uid: str) -> None:
         """Forget a claim, which may be gone by now. Raises Refusal: its files cannot be removed."""
-        with self._lock(uid):
-            self._unprepare(uid)
+        with self._claims.lock(uid):
+            self._claims.remove(uid)
 
-    def _unprepare(self, uid: str) -> None:
-        """As `unprepare`, under the claim's lock."""
-        try:
-            self._files.remove(uid)
-        except (OSError, ValueError) as err:
-            raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {error_words(err)}") from err
-        if uid in self._prepared:
-            log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
-        self._change(uid, None)
+    def _prepare(self, call: Call) -> tuple[PreparedClaim, CdiNames]:
+        """As `prepare`, under the claim's lock."""
+        claim = self._read(call)
+        isolated = self._isolation.isolated(call, claim)
+        prepared = PreparedClaim(
+            uid=call.uid,
+            namespace=call.namespace,
+            name=call.name,
+            layer=isolated.driver,
+            gpus=isolated.gpus,
+        )
+        self._wait_for_pods(call, reserved_for(claim))
+        self._hold.hold(call, claim, prepared)
+        self._write_files(prepared, isolated)
+        uuids = ",".join(gpu.uuid for gpu in isolated.gpus)
+        log.info("Prepared claim", extra={"claim": str(prepared), "gpus": uuids})
+        names: dict[str, tuple[str, ...]] = {}
+        for part in isolated.parts:
+            names |= dict.fromkeys(part.devices, part.grant.cdi_names)
+        return prepared, names
 
-    def _wait_seen(self, pods: frozenset[str], is_over: Callable[[], bool]) -> None:
+    def _read(self, call: Call) -> Mapping[str, Any]:
+        """The claim, which must be the one that kubelet means and not a later one of the same name."""
+        claim = self._read_claim(call.namespace, call.name)
+        present_uid = claim.get("metadata", {}).get("uid")
+        if present_uid != call.uid:
+            text = f"claim {call.namespace}/{call.name} has UID {present_uid} by now, not {call.uid}"
+            raise Refusal(Reason.UNKNOWN_POD, text)
+        return claim
+
+    def _wait_for_pods(self, call: Call, uids: frozenset[str]) -> None:
         """Wait until these pods were seen; those that are gone by now never are."""
-        end = time.monotonic() + SEEN_S
-        with self._news:
-            while not (self._state and pods <= {pod.uid for pod in self._state.pods.seen}):
-                if is_over() or not self._news.wait(end - time.monotonic()):
+        end = time.monotonic() + waits.SEEN_S
+        with self._latest.changed:
+            while not self._has_seen(uids):
+                if self._latest.is_over(call):
+                    return
+                if not self._latest.wait(end - time.monotonic()):
                     return
 
-    def _hold(
-        self, given: Mapping[str, Any], claim: PreparedClaim, is_wanted: IsWanted, is_over: Callable[[], bool]
-    ) -> None:
-        """Hold the GPUs for the claim, as soon as other claims leave room for it.
+    def _has_seen(self, uids: frozenset[str]) -> bool:
+        state = self._latest.state
+        return state is not None and uids <= {pod.uid for pod in state.pods.seen}
 
-        If the files cannot be written, the GPUs stay held until kubelet tries again or unprepares the claim.
-
-        Raises:
-            Refusal: others have the GPUs and keep them, or kubelet no longer waits.
-        """
-        began = time.monotonic()
-        look_at = began
-        while conflict := self._try_hold(given, claim, is_wanted):
-            if time.monotonic() >= look_at:
-                dropped = [self._drop_forgotten(other) for other in conflict.others]
-                look_at = time.monotonic() + LOOK_S
-                if any(dropped):
-                    continue
-            # A claim without a living pod is just being unprepared, so it pays to wait.
-            stays = self._state is not None and in_use(conflict.others, self._state.pods.seen)
-            if is_over() or (stays and time.monotonic() > began + SEEN_S):
-                raise Refusal(Reason.STILL_HELD, conflict.message)
-            with self._news:
-                self._news.wait(RETRY_S)
-
-    def _try_hold(self, given: Mapping[str, Any], claim: PreparedClaim, is_wanted: IsWanted) -> Conflict | None:
-        """Hold the GPUs for the claim, unless others have them or kubelet no longer waits; what is in the way.
-
-        The other front end gives none of them from now on.
-        """
-        # Another agent may prepare a claim at this moment, while it replaces this one or is replaced by it.
-        with self._holding, self._files.locked():
-            self.refresh()
-            with self._news:
-                known = self._prepared.get(claim.uid)
-                if self._state:
-                    self._check_held(claim.uid, claim.used, self._state)
-                    # The call may have waited for pods or for another claim since the first check.
-                    if unusable := unusable_gpu(given, claim.gpus, self._kept(claim.uid), self._state):
-                        raise unusable.refusal
-                    check_alone(claim, self._prepared.values(), self._state.pods.seen)
-                    gpus, sharers = self._state.gpus.by_uuid, most_sharers(self._state)
-                    found = conflict(claim, self._prepared.values(), gpus, sharers)
-                    if found and not is_same(claim, known):
-                        return found
-                if not is_wanted():
-                    raise Refusal(Reason.NOT_READY, "kubelet no longer waits for the claim")
-                self._change(claim.uid, claim)
-            with suppress(OSError, ValueError):  # it is written again with the CDI specification, and reported then
-                self._files.show(claim)
-        return None
-
-    def _drop_forgotten(self, claim: PreparedClaim) -> bool:
-        """Drop a claim that kubelet never unprepares; whether that was done."""
-        if not self._is_forgotten(claim):
-            return False
-        lock = self._lock(claim.uid)
-        if not lock.acquire(blocking=False):  # a call about it is in progress
-            return False
+    def _write_files(self, prepared: PreparedClaim, isolated: IsolatedClaim) -> None:
+        edits = [(part.devices, part.grant) for part in isolated.parts]
         try:
-            self._unprepare(claim.uid)
-        except Refusal as refusal:
-            log.warning("Failed to drop a claim that is gone", extra={"claim": str(claim), "reason": refusal.message})
-            return False
-        finally:
-            lock.release()
-        log.warning("Dropped a claim that is gone", extra={"claim": str(claim)})
-        return True
-
-    def _change(self, uid: str, claim: PreparedClaim | None) -> None:
-        with self._news:
-            others = {key: other for key, other in self._prepared.items() if key != uid}
-            self._prepared = others | ({uid: claim} if claim else {})
-            self._changed(tuple(self._prepared.values()))
-            self._news.notify_all()
-
-    def _lock(self, uid: str) -> threading.Lock:
-        """Two pods may have one claim: kubelet prepares it for both at once."""
-        with self._news:
-            return self._locks.setdefault(uid, threading.Lock())
-
-    def _known_state(self, is_over: Callable[[], bool]) -> State:
-        """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
-        with self._news:
-            while not ((state := self._state) and _is_known(state)):
-                if is_over():
-                    raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
-                self._news.wait(RETRY_S)
-            return state
-
-    def _check_held(self, uid: str, gpus: Iterable[ClaimedGpu], state: State) -> None:
-        """The last line of defense: a GPU is given by one front end at a time."""
-        if uid in self._prepared:
-            return
-        for gpu in gpus:
-            if gpu.uuid in state.barred_to_claims:
-                index = state.gpus.by_uuid[gpu.uuid].index
-                text = f"GPU {index} is still in use by pods of another mode; the claim is prepared when they end"
-                raise Refusal(Reason.STILL_HELD, text)
-
-    def _kept(self, uid: str) -> frozenset[str]:
-        """UUIDs of the GPUs that the claim uses by an earlier preparation."""
-        known = self._prepared.get(uid)
-        return frozenset(gpu.uuid for gpu in known.used) if known else frozenset()
-
-    def _wait_usable(self, unusable: Unusable, is_over: Callable[[], bool]) -> None:
-        """Wait for news of a GPU that may become usable within the call. Raises Refusal: it does not."""
-        if not unusable.passing or is_over():
-            raise unusable.refusal
-        with self._news:
-            self._news.wait(RETRY_S)
-
-    def _isolated(
-        self, uid: str, claim: Mapping[str, Any], is_over: Callable[[], bool]
-    ) -> tuple[str, Gpus, list[Part]]:
-        """Driver, GPUs and grants, as soon as the layer works."""
-        while True:
-            state = self._known_state(is_over)
-            gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
-            self._check_held(uid, [gpu for gpu in gpus if not gpu.admin], state)
-            if unusable := unusable_gpu(claim, gpus, self._kept(uid), state):
-                self._wait_usable(unusable, is_over)
-                continue
-            try:
-                driver, parts = self._try_isolated(claim, gpus, state)
-            except CannotIsolateError as err:
-                raise Refusal(Reason.ISOLATION, str(err)) from err
-            except IsolationError as err:
-                with self._news:
-                    self._news.wait(RETRY_S)
-                if is_over():
-                    raise Refusal(Reason.ISOLATION, str(err)) from err
-            else:
-                return driver, gpus, parts
-
-    def _try_isolated(self, claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[str, list[Part]]:
-        promised, mode = must_isolate(claim, gpus), layer_mode(state)
-        layer = state.layer_of(mode)
-        out = next((layer.left_out[one.uuid] for one in gpus if one.uuid in layer.left_out), None)
-        works = layer.keeps(mode) and out is None
-        if gpus[0].unlimited or not (promised or works):
-            mode, driver = Mode.SHARE, NONE
-        elif promised <= PROMISES[mode] and works:
-            driver = layer.driver
-        elif state.policy.allow_unisolated:
-            mode, driver = Mode.SHARE, NONE
-        else:
-            words = layer.problem_in(mode) or out or f"it does not isolate {', '.join(sorted(promised))}"
-            raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {words}")
-        access = DeviceAccess(
-            unit=state.policy.unit,
-            device_nodes=state.gpus.device_nodes,
-            strategy=self._strategy,
-            indexes=state.policy.index_for_uuid,
-        )
-        layer_driver, parts = self._isolation[driver], []
-        for some in container_parts(claim, gpus):
-            grant = merged([layer_driver.prepare(one) for one in grants(some, mode, state.gpus.by_uuid, access)])
-            layer_driver.verify(grant, None)
-            parts.append((some, grant))
-        return driver, parts
-
-
-def devices_of(gpus: Gpus) -> list[str]:
-    """Names of the devices."""
-    return [one.device for one in gpus]
-
-
-def _is_known(state: State) -> bool:
-    return bool(state.gpus.by_uuid) and state.holdings.listed is not None and not state.isolation.unheard
+            self._files.write(prepared, cdi_spec(prepared.uid, edits))
+        except (OSError, ValueError) as err:
+            raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err

@@ -15,7 +15,8 @@ from gpuagent.domain.dra.cdi_spec import cdi_name
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
-from gpuagent.preparer.preparer import WAIT_S, Preparer
+from gpuagent.preparer.preparer import Preparer
+from gpuagent.preparer.waits import WAIT_S
 
 log = logging.getLogger(__name__)
 

@@ -64,8 +64,8 @@ def provoked():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpuagent.allocator.container_search.WAIT_S", 0.0)
-        patch.setattr("gpuagent.preparer.preparer.WAIT_S", 0.0)
-        patch.setattr("gpuagent.preparer.preparer.RETRY_S", 0.0)
+        patch.setattr("gpuagent.preparer.waits.WAIT_S", 0.0)
+        patch.setattr("gpuagent.preparer.waits.RETRY_S", 0.0)
         for kind in MADE_OF:
             patch.setattr(kind, "__init__", noting(kind))
         refusals = {name: provoke() for name, provoke in CASES.items()}

@@ -21,7 +21,7 @@ from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
 from gpuagent.isolation.interface import CannotIsolateError, IsolationError
-from gpuagent.preparer import preparer as module
+from gpuagent.preparer import waits
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from standin.waiting import PATIENCE_S
@@ -54,7 +54,7 @@ class Driver:
 
 @pytest.fixture
 def one(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(waits, "RETRY_S", 0.01)
     return Prepared(tmp_path)
 
 
@@ -212,7 +212,7 @@ def test_a_call_waits_for_the_layer_that_is_coming(one):
 
 
 def test_a_layer_that_does_not_come_is_a_sentence(one, monkeypatch):
-    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(waits, "WAIT_S", 0.05)
     one.add(result(1))
     one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
     one.preparer.publish(one.node.state)
@@ -228,7 +228,7 @@ def test_a_layer_that_does_not_come_is_a_sentence(one, monkeypatch):
 
 def test_a_gpu_that_cannot_be_isolated_is_shared_without_isolation_alone(one, monkeypatch):
     """One GPU of the node is too old for MPS, for example. Its device has the attribute ``isolation: none``."""
-    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(waits, "WAIT_S", 0.05)
     one.node.send(ev.LayerSeen(replace(one.layer, left_out={GPUS[1].uuid: "it is too old"}), 0.0))
     one.preparer.publish(one.node.state)
     one.add(result(1))
@@ -401,7 +401,7 @@ def test_a_claim_waits_until_its_pod_was_seen(one, monkeypatch):
 
 
 def test_a_pod_that_is_never_seen_delays_its_claim_only(one, monkeypatch):
-    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    monkeypatch.setattr(waits, "SEEN_S", 0.05)
     two_claims(one, containers=[[0, 1]])
     one.prepare()
     assert one.files() == [1, 1]
@@ -440,7 +440,7 @@ def used_by_pods(one, *claims):
 
 
 def test_a_gpu_that_another_claim_has_whole_is_refused_by_the_name_of_that_claim(one, monkeypatch):
-    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    monkeypatch.setattr(waits, "SEEN_S", 0.05)
     whole_gpu_of_two(one)
     used_by_pods(one, "c", "d")
     with pytest.raises(Refusal, match="GPU 1 is still prepared as a whole GPU for claim default/c") as caught:
@@ -451,7 +451,7 @@ def test_a_gpu_that_another_claim_has_whole_is_refused_by_the_name_of_that_claim
 
 
 def test_claims_of_one_name_in_two_namespaces_are_two_claims(one, monkeypatch):
-    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    monkeypatch.setattr(waits, "SEEN_S", 0.05)
     whole_gpu_of_two(one)
     one.claims["other", "c"] = one.claims["default", "d"]
     used_by_pods(one, "c")
@@ -654,7 +654,7 @@ def happens(one, *changes):
 
 @pytest.mark.parametrize(("change", "words"), UNUSABLE.items())
 def test_a_new_claim_never_gets_a_gpu_that_is_not_usable(one, monkeypatch, change, words):
-    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(waits, "WAIT_S", 0.05)
     happens(one, change)
     one.add(result(1))
     with pytest.raises(Refusal, match=rf"GPU 1 \({GPUS[1].uuid}\) {words}") as caught:
@@ -687,7 +687,7 @@ def test_a_monitor_gets_every_gpu(one, change):
 @pytest.mark.parametrize("toleration", [TOLERATES_FAULTS, TOLERATES_ALL])
 @pytest.mark.parametrize("change", UNUSABLE)
 def test_a_claim_can_tolerate_a_fault_and_nothing_with_which_it_cannot_run(one, monkeypatch, change, toleration):
-    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(waits, "WAIT_S", 0.05)
     happens(one, change)
     one.add(result(1, tolerations=[toleration]))
     if change is faulty:
@@ -712,7 +712,7 @@ def test_a_claim_can_tolerate_a_fault_and_nothing_with_which_it_cannot_run(one, 
     ],
 )
 def test_a_toleration_of_something_else_does_not_count(one, monkeypatch, toleration):
-    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(waits, "WAIT_S", 0.05)
     happens(one, faulty)
     one.add(result(1, tolerations=[toleration]))
     with pytest.raises(Refusal, match="XID 79"):

@@ -1,0 +1,68 @@
+"""One call of kubelet about a claim, and the agent's state for which calls wait."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuagent.domain.state import State
+
+IsWanted = Callable[[], bool]
+"""Whether kubelet still waits for the answer of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to prepare a claim.
+
+    Attributes:
+        uid: of the claim.
+        namespace: of the claim.
+        name: of the claim.
+        is_wanted: whether kubelet still waits for the answer.
+        until: monotonic seconds until which the call may wait.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    is_wanted: IsWanted
+    until: float
+
+
+class LatestState:
+    """The agent's state, for calls that wait for a change of it or of the prepared claims.
+
+    Attributes:
+        changed: notified after each change of either; held while one of them is read and changed.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._state: State | None = None
+        self._stopping = False
+
+    @property
+    def state(self) -> State | None:
+        """The latest one; None before the first."""
+        return self._state
+
+    def publish(self, state: State) -> None:
+        with self.changed:
+            self._state = state
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        """End the waits of all calls."""
+        self._stopping = True
+        with self.changed:
+            self.changed.notify_all()
+
+    def is_over(self, call: Call) -> bool:
+        """Whether a call must not wait any longer."""
+        return self._stopping or time.monotonic() > call.until or not call.is_wanted()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the next change; whether one came in time."""
+        with self.changed:
+            return self.changed.wait(seconds)

@@ -1,0 +1,160 @@
+"""Has a claim isolated: chooses the driver, and waits until the driver and the GPUs can serve the claim."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.dra.isolation import layer_mode
+from gpuagent.domain.dra.prepare import claimed_gpus, container_parts, grants, merged, must_isolate
+from gpuagent.domain.dra.unusable_gpus import unusable_gpu
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.claim import ClaimedGpu
+from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
+from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.mode import PROMISES, Mode
+from gpuagent.domain.state import State
+from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError
+from gpuagent.preparer import waits
+from gpuagent.preparer.call import Call, LatestState
+from gpuagent.preparer.prepared_claims import PreparedClaims
+
+Gpus = tuple[ClaimedGpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPart:
+    """GPUs of a claim that a container gets together, and their grant."""
+
+    gpus: Gpus
+    grant: Grant
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of the devices."""
+        return [gpu.device for gpu in self.gpus]
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedClaim:
+    """A claim with the isolation that its containers get.
+
+    Attributes:
+        driver: name of the isolation driver.
+        gpus: of the claim.
+        parts: the same GPUs, by those that a container gets together.
+    """
+
+    driver: str
+    gpus: Gpus
+    parts: tuple[ClaimPart, ...]
+
+
+class ClaimIsolation:
+    """Isolates claims.
+
+    Args:
+        pool: name of the node's pool.
+        drivers: by name.
+        strategy: how containers get device nodes.
+        latest: the agent's state.
+        claims: that are prepared.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: str,
+        drivers: Mapping[str, Isolation],
+        strategy: DeviceStrategy,
+        latest: LatestState,
+        claims: PreparedClaims,
+    ) -> None:
+        self._pool = pool
+        self._drivers = drivers
+        self._strategy = strategy
+        self._latest = latest
+        self._claims = claims
+
+    def isolated(self, call: Call, claim: Mapping[str, Any]) -> IsolatedClaim:
+        """The claim (decoded JSON) with its isolation, as soon as its GPUs and the isolation driver can serve it.
+
+        Raises:
+            Refusal: they cannot within the time of the call, or never.
+        """
+        while True:
+            state = self._known_state(call)
+            gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
+            used = [gpu for gpu in gpus if not gpu.admin]
+            self._claims.check_other_front_end(call.uid, used, state)
+            unusable = unusable_gpu(claim, gpus, self._claims.kept_by(call.uid), state)
+            if unusable is not None:
+                if not unusable.passing or self._latest.is_over(call):
+                    raise unusable.refusal
+                self._latest.wait(waits.RETRY_S)
+                continue
+            try:
+                return self._isolate(claim, gpus, state)
+            except CannotIsolateError as err:
+                raise Refusal(Reason.ISOLATION, str(err)) from err
+            except IsolationError as err:
+                self._latest.wait(waits.RETRY_S)
+                if self._latest.is_over(call):
+                    raise Refusal(Reason.ISOLATION, str(err)) from err
+
+    def _known_state(self, call: Call) -> State:
+        """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
+        with self._latest.changed:
+            while True:
+                state = self._latest.state
+                if state is not None and _is_known(state):
+                    return state
+                if self._latest.is_over(call):
+                    raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
+                self._latest.wait(waits.RETRY_S)
+
+    def _isolate(self, claim: Mapping[str, Any], gpus: Gpus, state: State) -> IsolatedClaim:
+        mode, name = serving_driver(claim, gpus, state)
+        driver = self._drivers[name]
+        access = DeviceAccess(
+            unit=state.policy.unit,
+            device_nodes=state.gpus.device_nodes,
+            strategy=self._strategy,
+            indexes=state.policy.index_for_uuid,
+        )
+        parts = []
+        for part in container_parts(claim, gpus):
+            of_resources = [driver.prepare(grant) for grant in grants(part, mode, state.gpus.by_uuid, access)]
+            grant = merged(of_resources)
+            driver.verify(grant, None)
+            parts.append(ClaimPart(part, grant))
+        return IsolatedClaim(name, gpus, tuple(parts))
+
+
+def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[Mode, str]:
+    """The mode by which a claim's containers are isolated, and the driver.
+
+    Raises:
+        IsolationError: the driver does not serve the claim now.
+    """
+    promised = must_isolate(claim, gpus)
+    mode = layer_mode(state)
+    layer = state.layer_of(mode)
+    left_out = next((layer.left_out[gpu.uuid] for gpu in gpus if gpu.uuid in layer.left_out), None)
+    works = layer.keeps(mode) and left_out is None
+    # Nothing is promised to whole GPUs. A share without a promise is isolated too, where that is possible.
+    goes_without = gpus[0].unlimited or not (promised or works)
+    if goes_without:
+        return Mode.SHARE, NONE
+    if works and promised <= PROMISES[mode]:
+        return mode, layer.driver
+    if state.policy.allow_unisolated:
+        return Mode.SHARE, NONE
+    missing = f"it does not isolate {', '.join(sorted(promised))}"
+    reason = layer.problem_in(mode) or left_out or missing
+    raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {reason}")
+
+
+def _is_known(state: State) -> bool:
+    has_read_gpus = bool(state.gpus.by_uuid)
+    has_read_allocations = state.holdings.listed is not None
+    return has_read_gpus and has_read_allocations and not state.isolation.unheard
