@@ -84,9 +84,10 @@ class CgpuIsolation:
             self._thread.join(1.0)
 
     def _watch(self, report: Report) -> None:
-        reported = None
+        reported: Layer | None = None
         while True:
-            if (layer := self.look()) != reported:
+            layer = self.look()
+            if layer != reported:
                 reported = layer
                 report(layer)
             self._nudged.wait(self._period_s)
@@ -100,7 +101,9 @@ class CgpuIsolation:
             return None
         reading = self._reading
         if reading is None or reading.ended.is_set():
-            reading = self._reading = _Reading(self._proc)
+            reading = _Reading(self._proc)
+            # A read that hangs is kept, so that a locked-up module costs one thread and not one for each look.
+            self._reading = reading
         if not reading.ended.wait(self._answer_s):
             msg = f"{self._proc} has not answered for {self._answer_s:g} s: cGPU hangs; drain and reboot the node"
             raise TimeoutError(msg)
@@ -112,29 +115,54 @@ class CgpuIsolation:
             state = self._read()
         except TimeoutError as err:
             return Layer(driver=self.name, installed=True, modes=MODES, problem=str(err))
-        version = state.version if state else None
-        computes = version is not None and version >= cgpu_proc.CORE_MEM_SINCE
-        caps = [gpu.max_inst for gpu in state.gpus if gpu.max_inst] if state else []
+        if state is None:
+            return Layer(
+                driver=self.name,
+                installed=False,
+                isolates=frozenset({Isolates.MEMORY}),
+                modes=MODES,
+                problem=cgpu_proc.problem(state),
+                max_sharers=cgpu_proc.MAX_PODS,
+                caveats=CAVEATS,
+            )
+        return self._layer_of(state)
+
+    def _layer_of(self, state: cgpu_proc.CgpuState) -> Layer:
+        """The layer of a module that is loaded."""
+        version = state.version
+        isolates = {Isolates.MEMORY}
+        unserved: dict[Mode, str] = {}
+        if version is not None and version >= cgpu_proc.CORE_MEM_SINCE:
+            isolates.add(Isolates.COMPUTE)
+            unserved = _unserved(state)
+        limits = [gpu.max_inst for gpu in state.gpus if gpu.max_inst]
+        limits.append(cgpu_proc.MAX_PODS)
+        caveats = [*CAVEATS]
+        if version:
+            caveats += cgpu_proc.caveats(version)
         return Layer(
             driver=self.name,
-            installed=state is not None,
-            isolates=frozenset(Isolates) if computes else frozenset({Isolates.MEMORY}),
+            installed=True,
+            isolates=frozenset(isolates),
             modes=MODES,
-            problem=NO_CDI if state and self._cdi else cgpu_proc.problem(state),
-            unserved=_unserved(state) if state and computes else {},
-            left_out=self._left_out(state) if state else {},
-            max_sharers=min(*caps, cgpu_proc.MAX_PODS) if caps else cgpu_proc.MAX_PODS,
+            problem=NO_CDI if self._cdi else cgpu_proc.problem(state),
+            unserved=unserved,
+            left_out=self._left_out(state),
+            max_sharers=min(limits),
             version=str(version or ""),
-            caveats=CAVEATS + (cgpu_proc.caveats(version) if version else ()),
+            caveats=tuple(caveats),
         )
 
     def _left_out(self, state: cgpu_proc.CgpuState) -> dict[str, str]:
         known = {gpu.index for gpu in state.gpus}
-        return {
-            gpu.uuid: f"cGPU does not have it (no {self._proc}/{gpu.minor}); load the module again on the empty node"
-            for gpu in self._need.gpus
-            if known and gpu.minor not in known
-        }
+        if not known:
+            return {}  # a problem of the whole node says so already
+        left_out = {}
+        for gpu in self._need.gpus:
+            if gpu.minor not in known:
+                missing = f"cGPU does not have it (no {self._proc}/{gpu.minor})"
+                left_out[gpu.uuid] = f"{missing}; load the module again on the empty node"
+        return left_out
 
     def prepare(self, grant: Grant) -> Grant:
         env = dict(grant.env)
@@ -142,7 +170,8 @@ class CgpuIsolation:
             sizes = ", ".join(f"GPU {gpu.index}: {gpu.memory_mib} MiB" for gpu in grant.gpus)
             raise CannotIsolateError(f"cGPU takes one size for all GPUs of a container, and these differ ({sizes})")
         if grant.kind is Kind.CORE_CORE_MEM:
-            env["ALIYUN_COM_GPU_SCHD_WEIGHT"] = str(max(1, grant.units // self._percent_per_weight))
+            weight = grant.units // self._percent_per_weight
+            env["ALIYUN_COM_GPU_SCHD_WEIGHT"] = str(max(1, weight))
         if self._need.disabled:
             env["CGPU_DISABLE"] = "true"
         return replace(grant, env=env)
@@ -153,7 +182,8 @@ class CgpuIsolation:
             state = self._read()
         except TimeoutError as err:
             raise IsolationError(str(err)) from err
-        if (problem := cgpu_proc.problem(state)) or state is None:
+        problem = cgpu_proc.problem(state)
+        if problem or state is None:
             raise IsolationError(problem)
         known = {gpu.index: gpu for gpu in state.gpus}
         for gpu in grant.gpus:
@@ -161,8 +191,9 @@ class CgpuIsolation:
             if seen is None:
                 text = f"cGPU {state.version} does not have GPU {gpu.index} (no {self._proc}/{gpu.minor})"
                 raise IsolationError(f"{text}; load the module again when the node is empty")
-            if seen.max_inst is not None and len(seen.instances) >= seen.max_inst:
-                text = f"cGPU has {len(seen.instances)} instances on GPU {gpu.index} and takes {seen.max_inst}"
+            count = len(seen.instances)
+            if seen.max_inst is not None and count >= seen.max_inst:
+                text = f"cGPU has {count} instances on GPU {gpu.index} and takes {seen.max_inst}"
                 raise IsolationError(f"{text}; wait until a container ends")
 
 
@@ -182,10 +213,10 @@ class _Reading:
 
 def _unserved(state: cgpu_proc.CgpuState) -> dict[Mode, str]:
     """Mode core_mem needs a policy by which the weight counts."""
-    other = [gpu for gpu in state.gpus if gpu.policy not in WEIGHED]
-    if not other:
+    gpus = [gpu for gpu in state.gpus if gpu.policy not in WEIGHED]
+    if not gpus:
         return {}
-    policies = ", ".join(f"GPU {gpu.index}: {_policy(gpu.policy)}" for gpu in other)
+    policies = ", ".join(f"GPU {gpu.index}: {_policy(gpu.policy)}" for gpu in gpus)
     text = (
         f"cGPU's policy does not share compute by weight ({policies}); set policy 3 (fixed) or 2 on every GPU with "
         "`gpu-isolation-installer policy` while no container runs"
@@ -196,4 +227,7 @@ def _unserved(state: cgpu_proc.CgpuState) -> dict[Mode, str]:
 def _policy(number: int | None) -> str:
     if number is None:
         return "unreadable"
-    return f"{number} ({cgpu_proc.POLICIES[number].name})" if number in cgpu_proc.POLICIES else str(number)
+    if number not in cgpu_proc.POLICIES:
+        return str(number)
+    name = cgpu_proc.POLICIES[number].name
+    return f"{number} ({name})"

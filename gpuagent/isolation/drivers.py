@@ -10,10 +10,16 @@ from gpuagent.isolation.interface import Isolation, Options
 
 
 def _modules() -> dict[str, ModuleType]:
-    names = (info.name for info in pkgutil.iter_modules(gpuagent.isolation.__path__) if info.name != "drivers")
-    modules = {name: importlib.import_module(f"gpuagent.isolation.{name}") for name in names}
-    drivers = {name: module for name, module in modules.items() if hasattr(module, "PREFERENCE")}
-    return dict(sorted(drivers.items(), key=lambda item: item[1].PREFERENCE))
+    """The modules of drivers by name, best first."""
+    drivers = {}
+    for info in pkgutil.iter_modules(gpuagent.isolation.__path__):
+        if info.name == "drivers":
+            continue  # this module, which is just being imported
+        module = importlib.import_module(f"gpuagent.isolation.{info.name}")
+        if hasattr(module, "PREFERENCE"):
+            drivers[info.name] = module
+    names = sorted(drivers, key=lambda name: drivers[name].PREFERENCE)
+    return {name: drivers[name] for name in names}
 
 
 _MODULES = _modules()

@@ -121,10 +121,11 @@ def _program(name: str) -> Path:
 
 
 def _set_mode(smi: str, mode: str) -> None:
-    command: Sequence[str | Path] = [_program(smi), "-c", mode]
+    program = _program(smi)
+    command: Sequence[str | Path] = [program, "-c", mode]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 (the same)
     if done.returncode:
-        output = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise MpsStartError(
-            f"{command[0]} -c {mode} failed ({done.returncode}): {output}; it takes a privileged container"
-        )
+        output = done.stdout + done.stderr
+        text = output.decode(errors="replace").strip()
+        failed = f"{program} -c {mode} failed ({done.returncode}): {text}"
+        raise MpsStartError(f"{failed}; it takes a privileged container")

@@ -116,8 +116,13 @@ class MpsDaemon:
     @property
     def untrusted(self) -> tuple[str, ...]:
         """Daemons that are not used because another user may run them, in words."""
-        there = (pipe_dir for pipe_dir in self.places if (pipe_dir / CONTROL_SOCKET).exists())
-        return tuple(filter(None, map(untrusted, there)))
+        reasons = []
+        for pipe_dir in self.places:
+            socket = pipe_dir / CONTROL_SOCKET
+            reason = untrusted(pipe_dir) if socket.exists() else None
+            if reason:
+                reasons.append(reason)
+        return tuple(reasons)
 
     def find(self) -> bool:
         """Look for a daemon of root's or this user's, the agent's own directory first, and adopt it."""
@@ -237,4 +242,7 @@ class MpsDaemon:
             lines = (self._logs / "control.log").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return ""
-        return f"; its log ends with: {' | '.join(lines[-_LOG_LINES:])}" if lines else ""
+        if not lines:
+            return ""
+        last = " | ".join(lines[-_LOG_LINES:])
+        return f"; its log ends with: {last}"

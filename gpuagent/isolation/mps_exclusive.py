@@ -87,13 +87,18 @@ class ExclusiveModes:
         return {uuid for uuid, name in rows if not name.endswith(_SERVER)}
 
     def _rows(self, query: str) -> list[tuple[str, str]]:
-        lines = self._run((query, "--format=csv,noheader")).splitlines()
-        return [
-            (uuid.strip(), value.strip()) for uuid, comma, value in (line.partition(",") for line in lines) if comma
-        ]
+        """The rows of two columns, of which the first is a UUID. Lines of other texts are skipped."""
+        rows = []
+        text = self._run((query, "--format=csv,noheader"))
+        for line in text.splitlines():
+            uuid, comma, value = line.partition(",")
+            if comma:
+                rows.append((uuid.strip(), value.strip()))
+        return rows
 
     def _change(self, uuid: str, mode: str) -> None:
-        self._run(("-i", uuid, "-c", mode.upper()))
+        arguments = ("-i", uuid, "-c", mode.upper())
+        self._run(arguments)
         log.info("Set compute mode", extra={"gpu": uuid, "mode": mode})
 
     def _run(self, arguments: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """The GPUs of containers that MPS isolates: exclusive to MPS from their first container on."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from gpuagent.domain.gpus.gpu import Gpu
@@ -39,7 +39,7 @@ class ExclusiveGpus:
             problem = f"it cannot be made exclusive to MPS: {err}"
             self.failed = {**self.failed, **dict.fromkeys(uuids, problem)}
             raise MpsError(problem) from err
-        self.failed = {uuid: reason for uuid, reason in self.failed.items() if uuid not in uuids}
+        self._forget_failure(uuids)
 
     def settle(self, need: Need) -> None:
         """Retry the GPUs that could not be made exclusive; restore the mode of GPUs that no container of MPS holds."""
@@ -60,4 +60,7 @@ class ExclusiveGpus:
         for uuid in self.failed:
             with suppress(MpsError):
                 modes.hold((uuid,))
-                self.failed = {other: reason for other, reason in self.failed.items() if other != uuid}
+                self._forget_failure({uuid})
+
+    def _forget_failure(self, uuids: Collection[str]) -> None:
+        self.failed = {uuid: reason for uuid, reason in self.failed.items() if uuid not in uuids}

@@ -26,9 +26,11 @@ class MpsRecord:
         self.daemon: int | None = None
         self.modes: Mapping[str, str] = {}
         try:
-            kept = json_file.load(self._path)
-            self.daemon = None if kept["daemon"] is None else int(kept["daemon"])
-            self.modes = {str(uuid): str(mode) for uuid, mode in kept["modes"].items()}
+            record = json_file.load(self._path)
+            pid = record["daemon"]
+            modes = record["modes"]
+            self.daemon = None if pid is None else int(pid)
+            self.modes = {str(uuid): str(mode) for uuid, mode in modes.items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
@@ -54,4 +56,5 @@ class MpsRecord:
             self._save()
 
     def _save(self) -> None:
-        write_whole(self._path, json.dumps({"daemon": self.daemon, "modes": self.modes}))
+        record = {"daemon": self.daemon, "modes": self.modes}
+        write_whole(self._path, json.dumps(record))

@@ -63,7 +63,12 @@ def why_not(gpu: Gpu) -> str | None:
 
 def left_out(gpus: Iterable[Gpu]) -> dict[str, str]:
     """UUID to reason for every GPU that cannot be shared through MPS."""
-    return {gpu.uuid: reason for gpu in gpus if (reason := why_not(gpu)) is not None}
+    reasons = {}
+    for gpu in gpus:
+        reason = why_not(gpu)
+        if reason is not None:
+            reasons[gpu.uuid] = reason
+    return reasons
 
 
 def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -> Grant:
@@ -77,14 +82,19 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -
     """
     if grant.kind.is_memory and len(grant.gpus) > 1:
         raise CannotIsolateError(SEVERAL_GPUS)
-    env = {**grant.env, PIPE_VARIABLE: str(pipe_dir)}
-    mounts = [*grant.mounts, Mount(str(pipe_dir), str(pipe_dir), read_only=False)]
+    # A grant that has the mounts already does not get them twice.
+    mounts = dict.fromkeys(grant.mounts)
+    pipes = str(pipe_dir)
+    mounts[Mount(pipes, pipes, read_only=False)] = None
     if shm is not None:
-        mounts.append(Mount(str(shm), "/dev/shm", read_only=False))  # noqa: S108 (the container's)
-    grant = dataclasses.replace(grant, mounts=tuple(dict.fromkeys(mounts)))
-    if not grant.kind.is_memory:
-        return dataclasses.replace(grant, env=env | {THREADS_VARIABLE: str(grant.units)})
-    for gpu in grant.gpus:
-        cap_mib = gpu.memory_mib * grant.units // units_of(gpu, grant.kind, unit)
-        env[MEMORY_VARIABLE] = f"0={cap_mib}M"
-    return dataclasses.replace(grant, env=env)
+        mounts[Mount(str(shm), "/dev/shm", read_only=False)] = None  # noqa: S108 (the container's)
+    env = {**grant.env, PIPE_VARIABLE: pipes}
+    if grant.kind.is_memory:
+        for gpu in grant.gpus:
+            total_units = units_of(gpu, grant.kind, unit)
+            cap_mib = gpu.memory_mib * grant.units // total_units
+            # 0 is the GPU's ordinal in the container, which has this GPU only.
+            env[MEMORY_VARIABLE] = f"0={cap_mib}M"
+    else:
+        env[THREADS_VARIABLE] = str(grant.units)
+    return dataclasses.replace(grant, env=env, mounts=tuple(mounts))

@@ -65,8 +65,9 @@ class Demand:
     def changed(self, need: Need, at: float) -> "Demand":
         """The demand after a new need."""
         later = replace(self, need=need)
-        has_ended = self.is_wanted and not later.is_wanted
-        return replace(later, unneeded_since=at) if has_ended else later
+        if self.is_wanted and not later.is_wanted:
+            later = replace(later, unneeded_since=at)
+        return later
 
 
 class Phase(Enum):

@@ -1,5 +1,6 @@
 """The need for each isolation driver, from the agent's state."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from gpuagent.domain.dra.isolation import serving_layer
@@ -10,18 +11,29 @@ from gpuagent.isolation.interface import Need
 def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     """The need for each driver now. The mode in a container's device ids shows which driver serves the container."""
     gpus = tuple(state.gpus.by_index)
-    unknown = state.holdings.listed is None or not state.node.mode_known
-    held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]
-    held_by += [(claim.layer, gpu.uuid) for claim in state.claims.prepared.values() for gpu in claim.used]
+    # Until both were read, containers of an earlier run may hold GPUs under any driver.
+    knows_holdings = state.holdings.listed is not None and state.node.mode_known
+    held_by_driver = _held_by_driver(state)
     serving = serving_layer(state)
     needs = {}
     for driver in drivers:
-        held = frozenset(uuid for name, uuid in held_by if name == driver)
+        held = frozenset(held_by_driver[driver])
         needs[driver] = Need(
             gpus=gpus,
             serves=state.node.mode_known and serving.driver == driver,
-            in_use=bool(held) or unknown,
+            in_use=bool(held) or not knows_holdings,
             held=held,
             disabled=state.node.isolation_disabled,
         )
     return needs
+
+
+def _held_by_driver(state: State) -> defaultdict[str, set[str]]:
+    """Name of a driver to the UUIDs of the GPUs that its containers hold."""
+    held: defaultdict[str, set[str]] = defaultdict(set)
+    for mode, uuid in state.held_under:
+        driver = state.layer_of(mode).driver
+        held[driver].add(uuid)
+    for claim in state.claims.prepared.values():
+        held[claim.layer].update(gpu.uuid for gpu in claim.used)
+    return held

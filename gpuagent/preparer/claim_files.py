@@ -37,11 +37,15 @@ class ClaimFiles:
 
     def sweep(self) -> None:
         """Remove what an agent left that ended amid a write; harmless where it cannot be removed."""
-        for folder, pattern in ((self.records, ".*.json.*"), (self._cdi_dir, f".{DRA_DRIVER}-claim-*")):
-            for path in folder.glob(pattern):
-                with suppress(OSError):
-                    if time.time() - path.stat().st_mtime > WRITTEN_S:
-                        path.unlink()
+        scratch_files = [
+            *self.records.glob(".*.json.*"),
+            *self._cdi_dir.glob(f".{DRA_DRIVER}-claim-*"),
+        ]
+        for path in scratch_files:
+            with suppress(OSError):
+                age_s = time.time() - path.stat().st_mtime
+                if age_s > WRITTEN_S:
+                    path.unlink()
 
     def read(self, known: Mapping[str, PreparedClaim] = MappingProxyType({})) -> dict[str, PreparedClaim]:
         """The prepared claims by UID. A record that cannot be read is logged and left where it is.
@@ -51,19 +55,15 @@ class ClaimFiles:
         Args:
             known: are not read again.
         """
-        found = {}
+        claims = {}
         for path in sorted(self.records.glob("*.json")):
             claim = known.get(path.stem)
-            try:
-                if claim is None or not claim.gpus:
-                    claim = PreparedClaim.of_record(json_file.load(path))
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, TypeError, KeyError) as err:
-                log.warning("Failed to read a claim's record", extra={"path": str(path), "error": str(err)})
-                claim = PreparedClaim(uid=path.stem, namespace="", name=f"in {path}", layer="", gpus=())
-            found[claim.uid] = claim
-        return found
+            # One without GPUs may be readable by now.
+            if claim is None or not claim.gpus:
+                claim = _read(path)
+            if claim is not None:
+                claims[claim.uid] = claim
+        return claims
 
     def write(self, claim: PreparedClaim, spec: dict[str, Any]) -> None:
         """Write both, the specification also where it is there: a reboot may have emptied its folder.
@@ -72,12 +72,15 @@ class ClaimFiles:
             OSError: one could not be written.
             ValueError: the UID cannot be a file's name.
         """
-        write_whole(self._record(claim.uid), json.dumps(claim.record()))
+        record = json.dumps(claim.record())
+        # The record first: without one, nobody would ever remove the specification.
+        write_whole(self._record(claim.uid), record)
         write_whole(self._spec(claim.uid), json.dumps(spec, indent=1))
 
     def show(self, claim: PreparedClaim) -> None:
         """Write the record for other agents on the node, without waiting for the disk. Raises as `write`."""
-        write_whole(self._record(claim.uid), json.dumps(claim.record()), on_disk=False)
+        record = json.dumps(claim.record())
+        write_whole(self._record(claim.uid), record, on_disk=False)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -104,6 +107,23 @@ class ClaimFiles:
 
     def _spec(self, uid: str) -> Path:
         return self._cdi_dir / f"{DRA_DRIVER}-claim-{_checked(uid)}.json"
+
+
+def _read(path: Path) -> PreparedClaim | None:
+    """The claim of a record; None if another agent has removed it just now."""
+    try:
+        return PreparedClaim.of_record(json_file.load(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as err:
+        log.warning("Failed to read a claim's record", extra={"path": str(path), "error": str(err)})
+        return PreparedClaim(
+            uid=path.stem,
+            namespace="",
+            name=f"in {path}",
+            layer="",
+            gpus=(),
+        )
 
 
 def _checked(uid: str) -> str:
