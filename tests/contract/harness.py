@@ -169,7 +169,7 @@ class Node:
         agent = Agent(self.settings(**settings), isolation=drivers)
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         # But for its periods: tests are not to wait for them.
-        quick = {"wait_s": 0.1, "vitals_s": 0.1, "unhealthy_vitals_s": 0.05}
+        quick = {"wait_s": 0.1, "healthy_s": 0.1, "unhealthy_s": 0.05}
         agent.nvml = NvmlWatch(agent.post, dev=self.dev, **quick)
         self.agents.append(agent)
         agent.start()

@@ -9,13 +9,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.events import Event, GpuLost, HealthRead
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Handle, Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason, may_be_shared
 from gpuagent.nvml.health.health_query import HealthQuery
+from gpuagent.nvml.health.poll_requests import PollRequests
+from gpuagent.nvml.health.polled_gpu import PolledGpu
 
 log = logging.getLogger(__name__)
 
@@ -29,62 +31,50 @@ class PollSchedule:
 
     Attributes:
         post: takes an event at once.
-        back: called when the GPUs must be read again: one that was away answers, MIG mode was switched, or the driver
+        rescan: called when the GPUs must be read again: one that was away answers, MIG mode was switched, or the driver
             stops answering.
         clock: monotonic seconds.
         stopping: ends every thread that is woken.
         healthy_s: polling period of a healthy GPU.
         unhealthy_s: polling period of an unhealthy GPU.
         alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
-        doubt: takes the loss of a GPU whose error may be the one of all GPUs, and posts it if it is not. If None, such
-            a loss is posted like any other.
+        confirm_loss: takes the loss of a GPU whose error may be the one of all GPUs, and posts it if it is not. If
+            None, such a loss is posted like any other.
     """
 
     post: Callable[[Event], None]
-    back: Callable[[], None]
+    rescan: Callable[[], None]
     clock: Callable[[], float]
     stopping: threading.Event
     healthy_s: float
     unhealthy_s: float
     alive_s: float
-    doubt: Callable[[GpuLost], None] | None = None
+    confirm_loss: Callable[[GpuLost], None] | None = None
 
 
 class HealthPoll:
     """Polls one GPU's health. Posts HealthRead on a change, and GpuLost.
 
+    It has the thread and the clock. What is known of the GPU, and what follows from an answer, is in `PolledGpu`.
+
     Args:
         index: NVML's.
         uuid: the GPU's as it was read, empty if it was not: GpuLost names it if the GPU never answers here.
-        pulse: shared by all threads.
+        schedule: shared by all threads.
     """
 
-    def __init__(self, index: int, uuid: str, pulse: PollSchedule) -> None:
-        self.nvml = Nvml(pulse.clock)
-        self.name = f"nvml-vitals-{index}"
+    def __init__(self, index: int, uuid: str, schedule: PollSchedule) -> None:
+        self.nvml = Nvml(schedule.clock)
+        self.name = f"nvml-poll-{index}"
         self.index = index
-        self._pulse = pulse
+        self._schedule = schedule
         self._changed = threading.Condition(threading.RLock())
-        # Every request to poll has a number; a poll serves the requests that came before it began.
-        self._wish = self._looking = self._looked = 0
-        self._gpu: Handle | None = None
-        self._awaited: int | None = None
-        self._gone_at = 0
-        self._uuid = uuid
-        self._vitals: HealthReading | None = None
-        self._mig: bool | None = None
-        self._failed = False
-        self._unposted = False
-        self._away = False
-        self._lost = False
-        self._uncounted = False
-        self._driver_away = False
+        """Guards the two values, and is notified when one is replaced."""
+        self._requests = PollRequests()
+        self._gpu = PolledGpu(uuid=uuid)
+        self._handle: Handle | None = None
         self._wary_until = float("-inf")
-        self._reported = ""
-        self._condition = HealthQuery(index, pulse.clock, self.wake)
-        self.looked_once = False
-        """Whether the GPU has answered completely, or failed to."""
-        self._missed = False
+        self._query = HealthQuery(index, schedule.clock, self.wake)
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
@@ -97,6 +87,11 @@ class HealthPoll:
         with self._changed:
             return not self._is_due()
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the GPU has answered completely, or failed to."""
+        return self._gpu.has_answered
+
     def start(self) -> None:
         self._thread.start()
 
@@ -106,14 +101,15 @@ class HealthPoll:
     def wake(self) -> None:
         """Poll now, and check `stopping`."""
         with self._changed:
-            self._wish += 1
+            self._requests = self._requests.another()
             self._changed.notify_all()
 
-    def first_look(self, patience_s: float) -> bool:
+    def first_reading(self, patience_s: float) -> bool:
         """Wait for the first complete answer or failure; whether it came in time. A late answer is posted."""
         with self._changed:
-            in_time = self._changed.wait_for(lambda: self.looked_once, patience_s)
-            self._missed |= not in_time
+            in_time = self._changed.wait_for(lambda: self.has_answered, patience_s)
+            if not in_time:
+                self._gpu = replace(self._gpu, owes_first=True)
             return in_time
 
     def after_xid(self, uuid: str, patience_s: float) -> HealthReading | None:
@@ -122,168 +118,185 @@ class HealthPoll:
         Also None where another GPU has its index by now.
         """
         with self._changed:
-            self._wary_until = self._pulse.clock() + WARY_S
-            self.wake()
-            call = self.nvml.pending
-            if call and self._pulse.clock() - call.since > patience_s:
-                patience_s = 0.0  # the call hangs: each of several XIDs would wait for it
-            mine = self._awaited = self._wish
-            in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
-            self._awaited = None
-            vitals = self._vitals if in_time and not self._failed and self._uuid == uuid else None
-            self._unposted |= vitals is None
-            return vitals
+            self._wary_until = self._schedule.clock() + WARY_S
+            reading = self._reading_of(uuid) if self._polled_within(patience_s) else None
+            if reading is None:
+                self._gpu = replace(self._gpu, owes_reading=True)
+            return reading
 
-    def goes(self, uuid: str, err: CallError) -> None:
+    def _polled_within(self, patience_s: float) -> bool:
+        """Whether a poll that begins from now on ends in time."""
+        self._requests = self._requests.another_awaited()
+        number = self._requests.made
+        self._changed.notify_all()
+        call = self.nvml.pending
+        if call and self._schedule.clock() - call.since > patience_s:
+            patience_s = 0.0  # the call hangs: each of several XIDs would wait for it
+        in_time = self._changed.wait_for(lambda: self._requests.served >= number, patience_s)
+        self._requests = self._requests.no_more_awaited()
+        return in_time
+
+    def _reading_of(self, uuid: str) -> HealthReading | None:
+        gpu = self._gpu
+        return gpu.reading if gpu.uuid == uuid and not gpu.failed else None
+
+    def report_lost(self, uuid: str, err: CallError) -> None:
         """Post that the GPU is lost, and poll whether it is back."""
         if err.code == INVALID_ARGUMENT:  # no GPU has its handle now; it may answer under another index
-            self._pulse.back()
+            self._schedule.rescan()
             return
         with self._changed:
-            self.wake()
-            self._gone_at = self._wish
+            self._requests = self._requests.another_after_loss()
+            self._changed.notify_all()
             self._post_lost(uuid, err)
 
+    # -- the thread --------------------------------------------------------------------------------------------
+
     def _run(self) -> None:
-        while not self._pulse.stopping.is_set():
-            with self._changed:
-                self._looking = self._wish  # a missing driver serves the requests too, so that the loop does not spin
+        while not self._schedule.stopping.is_set():
+            # A poll without a driver serves the requests too. Otherwise the thread would try again without a pause.
+            self._begin()
             try:
                 with self.nvml.session():
-                    self._driver_away = False
-                    while not self._pulse.stopping.is_set():
-                        self._look()
-                        self._rest()
+                    self._poll_until_stopped()
             except (DriverError, CallError) as err:
                 self._fails(str(err))
-                if not self._driver_away:
-                    self._pulse.back()
-                self._driver_away = self._away = True
+                self._lose_driver()
             except Exception:
                 log.exception("Failed to ask a GPU for its health", extra={"gpu": self.index})
                 self._fails("")
             self._rest()
 
+    def _poll_until_stopped(self) -> None:
+        """Poll again and again. Raises CallError if the driver as a whole stops answering."""
+        with self._changed:
+            self._gpu = replace(self._gpu, driver_away=False)
+        while not self._schedule.stopping.is_set():
+            self._begin()
+            self._poll()
+            self._rest()
+
+    def _begin(self) -> None:
+        with self._changed:
+            self._requests = self._requests.begin()
+
     def _rest(self) -> None:
         """Wait until the next poll is due or requested, or the GPU no longer answers."""
-        with self._changed:
-            wary = self._pulse.clock() < self._wary_until
-            # While the driver is away, discovery looks for it and wakes every thread.
-            last = self._vitals
-            fine = last is not None and last.well and not last.silent_on and not last.partial
-            often = (self._failed or wary or not fine) and not self._driver_away
-            period_s = self._pulse.unhealthy_s if often else self._pulse.healthy_s
-        until = time.monotonic() + period_s
+        until = time.monotonic() + self._period_s()
         while (left_s := until - time.monotonic()) > 0:
             with self._changed:
-                if self._changed.wait_for(self._is_due, min(left_s, self._pulse.alive_s)):
+                if self._changed.wait_for(self._is_due, min(left_s, self._schedule.alive_s)):
                     return
             if not self._is_alive():
                 return
 
+    def _period_s(self) -> float:
+        with self._changed:
+            gpu = self._gpu
+            is_wary = self._schedule.clock() < self._wary_until
+        if gpu.driver_away:
+            # Discovery looks for the driver, and wakes every thread when it is back.
+            return self._schedule.healthy_s
+        return self._schedule.healthy_s if gpu.is_fine and not is_wary else self._schedule.unhealthy_s
+
     def _is_due(self) -> bool:
-        return self._wish > self._looked or self._pulse.stopping.is_set()
+        return self._requests.is_open or self._schedule.stopping.is_set()
 
     def _is_alive(self) -> bool:
         """Whether the GPU answers; true if it did not answer at the last poll either."""
         try:
-            if self._gpu:
-                self.nvml.probe(self._gpu)
+            if self._handle:
+                self.nvml.probe(self._handle)
         except CallError:  # the next poll finds the cause
             return False
         return True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Poll once. Raises CallError if the driver as a whole does not answer."""
-        with self._changed:
-            self._looking = self._wish
         try:
             handle = self.nvml.handle(self.index)
             uuid = self.nvml.uuid(handle)
             self.nvml.probe(handle)
-            self._gpu = handle
+            self._handle = handle
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
-            if err.code == INVALID_ARGUMENT:
-                # The driver counts fewer GPUs now, and the one that was here may have another index.
-                if not self._uncounted:
-                    self._pulse.back()
-                self._uncounted = True
-            elif self._uuid:
-                with self._changed:
-                    self._post_lost(self._uuid, err)
+            self._is_not_there(err)
             self._fails(gpu_reason(err))
             return
+        is_urgent = self._requests.awaited is not None
         try:
-            in_a_hurry = self._awaited is not None
-            vitals = self._condition.ask(self.nvml, handle, uuid, in_a_hurry=in_a_hurry)
+            reading = self._query.ask(self.nvml, handle, uuid, in_a_hurry=is_urgent)
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
             self._fails(gpu_reason(err))
             return
-        self._take(uuid, vitals)
-        if in_a_hurry:
+        self._take(uuid, reading)
+        if is_urgent:
             self.wake()  # for the other values
 
-    def _take(self, uuid: str, vitals: HealthReading) -> None:
+    def _take(self, uuid: str, reading: HealthReading) -> None:
         with self._changed:
-            self._looked = self._looking
-            self._failed = self._looking < self._gone_at
-            self.looked_once |= not vitals.partial
+            requests = self._requests
+            self._requests = requests.end()
             self._changed.notify_all()
-            if self._failed:
-                return  # it was lost meanwhile
-            moved = bool(self._uuid) and uuid != self._uuid
-            is_new = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
-            taken = self._awaited is not None and self._looking >= self._awaited
-            was_out = self._away or self._lost  # posted as lost, whatever the error was
-            late = self._missed and not vitals.partial
-            if self._unposted or was_out or moved or late or (is_new and not taken):
-                self._post(HealthRead(uuid, vitals, self._pulse.clock(), returned=self._away))
-            self._missed = (self._missed or moved) and vitals.partial
-            mig_switched = self._mig_switched(vitals.mig, moved=moved)
-            if was_out or moved or mig_switched:
-                self._pulse.back()
-            self._uuid = uuid
-            self._vitals = vitals
-            self._reported = ""
-            self._unposted = self._away = self._lost = self._uncounted = False
+            if requests.is_outdated:
+                self._gpu = self._gpu.answers_too_late(reading)
+                return
+            answer = self._gpu.answers(uuid, reading, awaited=requests.is_awaited)
+            self._gpu = answer.gpu
+            if answer.is_posted:
+                self._post(HealthRead(uuid, reading, self._schedule.clock(), returned=answer.is_return))
+            if answer.needs_rescan:
+                self._schedule.rescan()
 
-    def _mig_switched(self, mig: bool | None, *, moved: bool) -> bool:
-        """Whether MIG mode differs from the last reading; an answer without it keeps the last one."""
-        if mig is None:
-            return False
-        switched = not moved and self._mig not in {None, mig}
-        self._mig = mig
-        return switched
+    # -- failures ----------------------------------------------------------------------------------------------
+
+    def _is_not_there(self, err: CallError) -> None:
+        """The GPU does not answer: it is lost, or the driver has given its index to no other one."""
+        with self._changed:
+            gpu = self._gpu
+            if err.code != INVALID_ARGUMENT:
+                if gpu.uuid:
+                    self._post_lost(gpu.uuid, err)
+                return
+            self._gpu = replace(gpu, uncounted=True)
+        if not gpu.uncounted:
+            # The driver counts fewer GPUs now, and the one that was here may have another index.
+            self._schedule.rescan()
+
+    def _lose_driver(self) -> None:
+        with self._changed:
+            was_away = self._gpu.driver_away
+            self._gpu = self._gpu.without_driver()
+        if not was_away:
+            self._schedule.rescan()
 
     def _fails(self, reason: str) -> None:
-        self._gpu = None
-        if reason and reason != self._reported:
-            log.warning("Failed to read the health of a GPU", extra={"gpu": self.index, "error": reason})
+        self._handle = None
         with self._changed:
-            self._reported = reason
-            self._failed = True
-            self._looked = self._looking
-            self.looked_once = True
+            known = self._gpu.error
+            self._gpu = self._gpu.fails(reason)
+            self._requests = self._requests.end()
             self._changed.notify_all()
+        if reason and reason != known:
+            log.warning("Failed to read the health of a GPU", extra={"gpu": self.index, "error": reason})
 
     def _post_lost(self, uuid: str, err: CallError) -> None:
-        if not self._lost:
-            self._reported = gpu_reason(err)
-            log.warning("Lost a GPU", extra={"gpu": self.index, "error": self._reported})
-            self._report_loss(GpuLost(uuid, self._reported, self._pulse.clock()), shared=may_be_shared(err))
-        self._lost = True
-        self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset
-
-    def _report_loss(self, loss: GpuLost, *, shared: bool) -> None:
-        if shared and self._pulse.doubt and not self._pulse.stopping.is_set():
-            self._pulse.doubt(loss)
+        reason = gpu_reason(err)
+        was_lost = self._gpu.lost
+        # Any other failure is no sign of a reset.
+        self._gpu = self._gpu.is_lost(reason, away=err.code == GPU_IS_LOST)
+        if was_lost:
+            return
+        log.warning("Lost a GPU", extra={"gpu": self.index, "error": reason})
+        loss = GpuLost(uuid, reason, self._schedule.clock())
+        if may_be_shared(err) and self._schedule.confirm_loss and not self._schedule.stopping.is_set():
+            self._schedule.confirm_loss(loss)
         else:
             self._post(loss)
 
     def _post(self, event: Event) -> None:
-        if not self._pulse.stopping.is_set():
-            self._pulse.post(event)
+        if not self._schedule.stopping.is_set():
+            self._schedule.post(event)

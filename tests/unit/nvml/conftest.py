@@ -105,7 +105,7 @@ def hangs(simulator: Simulator, call: Pending | None) -> bool:
 def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer of the driver is late where a test makes it hang, and never because the machine is busy."""
     made: list[Simulator] = []
-    begin, overdue, first_look = Simulator.__init__, StallGuard.overdue, HealthPoll.first_look
+    begin, overdue, first_reading = Simulator.__init__, StallGuard.overdue, HealthPoll.first_reading
     wait_for_end = BoundedQuery.wait
 
     def hanging(call: Pending | None) -> bool:
@@ -118,20 +118,20 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def look(vitals: HealthPoll, patience_s: float) -> bool:
         until = time.monotonic() + patience_s
-        while patience_s and not vitals.looked_once:
+        while patience_s and not vitals.has_answered:
             hung = {gpu for simulator in made for _, gpu in tuple(simulator.hanging)}
             if not hung.isdisjoint({None, vitals.index}) and time.monotonic() >= until:
                 break
             threading.Event().wait(0.002)
-        return first_look(vitals, 0.0)
+        return first_reading(vitals, 0.0)
 
-    monkeypatch.setattr(HealthPoll, "first_look", look)
+    monkeypatch.setattr(HealthPoll, "first_reading", look)
     monkeypatch.setattr(
         Simulator, "__init__", lambda one, *args, **named: (made.append(one), begin(one, *args, **named))[1]
     )
     monkeypatch.setattr(BoundedQuery, "wait", wait)
     monkeypatch.setattr(StallGuard, "overdue", lambda guard: frozenset(filter(hanging, overdue(guard))))
-    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.host.nvidia_driver import ControlDevice
 from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.discovery import lacks_nodes, unsettled
 from gpuagent.nvml.gpu_reader import device_nodes
 from gpuagent.nvml.health import xid_watch
-from gpuagent.nvml.watch import lacks_nodes, unsettled
 from gpuagent.simulation.driver import SimulatedGpu
 from gpuagent.simulation.simulator import inject
 from standin.waiting import PATIENCE_S
@@ -50,7 +50,7 @@ def test_an_xid_wakes_the_idle_wait(simulate, watch, monkeypatch):
         assert (event.uuid, event.xid) == (uuid(simulator, 4), 48)
     finally:
         watched.watch.stop()
-        monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.0)  # nothing answers any more
+        monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", 0.0)  # nothing answers any more
         for gpu in range(8):
             simulator.xid(gpu, 1)  # ends the long waits
     assert watched.quiet(), "nothing is posted after stop"
@@ -69,7 +69,7 @@ def test_an_event_without_a_gpu_is_tied_to_none(simulate, watch, make_box):
 @pytest.mark.parametrize("code", [79, 94])
 def test_an_xid_belongs_to_the_gpu_in_the_event_whichever_thread_receives_it(simulate, watch, make_box, code):
     simulator = simulate(make_box(4))
-    watched = watch(simulator, vitals_s=1000.0)
+    watched = watch(simulator, healthy_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1, 2, 3)
     for index in (2, 0, 3, 1):
@@ -94,7 +94,7 @@ def test_an_xid_that_another_thread_receives_is_tied_although_its_gpu_is_lost(si
 @pytest.mark.parametrize("handle", [0xDEAD00, 0x51_0000_0900], ids=["no GPU's", "a GPU that is not watched"])
 def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watch, make_box, caplog, handle):
     simulator = simulate(make_box(2))
-    watched = watch(simulator, vitals_s=1000.0)
+    watched = watch(simulator, healthy_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1)
     stranger = SimulatedGpu(9, replace(simulator.gpus[0].spec, uuid="GPU-stranger"), None)
@@ -114,9 +114,9 @@ def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watc
 
 
 def test_an_event_whose_gpu_is_asked_for_and_hangs_hides_no_other(simulate, watch, make_box, monkeypatch):
-    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", 0.05)
     simulator = simulate(make_box(3))
-    watched = watch(simulator, vitals_s=1000.0)
+    watched = watch(simulator, healthy_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1, 2)
     simulator.hang("nvmlDeviceGetUUID", 1)
@@ -317,7 +317,7 @@ def test_a_health_watch_that_hangs_is_reported_and_silences_no_other(simulate, w
 
 
 def test_a_gpu_that_hangs_after_it_was_read_is_still_read(simulate, watch, make_box, monkeypatch):
-    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", 0.05)
     simulator = simulate(make_box(2))
     watched = watch(simulator, patience_s=0.1, reread_s=0.05)
     before = watched.next(InventoryRead).inventory
@@ -372,7 +372,7 @@ def test_a_fault_in_the_agent_itself_is_survived(simulate, watch, make_box, monk
         monkeypatch.undo()
         raise RuntimeError("a slip")
 
-    monkeypatch.setattr("gpuagent.nvml.watch.inventory_of", broken)
+    monkeypatch.setattr("gpuagent.nvml.driver_reader.inventory_of", broken)
     watched = watch(simulate(make_box(1)))
     assert "a slip" in watched.next(DriverUnavailable).reason
     watched.next(InventoryRead)
@@ -392,7 +392,7 @@ def test_missing_device_nodes_are_looked_for_without_the_driver(simulate, watch,
     looked, read = threading.Semaphore(0), []
     count, nodes = Nvml.count, device_nodes
     monkeypatch.setattr(Nvml, "count", lambda nvml: (read.append(nvml), count(nvml))[1])
-    monkeypatch.setattr("gpuagent.nvml.watch.device_nodes", lambda dev: (looked.release(), nodes(dev))[1])
+    monkeypatch.setattr("gpuagent.nvml.discovery.device_nodes", lambda dev: (looked.release(), nodes(dev))[1])
     watched = watch(simulate(make_box(2)), reread_s=0.02)
     assert watched.next(InventoryRead).inventory.device_nodes == frozenset()
     for _ in range(10):
@@ -420,7 +420,7 @@ def test_what_is_worth_another_look():
 
 def test_mig_mode_that_is_switched_under_a_running_agent_is_noticed_in_both_directions(simulate, watch):
     simulator = simulate("dgx-a100")
-    watched = watch(simulator, vitals_s=0.05)
+    watched = watch(simulator, healthy_s=0.05)
     assert not any(gpu.mig for gpu in watched.next(InventoryRead).inventory.gpus)
     for enabled in (True, False):
         simulator.mig(3, enabled=enabled)
@@ -430,7 +430,7 @@ def test_mig_mode_that_is_switched_under_a_running_agent_is_noticed_in_both_dire
 
 def test_a_gpu_that_does_not_report_its_mig_mode_is_read_once(simulate, watch, make_box):
     simulator = simulate(make_box(1))
-    watched = watch(simulator, vitals_s=0.02)
+    watched = watch(simulator, healthy_s=0.02)
     watched.next(InventoryRead)
     simulator.fail("nvmlDeviceGetMigMode", "NOT_SUPPORTED")
     simulator.action(0, 1)
@@ -445,7 +445,7 @@ def test_a_gpu_that_does_not_report_its_mig_mode_is_read_once(simulate, watch, m
 def forbidden(monkeypatch):
     """The container has lost its devices: the kernel refuses to open the driver's control device."""
     control = ControlDevice("/dev/nvidiactl", "Operation not permitted", forbidden=True)
-    monkeypatch.setattr("gpuagent.nvml.watch.control_device", lambda dev: control)
+    monkeypatch.setattr("gpuagent.nvml.driver_reader.control_device", lambda dev: control)
 
 
 SHARED = ("UNKNOWN", "NO_PERMISSION", "OPERATING_SYSTEM")
@@ -455,7 +455,7 @@ SHARED = ("UNKNOWN", "NO_PERMISSION", "OPERATING_SYSTEM")
 @pytest.mark.parametrize("error", SHARED)
 def test_an_error_that_all_gpus_give_is_the_drivers_and_is_said_once(simulate, watch, make_box, function, error):
     simulator = simulate(make_box(4))
-    watched = watch(simulator, alive_s=0.05, vitals_s=0.1, unhealthy_vitals_s=0.1)
+    watched = watch(simulator, alive_s=0.05, healthy_s=0.1, unhealthy_s=0.1)
     before = watched.next(InventoryRead).inventory
     watched.watching(*range(4))
     simulator.fail(function, error)
@@ -508,7 +508,7 @@ def test_one_gpu_among_others_is_blamed_for_its_own_error(simulate, watch, make_
 
 def test_a_gpu_that_is_lost_already_does_not_hide_what_the_others_share(simulate, watch, make_box):
     simulator = simulate(make_box(3))
-    watched = watch(simulator, alive_s=0.05, vitals_s=0.1)
+    watched = watch(simulator, alive_s=0.05, healthy_s=0.1)
     watched.next(InventoryRead)
     simulator.lose(0)
     watched.event_named("GpuLost")
@@ -543,7 +543,7 @@ def test_a_call_that_hangs_on_every_gpu_is_the_drivers(simulate, watch, make_box
 
 def test_a_gpu_that_does_not_report_its_memory_is_watched_like_any_other(simulate, watch):
     simulator = simulate("gb10")
-    watched = watch(simulator, vitals_s=0.02, alive_s=0.01)
+    watched = watch(simulator, healthy_s=0.02, alive_s=0.01)
     assert len(watched.next(InventoryRead).inventory.gpus) == 1
     watched.watching(0)
     simulator.action(0, 2)

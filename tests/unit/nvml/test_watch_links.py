@@ -13,8 +13,8 @@ from gpuagent.domain.gpus.link_reports import Fabric, Wiring
 from gpuagent.domain.gpus.topology import topology
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery
+from gpuagent.nvml.discovery import unsettled
 from gpuagent.nvml.inventory_events import InventoryEvents
-from gpuagent.nvml.watch import unsettled
 from standin.waiting import PATIENCE_S
 
 NVLINK_XID = 74

@@ -17,8 +17,8 @@ from gpuagent.simulation.driver import SimulatedGpu
 from standin.waiting import PATIENCE_S
 from tests.unit.nvml.conftest import wait_logged
 
-OFTEN = {"vitals_s": 0.02, "unhealthy_vitals_s": 0.02}
-SELDOM = {"vitals_s": 1000.0, "unhealthy_vitals_s": 1000.0}
+OFTEN = {"healthy_s": 0.02, "unhealthy_s": 0.02}
+SELDOM = {"healthy_s": 1000.0, "unhealthy_s": 1000.0}
 WELL = HealthReading(action=0)
 SILENT = HealthReading(silent_on=frozenset({ACTION, REST}))
 
@@ -92,7 +92,7 @@ def resting(stopping: threading.Event, clock: Callable[[], float] = time.monoton
     """Looks at a GPU only when woken."""
     return PollSchedule(
         post=lambda _: None,
-        back=lambda: None,
+        rescan=lambda: None,
         clock=clock,
         stopping=stopping,
         healthy_s=1000.0,
@@ -155,7 +155,7 @@ def test_a_gpu_does_not_get_the_fault_of_the_one_that_had_its_index(simulate, wa
     simulator = simulate(make_box(3))
     names = [uuid(simulator, index) for index in range(3)]
     simulator.remap(0, failed=True)
-    watched = watch(simulator, vitals_s=0.05, unhealthy_vitals_s=0.05)
+    watched = watch(simulator, healthy_s=0.05, unhealthy_s=0.05)
     assert vitals_of(watched, simulator).vitals.remap_failed
     watched.next(InventoryRead)
     watched.watching(0, 1, 2)
@@ -206,14 +206,14 @@ def test_a_query_about_clocks_that_hangs_holds_up_no_recovery_action(simulate, w
 def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box):
     simulator = simulate(make_box(2))
     stopping = threading.Event()
-    pulse = resting(stopping)
-    vitals = HealthPoll(0, uuid(simulator, 0), pulse)
-    vitals.start()
-    assert vitals.after_xid(uuid(simulator, 0), 10.0) == WELL
-    assert vitals.after_xid(uuid(simulator, 1), 10.0) is None
+    schedule = resting(stopping)
+    poll = HealthPoll(0, uuid(simulator, 0), schedule)
+    poll.start()
+    assert poll.after_xid(uuid(simulator, 0), 10.0) == WELL
+    assert poll.after_xid(uuid(simulator, 1), 10.0) is None
     stopping.set()
-    vitals.wake()
-    vitals.join(PATIENCE_S)
+    poll.wake()
+    poll.join(PATIENCE_S)
 
 
 def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulate, watch, make_box):
@@ -243,7 +243,7 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
 def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simulate, watch, make_box):
     simulator = simulate(make_box(3))
     names = [uuid(simulator, index) for index in range(3)]
-    watched = watch(simulator, vitals_s=0.05, unhealthy_vitals_s=0.05)
+    watched = watch(simulator, healthy_s=0.05, unhealthy_s=0.05)
     watched.next(InventoryRead)
     assert watched.up()
     simulator.driver(False)
@@ -263,20 +263,20 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box)
     simulator = simulate(make_box(1))
     simulator.hang("nvmlDeviceGetFieldValues", 0)
     now, stopping = [0.0], threading.Event()
-    pulse = resting(stopping, lambda: now[0])
-    vitals = HealthPoll(0, uuid(simulator, 0), pulse)
-    vitals.start()
+    schedule = resting(stopping, lambda: now[0])
+    poll = HealthPoll(0, uuid(simulator, 0), schedule)
+    poll.start()
     until = time.monotonic() + PATIENCE_S
-    while not (call := vitals.nvml.pending) or call.function != "nvmlDeviceGetFieldValues":
+    while not (call := poll.nvml.pending) or call.function != "nvmlDeviceGetFieldValues":
         assert time.monotonic() < until
         threading.Event().wait(0.002)
     now[0] = 100.0
-    assert vitals.after_xid(uuid(simulator, 0), 50.0) is None, "for 50 s it would have waited"
+    assert poll.after_xid(uuid(simulator, 0), 50.0) is None, "for 50 s it would have waited"
     simulator.unhang()
     stopping.set()
-    vitals.wake()
-    vitals.join(PATIENCE_S)
-    assert not vitals.alive
+    poll.wake()
+    poll.join(PATIENCE_S)
+    assert not poll.alive
 
 
 def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, make_box, monkeypatch):
@@ -286,16 +286,16 @@ def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, mak
     monkeypatch.setattr(Nvml, "session", lambda nvml: (sessions.release(), session(nvml))[1])
     simulator.driver(False)
     stopping = threading.Event()
-    pulse = resting(stopping)
-    vitals = HealthPoll(0, uuid(simulator, 0), pulse)
-    vitals.start()
+    schedule = resting(stopping)
+    poll = HealthPoll(0, uuid(simulator, 0), schedule)
+    poll.start()
     assert sessions.acquire(timeout=PATIENCE_S)
-    vitals.wake()
+    poll.wake()
     assert sessions.acquire(timeout=PATIENCE_S), "it asks again when it is woken"
     assert not sessions.acquire(timeout=0.3), "and then rests"
     stopping.set()
-    vitals.wake()
-    vitals.join(PATIENCE_S)
+    poll.wake()
+    poll.join(PATIENCE_S)
 
 
 def test_a_change_is_reported_once_and_its_end_too(simulate, watch, make_box):
@@ -327,11 +327,11 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box, 
     watched.next(InventoryRead)
     watched.watching(0, 1)
     simulator.hang("nvmlDeviceGetFieldValues", 0)
-    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", 0.05)
     simulator.xid(0, 48)
     event = watched.next(XidRaised)
     assert (event.xid, event.vitals) == (48, None)
-    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", PATIENCE_S)
     simulator.xid(1, 95)
     assert watched.next(XidRaised).vitals == HealthReading(action=1), "the other GPU's are told"
     simulator.unhang()
@@ -339,7 +339,7 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box, 
 
 
 def test_what_is_late_after_an_xid_is_reported_although_it_is_what_it_was(simulate, watch, make_box, monkeypatch):
-    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", 0.05)
     simulator = simulate(make_box(1))
     watched = watch(simulator, **SELDOM)
     watched.next(InventoryRead)
@@ -353,7 +353,7 @@ def test_what_is_late_after_an_xid_is_reported_although_it_is_what_it_was(simula
 
 def test_what_fails_after_an_xid_is_reported_when_it_does_not_fail_any_more(simulate, watch, make_box):
     simulator = simulate(make_box(1))
-    watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02)
+    watched = watch(simulator, healthy_s=1000.0, unhealthy_s=0.02)
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
@@ -420,7 +420,7 @@ def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate
 
 def test_a_lost_gpu_that_is_back_is_reported_and_watched_again(simulate, watch, make_box):
     simulator = simulate(make_box(2))
-    watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02, reread_s=1000.0)
+    watched = watch(simulator, healthy_s=1000.0, unhealthy_s=0.02, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1)
     for _ in range(2):
@@ -441,7 +441,7 @@ def test_a_lost_gpu_that_is_back_is_reported_and_watched_again(simulate, watch, 
 )
 def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, watch, make_box, function, code):
     simulator = simulate(make_box(2))
-    watched = watch(simulator, vitals_s=0.02, unhealthy_vitals_s=0.02, reread_s=1000.0)
+    watched = watch(simulator, healthy_s=0.02, unhealthy_s=0.02, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1)
     for _ in range(2):
@@ -468,7 +468,7 @@ def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_b
     simulator = simulate(make_box(1))
     counted = looks(simulator, monkeypatch)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
-    watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02)
+    watched = watch(simulator, healthy_s=1000.0, unhealthy_s=0.02)
     assert vitals_of(watched, simulator).vitals == SILENT
     watched.next(InventoryRead)
     for _ in range(5):
