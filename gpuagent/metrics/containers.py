@@ -1,56 +1,65 @@
 """Values of each container on each of its GPUs, and the names that arena reads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import NamedTuple
 
+from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.sharing.mode import Mode
-from gpuagent.domain.usage.by_container import GpuSample
-from gpuagent.domain.usage.guarantee import MIB
+from gpuagent.domain.usage.by_container import GpuSample, Used
+from gpuagent.domain.usage.guarantee import MIB, Share
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Labels, MetricValues, Reading, known, labels
-
-_PodMemory = dict[tuple[PodName, str], int | None]
-"""Pod and its way of holding a GPU to the bytes that it uses of it."""
+from gpuagent.metrics.reading import Item, Labels, MetricValues, Reading, Values, known_of, labels
 
 _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology"}
 
 
 def containers(reading: Reading) -> MetricValues:
     """The metrics of each container. Series end with their pod."""
-    memory_limit: dict[Labels, float | None] = {}
-    compute_limit: dict[Labels, float | None] = {}
-    claims: dict[Labels, float] = {}
-    for (uuid, owner), share in reading.derived.shares.items():
+    shares = _by_labels(reading, reading.derived.shares)
+    use = _by_labels(reading, reading.use.by_container)
+    yield f.CLAIM, _claims(shares)
+    yield f.MEMORY_LIMIT, known_of(shares, attrgetter("memory_bytes"))
+    yield f.MEMORY_USED, known_of(use, attrgetter("memory_bytes"))
+    yield f.COMPUTE_LIMIT, known_of(shares, attrgetter("compute"))
+    yield f.COMPUTE_USED, known_of(use, _busy)
+
+
+def _by_labels(reading: Reading, items: Mapping[tuple[str, ContainerRef], Item]) -> dict[Labels, Item]:
+    """The items of containers on GPUs by the labels of their series; without those that cannot be named."""
+    by_labels: dict[Labels, Item] = {}
+    for (uuid, owner), item in items.items():
         named = _labels(reading, uuid, owner)
-        if named is None:
-            continue
-        memory_limit[named] = share.memory_bytes
-        compute_limit[named] = share.compute
-        if share.claim:
-            claims[*named, share.claim.name, share.claim.layer] = 1.0
-    memory_used: dict[Labels, float | None] = {}
-    compute_used: dict[Labels, float | None] = {}
-    for (uuid, owner), used in reading.use.by_container.items():
-        named = _labels(reading, uuid, owner)
-        if named is None:
-            continue
-        memory_used[named] = used.memory_bytes
-        # The measurements of single processes may add up to a little more.
-        compute_used[named] = None if used.busy is None else min(1.0, used.busy)
-    yield f.CLAIM, claims
-    yield f.MEMORY_LIMIT, known(memory_limit)
-    yield f.MEMORY_USED, known(memory_used)
-    yield f.COMPUTE_LIMIT, known(compute_limit)
-    yield f.COMPUTE_USED, known(compute_used)
+        if named is not None:
+            by_labels[named] = item
+    return by_labels
 
 
 def _labels(reading: Reading, uuid: str, owner: ContainerRef) -> Labels | None:
     """The labels of a container on a GPU; None if the GPU or the pod is not known."""
     gpu = reading.state.gpus.by_uuid.get(uuid)
+    pod = owner.pod
     # Without an API server an init container's pod has no name, and that of a claim may not be seen yet.
-    if gpu is None or not all(owner.pod):
+    if gpu is None or not all(pod):
         return None
-    return (*labels(gpu), owner.pod.namespace, owner.pod.name, owner.container)
+    return (*labels(gpu), pod.namespace, pod.name, owner.container)
+
+
+def _claims(shares: Mapping[Labels, Share]) -> Values:
+    claims: dict[Labels, float] = {}
+    for named, share in shares.items():
+        claim = share.claim
+        if claim is not None:
+            claims[*named, claim.name, claim.layer] = 1.0
+    return claims
+
+
+def _busy(used: Used) -> float | None:
+    if used.busy is None:
+        return None
+    # The measurements of single processes may add up to a little more.
+    return min(1.0, used.busy)
 
 
 def arena(reading: Reading) -> MetricValues:
@@ -59,35 +68,86 @@ def arena(reading: Reading) -> MetricValues:
     arena adds up the used memory of a GPU's series where `allocate_mode` is ``share``, and takes the last one
     otherwise; of duty cycle and total it takes the last: those are the GPU's own.
     """
-    duty: dict[Labels, float | None] = {}
-    used: dict[Labels, float | None] = {}
-    total: dict[Labels, float | None] = {}
-    for uuid, pods in _pods(reading).items():
-        gpu = reading.state.gpus.by_uuid[uuid]
-        sample = reading.samples.by_uuid.get(uuid, GpuSample(uuid=uuid, at=0.0))
-        for (pod, allocate_mode), memory in pods.items():
-            series = (reading.node_name, pod.namespace, pod.name, uuid, str(gpu.minor), allocate_mode)
-            total[series] = gpu.memory_mib * MIB or None
-            duty[series] = None if sample.busy is None else round(sample.busy * 100, 1)
-            used[series] = memory if allocate_mode == "share" else sample.memory_used_bytes
-    yield f.ARENA_DUTY, known(duty)
-    yield f.ARENA_USED, known(used)
-    yield f.ARENA_TOTAL, known(total)
+    rows: dict[Labels, _Row] = {}
+    for row in _rows(reading):
+        rows[row.labels] = row
+    yield f.ARENA_DUTY, known_of(rows, _duty_percent)
+    yield f.ARENA_USED, known_of(rows, _used_bytes)
+    yield f.ARENA_TOTAL, known_of(rows, _total_bytes)
 
 
-def _pods(reading: Reading) -> Mapping[str, _PodMemory]:
-    """GPU UUID to its pods, each with its way of holding the GPU, and its memory use."""
-    pods: dict[str, _PodMemory] = {}
+class _Row(NamedTuple):
+    """A pod on a GPU, or a GPU without pods.
+
+    Attributes:
+        labels: of the series.
+        gpu: the GPU.
+        sample: of the GPU.
+        memory_bytes: of the GPU, in use by the pod; None if it is not known.
+        is_share: the pod has a part of the GPU.
+    """
+
+    labels: Labels
+    gpu: Gpu
+    sample: GpuSample
+    memory_bytes: int | None
+    is_share: bool
+
+
+def _rows(reading: Reading) -> Iterator[_Row]:
     for uuid, holders in reading.derived.holders.items():
-        of_gpu: _PodMemory = {}
-        for owner, share in holders.items():
-            key = (owner.pod, _WHOLE.get(share.mode, "share"))
-            used = reading.use.by_container.get((uuid, owner))
-            memory = used.memory_bytes if used else None
-            before = of_gpu.get(key, 0)
+        gpu = reading.state.gpus.by_uuid[uuid]
+        sample = reading.samples.by_uuid.get(uuid)
+        if sample is None:
+            sample = GpuSample(uuid=uuid, at=0.0)  # no value of it is known
+        pods = _pods(reading, uuid, holders)
+        for (pod, allocate_mode), memory_bytes in pods.items():
+            named = (
+                reading.node_name,
+                pod.namespace,
+                pod.name,
+                *labels(gpu),
+                allocate_mode,
+            )
+            is_share = allocate_mode == "share"
+            yield _Row(named, gpu, sample, memory_bytes, is_share)
+
+
+def _pods(
+    reading: Reading, uuid: str, holders: Mapping[ContainerRef, Share]
+) -> Mapping[tuple[PodName, str], int | None]:
+    """The pods on a GPU, each with its way of holding the GPU, to the bytes that it uses of it."""
+    if not holders:
+        return {(PodName("", ""), "none"): None}
+    pods: dict[tuple[PodName, str], int | None] = {}
+    for owner, share in holders.items():
+        allocate_mode = _WHOLE.get(share.mode, "share")
+        key = (owner.pod, allocate_mode)
+        used = reading.use.by_container.get((uuid, owner))
+        memory = used.memory_bytes if used else None
+        before = pods.get(key, 0)
+        if memory is None or before is None:
             # What one container of a pod uses is not known: then the use of the pod is not.
-            of_gpu[key] = None if memory is None or before is None else before + memory
-        if not holders:
-            of_gpu[PodName("", ""), "none"] = None
-        pods[uuid] = of_gpu
+            pods[key] = None
+        else:
+            pods[key] = before + memory
     return pods
+
+
+def _duty_percent(row: _Row) -> float | None:
+    busy = row.sample.busy
+    if busy is None:
+        return None
+    return round(busy * 100, 1)
+
+
+def _used_bytes(row: _Row) -> int | None:
+    if row.is_share:
+        return row.memory_bytes
+    return row.sample.memory_used_bytes
+
+
+def _total_bytes(row: _Row) -> int | None:
+    if not row.gpu.memory_mib:
+        return None  # the driver does not report it
+    return row.gpu.memory_mib * MIB

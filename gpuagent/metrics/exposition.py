@@ -16,13 +16,18 @@ def exposition(family: Family, values: Values) -> str:
         f"# HELP {family.name} {family.help}\n",
         f"# TYPE {family.name} {family.kind}\n",
     ]
-    lines += [f"{_series(family, labels)} {float(value)!r}\n" for labels, value in values.items()]
+    for labels, value in values.items():
+        series = _series(family, labels)
+        lines.append(f"{series} {float(value)!r}\n")
     return "".join(lines)
 
 
 def _series(family: Family, labels: tuple[str, ...]) -> str:
     if not labels:
         return family.name
-    named = zip(family.labels, labels, strict=True)
-    pairs = [f'{name}="{value.translate(_ESCAPES)}"' for name, value in named]
-    return f"{family.name}{{{','.join(pairs)}}}"
+    pairs = []
+    for name, value in zip(family.labels, labels, strict=True):
+        escaped = value.translate(_ESCAPES)
+        pairs.append(f'{name}="{escaped}"')
+    text = ",".join(pairs)
+    return f"{family.name}{{{text}}}"

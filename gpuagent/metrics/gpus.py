@@ -1,91 +1,140 @@
 """Values of each GPU."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from operator import attrgetter
 
+from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuSample
 from gpuagent.domain.usage.guarantee import MIB, Share
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values, known, labels
+from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values, known, known_of, labels
 
 
 def gpus(reading: Reading) -> MetricValues:
     """The metrics of each GPU."""
     state = reading.state
-    info: dict[Labels, float] = {}
-    healthy: dict[Labels, float] = {}
-    fenced: dict[Labels, float] = {}
-    total: dict[Labels, float] = {}
-    reserved: dict[Labels, float] = {}
-    for uuid, gpu in state.gpus.by_uuid.items():
-        named = labels(gpu)
-        info[*named, str(gpu.index), gpu.model, gpu.pci_bus_id] = 1.0
-        healthy[named] = float(uuid not in state.unhealthy)
-        fenced[named] = float(uuid in state.gpus.fenced)
-        if gpu.memory_mib:
-            total[named] = float(gpu.memory_mib * MIB)
-        if gpu.reserved_mib:
-            reserved[named] = float(gpu.reserved_mib * MIB)
-    yield f.GPU_INFO, info
-    yield f.HEALTHY, healthy
-    yield f.FENCED, fenced
+    yield f.GPU_INFO, _info(state)
+    yield f.HEALTHY, _healthy(state)
+    yield f.FENCED, _fenced(state)
     yield from _xids(reading)
-    yield f.TOTAL, total
-    yield f.RESERVED, reserved
+    yield f.TOTAL, _total_memory(state)
+    yield f.RESERVED, _reserved_memory(state)
     if state.holdings.listed is not None:
         yield from _given(reading)
     yield from _sampled(reading)
 
 
+def _info(state: State) -> Values:
+    info: dict[Labels, float] = {}
+    for gpu in state.gpus.by_uuid.values():
+        info[*labels(gpu), str(gpu.index), gpu.model, gpu.pci_bus_id] = 1.0
+    return info
+
+
+def _healthy(state: State) -> Values:
+    healthy: dict[Labels, float] = {}
+    for uuid, gpu in state.gpus.by_uuid.items():
+        healthy[labels(gpu)] = float(uuid not in state.unhealthy)
+    return healthy
+
+
+def _fenced(state: State) -> Values:
+    fenced: dict[Labels, float] = {}
+    for uuid, gpu in state.gpus.by_uuid.items():
+        fenced[labels(gpu)] = float(uuid in state.gpus.fenced)
+    return fenced
+
+
+def _total_memory(state: State) -> Values:
+    """Bytes; without GPUs of which the driver does not report it."""
+    total: dict[Labels, float] = {}
+    for gpu in state.gpus.by_uuid.values():
+        if gpu.memory_mib:
+            total[labels(gpu)] = float(gpu.memory_mib * MIB)
+    return total
+
+
+def _reserved_memory(state: State) -> Values:
+    """Bytes; without GPUs of which the driver does not report it."""
+    reserved: dict[Labels, float] = {}
+    for gpu in state.gpus.by_uuid.values():
+        if gpu.reserved_mib:
+            reserved[labels(gpu)] = float(gpu.reserved_mib * MIB)
+    return reserved
+
+
 def _xids(reading: Reading) -> MetricValues:
-    state = reading.state
+    healths = _healths(reading.state)
     last_xid: dict[Labels, float] = {}
     last_xid_at: dict[Labels, float] = {}
     counts: dict[Labels, float] = {}
-    for uuid, gpu in state.gpus.by_uuid.items():
-        health = state.health.by_uuid.get(uuid)
-        if health is None:
-            continue
-        named = labels(gpu)
+    for named, health in healths.items():
         if health.last_xid is not None:
             xid, at = health.last_xid
             last_xid[named] = float(xid)
             last_xid_at[named] = reading.unix_times[at]
-        for xid, count in health.counts.items():
-            counts[*named, str(xid)] = float(count)
+        for number, count in health.counts.items():
+            counts[*named, str(number)] = float(count)
     yield f.LAST_XID, last_xid
     yield f.LAST_XID_AT, last_xid_at
     yield f.XIDS, counts
 
 
+def _healths(state: State) -> dict[Labels, GpuHealth]:
+    """The health of the GPUs about which something is known."""
+    healths: dict[Labels, GpuHealth] = {}
+    for uuid, gpu in state.gpus.by_uuid.items():
+        health = state.health.by_uuid.get(uuid)
+        if health is not None:
+            healths[labels(gpu)] = health
+    return healths
+
+
 def _given(reading: Reading) -> MetricValues:
-    gpus_ = reading.state.gpus.by_uuid
+    by_uuid = reading.state.gpus.by_uuid
     gives_compute = _gives_compute(reading)
     memory: dict[Labels, float | None] = {}
     compute: dict[Labels, float | None] = {}
     sharers: dict[Labels, float] = {}
     for uuid, holders in reading.derived.holders.items():
-        named = labels(gpus_[uuid])
+        named = labels(by_uuid[uuid])
         sharers[named] = float(len(holders))
-        # All containers of one claim have one share.
-        shares = {share.claim.uid if share.claim else owner: share for owner, share in holders.items()}
-        memory[named] = _memory_given(shares.values())
-        compute[named] = _compute_given(shares.values(), gives_compute=gives_compute)
+        shares = _different_shares(holders)
+        memory[named] = _memory_given(shares)
+        compute[named] = _compute_given(shares, gives_compute=gives_compute)
     yield f.ALLOCATED, known(memory)
     yield f.COMPUTE_ALLOCATED, known(compute)
     yield f.SHARERS, sharers
+
+
+def _different_shares(holders: Mapping[ContainerRef, Share]) -> list[Share]:
+    """The shares of a GPU, each once: all containers of one claim have one share."""
+    shares: dict[ContainerRef | str, Share] = {}
+    for owner, share in holders.items():
+        sharer = owner if share.claim is None else share.claim.uid
+        shares[sharer] = share
+    return list(shares.values())
 
 
 def _gives_compute(reading: Reading) -> bool:
     """Whether the mode gives parts of a GPU's compute, or whole GPUs."""
     if reading.state.node.mode is Mode.DRA:
         return True
-    return any(kind.is_whole or not kind.is_memory for kind in reading.state.resource_kinds.values())
+    kinds = reading.state.resource_kinds.values()
+    return any(kind.is_whole or not kind.is_memory for kind in kinds)
+
+
+def _is_foreign(shares: Collection[Share]) -> bool:
+    """Whether another plugin gave the GPU to a container, and the agent does not know how much of it."""
+    return any(share.mode is None for share in shares)
 
 
 def _memory_given(shares: Collection[Share]) -> float | None:
     """Bytes; None if another plugin gave the GPU to a container."""
-    if any(share.mode is None for share in shares):
+    if _is_foreign(shares):
         return None
     return sum(share.memory_bytes or 0 for share in shares)
 
@@ -95,39 +144,51 @@ def _compute_given(shares: Collection[Share], *, gives_compute: bool) -> float |
     parts = [share.compute for share in shares if share.compute is not None]
     if parts:
         return min(1.0, sum(parts))
-    is_foreign = any(share.mode is None for share in shares)
-    return 0.0 if gives_compute and not is_foreign else None
+    if not gives_compute or _is_foreign(shares):
+        return None
+    return 0.0
 
 
 def _sampled(reading: Reading) -> MetricValues:
+    samples = _samples(reading)
+    yield f.SAMPLE, _answered(reading)
+    yield f.USED, known_of(samples, attrgetter("memory_used_bytes"))
+    yield f.UNATTRIBUTED, _unattributed(reading, samples)
+    yield f.UNATTRIBUTED_PROCESSES, _unattributed_processes(reading)
+    yield f.BUSY, known_of(samples, attrgetter("busy"))
+    yield f.TEMPERATURE, known_of(samples, attrgetter("temperature_celsius"))
+    yield f.POWER, known_of(samples, attrgetter("power_watts"))
+
+
+def _samples(reading: Reading) -> dict[Labels, GpuSample]:
+    """The samples of the GPUs that have one."""
+    samples: dict[Labels, GpuSample] = {}
+    for uuid, gpu in reading.state.gpus.by_uuid.items():
+        sample = reading.samples.by_uuid.get(uuid)
+        if sample is not None:
+            samples[labels(gpu)] = sample
+    return samples
+
+
+def _answered(reading: Reading) -> Values:
+    """Whether each GPU answered when it was sampled; none for a GPU that was not sampled."""
     samples = reading.samples
     answered: dict[Labels, float] = {}
-    used: dict[Labels, float | None] = {}
-    unattributed: dict[Labels, float | None] = {}
-    busy: dict[Labels, float | None] = {}
-    temperature: dict[Labels, float | None] = {}
-    power: dict[Labels, float | None] = {}
     for uuid, gpu in reading.state.gpus.by_uuid.items():
-        named = labels(gpu)
-        sample = samples.by_uuid.get(uuid)
-        if sample or uuid in samples.failing:
-            answered[named] = float(uuid not in samples.failing)
-        if sample:
-            used[named] = sample.memory_used_bytes
-            unattributed[named] = _unattributed(reading, sample)
-            busy[named] = sample.busy
-            temperature[named] = sample.temperature_celsius
-            power[named] = sample.power_watts
-    yield f.SAMPLE, answered
-    yield f.USED, known(used)
-    yield f.UNATTRIBUTED, known(unattributed)
-    yield f.UNATTRIBUTED_PROCESSES, _unattributed_processes(reading)
-    yield f.BUSY, known(busy)
-    yield f.TEMPERATURE, known(temperature)
-    yield f.POWER, known(power)
+        is_failing = uuid in samples.failing
+        if is_failing or uuid in samples.by_uuid:
+            answered[labels(gpu)] = float(not is_failing)
+    return answered
 
 
-def _unattributed(reading: Reading, sample: GpuSample) -> float | None:
+def _unattributed(reading: Reading, samples: Mapping[Labels, GpuSample]) -> Values:
+    memory: dict[Labels, float | None] = {}
+    for named, sample in samples.items():
+        memory[named] = _unattributed_bytes(reading, sample)
+    return known(memory)
+
+
+def _unattributed_bytes(reading: Reading, sample: GpuSample) -> float | None:
     """Bytes in use that no container is known to use; None if they are not known."""
     if sample.memory_used_bytes is None or sample.uuid not in reading.use.strays:
         return None
@@ -142,5 +203,9 @@ def _unattributed(reading: Reading, sample: GpuSample) -> float | None:
 
 
 def _unattributed_processes(reading: Reading) -> Values:
-    gpus_ = reading.state.gpus.by_uuid
-    return {labels(gpus_[uuid]): count for uuid, count in reading.use.strays.items() if uuid in gpus_}
+    by_uuid = reading.state.gpus.by_uuid
+    processes: dict[Labels, float] = {}
+    for uuid, count in reading.use.strays.items():
+        if uuid in by_uuid:
+            processes[labels(by_uuid[uuid])] = count
+    return processes

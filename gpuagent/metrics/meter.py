@@ -11,6 +11,7 @@ from gpuagent.domain.refusal import Reason
 from gpuagent.metrics import families as f
 from gpuagent.metrics.containers import arena, containers
 from gpuagent.metrics.exposition import exposition
+from gpuagent.metrics.family import Family
 from gpuagent.metrics.gpus import gpus
 from gpuagent.metrics.node import node, resources
 from gpuagent.metrics.reading import Reading, Sources, take
@@ -28,10 +29,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._rpc = Histogram(f.RPC.name, f.RPC.help, f.RPC.labels, buckets=_SECONDS, registry=self._registry)
-        self._refusals = PromCounter(f.REFUSALS.name, f.REFUSALS.help, f.REFUSALS.labels, registry=self._registry)
-        self._api = PromCounter(
-            f.API_REQUESTS.name, f.API_REQUESTS.help, f.API_REQUESTS.labels, registry=self._registry
-        )
+        self._refusals = self._counter(f.REFUSALS)
+        self._api_answers = self._counter(f.API_REQUESTS)
         self._lock = threading.Lock()
         self._page = b""
         self._page_began = float("-inf")
@@ -39,16 +38,21 @@ class Metrics:
         self._former: Reading | None = None
         ProcessCollector(registry=self._registry)
 
+    def _counter(self, family: Family) -> PromCounter:
+        return PromCounter(family.name, family.help, family.labels, registry=self._registry)
+
     def timer(self, method: str, resource: str) -> Callable[[float], None]:
         """Takes the seconds of each call of this method."""
         return self._rpc.labels(method, resource).observe
 
     def refused(self, method: str, resource: str, reason: Reason) -> None:
-        self._refusals.labels(method, resource, reason.value).inc()
+        counter = self._refusals.labels(method, resource, reason.value)
+        counter.inc()
 
     def api_answered(self, verb: str, code: str) -> None:
         """Count an answer of the API server by HTTP status; ``none`` for no answer."""
-        self._api.labels(verb, code).inc()
+        counter = self._api_answers.labels(verb, code)
+        counter.inc()
 
     def show(self, sources: Sources) -> None:
         """Set the sources of all other values, which each page reads."""
@@ -60,7 +64,8 @@ class Metrics:
         with self._lock:
             if self._page_began < came:
                 began = time.monotonic()
-                self._page = generate_latest(self._registry) + self._read().encode()
+                counters = generate_latest(self._registry)
+                self._page = counters + self._read().encode()
                 self._page_began = began  # not before: a page that failed serves no request
             return self._page
 

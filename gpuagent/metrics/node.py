@@ -11,28 +11,58 @@ from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values
 
 def node(reading: Reading) -> MetricValues:
     """The metrics of the agent and its node."""
-    state = reading.state
-    problems = reading.derived.problems
     mode_switch = reading.derived.switch
-    is_ready = not any(problem.blocking for problem in problems)
-    by_reason = Counter(problem.reason for problem in problems)
     yield f.BUILD, {(__version__,): 1}
     yield f.DRIVER, _driver(reading)
-    yield f.READY, {(): float(is_ready)}
-    yield f.PROBLEMS, {(reason,): count for reason, count in by_reason.items()}
-    yield f.MODE, {(str(mode),): float(mode is state.node.mode) for mode in Mode}
-    yield f.SWITCHING, {(): float(mode_switch.phase != "steady")}
-    yield f.WAITING, {(): len(mode_switch.waiting_for)}
+    yield f.READY, _single(_is_ready(reading))
+    yield f.PROBLEMS, _problems(reading)
+    yield f.MODE, _modes(reading)
+    yield f.SWITCHING, _single(mode_switch.phase != "steady")
+    yield f.WAITING, _single(len(mode_switch.waiting_for))
     yield f.ISOLATION, _isolation(reading)
-    yield f.HEALTH_WATCH, {(): float(reading.health_watch_up)}
-    yield f.UNTIED_XIDS, {(str(xid),): count for xid, count in state.health.untied_xids.items()}
+    yield f.HEALTH_WATCH, _single(reading.health_watch_up)
+    yield f.UNTIED_XIDS, _untied_xids(reading)
     yield f.WATCH, _watches(reading)
-    yield f.ATTRIBUTION, {(): float(reading.use.pids_seen)} if reading.use.strays else {}
+    yield f.ATTRIBUTION, _attribution(reading)
+
+
+def _single(value: float) -> Values:
+    """The value of a metric without labels."""
+    return {(): float(value)}
+
+
+def _is_ready(reading: Reading) -> bool:
+    return not any(problem.blocking for problem in reading.derived.problems)
+
+
+def _problems(reading: Reading) -> Values:
+    """How many problems there are, by reason."""
+    return Counter((problem.reason,) for problem in reading.derived.problems)
+
+
+def _modes(reading: Reading) -> Values:
+    """1 for the mode in force, 0 for the others."""
+    in_force = reading.state.node.mode
+    return {(str(mode),): float(mode is in_force) for mode in Mode}
+
+
+def _untied_xids(reading: Reading) -> Values:
+    """XIDs that the driver reported without a GPU."""
+    counts = reading.state.health.untied_xids
+    return {(str(xid),): count for xid, count in counts.items()}
+
+
+def _attribution(reading: Reading) -> Values:
+    """Whether processes are found in containers; not known while the driver lists none."""
+    if not reading.use.strays:
+        return {}
+    return _single(reading.use.pids_seen)
 
 
 def _driver(reading: Reading) -> Values:
     gpus = reading.state.gpus
-    if gpus.driver_problem is not None or not gpus.driver_version:
+    answers = gpus.driver_problem is None
+    if not answers or not gpus.driver_version:
         return {}
     return {(gpus.driver_version,): 1}
 
@@ -55,31 +85,48 @@ def _watches(reading: Reading) -> Values:
 
 def _isolation(reading: Reading) -> Values:
     mode = serving_mode(reading.state)
-    layer = serving_layer(reading.state)
     if not PROMISES[mode]:
         return {}
-    return {(layer.driver,): float(layer.keeps(mode))}
+    layer = serving_layer(reading.state)
+    keeps_promise = layer.keeps(mode)
+    return {(layer.driver,): float(keeps_promise)}
 
 
 def resources(reading: Reading) -> MetricValues:
     """The metrics of each resource."""
     views = reading.endpoints
-    claims = reading.state.claims
-    publishes = reading.state.node.mode is Mode.DRA
-    registered: dict[Labels, float] = {(name,): float(view.registered) for name, view in views.items()}
-    if publishes:
-        registered[DRA_DRIVER,] = float(claims.registered)
-    yield f.REGISTERED, registered
+    yield f.REGISTERED, _registered(reading)
     yield f.REGISTRATIONS, {(name,): view.registrations for name, view in views.items()}
+    yield f.DEVICES, _devices(reading)
+    yield f.LIST_BYTES, {(name,): view.list_bytes for name, view in views.items()}
+
+
+def _registered(reading: Reading) -> Values:
+    registered: dict[Labels, float] = {}
+    for resource, view in reading.endpoints.items():
+        registered[resource,] = float(view.registered)
+    if _publishes(reading):
+        registered[DRA_DRIVER,] = float(reading.state.claims.registered)
+    return registered
+
+
+def _devices(reading: Reading) -> Values:
+    """Devices by resource and health; 0 for a resource that the mode does not advertise."""
+    state = reading.state
     devices: Counter[Labels] = Counter()
-    for resource, blocks in reading.state.advertised.lists.items():
+    for resource, blocks in state.advertised.lists.items():
         devices[resource, "healthy"] = 0
         devices[resource, "unhealthy"] = 0
         for block in blocks:
-            devices[resource, "healthy" if block.healthy else "unhealthy"] += block.count
-    if publishes:
-        untainted, tainted = claims.devices
+            health = "healthy" if block.healthy else "unhealthy"
+            devices[resource, health] += block.count
+    if _publishes(reading):
+        untainted, tainted = state.claims.devices
         devices[DRA_DRIVER, "healthy"] = untainted
         devices[DRA_DRIVER, "unhealthy"] = tainted
-    yield f.DEVICES, devices
-    yield f.LIST_BYTES, {(name,): view.list_bytes for name, view in views.items()}
+    return devices
+
+
+def _publishes(reading: Reading) -> bool:
+    """Whether the node has devices for claims instead of device lists."""
+    return reading.state.node.mode is Mode.DRA

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef
@@ -13,6 +14,7 @@ from gpuagent.domain.usage.by_container import Samples, Use, use
 from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.metrics.family import Family
 
+Item = TypeVar("Item")
 Labels = tuple[str, ...]
 Values = Mapping[Labels, float]
 MetricValues = Iterator[tuple[Family, Values]]
@@ -71,10 +73,10 @@ class Derived:
     @cached_property
     def holders(self) -> Mapping[str, Mapping[ContainerRef, Share]]:
         """The shares by GPU, with an entry for every GPU."""
-        found: dict[str, dict[ContainerRef, Share]] = {uuid: {} for uuid in self.state.gpus.by_uuid}
+        holders: dict[str, dict[ContainerRef, Share]] = {uuid: {} for uuid in self.state.gpus.by_uuid}
         for (uuid, owner), share in self.shares.items():
-            found[uuid][owner] = share
-        return found
+            holders[uuid][owner] = share
+        return holders
 
 
 @dataclass(frozen=True)
@@ -107,22 +109,34 @@ class Reading:
 def take(sources: Sources, former: Reading | None) -> Reading:
     """Read all sources now. Values that the former reading derived from the same state are reused."""
     state = sources.state()
+    derived = Derived(state)
+    known_times: Mapping[float, float] = {}
+    if former is not None:
+        known_times = former.unix_times
+        if _same(former.state, state):
+            derived = former.derived
     return Reading(
-        derived=former.derived if former and _same(former.state, state) else Derived(state),
+        derived=derived,
         endpoints=sources.endpoints(),
         health_watch_up=sources.health_watch_up(),
         samples=sources.samples(state.gpus.by_uuid.values()),
         api=sources.api,
         node_name=sources.node_name or "",
-        unix_times=_unix_times(state, former.unix_times if former else {}),
+        unix_times=_unix_times(state, known_times),
         resolved=former is not None and former.use.pids_seen,
     )
 
 
 def _unix_times(state: State, before: Mapping[float, float]) -> dict[float, float]:
+    """The moments of the GPUs' last XIDs in Unix time. A moment keeps the time that it had before."""
     began_s = time.time() - time.monotonic()
-    moments = {case.last_xid[1] for case in state.health.by_uuid.values() if case.last_xid}
-    return {at: before.get(at, round(began_s + at, 1)) for at in moments}
+    times = {}
+    for health in state.health.by_uuid.values():
+        if health.last_xid is None:
+            continue
+        _, at = health.last_xid
+        times[at] = before.get(at, round(began_s + at, 1))
+    return times
 
 
 def _same(former: State, state: State) -> bool:
@@ -137,4 +151,19 @@ def labels(gpu: Gpu) -> tuple[str, str]:
 
 def known(values: Mapping[Labels, float | None]) -> Values:
     """Leave out values that are not known, instead of 0."""
-    return {label_values: value for label_values, value in values.items() if value is not None}
+    return {named: value for named, value in values.items() if value is not None}
+
+
+def known_of(items: Mapping[Labels, Item], value: Callable[[Item], float | None]) -> Values:
+    """A value of each item, without those that are not known.
+
+    Args:
+        items: by the labels of their series.
+        value: of one item; None if it is not known.
+    """
+    values: dict[Labels, float] = {}
+    for named, item in items.items():
+        of_item = value(item)
+        if of_item is not None:
+            values[named] = of_item
+    return values
