@@ -17,7 +17,8 @@ from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.domain.gpus.topology import Link, topology
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
-from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Nvml
+from gpuagent.nvml.binding.fault_events import DOUBLE_BIT_ECC, XID
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import CallError, DriverError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.pages.cells import table

@@ -25,8 +25,9 @@ class OddAnswerError(ValueError):
     """NVML gave an answer that its interface does not allow."""
 
     def __init__(self, value: object, wanted: str) -> None:
-        plain = isinstance(value, str | bytes | int | float | None)  # the repr of other types may vary
-        shown = ascii(value)[:_SHOWN] if plain else f"a value of type {type(value).__name__}"
+        # The repr of other types may contain an address, and would make every error a new one.
+        is_plain = isinstance(value, str | bytes | int | float | None)
+        shown = ascii(value)[:_SHOWN] if is_plain else f"a value of type {type(value).__name__}"
         super().__init__(f"answered {shown}, which is not {wanted}")
 
 
@@ -74,8 +75,11 @@ def gpu_uuid(value: object) -> str:
 
 def printable(value: object) -> str:
     """A name or a version that terminals can show."""
-    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= MOST_NAME:
-        raise OddAnswerError(value, f"a text of 1 to {MOST_NAME} printable characters")
+    wanted = f"a text of 1 to {MOST_NAME} printable characters"
+    if not isinstance(value, str) or not value.isprintable():
+        raise OddAnswerError(value, wanted)
+    if not 1 <= len(value) <= MOST_NAME:
+        raise OddAnswerError(value, wanted)
     return value
 
 

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
-from gpuagent.nvml.binding import Nvml, Pending
+from gpuagent.nvml.binding.calls import Pending
+from gpuagent.nvml.binding.nvml import Nvml
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class BoundedQuery(Generic[T]):
     def wait(self) -> bool:
         """Wait for the end, at most until `patience_s` is over; whether it has ended."""
         with self._end:
-            self._given_up = not self._end.wait_for(lambda: self.ended, max(0.0, self.until - time.monotonic()))
+            left_s = max(0.0, self.until - time.monotonic())
+            self._given_up = not self._end.wait_for(lambda: self.ended, left_s)
         return self.ended
 
     def _run(self) -> None:
@@ -89,16 +91,17 @@ class Questions(Generic[K, T]):
 
     def ask(self, about: K, name: str, question: Callable[[Nvml], Iterable[T]]) -> BoundedQuery[T]:
         """Return the open query about this subject, or start a new one."""
-        if about not in self._open:
+        query = self._open.get(about)
+        if query is None:
             nvml = Nvml(self._clock)
-            self._open[about] = BoundedQuery(
-                name, nvml, lambda: question(nvml), patience_s=self._patience_s, late=self._late
-            )
-        elif not self._open[about].ended:
-            self._open[about].outdated = True
-        elif self._open[about].outdated:
+            query = BoundedQuery(name, nvml, lambda: question(nvml), patience_s=self._patience_s, late=self._late)
+            self._open[about] = query
+        elif not query.ended:
+            query.outdated = True
+        elif query.outdated:
+            # Its answer is from before a change that was to be read, so a later look has to query again.
             self._late()
-        return self._open[about]
+        return query
 
     def wait(self) -> None:
         """Wait for all; those that have ended by then are closed."""

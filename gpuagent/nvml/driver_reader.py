@@ -7,7 +7,8 @@ from pathlib import Path
 
 from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.host.nvidia_driver import control_device, gpus_on_bus, module_version
-from gpuagent.nvml.binding import Nvml, Pending
+from gpuagent.nvml.binding.calls import Pending
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import VERSION_MISMATCH, CallError, DriverError, shared_error
 from gpuagent.nvml.gpu_reader import DEV, PROC, SYSFS, count_gpus, device_nodes
 from gpuagent.nvml.inventory import GpuReading, Readings, inventory_of, shared_failure

@@ -10,7 +10,8 @@ from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.host.nvidia_driver import minor_number
 from gpuagent.nvml.answers import MIB
-from gpuagent.nvml.binding import ABSENT, Handle, Nvml
+from gpuagent.nvml.binding.calls import ABSENT, Handle
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery, Questions
 from gpuagent.nvml.driver_errors import (
     DRIVER_WIDE,
@@ -84,10 +84,13 @@ class Readings:
 
     def look(self, count: int) -> list[GpuReading]:
         """The reading of each of `count` GPUs. Raises DriverError if the driver as a whole fails."""
-        asked = [self._ask_gpu(index) for index in range(count)]
+        queries = [self._ask_gpu(index) for index in range(count)]
         self._gpus.wait()
-        readings = [_reading(index, question) for index, question in enumerate(asked)]
+        readings = []
+        for index, query in enumerate(queries):
+            readings.append(_reading(index, query))
         gpus = [reading.gpu for reading in readings if reading.gpu]
+        # Only GPUs that have just answered: a call about one that hangs does not return.
         bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id}
         parts = {gpu.uuid: self._ask_wiring(gpu, bus_ids) for gpu in gpus}
         self._wiring.wait()
@@ -109,13 +112,17 @@ class Readings:
     def _ask_wiring(self, gpu: Gpu, bus_ids: Mapping[int, str]) -> tuple[_Part, _Part]:
         index = gpu.index
 
-        def ask(about: _About, thread: str, question: Callable[[Nvml], Iterable[Wiring]]) -> _Part:
-            name = f"nvml-{thread}-{index}"
-            return about, self._wiring.ask(about, name, lambda nvml: _contained(index, lambda: question(nvml)))
+        def links(nvml: Nvml) -> Iterator[Wiring]:
+            return _contained(index, lambda: read_links(nvml, index))
 
+        def relations(nvml: Nvml) -> Iterator[Wiring]:
+            return _contained(index, lambda: read_relations(nvml, index, bus_ids))
+
+        about_links = gpu.uuid, "links"
+        about_relations = gpu.uuid, "relations"
         return (
-            ask((gpu.uuid, "links"), "links", lambda nvml: read_links(nvml, index)),
-            ask((gpu.uuid, "relations"), "near", lambda nvml: read_relations(nvml, index, bus_ids)),
+            (about_links, self._wiring.ask(about_links, f"nvml-links-{index}", links)),
+            (about_relations, self._wiring.ask(about_relations, f"nvml-near-{index}", relations)),
         )
 
     def _known(self, part: _Part) -> Wiring:
@@ -171,10 +178,13 @@ def shared_failure(readings: Collection[GpuReading]) -> CallError | None:
 
     A GPU with a fault of its own, or one that hangs, does not hide what the others share.
     """
-    if any(reading.gpu for reading in readings):
-        return None
-    errors = [reading.error for reading in readings if isinstance(reading.error, CallError)]
-    suspects = [error for error in errors if may_be_shared(error)]
+    suspects = []
+    for reading in readings:
+        if reading.gpu:
+            return None
+        error = reading.error
+        if isinstance(error, CallError) and may_be_shared(error):
+            suspects.append(error)
     codes = {error.code for error in suspects}
     return suspects[0] if len(codes) == 1 else None
 
@@ -214,19 +224,15 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     wiring: dict[str, Wiring] = {}
     for reading in readings:
         index = reading.index
-        error = reading.error
         if reading.hangs_in:
             unreadable.append(UnreadableGpu(index, f"{reading.hangs_in} has not returned for {patience_s:g} s"))
             gpu = known.get(index)
             if former and gpu:
+                # It may answer again soon. Its containers must not lose their units for a pause of the driver.
                 gpus.append(gpu)
                 wiring[gpu.uuid] = former.wiring[gpu.uuid]
-        elif isinstance(error, CallError) and error.code not in DRIVER_WIDE:
-            unreadable.append(UnreadableGpu(index, gpu_reason(error)))
-        elif isinstance(error, CallError):
-            raise driver_error(error) from error
-        elif error:
-            raise error
+        elif reading.error:
+            unreadable.append(UnreadableGpu(index, _own_error(reading.error)))
         elif reading.gpu:
             gpus.append(reading.gpu)
             wiring[reading.gpu.uuid] = reading.wiring
@@ -234,6 +240,15 @@ def inventory_of(  # noqa: PLR0913 (all by name)
                 unreadable.append(UnreadableGpu(index, hung[index]))
     absent = {} if unreadable else _absent(gpus, on_bus or {})
     return Inventory(tuple(gpus), tuple(unreadable), version, nodes, wiring, absent)
+
+
+def _own_error(error: Exception) -> str:
+    """Why this GPU alone cannot be read. Raises DriverError, and errors that this agent does not expect."""
+    if not isinstance(error, CallError):
+        raise error
+    if error.code in DRIVER_WIDE:
+        raise driver_error(error) from error
+    return gpu_reason(error)
 
 
 def _absent(gpus: Collection[Gpu], on_bus: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,9 @@ from functools import partial
 from typing import TypeVar
 
 from gpuagent.domain.gpus.link_reports import End, Nvlink, Relation, Wiring
-from gpuagent.nvml.binding import ABSENT, GPU_IS_LOST, INVALID_ARGUMENT, MOST_LINKS, Handle, Nvml
+from gpuagent.nvml.binding.calls import ABSENT, GPU_IS_LOST, INVALID_ARGUMENT, Handle
+from gpuagent.nvml.binding.nvml import Nvml
+from gpuagent.nvml.binding.wiring_calls import MOST_LINKS
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError
 
 T = TypeVar("T")
@@ -29,21 +31,28 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
     yield wiring
     down: list[int] = []
     for number in range(MOST_LINKS):
-        up = _is_up(nvml, gpu, number, asking)
-        if up:
+        is_up = _is_up(nvml, gpu, number, asking)
+        if is_up:
             link = _nvlink(nvml, gpu, number, asking)
             wiring = replace(wiring, nvlinks=(*wiring.nvlinks, link))
-        elif up is False:
+        elif is_up is False:
             down.append(number)
         wiring = replace(wiring, problems=asking.problems)
         yield wiring
-    if down:  # some drivers report links as down that the GPU does not have
-        count = asking.ask(lambda: nvml.link_count(gpu), None)
-        inactive = sum(count is None or number < count for number in down)
+    if down:
+        inactive = _inactive(nvml, gpu, down, asking)
         wiring = replace(wiring, inactive=inactive, problems=asking.problems)
         yield wiring
     fabric = asking.ask(lambda: nvml.fabric(gpu), None)
     yield replace(wiring, fabric=fabric, problems=asking.problems)
+
+
+def _inactive(nvml: Nvml, gpu: Handle, down: Sequence[int], asking: "_Asking") -> int:
+    """How many of the links that are down the GPU has: some drivers report links as down that it does not have."""
+    count = asking.ask(lambda: nvml.link_count(gpu), None)
+    if count is None:
+        return len(down)
+    return sum(number < count for number in down)
 
 
 def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterator[Wiring]:
@@ -58,9 +67,17 @@ def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterat
     asking = _Asking()
     wiring = Wiring()
     yield wiring
-    for other in sorted(bus_ids.keys() - {index}, key=lambda other: (other < index, other)):
-        question = partial(_relation, nvml, index, other)
-        relation = asking.ask(question, None, about="GPU", number=other, ordinary=ABSENT | {GPU_IS_LOST})
+    others = bus_ids.keys() - {index}
+    after = sorted(other for other in others if other > index)
+    before = sorted(other for other in others if other < index)
+    for other in (*after, *before):
+        relation = asking.ask(
+            partial(_relation, nvml, index, other),
+            None,
+            about="GPU",
+            number=other,
+            ordinary=ABSENT | {GPU_IS_LOST},
+        )
         relations = dict(wiring.relations)
         if relation is not None:
             relations[bus_ids[other]] = relation
@@ -80,8 +97,13 @@ def _relation(nvml: Nvml, index: int, other: int) -> Relation | None:
 
 def _is_up(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> bool | None:
     """Whether the link is up; None if the GPU does not have this link, or does not answer."""
-    ordinary = ABSENT | {INVALID_ARGUMENT}
-    return asking.ask(lambda: nvml.link_is_up(gpu, link), None, about="NVLink", number=link, ordinary=ordinary)
+    return asking.ask(
+        lambda: nvml.link_is_up(gpu, link),
+        None,
+        about="NVLink",
+        number=link,
+        ordinary=ABSENT | {INVALID_ARGUMENT},
+    )
 
 
 def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink:

@@ -52,18 +52,26 @@ def bus_id(text: str) -> str:
     if spelled is None:
         return ""
     domain, bus, device = spelled.groups()
-    nothing = not int(domain + bus + device, 16) or set(domain) == {"F"}
-    return "" if nothing else f"{domain:0>8}:{text.upper().partition(':')[2]}"
+    is_zero = int(domain + bus + device, 16) == 0
+    # NVML fills in zeros or ones for what it does not know.
+    if is_zero or set(domain) == {"F"}:
+        return ""
+    _, _, rest = text.upper().partition(":")
+    return f"{domain:0>8}:{rest}"
 
 
 def remote(info: Any) -> tuple[str, int]:  # noqa: ANN401 (NVML's structure)
     """Bus id, and PCI device and vendor, of a link's other end; empty and 0 where unknown."""
-    return bus_id(str(info.busId)), 0 if info.pciDeviceId in _NO_PCI_ID else int(info.pciDeviceId)
+    pci_id = 0 if info.pciDeviceId in _NO_PCI_ID else int(info.pciDeviceId)
+    return bus_id(str(info.busId)), pci_id
 
 
 def fabric(info: Any) -> Fabric | None:  # noqa: ANN401 (NVML's structure)
     """The fabric of a GPU; None if it has none."""
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return None
-    ready = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
-    return Fabric(str(uuid.UUID(bytes=bytes(info.clusterUuid))), int(info.cliqueId), ready)
+    # The state says only that the registration has ended; the status says how.
+    is_complete = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+    is_ready = is_complete and info.status == pynvml.NVML_SUCCESS
+    cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
+    return Fabric(str(cluster), int(info.cliqueId), is_ready)

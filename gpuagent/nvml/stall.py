@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuagent.nvml.binding import Pending
+from gpuagent.nvml.binding.calls import Pending
 from gpuagent.nvml.inventory_events import InventoryEvents
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class StallGuard:
 
     Args:
         pending: the calls in progress now.
-        news: takes the report.
+        events: takes the report.
         stall_s: a call that takes longer counts as hanging.
         clock: monotonic seconds.
         stopping: ends `run`.
@@ -64,20 +64,26 @@ class StallGuard:
             log.error("Got no answer to an NVML call", extra={"call": str(call), "for_s": self._stall_s})
         for call in self._known - overdue:
             log.info("Got the answer to an NVML call that hung", extra={"call": str(call)})
-        changed = overdue != self._known
+        has_changed = overdue != self._known
         self._known = overdue
-        if wide := next((call for call in overdue if call.gpu is None), None):
-            self._events.unavailable(self._words(wide))
-        elif changed:
+        of_driver = [call for call in overdue if call.gpu is None]
+        if of_driver:
+            # Discovery may be what hangs, so that only this thread can report it.
+            self._events.unavailable(self._words(of_driver[0]))
+        elif has_changed:
             self._changed()
-        if overdue:
-            return min(STALLED_POLL_S, self._stall_s)
-        first = min((call.since for call in self._pending()), default=self._clock())
-        return max(0.001, first + self._stall_s - self._clock())
+        return min(STALLED_POLL_S, self._stall_s) if overdue else self._next_look_s()
+
+    def _next_look_s(self) -> float:
+        """Until the oldest call in progress would be overdue."""
+        now = self._clock()
+        oldest = min((call.since for call in self._pending()), default=now)
+        return max(0.001, oldest + self._stall_s - now)
 
     def overdue(self) -> frozenset[Pending]:
         """Return the calls that have not returned for `stall_s`."""
-        return frozenset(call for call in self._pending() if self._clock() - call.since >= self._stall_s)
+        before = self._clock() - self._stall_s
+        return frozenset(call for call in self._pending() if call.since <= before)
 
     def _words(self, call: Pending) -> str:
         return f"{call} has not returned for {self._stall_s:g} s"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.domain.events import Event
-from gpuagent.nvml.binding import Pending
+from gpuagent.nvml.binding.calls import Pending
 from gpuagent.nvml.discovery import Discovery, RescanPeriods
 from gpuagent.nvml.driver_reader import DriverReader, HostPaths
 from gpuagent.nvml.gpu_reader import DEV, PROC, SYSFS

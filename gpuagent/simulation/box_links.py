@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from gpuagent.domain.gpus.link_reports import End
-from gpuagent.nvml.binding import MOST_LINKS
+from gpuagent.nvml.binding.wiring_calls import MOST_LINKS
 from gpuagent.nvml.link_values import VERSIONS
 from gpuagent.simulation.box_table import BUS_ID, BoxError, BoxTable
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuagent.nvml.binding import MOST_LINKS
+from gpuagent.nvml.binding.wiring_calls import MOST_LINKS
 from gpuagent.simulation.box_links import BoxFabric, BoxLink, check_paths, link_up, path, pcie
 from gpuagent.simulation.box_table import BUS_ID, BoxError, BoxTable
 from gpuagent.system.printable import error_words

@@ -7,7 +7,8 @@ from typing import Any
 
 import pynvml
 
-from gpuagent.nvml import binding
+from gpuagent.nvml.binding import health_calls
+from gpuagent.nvml.binding.wiring_calls import LINK_COUNT
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
 
 OK = int(pynvml.NVML_SUCCESS)
@@ -252,18 +253,18 @@ def _field(driver: SimulatedDriver, gpu: SimulatedGpu, field: int) -> tuple[int,
     links = len(gpu.spec.links)
     has_links = links + driver.box.disabled_links > 0
     known = {
-        binding.RECOVERY_ACTION: (driver.asks_for_recovery, gpu.action),
-        binding.REMAP_FAILED: (remaps_rows, gpu.remap_failed),
-        binding.REMAP_PENDING: (remaps_rows, gpu.remap_pending),
-        binding.RETIREMENT_PENDING: (not remaps_rows, gpu.remap_pending),
-        binding.MEMORY_ERRORS: (True, gpu.memory_errors),
-        binding.LINK_COUNT: (has_links, links),
+        health_calls.RECOVERY_ACTION: (driver.asks_for_recovery, gpu.action),
+        health_calls.REMAP_FAILED: (remaps_rows, gpu.remap_failed),
+        health_calls.REMAP_PENDING: (remaps_rows, gpu.remap_pending),
+        health_calls.RETIREMENT_PENDING: (not remaps_rows, gpu.remap_pending),
+        health_calls.MEMORY_ERRORS: (True, gpu.memory_errors),
+        LINK_COUNT: (has_links, links),
     }
     supported, value = known.get(field, (False, 0))
     if supported:
         return OK, value
     # A driver that is too old does not know the field of the recovery action.
-    is_known = field in known and field != binding.RECOVERY_ACTION
+    is_known = field in known and field != health_calls.RECOVERY_ACTION
     return (NOT_SUPPORTED if is_known else INVALID), 0
 
 

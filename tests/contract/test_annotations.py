@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.agent.agent import Agent, effects
+from gpuagent.agent import effects
+from gpuagent.agent.agent import Agent
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
 from gpuagent.domain.reconcile import pod_annotations
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent.agent.agent import Agent, dra_driver, loop
+from gpuagent.agent import dra_driver, loop
+from gpuagent.agent.agent import Agent
 from tests.contract.claim_node import ClaimNode
 from tests.contract.harness import wait_for
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding.nvml import Nvml
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from gpuagent.domain.events import Event, GpuLost, HealthRead
 from gpuagent.domain.gpus.health import HealthReading
-from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Handle, Nvml
+from gpuagent.nvml.binding.calls import GPU_IS_LOST, INVALID_ARGUMENT, Handle
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason, may_be_shared
 from gpuagent.nvml.health.health_query import HealthQuery
 from gpuagent.nvml.health.poll_requests import PollRequests

@@ -1,11 +1,12 @@
 """The health query of a GPU: the recovery action first, then all else with a bounded wait."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
-from gpuagent.nvml.binding import GONE, INVALID_ARGUMENT, Handle, Nvml
+from gpuagent.nvml.binding.calls import GONE, INVALID_ARGUMENT, Handle
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import Questions
 from gpuagent.nvml.driver_errors import CallError, gpu_reason
 
@@ -58,14 +59,23 @@ class HealthQuery:
             if err.code in _NOT_THERE:
                 raise
             silent[ACTION] = gpu_reason(err)
-        if words := self._silent.get(REST, "") if in_a_hurry else self._ask_rest(gpu):
-            silent[REST] = words
+        missing = self._silent.get(REST, "") if in_a_hurry else self._ask_rest(gpu)
+        if missing:
+            silent[REST] = missing
+        self._log_new(silent)
+        self._silent = silent
+        return replace(
+            self._known or HealthReading(),
+            action=action,
+            silent_on=frozenset(silent),
+            partial=self._known is None and not missing,
+        )
+
+    def _log_new(self, silent: Mapping[str, str]) -> None:
+        """Log why values are missing, once for each reason."""
         for what, words in silent.items():
             if self._silent.get(what) != words:
                 log.warning("Got no answer from a GPU", extra={"gpu": self._index, "silent_on": what, "error": words})
-        self._silent = silent
-        partial = self._known is None and REST not in silent
-        return replace(self._known or HealthReading(), action=action, silent_on=frozenset(silent), partial=partial)
 
     def _ask_rest(self, gpu: Handle) -> str:
         """Read the other values, or keep the former ones if that takes long; why they are missing, or empty."""
@@ -75,8 +85,8 @@ class HealthQuery:
             self._asked_at = self._clock()
         self._questions.wait()
         if not asked.ended:
-            late = self._clock() - self._asked_at >= SILENT_S
-            return f"{asked.pending or 'an answer'} has not returned for {SILENT_S:g} s" if late else ""
+            is_silent = self._clock() - self._asked_at >= SILENT_S
+            return f"{asked.pending or 'an answer'} has not returned for {SILENT_S:g} s" if is_silent else ""
         self._asked_at = None
         if isinstance(asked.error, CallError):
             if asked.error.code in _NOT_THERE:

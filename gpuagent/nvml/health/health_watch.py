@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 
 from gpuagent.domain.events import XidRaised
-from gpuagent.nvml.binding import XID, NvmlEvent, Pending
+from gpuagent.nvml.binding.calls import Pending
+from gpuagent.nvml.binding.fault_events import XID, NvmlEvent
 from gpuagent.nvml.bounded_query import Questions
 from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule
 from gpuagent.nvml.health.unattributed_faults import UnattributedFaults

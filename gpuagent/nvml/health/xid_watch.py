@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.events import Event, XidRaised
-from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Handle, Nvml, NvmlEvent
+from gpuagent.nvml.binding.calls import Handle
+from gpuagent.nvml.binding.fault_events import DOUBLE_BIT_ECC, XID, NvmlEvent
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
 from gpuagent.nvml.health.health_poll import HealthPoll
 from gpuagent.system.backoff import Backoff

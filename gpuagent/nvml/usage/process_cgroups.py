@@ -11,6 +11,10 @@ PROC = Path("/proc")
 HOST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's first PID namespace: PROC_PID_INIT_INO in Linux's include/linux/proc_ns.h."""
 _CHUNK = 65536
+_START_FIELD = 19
+"""Place of the start time in /proc/PID/stat, counted from the field after the name."""
+_ENDED = frozenset({"Z", "X"})
+"""States of a process that has ended and is still listed."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -27,7 +31,7 @@ def sees_every_pid(proc: Path = PROC) -> bool:
         return False
 
 
-class Places:
+class ProcessCgroups:
     """The cgroups of processes by PID, so that each process is read only once. For one thread at a time.
 
     Args:
@@ -67,13 +71,18 @@ class Places:
             text = self._read(pid, "stat")
         except OSError:
             return None
-        fields = text.rpartition(")")[2].split()  # a program's name may hold blanks and brackets
-        return fields[19] if len(fields) > 19 and fields[0] not in {"Z", "X"} else None
+        # A program's name may hold blanks and brackets.
+        _, _, after_name = text.rpartition(")")
+        fields = after_name.split()
+        if len(fields) <= _START_FIELD or fields[0] in _ENDED:
+            return None
+        return fields[_START_FIELD]
 
     def _read(self, pid: int, name: str) -> str:
         """Read a small file, in half the time that a file object takes: there may be hundreds of processes."""
         file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return b"".join(iter(lambda: os.read(file, _CHUNK), b"")).decode("utf-8", "replace")
+            chunks = iter(lambda: os.read(file, _CHUNK), b"")
+            return b"".join(chunks).decode("utf-8", "replace")
         finally:
             os.close(file)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.usage.by_container import GpuSample, Samples
 from gpuagent.nvml.bounded_query import BoundedQuery
-from gpuagent.nvml.usage.process_cgroups import PROC, Places, sees_every_pid
+from gpuagent.nvml.usage.process_cgroups import PROC, ProcessCgroups, sees_every_pid
 from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
 
 log = logging.getLogger(__name__)
@@ -55,11 +55,11 @@ class Sampler:
     old_s: float = OLD_S
     _asked: dict[str, _Asked] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _places: Places = field(init=False)
+    _cgroups: ProcessCgroups = field(init=False)
     _pids_seen: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self._places = Places(self.proc)
+        self._cgroups = ProcessCgroups(self.proc)
         self._pids_seen = sees_every_pid(self.proc)
 
     def samples(self, gpus: Iterable[Gpu]) -> Samples:
@@ -69,18 +69,29 @@ class Sampler:
         """
         with self._lock:
             known = {gpu.uuid: gpu for gpu in gpus}
-            self._asked = {
-                uuid: asked for uuid, asked in self._asked.items() if uuid in known or not _ended(asked.question)
-            }
+            self._forget_all_but(known)
             for gpu in known.values():
                 self._ask(gpu)
             for asked in self._asked.values():
                 if asked.question:
                     asked.question.wait()
                 self._keep(asked)
-            processes = (asked.sample.processes for asked in self._asked.values() if asked.sample)
-            self._places.forget_all_but({process.pid for some in processes for process in some or ()})
+            self._cgroups.forget_all_but(self._pids())
             return self._shown(known)
+
+    def _forget_all_but(self, known: Mapping[str, Gpu]) -> None:
+        """Drop GPUs that are gone. Not one whose query still hangs: its thread would be forgotten, and made again."""
+        for uuid, asked in tuple(self._asked.items()):
+            if uuid not in known and _ended(asked.question):
+                del self._asked[uuid]
+
+    def _pids(self) -> set[int]:
+        """Of all processes in the samples."""
+        pids = set[int]()
+        for asked in self._asked.values():
+            if asked.sample:
+                pids.update(process.pid for process in asked.sample.processes or ())
+        return pids
 
     def _ask(self, gpu: Gpu) -> None:
         asked = self._asked.setdefault(gpu.uuid, _Asked(gpu.uuid))
@@ -115,7 +126,7 @@ class Sampler:
             if answer and answer is not asked.answer:
                 sample, asked_s = answer
                 asked.answer = answer
-                asked.sample = placed(sample, asked_s, self._places)
+                asked.sample = placed(sample, asked_s, self._cgroups)
         if failure and failure != asked.failure:
             log.warning("Failed to read the use of a GPU", extra={"uuid": asked.uuid, "error": failure})
         asked.failure = failure

@@ -9,9 +9,10 @@ import pynvml
 
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample
 from gpuagent.nvml.answers import MOST_MEMORY, unsigned, whole
-from gpuagent.nvml.binding import ABSENT, GONE, Handle, Nvml
+from gpuagent.nvml.binding.calls import ABSENT, GONE, Handle
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import CallError
-from gpuagent.nvml.usage.process_cgroups import Places, boot_s
+from gpuagent.nvml.usage.process_cgroups import ProcessCgroups, boot_s
 
 T = TypeVar("T")
 
@@ -42,14 +43,16 @@ class UsageNvml(Nvml):
 
     def busy(self, gpu: Handle) -> float:
         """Part of the last sampling period in which the GPU worked."""
-        return self._read("nvmlDeviceGetUtilizationRates", gpu, lambda rates: whole(rates.gpu, 0, 100)) / 100
+        percent = self._read("nvmlDeviceGetUtilizationRates", gpu, lambda rates: whole(rates.gpu, 0, 100))
+        return percent / 100
 
     def temperature_celsius(self, gpu: Handle) -> int:
         sensor = pynvml.NVML_TEMPERATURE_GPU
         return self._read("nvmlDeviceGetTemperature", gpu, lambda degrees: whole(degrees, -99, 999), sensor)
 
     def power_watts(self, gpu: Handle) -> float:
-        return self._read("nvmlDeviceGetPowerUsage", gpu, lambda milliwatts: whole(milliwatts, 0, MOST_POWER_MW)) / 1000
+        milliwatts = self._read("nvmlDeviceGetPowerUsage", gpu, lambda amount: whole(amount, 0, MOST_POWER_MW))
+        return milliwatts / 1000
 
     def processes(self, gpu: Handle) -> dict[int, tuple[int | None, bool]]:
         """PID to its memory in bytes (None: not reported), and whether it is a client of an MPS server.
@@ -60,11 +63,15 @@ class UsageNvml(Nvml):
         clients: set[int] = set()
         for kind in _LISTS:
             for process, used in self._process_list(kind, gpu):
+                pid = process[0]
+                # Each list may have the same memory of it.
                 by_instance[process] = _most(by_instance.get(process, 0), used)
                 if kind == _MPS:
-                    clients.add(process[0])
+                    clients.add(pid)
         by_pid: dict[int, int | None] = {}
-        for (pid, _, _), used in by_instance.items():
+        for process, used in by_instance.items():
+            pid = process[0]
+            # Its memory in each MIG instance is another part of it.
             by_pid[pid] = _sum(by_pid.get(pid, 0), used)
         return {pid: (used, pid in clients) for pid, used in by_pid.items()}
 
@@ -77,8 +84,12 @@ class UsageNvml(Nvml):
             if err.code not in {_NOT_FOUND, int(pynvml.NVML_SUCCESS)}:  # the binding takes "none" for an error
                 raise
             return {}
-        # Some drivers leave entries of which only the PID is set, or nothing.
-        return {pid: busy / 100 for _, pid, busy in sorted(samples) if pid and busy <= 100}
+        busy_by_pid = {}
+        for _, pid, percent in sorted(samples):
+            # Some drivers leave entries of which only the PID is set, or nothing.
+            if pid and percent <= 100:
+                busy_by_pid[pid] = percent / 100
+        return busy_by_pid
 
     def _process_list(self, kind: str, gpu: Handle) -> Iterator[tuple[_Process, int | None]]:
         """Entries of one list. Drivers before 510 have only the second version, and older ones lack some lists."""
@@ -148,12 +159,15 @@ def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], floa
     return sample, asked_s
 
 
-def placed(sample: GpuSample, asked_s: float, places: Places) -> GpuSample:
-    """The sample with the places of its processes."""
+def placed(sample: GpuSample, asked_s: float, cgroups: ProcessCgroups) -> GpuSample:
+    """The sample with the container of each process."""
     if sample.processes is None:
         return sample
-    processes = tuple(replace(process, place=places.of(process.pid, asked_s)) for process in sample.processes)
-    return replace(sample, processes=processes)
+    processes = []
+    for process in sample.processes:
+        place = cgroups.of(process.pid, asked_s)
+        processes.append(replace(process, place=place))
+    return replace(sample, processes=tuple(processes))
 
 
 def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gpuagent.domain.events import Event, HealthRead
-from gpuagent.nvml.binding import Pending
+from gpuagent.nvml.binding.calls import Pending
 from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.health import xid_watch
 from gpuagent.nvml.health.health_poll import HealthPoll

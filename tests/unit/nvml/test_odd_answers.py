@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gpuagent.domain.events import InventoryRead
 from gpuagent.domain.sharing.mode import GPU_MEM, Mode
 from gpuagent.domain.status.problems import problems
-from gpuagent.nvml.binding import LINK_COUNT, Nvml
+from gpuagent.nvml.binding.nvml import Nvml
+from gpuagent.nvml.binding.wiring_calls import LINK_COUNT
 from gpuagent.nvml.driver_errors import CallError, DriverError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.nvml.inventory import Readings, inventory_of

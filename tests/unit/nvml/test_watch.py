@@ -11,7 +11,7 @@ from gpuagent.domain.events import DriverUnavailable, GpuLost, HealthRead, Inven
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.host.nvidia_driver import ControlDevice
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.discovery import lacks_nodes, unsettled
 from gpuagent.nvml.gpu_reader import device_nodes
 from gpuagent.nvml.health import xid_watch

@@ -11,7 +11,7 @@ from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, Xi
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.link_reports import Fabric, Wiring
 from gpuagent.domain.gpus.topology import topology
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.discovery import unsettled
 from gpuagent.nvml.inventory_events import InventoryEvents

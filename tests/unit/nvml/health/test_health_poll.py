@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.domain.events import GpuLost, HealthRead, InventoryRead, XidRaised
 from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.health import xid_watch
 from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule

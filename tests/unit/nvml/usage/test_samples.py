@@ -13,7 +13,7 @@ import pytest
 from gpuagent.domain.usage.process_cgroup import ProcessContainer
 from gpuagent.nvml.driver_errors import CallError
 from gpuagent.nvml.gpu_reader import discover
-from gpuagent.nvml.usage.process_cgroups import Places, boot_s
+from gpuagent.nvml.usage.process_cgroups import ProcessCgroups, boot_s
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
 from gpuagent.simulation import boxes
@@ -49,7 +49,7 @@ def box(simulate) -> Simulator:
 def take(box: Simulator, root: Path, index: int = 0):
     nvml = UsageNvml()
     with nvml.session():
-        return placed(*read_sample(nvml, index, box.gpus[index].spec.uuid, lambda: 7.0), Places(root))
+        return placed(*read_sample(nvml, index, box.gpus[index].spec.uuid, lambda: 7.0), ProcessCgroups(root))
 
 
 # -- what NVML says --------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_a_process_comes_and_goes_from_elsewhere_too(box: Simulator, tmp_path: P
 
 
 def test_a_pid_that_somebody_else_has_by_now_is_nobodys(tmp_path: Path) -> None:
-    places, asked = Places(tmp_path), boot_s()
+    places, asked = ProcessCgroups(tmp_path), boot_s()
     ticks = os.sysconf("SC_CLK_TCK")
     proc(tmp_path, 10, began=int((asked - 1) * ticks))
     assert places.of(10, asked) == ProcessContainer(ID)
@@ -182,17 +182,17 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobodys(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ended_is_nowhere(tmp_path: Path) -> None:
-    assert Places(tmp_path).of(10, boot_s()) is None
+    assert ProcessCgroups(tmp_path).of(10, boot_s()) is None
     proc(tmp_path, 10)
     (tmp_path / "10" / "stat").write_text("10 (x) Z 0 0")
-    assert Places(tmp_path).of(10, boot_s()) is None
+    assert ProcessCgroups(tmp_path).of(10, boot_s()) is None
 
 
 def test_a_real_process_is_found() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert Places().of(child.pid, boot_s()) is not None
+        assert ProcessCgroups().of(child.pid, boot_s()) is not None
         child.communicate(b"\n")
-    assert Places().of(child.pid, boot_s()) is None
+    assert ProcessCgroups().of(child.pid, boot_s()) is None
 
 
 # -- when ------------------------------------------------------------------------------------------------------------
