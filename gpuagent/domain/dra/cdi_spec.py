@@ -26,18 +26,25 @@ def cdi_spec(uid: str, grants: Iterable[tuple[Iterable[str], Grant]]) -> dict[st
     cdi_devices = []
     for devices, grant in grants:
         edits = _edits(grant)
+        # Two requests with adminAccess may have the same device.
         names = [_name(uid, device) for device in dict.fromkeys(devices)]
         cdi_devices += [{"name": name, "containerEdits": edits} for name in names]
-    return {"cdiVersion": "0.6.0", "kind": KIND, "devices": cdi_devices}
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": KIND,
+        "devices": cdi_devices,
+    }
 
 
 def _edits(grant: Grant) -> dict[str, Any]:
-    edits: dict[str, Any] = {
-        "env": [f"{name}={value}" for name, value in grant.env.items()],
-        "deviceNodes": [{"path": path} for path in grant.device_nodes],
-        "mounts": [_mount(mount) for mount in grant.mounts],
-    }
-    return {name: value for name, value in edits.items() if value}
+    edits: dict[str, Any] = {}
+    if grant.env:
+        edits["env"] = [f"{name}={value}" for name, value in grant.env.items()]
+    if grant.device_nodes:
+        edits["deviceNodes"] = [{"path": path} for path in grant.device_nodes]
+    if grant.mounts:
+        edits["mounts"] = [_mount(mount) for mount in grant.mounts]
+    return edits
 
 
 def _mount(mount: Mount) -> dict[str, Any]:

@@ -71,13 +71,17 @@ def set_attributes(  # noqa: PLR0913 (all by name)
         link_gbps: of the slowest link.
         state: of the node.
     """
+    # Without a domain that all have, the set is a domain of its own.
+    domain = name
+    if len(domains) == 1:
+        (domain,) = domains
     return {
         **_common(gpus, name, state),
         "type": _text("gpu-set"),
         "gpus": {"int": size},
         "uuid": _text(""),
         "minor": {"int": -1},
-        "nvlinkDomain": _text(domains.pop() if len(domains) == 1 else name),
+        "nvlinkDomain": _text(domain),
         "linkGBps": {"int": link_gbps},
         f"{_KUBERNETES}/pciBusID": _text(""),
         "isolation": _text("none"),
@@ -88,29 +92,37 @@ def set_attributes(  # noqa: PLR0913 (all by name)
 
 def _common(gpus: Sequence[Gpu], name: str, state: State) -> Json:
     """Attributes that follow from what all GPUs of a device have in common."""
-    numa_node = _same([gpu.numa_node for gpu in gpus])
+    minors = ",".join(str(gpu.minor) for gpu in gpus)
+    model = _same([gpu.model for gpu in gpus])
+    brand = _same([gpu.brand for gpu in gpus])
     capability = _same([gpu.compute_capability for gpu in gpus])
+    compute_capability = ".".join(map(str, capability or ()))
+    pcie_root = _same([gpu.pcie_root for gpu in gpus])
+    numa_node = _same([gpu.numa_node for gpu in gpus])
     node = {"int": NO_NODE if numa_node is None else numa_node}
     return {
         "gpus": {"int": len(gpus)},
-        "minors": _text(",".join(str(gpu.minor) for gpu in gpus)),
-        "productName": _text(_same([gpu.model for gpu in gpus]) or ""),
-        "brand": _text(_same([gpu.brand for gpu in gpus]) or UNKNOWN),
+        "minors": _text(minors),
+        "productName": _text(model or ""),
+        "brand": _text(brand or UNKNOWN),
         "architecture": _text(architecture(capability)),
-        "cudaComputeCapability": {"version": version(".".join(map(str, capability or ())))},
-        "driverVersion": {"version": version(state.gpus.driver_version)},
-        "cudaDriverVersion": {"version": version(state.gpus.cuda_version)},
+        "cudaComputeCapability": _version(compute_capability),
+        "driverVersion": _version(state.gpus.driver_version),
+        "cudaDriverVersion": _version(state.gpus.cuda_version),
         "numaNode": node,
         f"{_KUBERNETES}/numaNode": node,
-        f"{_KUBERNETES}/pcieRoot": _text(_same([gpu.pcie_root for gpu in gpus]) or name),
+        f"{_KUBERNETES}/pcieRoot": _text(pcie_root or name),
     }
 
 
 def _isolation(gpu: Gpu, state: State) -> Json:
     layer = state.layer_of(layer_mode(state))
-    isolates = frozenset() if gpu.uuid in layer.left_out else isolates_now(state)
+    isolates = isolates_now(state)
+    if gpu.uuid in layer.left_out:
+        isolates = frozenset()
+    driver = layer.driver if isolates else "none"
     return {
-        "isolation": _text(layer.driver if isolates else "none"),
+        "isolation": _text(driver),
         "memoryIsolated": {"bool": Isolates.MEMORY in isolates},
         "computeIsolated": {"bool": Isolates.COMPUTE in isolates},
     }
@@ -120,22 +132,35 @@ def architecture(capability: tuple[int, int] | None) -> str:
     """NVIDIA's name of the architecture."""
     if capability is None:
         return UNKNOWN
-    return next((name for least, name in _ARCHITECTURES if capability >= least), UNKNOWN)
+    for least, name in _ARCHITECTURES:
+        if capability >= least:
+            return name
+    return UNKNOWN
 
 
 def version(text: str) -> str:
     """A version as a semantic one: ``570.124.06`` is ``570.124.6``; ``0.0.0`` if it is none."""
-    parts = [int(part) for part in text.split(".") if part.isascii() and part.isdecimal()]
-    return ".".join(str(part) for part in (*parts, 0, 0, 0)[:3])
+    parts = text.split(".")
+    numbers = [int(part) for part in parts if part.isascii() and part.isdecimal()]
+    three = (*numbers, 0, 0, 0)[:3]
+    return ".".join(map(str, three))
 
 
 def _same(values: Sequence[Any]) -> Any:  # noqa: ANN401 (of any kind)
     """The value that all have; None if they differ or there are none."""
-    return values[0] if values and all(value == values[0] for value in values) else None
+    if not values:
+        return None
+    first = values[0]
+    is_same = all(value == first for value in values)
+    return first if is_same else None
 
 
 def _text(value: str) -> Mapping[str, str]:
     return {"string": value[:MOST_TEXT]}
+
+
+def _version(text: str) -> Mapping[str, str]:
+    return {"version": version(text)}
 
 
 def _pci_bus_id(gpu: Gpu) -> str:
@@ -143,4 +168,5 @@ def _pci_bus_id(gpu: Gpu) -> str:
     if not gpu.pci_bus_id:
         return ""
     domain, _, rest = gpu.pci_bus_id.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    number = int(domain, 16)
+    return f"{number:04x}:{rest}"

@@ -1,11 +1,12 @@
 """The health of devices as kubelet shows it in the status of the pods that have them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.sharing.claim import ClaimedGpu
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
@@ -32,43 +33,60 @@ def device_healths(state: State) -> tuple[DeviceHealth, ...]:
     """The health of every device that a claim can have, in the order of their names; none without mode `dra`."""
     if state.node.mode is not Mode.DRA and not state.claims.prepared:
         return ()
-    gpus = state.gpus.by_uuid
-    healths = {uuid: _health(gpu, state) for uuid, gpu in gpus.items()}
-    members = {device_name(gpu): {uuid} for uuid, gpu in gpus.items()}
+    healths: dict[str, Health] = {}
+    members: dict[str, set[str]] = {}
+    for uuid, gpu in state.gpus.by_uuid.items():
+        healths[uuid] = _health(gpu, state)
+        members[device_name(gpu)] = {uuid}
+    for claimed in _claimed(state):
+        uuid = claimed.uuid
+        members.setdefault(claimed.device, set()).add(uuid)
+        if uuid not in state.gpus.by_uuid:
+            healths[uuid] = False, f"GPU {uuid} is not on the node any more"
+    devices = []
+    for name in sorted(members):
+        of_gpus = [healths[uuid] for uuid in sorted(members[name])]
+        devices.append(_of_device(name, of_gpus))
+    return tuple(devices)
+
+
+def _claimed(state: State) -> Iterator[ClaimedGpu]:
     for claim in state.claims.prepared.values():
-        for claimed in claim.gpus:
-            members.setdefault(claimed.device, set()).add(claimed.uuid)
-            if claimed.uuid not in gpus:
-                healths[claimed.uuid] = False, f"GPU {claimed.uuid} is not on the node any more"
-    return tuple(_of_device(name, members[name], healths) for name in sorted(members))
+        yield from claim.gpus
 
 
-def _of_device(name: str, uuids: set[str], healths: Mapping[str, Health]) -> DeviceHealth:
+def _of_device(name: str, of_gpus: Sequence[Health]) -> DeviceHealth:
     """The health of a device with these GPUs: the worst of theirs, and the messages of all."""
-    of_gpus = [healths[uuid] for uuid in sorted(uuids)]
-    messages = "; ".join(message for _, message in of_gpus if message)
-    return DeviceHealth(name, _worst([healthy for healthy, _ in of_gpus]), messages)
+    healthy = _worst([gpu_is_healthy for gpu_is_healthy, _ in of_gpus])
+    messages = [message for _, message in of_gpus if message]
+    return DeviceHealth(name, healthy, "; ".join(messages))
 
 
 def _worst(healths: list[bool | None]) -> bool | None:
     if False in healths:
         return False
-    return None if None in healths else True
+    if None in healths:
+        return None
+    return True
 
 
 def _health(gpu: Gpu, state: State) -> Health:
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
     name = f"GPU {gpu.index} ({gpu.uuid})"
+    has_fault = health.cause is not None and health.healthy_since is None
+    is_unasked = gpu.uuid in state.health.unasked
     if gpu.mig:
         return False, f"{name} is in MIG mode, which claims cannot use"
-    if state.gpus.driver_problem is not None:
-        return None, f"{name}: NVIDIA driver: {state.gpus.driver_problem}"
-    if health.only_unread or gpu.uuid in state.health.unasked:
-        return None, f"{name}: {state.unhealthy[gpu.uuid]}"
-    if health.cause is not None and health.healthy_since is None:
-        return False, f"{name} is unhealthy: {state.unhealthy[gpu.uuid]}"
+    driver_problem = state.gpus.driver_problem
+    if driver_problem is not None:
+        return None, f"{name}: NVIDIA driver: {driver_problem}"
+    cause = state.unhealthy.get(gpu.uuid)
+    if health.only_unread or is_unasked:
+        return None, f"{name}: {cause}"
+    if has_fault:
+        return False, f"{name} is unhealthy: {cause}"
     if gpu.uuid in state.gpus.fenced:
-        return False, f"{name} is {state.unhealthy[gpu.uuid]}"
+        return False, f"{name} is {cause}"
     notes = [f"{name}: {note}" for note in _notes(health)]
     return True, "; ".join(notes)
 

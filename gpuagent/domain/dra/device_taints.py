@@ -29,13 +29,11 @@ HELD_TAINT = f"{DRA_DRIVER}/held"
 def taints(gpu: Gpu, state: State) -> Iterator[Json]:
     """Taints of a GPU in a ResourceSlice; no two have the same key."""
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
-    unreadable = state.gpus.driver_problem is not None or gpu.uuid in state.health.unasked
-    if health.cause is not None and health.healthy_since is not None:
-        yield _taint(SETTLING_TAINT, health.fault)
-    elif health.cause is not None and not health.only_unread:
-        evicts = state.policy.evict_claims and bool(health.against)
-        yield _taint(UNHEALTHY_TAINT, health.fault, "NoExecute" if evicts else "NoSchedule")
-    if unreadable or health.only_unread:
+    if health.cause is not None:
+        yield from _health_taint(health, state)
+    is_unasked = gpu.uuid in state.health.unasked
+    driver_fails = state.gpus.driver_problem is not None
+    if driver_fails or is_unasked or health.only_unread:
         yield _taint(UNREADABLE_TAINT)
     if gpu.uuid in state.gpus.fenced:
         yield _taint(FENCED_TAINT)
@@ -43,5 +41,20 @@ def taints(gpu: Gpu, state: State) -> Iterator[Json]:
         yield _taint(HELD_TAINT)
 
 
+def _health_taint(health: GpuHealth, state: State) -> Iterator[Json]:
+    """The taint of a GPU that has, or had, a fault."""
+    if health.healthy_since is not None:
+        yield _taint(SETTLING_TAINT, health.fault)
+        return
+    if health.only_unread:
+        return  # that the driver does not answer is no fault of the GPU, and has a taint of its own
+    evicts = state.policy.evict_claims and bool(health.against)
+    effect = "NoExecute" if evicts else "NoSchedule"
+    yield _taint(UNHEALTHY_TAINT, health.fault, effect)
+
+
 def _taint(key: str, value: str = "", effect: str = "NoSchedule") -> Json:
-    return {"key": key, "effect": effect} | ({"value": value} if value else {})
+    taint = {"key": key, "effect": effect}
+    if value:
+        taint["value"] = value
+    return taint

@@ -25,7 +25,8 @@ Set = tuple[int, ...]
 def set_name(uuids: Iterable[str]) -> str:
     """The name of a set in slices and allocations. It follows from the GPUs alone."""
     members = sorted(uuids)
-    return f"gpus-{len(members)}-{key_of(','.join(members))}"
+    key = key_of(",".join(members))
+    return f"gpus-{len(members)}-{key}"
 
 
 def members_of(name: str, uuids: Iterable[str]) -> tuple[str, ...]:
@@ -34,9 +35,11 @@ def members_of(name: str, uuids: Iterable[str]) -> tuple[str, ...]:
     if len(known) > MOST_GPUS:
         return ()
     for size in SIZES:
-        if name.startswith(f"gpus-{size}-"):
-            candidates = combinations(known, size)
-            return next((members for members in candidates if set_name(members) == name), ())
+        if not name.startswith(f"gpus-{size}-"):
+            continue
+        for members in combinations(known, size):
+            if set_name(members) == name:
+                return members
     return ()
 
 
@@ -64,27 +67,36 @@ def worth_having(mbps: Mbps, size: int) -> tuple[Set, ...]:
 
     def rank(members: Set) -> tuple[int, int, bool]:
         weakest = sets.weakest(members) or 0
-        return -weakest, -sets.total(members), not _fills_up(members)
+        total = sets.total(members)
+        return -weakest, -total, not _fills_up(members)
 
-    # The numbers spread a choice among equal sets over all GPUs.
-    spread = sorted(candidates, key=lambda members: (*rank(members), crc32(bytes(members))))
-    best = spread[:MOST_SETS]
-    return tuple(sorted(best, key=lambda members: (*rank(members), members)))
+    def spread(members: Set) -> tuple[tuple[int, int, bool], int]:
+        # The numbers spread a choice among equal sets over all GPUs.
+        number = crc32(bytes(members))
+        return rank(members), number
+
+    best = sorted(candidates, key=spread)[:MOST_SETS]
+    best.sort(key=lambda members: (rank(members), members))
+    return tuple(best)
 
 
 def _fills_up(members: Set) -> bool:
     """Whether a set is one of those that fill the node without a rest: GPUs 0 to 3, 4 to 7 and so on."""
     size = len(members)
-    starts_at_multiple = members[0] % size == 0
-    has_no_gap = members[-1] - members[0] < size
+    first = members[0]
+    last = members[-1]
+    starts_at_multiple = first % size == 0
+    has_no_gap = last - first < size
     return starts_at_multiple and has_no_gap
 
 
 def _fast_links(mbps: Mbps) -> list[int]:
     """Of each GPU, a mask of those to which its link is faster than the slowest of the node."""
-    pairs = list(combinations(range(len(mbps)), 2))
-    slowest = min((mbps[gpu][other] for gpu, other in pairs), default=0)
-    fast = [0] * len(mbps)
+    count = len(mbps)
+    pairs = list(combinations(range(count), 2))
+    bandwidths = [mbps[gpu][other] for gpu, other in pairs]
+    slowest = min(bandwidths, default=0)
+    fast = [0] * count
     for gpu, other in pairs:
         if mbps[gpu][other] > slowest:
             fast[gpu] |= 1 << other
@@ -129,5 +141,7 @@ def in_order(mbps: Mbps, size: int, part: int, free: frozenset[int]) -> tuple[Se
     A part has the sets of one slice, which are the same whatever GPUs are free.
     """
     start = part * PART
-    sets = worth_having(mbps, size)[start : start + PART]
-    return tuple(best_sets(mbps).ranked(free, sets))
+    end = start + PART
+    sets = worth_having(mbps, size)[start:end]
+    ranked = best_sets(mbps).ranked(free, sets)
+    return tuple(ranked)

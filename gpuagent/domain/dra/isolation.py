@@ -9,12 +9,17 @@ _BEST_FIRST = (Mode.CORE_MEM, Mode.CGPU, Mode.MPS)
 
 def layer_mode(state: State) -> Mode:
     """The mode whose isolation driver serves claims with shares; `share` where no driver serves one."""
-    return next((mode for mode in _BEST_FIRST if state.layer_of(mode).driver != NONE), Mode.SHARE)
+    for mode in _BEST_FIRST:
+        layer = state.layer_of(mode)
+        if layer.driver != NONE:
+            return mode
+    return Mode.SHARE
 
 
 def serving_mode(state: State) -> Mode:
     """The mode whose isolation driver serves new containers: the one in force, or for claims that of `layer_mode`."""
-    return layer_mode(state) if state.node.mode is Mode.DRA else state.node.mode
+    mode = state.node.mode
+    return layer_mode(state) if mode is Mode.DRA else mode
 
 
 def serving_layer(state: State) -> Layer:
@@ -25,4 +30,5 @@ def serving_layer(state: State) -> Layer:
 def isolates_now(state: State) -> frozenset[Isolates]:
     """The resources that the driver isolates at this moment."""
     mode = layer_mode(state)
-    return PROMISES[mode] if state.layer_of(mode).keeps(mode) else frozenset()
+    layer = state.layer_of(mode)
+    return PROMISES[mode] if layer.keeps(mode) else frozenset()

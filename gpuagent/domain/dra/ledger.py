@@ -33,8 +33,11 @@ class Conflict:
 
 def most_sharers(state: State) -> int:
     """How many claims may share one GPU."""
-    of_layer = state.layer_of(layer_mode(state)).max_sharers
-    return min(filter(None, (state.policy.max_pods_per_gpu, of_layer)))
+    limits = [state.policy.max_pods_per_gpu]
+    layer = state.layer_of(layer_mode(state))
+    if layer.max_sharers:
+        limits.append(layer.max_sharers)
+    return min(limits)
 
 
 def conflict(
@@ -50,66 +53,86 @@ def conflict(
     """
     others = [other for other in prepared if other.uid != claim.uid]
     for wanted in claim.used:
-        users = [other for other in others if _parts(other, wanted.uuid)]
-        gpu = gpus.get(wanted.uuid)
+        uuid = wanted.uuid
+        users = [other for other in others if _parts(other, uuid)]
+        gpu = gpus.get(uuid)
         if not users or gpu is None:
             continue
         shortage = _shortage(wanted, users, gpu, sharers)
         if shortage:
-            return Conflict(f"GPU {gpu.index} {shortage}{_advice(users)}", tuple(users))
+            advice = _advice(users)
+            return Conflict(f"GPU {gpu.index} {shortage}{advice}", tuple(users))
     return None
 
 
 def is_same(claim: PreparedClaim, known: PreparedClaim | None) -> bool:
     """Whether the claim is prepared with the same parts of the same GPUs: it keeps them, whatever others have."""
-    return known is not None and _amounts(claim) == _amounts(known)
+    if known is None:
+        return False
+    return _amounts(claim) == _amounts(known)
 
 
 def in_use(claims: Iterable[PreparedClaim], pods: Collection[Pod]) -> bool:
     """Whether a living pod uses one of the claims, so that kubelet does not unprepare it soon."""
-    living = [pod for pod in pods if not (pod.ended or pod.deleting)]
-    used = {(pod.name.namespace, name) for pod in living for name in pod.claims}
-    return any((claim.namespace, claim.name) in used for claim in claims)
+    names = {(claim.namespace, claim.name) for claim in claims}
+    for pod in pods:
+        if pod.ended or pod.deleting:
+            continue
+        used = {(pod.name.namespace, name) for name in pod.claims}
+        if used & names:
+            return True
+    return False
 
 
 def _amounts(claim: PreparedClaim) -> set[tuple[str, int, int, bool]]:
-    return {(gpu.uuid, gpu.memory_mib, gpu.cores, gpu.whole) for gpu in claim.used}
+    """What the claim has of each GPU."""
+    amounts = set()
+    for gpu in claim.used:
+        amounts.add((gpu.uuid, gpu.memory_mib, gpu.cores, gpu.whole))
+    return amounts
 
 
 def _parts(claim: PreparedClaim, uuid: str) -> list[ClaimedGpu]:
+    """The claim's parts of a GPU."""
     return [gpu for gpu in claim.used if gpu.uuid == uuid]
 
 
 def _shortage(wanted: ClaimedGpu, users: list[PreparedClaim], gpu: Gpu, sharers: int) -> str:
     """What the GPU lacks for the claim; empty if nothing."""
-    parts = [part for user in users for part in _parts(user, gpu.uuid)]
+    parts: list[ClaimedGpu] = []
+    for user in users:
+        parts.extend(_parts(user, gpu.uuid))
     if any(part.whole for part in parts):
         return "is still prepared as a whole GPU"
     if wanted.whole:
         return "is needed whole, and a part of it is still prepared"
-    used_mib = sum(part.memory_mib for part in parts)
-    if used_mib + wanted.memory_mib > gpu.memory_mib:
-        free_mib = max(0, gpu.memory_mib - used_mib)
-        return (
-            f"has {_gib(free_mib)} of memory free of {_gib(gpu.memory_mib)}, "
-            f"and the claim needs {_gib(wanted.memory_mib)}: the rest is prepared"
-        )
-    used_cores = sum(part.cores for part in parts)
-    if used_cores + wanted.cores > CORE_PERCENT_PER_GPU:
-        free_cores = max(0, CORE_PERCENT_PER_GPU - used_cores)
-        return f"has {free_cores} % of compute free, and the claim needs {wanted.cores} %: the rest is prepared"
-    if len(parts) + 1 > sharers:
+    free_mib = gpu.memory_mib - sum(part.memory_mib for part in parts)
+    if wanted.memory_mib > free_mib:
+        # An earlier agent may have prepared claims that need more than the GPU has.
+        free = _gib(max(0, free_mib))
+        needed = _gib(wanted.memory_mib)
+        total = _gib(gpu.memory_mib)
+        return f"has {free} of memory free of {total}, and the claim needs {needed}: the rest is prepared"
+    free_cores = CORE_PERCENT_PER_GPU - sum(part.cores for part in parts)
+    if wanted.cores > free_cores:
+        free_percent = max(0, free_cores)
+        return f"has {free_percent} % of compute free, and the claim needs {wanted.cores} %: the rest is prepared"
+    if len(parts) >= sharers:
         return f"takes {sharers} shares at most, and {len(parts)} are prepared"
     return ""
 
 
 def _advice(users: list[PreparedClaim]) -> str:
-    names = ", ".join(sorted(str(user) for user in users)[:MOST_NAMES])
-    if len(users) > MOST_NAMES:
-        names += f" and {len(users) - MOST_NAMES} more"
-    subject = f"claim {names}" if len(users) == 1 else f"claims {names}"
+    sorted_names = sorted(str(user) for user in users)
+    names = ", ".join(sorted_names[:MOST_NAMES])
+    rest = len(users) - MOST_NAMES
+    if rest > 0:
+        names += f" and {rest} more"
+    noun = "claim" if len(users) == 1 else "claims"
+    subject = f"{noun} {names}"
     return f" for {subject}. The claim is prepared when that ends: look for the pods that use {subject}"
 
 
 def _gib(mib: int) -> str:
-    return f"{mib / 1024:.4g} GiB"
+    gib = mib / 1024
+    return f"{gib:.4g} GiB"

@@ -8,9 +8,15 @@ from gpuagent.domain.state import State
 def refusal_event(state: State | None, namespace: str, name: str, refusal: Refusal) -> Announcement:
     """For the pods that wait for the claim; for the node while none of them was seen."""
     waiting = []
-    for pod in state.pods.seen if state else ():
+    pods = state.pods.seen if state else ()
+    for pod in pods:
         uses_claim = pod.name.namespace == namespace and name in pod.claims
-        if uses_claim and not pod.container_ids:
+        has_started = bool(pod.container_ids)
+        if uses_claim and not has_started:
             waiting.append(pod.name)
-    text = f"claim {namespace}/{name}: {refusal.message}"
-    return Announcement("GPURefused", text, warning=True, pods=tuple(waiting))
+    return Announcement(
+        "GPURefused",
+        f"claim {namespace}/{name}: {refusal.message}",
+        warning=True,
+        pods=tuple(waiting),
+    )

@@ -7,7 +7,7 @@ The chart's admission policy refuses the same texts earlier.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER
@@ -22,11 +22,13 @@ _MOST_GUESS = 5
 def asked(claim: Json) -> dict[str, Json]:
     """The requests of a claim, by the name that its allocation has for them."""
     requests: dict[str, Json] = {}
-    for request in mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests")):
+    devices = mapping_at(claim, "spec", "devices")
+    for request in mappings(devices.get("requests")):
         name = text(request.get("name"))
         requests[name] = mapping(request.get("exactly"))
         for alternative in mappings(request.get("firstAvailable")):
-            requests[f"{name}/{text(alternative.get('name'))}"] = alternative
+            end = text(alternative.get("name"))
+            requests[f"{name}/{end}"] = alternative
     return requests
 
 
@@ -41,10 +43,11 @@ def check_requests(claim: Json, allocated: set[str]) -> None:
         Refusal: an amount is too small, too large or not whole, or the claim has a configuration for this driver.
     """
     for name, request in asked(claim).items():
-        if name in allocated:
-            amounts = mapping(mapping(request.get("capacity")).get("requests"))
-            _check_memory(amounts)
-            _check_cores(amounts)
+        if name not in allocated:
+            continue
+        amounts = mapping_at(request, "capacity", "requests")
+        _check_memory(amounts)
+        _check_cores(amounts)
     if DRA_DRIVER in _configured(claim):
         words = f"the claim has a configuration for driver {DRA_DRIVER}, which takes none: remove it from the claim"
         raise Refusal(Reason.CLAIM_INVALID, f"{words} and from its class, and name amounts in capacity.requests")
@@ -57,7 +60,8 @@ def _check_memory(amounts: Json) -> None:
     size = amount(given)
     if size is None or size < LEAST_MEMORY:
         words = f"the claim asks for memory {given}, which is less than one MiB: amounts are bytes without a suffix"
-        raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {_meant_memory(given)}?")
+        meant = _meant_memory(given)
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {meant}?")
 
 
 def _check_cores(amounts: Json) -> None:
@@ -68,11 +72,15 @@ def _check_cores(amounts: Json) -> None:
     is_whole = given.isascii() and given.isdecimal()
     if percent is None or percent > CORE_PERCENT_PER_GPU or not is_whole:
         words = f"the claim asks for cores {given}, and cores are a whole percentage of a GPU, 0 to 100"
-        raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {_meant_cores(given)}?")
+        meant = _meant_cores(given)
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {meant}?")
 
 
 def _given(value: object) -> str:
-    return str(value) if isinstance(value, int) else text(value)
+    """The text of an amount, which YAML may have read as a number."""
+    if isinstance(value, int):
+        return str(value)
+    return text(value)
 
 
 def _meant_memory(given: str) -> str:
@@ -83,14 +91,16 @@ def _meant_memory(given: str) -> str:
 
 def _meant_cores(given: str) -> str:
     """The percentage that was probably meant: ``30`` for ``0.3``, ``-30`` and ``300m``."""
+    percent = given
     if given.startswith("0."):
-        percent = (given.removeprefix("0.") + "0")[:2]
+        decimals = given.removeprefix("0.") + "0"
+        percent = decimals[:2]
     elif given.endswith("m"):
-        percent = given.removesuffix("m")[:-1]
-    else:
-        percent = given
+        thousandths = given.removesuffix("m")
+        percent = thousandths[:-1]
     digits = _digits(percent)
-    return digits if digits and int(digits) <= CORE_PERCENT_PER_GPU else str(CORE_PERCENT_PER_GPU)
+    is_possible = bool(digits) and int(digits) <= CORE_PERCENT_PER_GPU
+    return digits if is_possible else str(CORE_PERCENT_PER_GPU)
 
 
 def _digits(given: str) -> str:
@@ -106,8 +116,9 @@ def _digits(given: str) -> str:
 
 def _configured(claim: Json) -> Iterator[str]:
     """Drivers that the claim, or a class of its allocated requests, has a configuration for."""
-    devices = mapping(mapping(claim.get("spec")).get("devices"))
-    allocation = mapping(mapping(claim.get("status")).get("allocation"))
-    for source in (devices, mapping(allocation.get("devices"))):
-        for config in mappings(source.get("config")):
-            yield text(mapping(config.get("opaque")).get("driver"))
+    asked_devices = mapping_at(claim, "spec", "devices")
+    allocated_devices = mapping_at(claim, "status", "allocation", "devices")
+    for devices in (asked_devices, allocated_devices):
+        for config in mappings(devices.get("config")):
+            opaque = mapping(config.get("opaque"))
+            yield text(opaque.get("driver"))

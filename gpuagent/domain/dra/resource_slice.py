@@ -9,7 +9,7 @@ Source of the limits: k8s.io/api/resource/v1, types.go; what the API server acce
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -43,12 +43,14 @@ def _name_of(uuid: str) -> str:
 
 def memory_text(mib: int) -> str:
     """Kubernetes quantity of so many MiB."""
-    return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
+    gib, rest = divmod(mib, 1024)
+    return f"{mib}Mi" if rest else f"{gib}Gi"
 
 
 def slice_spec(state: State, node_name: str) -> Json | None:
     """The spec of the slice with the node's GPUs; None if there should be none."""
-    return slice_specs(state, node_name).get("")
+    specs = slice_specs(state, node_name)
+    return specs.get("")
 
 
 def slice_specs(state: State, node_name: str) -> dict[str, Json]:
@@ -105,8 +107,11 @@ class _Devices:
         """Bandwidths between the usable GPUs."""
         topology = self.state.gpus.known_topology
         positions = [topology.gpus.index(gpu.uuid) for gpu in self.usable]
-        rows = [topology.mbps[position] for position in positions]
-        return tuple(_picked(row, positions) for row in rows)
+        rows = []
+        for position in positions:
+            row = topology.mbps[position]
+            rows.append(tuple(row[other] for other in positions))
+        return tuple(rows)
 
     @cached_property
     def used(self) -> Counter[str]:
@@ -156,14 +161,21 @@ class _Devices:
 
         Of empty GPUs, those come first without which good sets are left.
         """
-        places = {number: place for place, number in enumerate(singles(self.mbps, self.free))}
+        singles_first = singles(self.mbps, self.free)
+        places = {number: place for place, number in enumerate(singles_first)}
 
         def rank(number: int) -> tuple[bool, float, int]:
+            is_full, part = self._fullness(self.usable[number])
             place = places.get(number, len(places) + number)
-            return *self._fullness(self.usable[number]), place
+            return is_full, part, place
 
-        numbers = sorted(range(len(self.usable)), key=rank)
-        return [self._gpu(self.usable[number]) for number in numbers[:PART]]
+        count = len(self.usable)
+        numbers = sorted(range(count), key=rank)
+        devices = []
+        for number in numbers[:PART]:
+            gpu = self.usable[number]
+            devices.append(self._gpu(gpu))
+        return devices
 
     def _fullness(self, gpu: Gpu) -> tuple[bool, float]:
         """Whether the GPU is full, and the part in use, which is negative under binpack."""
@@ -177,7 +189,9 @@ class _Devices:
         return is_full, part
 
     def counters(self) -> Json:
-        uuids = {gpu.uuid for gpu in self.usable}.union(*self.kept_sets.values())
+        """A counter for each GPU that a device can have, also of sets whose GPUs are not usable any more."""
+        usable = {gpu.uuid for gpu in self.usable}
+        uuids = usable.union(*self.kept_sets.values())
         return _counters(sorted(uuids))
 
     def sets(self) -> dict[str, list[Json]]:
@@ -192,23 +206,30 @@ class _Devices:
         """The same for sets of one size."""
         slices: dict[str, list[Json]] = {}
         offered: set[str] = set()
-        for part in range(MOST_SETS // PART if self.offers_sets else 0):
-            sets = [self._named_set(numbers) for numbers in in_order(self.mbps, size, part, self.free)]
+        count = MOST_SETS // PART if self.offers_sets else 0
+        for part in range(count):
+            sets = self._offered_sets(size, part)
             if sets:
-                slices[f"-sets-{size}-{part}"] = [self._set(name, uuids) for name, uuids in sets]
-                offered.update(name for name, _ in sets)
-        kept = []
-        for name, uuids in sorted(self.kept_sets.items()):
-            if len(uuids) == size and name not in offered:
-                kept.append(self._set(name, uuids))
+                slices[f"-sets-{size}-{part}"] = self._sets(sets)
+                offered |= sets.keys()
+        of_size = {name: uuids for name, uuids in sorted(self.kept_sets.items()) if len(uuids) == size}
+        kept = {name: uuids for name, uuids in of_size.items() if name not in offered}
         if kept:
-            slices[f"-sets-{size}-kept"] = kept
+            slices[f"-sets-{size}-kept"] = self._sets(kept)
         return slices
 
-    def _named_set(self, numbers: Iterable[int]) -> tuple[str, frozenset[str]]:
-        """Name and UUIDs of a set of usable GPUs."""
-        uuids = frozenset(self.usable[number].uuid for number in numbers)
-        return set_name(uuids), uuids
+    def _sets(self, sets: Mapping[str, frozenset[str]]) -> list[Json]:
+        """The devices of sets with these UUIDs."""
+        return [self._set(name, uuids) for name, uuids in sets.items()]
+
+    def _offered_sets(self, size: int, part: int) -> dict[str, frozenset[str]]:
+        """Name and UUIDs of each set of usable GPUs in one slice, best first."""
+        sets = {}
+        ordered = in_order(self.mbps, size, part, self.free)
+        for numbers in ordered:
+            uuids = frozenset(self.usable[number].uuid for number in numbers)
+            sets[set_name(uuids)] = uuids
+        return sets
 
     def _gpu(self, gpu: Gpu) -> Json:
         name = device_name(gpu)
@@ -268,13 +289,9 @@ class _Devices:
     def _slowest_mbps(self, gpus: Iterable[Gpu]) -> int:
         """Of the links between these GPUs; 0 if there is none."""
         topology = self.state.gpus.known_topology
-        positions = [topology.gpus.index(gpu.uuid) for gpu in gpus]
-        pairs = combinations(sorted(positions), 2)
-        return min((topology.mbps[low][high] for low, high in pairs), default=0)
-
-
-def _picked(row: Sequence[int], positions: Iterable[int]) -> tuple[int, ...]:
-    return tuple(row[position] for position in positions)
+        positions = sorted(topology.gpus.index(gpu.uuid) for gpu in gpus)
+        bandwidths = [topology.mbps[low][high] for low, high in combinations(positions, 2)]
+        return min(bandwidths, default=0)
 
 
 def _consumed(uuids: Iterable[str]) -> Json:
@@ -314,4 +331,5 @@ def _capacity(gpu: Gpu, state: State) -> Json:
 
 def _memory(gpu: Gpu, unit: MemoryUnit) -> str:
     """Whole units: the API server takes no other default."""
-    return memory_text(gpu.memory_mib // unit.mib * unit.mib)
+    units = gpu.memory_mib // unit.mib
+    return memory_text(units * unit.mib)

@@ -28,20 +28,30 @@ class Unprepared:
 
 def unprepared(state: State) -> Iterator[Unprepared]:
     """The pods that kubelet may have to try again."""
-    claims = state.claims
-    if not claims.registered or claims.superseded or not (state.node.mode is Mode.DRA or claims.prepared):
+    serves_claims = state.node.mode is Mode.DRA or bool(state.claims.prepared)
+    if not serves_claims or not _answers(state):
         return
     for pod in state.pods.seen:
-        if pod.claims and not (pod.ended or pod.deleting or pod.sandboxed):
+        is_starting = not (pod.ended or pod.deleting or pod.sandboxed)
+        if pod.claims and is_starting:
             yield Unprepared(pod.name, pod.uid, frozenset(pod.claims))
 
 
 def left_over(state: State) -> Iterator[PreparedClaim]:
     """Prepared claims that no pod of the node has, while kubelet answers: it should unprepare them."""
-    claims = state.claims
-    if not claims.registered or claims.superseded or state.holdings.problem is not None or not state.pods.watched:
+    kubelet_answers = state.holdings.problem is None
+    if not kubelet_answers or not state.pods.watched or not _answers(state):
         return
-    used = {(pod.name.namespace, name) for pod in state.pods.seen for name in pod.claims}
-    for claim in claims.prepared.values():
-        if claim.gpus and (claim.namespace, claim.name) not in used:
+    used = set[tuple[str, str]]()
+    for pod in state.pods.seen:
+        used.update((pod.name.namespace, name) for name in pod.claims)
+    for claim in state.claims.prepared.values():
+        is_used = (claim.namespace, claim.name) in used
+        # One without GPUs has a record that cannot be read. People have to look at it.
+        if claim.gpus and not is_used:
             yield claim
+
+
+def _answers(state: State) -> bool:
+    """Whether kubelet calls this agent, and not one that has replaced it."""
+    return state.claims.registered and not state.claims.superseded

@@ -54,34 +54,42 @@ def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str],
         if claimed.admin or claimed.uuid in kept:
             continue
         gpu = state.gpus.by_uuid[claimed.uuid]
-        reason = _reason(gpu, tolerations_of(claim, claimed.device), state)
-        if reason is not None:
-            reasons.append(reason)
-    return min(reasons, key=lambda reason: reason.passing, default=None)
+        tolerations = tolerations_of(claim, claimed.device)
+        unusable = _unusable(gpu, tolerations, state)
+        if unusable is not None:
+            reasons.append(unusable)
+    return min(reasons, key=lambda unusable: unusable.passing, default=None)
 
 
-def _reason(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
+def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
     name = f"GPU {gpu.index} ({gpu.uuid})"
     if gpu.mig:
-        disable = f"disable it with nvidia-smi --id={gpu.index} -mig 0"
-        return Unusable(f"{name} is in MIG mode, and claims are for GPUs without it: {disable}. {_ANOTHER_GPU}")
-    if entry := state.gpus.fenced.get(gpu.uuid):
-        unfence = f"take the entry out of {state.policy.fence_file}"
-        return Unusable(f"{name} is {entry}, and new claims do not get it: {unfence}. {_ANOTHER_GPU}")
+        reason = f"{name} is in MIG mode, and claims are for GPUs without it"
+        remedy = f"disable it with nvidia-smi --id={gpu.index} -mig 0"
+        return Unusable(f"{reason}: {remedy}. {_ANOTHER_GPU}")
+    fenced = state.gpus.fenced.get(gpu.uuid)
+    if fenced:
+        reason = f"{name} is {fenced}, and new claims do not get it"
+        remedy = f"take the entry out of {state.policy.fence_file}"
+        return Unusable(f"{reason}: {remedy}. {_ANOTHER_GPU}")
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
     is_away = state.gpus.driver_gone or health.is_away
     # A fault that has ended is not a reason: the GPU works while it settles, and the claim would only start later.
     has_fault = bool(health.against) and not _tolerates_fault(gpu, tolerations, state)
-    if is_away or has_fault:
-        words = f"{name} cannot be used now: {state.unhealthy[gpu.uuid]}. The claim is prepared when the GPU is usable"
-        return Unusable(f"{words}: look at nvidia-smi and dmesg on the node. {_ANOTHER_GPU}", passing=True)
-    return None
+    if not is_away and not has_fault:
+        return None
+    cause = state.unhealthy[gpu.uuid]
+    reason = f"{name} cannot be used now: {cause}"
+    remedy = "The claim is prepared when the GPU is usable: look at nvidia-smi and dmesg on the node"
+    return Unusable(f"{reason}. {remedy}. {_ANOTHER_GPU}", passing=True)
 
 
 def _tolerates_fault(gpu: Gpu, tolerations: Iterable[Json], state: State) -> bool:
     """As the scheduler decides it. Source: k8s.io/dynamic-resource-allocation/resourceclaim, ToleratesTaint."""
-    taint = next((taint for taint in taints(gpu, state) if taint["key"] == UNHEALTHY_TAINT), None)
-    return taint is not None and any(_tolerates(toleration, taint) for toleration in tolerations)
+    for taint in taints(gpu, state):
+        if taint["key"] == UNHEALTHY_TAINT:
+            return any(_tolerates(toleration, taint) for toleration in tolerations)
+    return False
 
 
 def _tolerates(toleration: Json, taint: Json) -> bool:
@@ -92,5 +100,7 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
     if key not in {"", taint["key"]}:
         return False
     operator = text(toleration.get("operator")) or "Equal"
+    if operator == "Exists":
+        return True
     has_value = text(toleration.get("value")) == taint.get("value", "")
-    return operator == "Exists" or (operator == "Equal" and has_value)
+    return operator == "Equal" and has_value

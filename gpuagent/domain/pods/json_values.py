@@ -21,9 +21,18 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else _NOTHING
 
 
+def mapping_at(value: object, *keys: str) -> Mapping[str, Any]:
+    """The object below these keys, each inside the one before."""
+    for key in keys:
+        value = mapping(value).get(key)
+    return mapping(value)
+
+
 def mappings(value: object) -> Iterator[Mapping[str, Any]]:
     """The objects of a list."""
-    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+    if not isinstance(value, list):
+        return iter(())
+    return (item for item in value if isinstance(item, dict))
 
 
 def text(value: object) -> str:
