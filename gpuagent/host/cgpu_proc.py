@@ -21,6 +21,11 @@ MAX_WEIGHT = 999
 """A weight is written with at most 3 digits (0.8.8); no source limits the sum of the weights of one GPU."""
 
 
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-+. ].*)?", re.ASCII)
+_FREE = re.compile(r"Free:\s*(\d{1,19})", re.ASCII)
+_PROCESS = re.compile(r"PID:\s*(\d{1,10})\s+Mem:\s*(\d{1,19})", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
     """A version of cGPU: three numbers."""
@@ -32,8 +37,11 @@ class Version:
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """``1.5.10``, also with a leading ``v`` or an ending after the third number; None for anything else."""
-        found = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-+. ].*)?", text.strip(), re.ASCII)
-        return cls(*map(int, found.groups())) if found else None
+        match = _VERSION.fullmatch(text.strip())
+        if match is None:
+            return None
+        major, minor, patch = match.groups()
+        return cls(int(major), int(minor), int(patch))
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
@@ -136,6 +144,15 @@ class CgpuState:
     unread: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The memory of an instance, and the processes that hold it."""
+
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    pids: tuple[int, ...] = ()
+
+
 @dataclass(slots=True)
 class _Reader:
     unread: list[str] = field(default_factory=list)
@@ -160,49 +177,59 @@ class _Reader:
         return None
 
     def folders(self, path: Path, pattern: str) -> list[Path]:
+        name = re.compile(pattern, re.ASCII)
         try:
-            named = [entry for entry in path.iterdir() if re.fullmatch(pattern, entry.name, re.ASCII)]
-            return sorted(entry for entry in named if entry.is_dir())
+            entries = [entry for entry in path.iterdir() if name.fullmatch(entry.name)]
+            return sorted(entry for entry in entries if entry.is_dir())
         except OSError as err:
             self.unread.append(f"{path}: {err.strerror}")
             return []
 
     def instances(self, path: Path) -> tuple[Instance, ...]:
-        found = []
+        instances = []
         # A container's id is hexadecimal; later versions may have other folders here.
         for folder in self.folders(path, r"[0-9a-f]{12}"):
             before = len(self.unread)
             instance = self.instance(folder)
             if folder.is_dir():
-                found.append(instance)
+                instances.append(instance)
             else:  # its container ended while it was read
                 del self.unread[before:]
-        return tuple(found)
+        return tuple(instances)
 
     def instance(self, path: Path) -> Instance:
-        free = None
-        used = None
-        pids = []
-        text = self.text(path / "meminfo")
-        if text is not None:
-            for line in filter(None, map(str.strip, text.splitlines())):
-                if found := re.fullmatch(r"Free:\s*(\d{1,19})", line, re.ASCII):
-                    free = int(found[1])
-                elif found := re.fullmatch(r"PID:\s*(\d{1,10})\s+Mem:\s*(\d{1,19})", line, re.ASCII):
-                    used = (used or 0) + int(found[2])
-                    pids.append(int(found[1]))
-                else:
-                    self.unread.append(f"{path / 'meminfo'}: line {line[:60]!r} is not understood")
-            used = 0 if used is None and free is not None else used
+        memory = self.memory(path / "meminfo")
         return Instance(
             name=path.name,
             number=self.number(path / "id"),
             memsize_bytes=self.number(path / "memsize"),
-            used_bytes=used,
-            free_bytes=free,
+            used_bytes=memory.used_bytes,
+            free_bytes=memory.free_bytes,
             weight=self.number(path / "weight", optional=True),
-            pids=tuple(pids),
+            pids=memory.pids,
         )
+
+    def memory(self, path: Path) -> _Memory:
+        text = self.text(path)
+        if text is None:
+            return _Memory()
+        free = None
+        used = None
+        pids = []
+        for line in filter(None, map(str.strip, text.splitlines())):
+            of_all = _FREE.fullmatch(line)
+            of_process = _PROCESS.fullmatch(line)
+            if of_all:
+                free = int(of_all[1])
+            elif of_process:
+                pids.append(int(of_process[1]))
+                used = (used or 0) + int(of_process[2])
+            else:
+                self.unread.append(f"{path}: line {line[:60]!r} is not understood")
+        if used is None and free is not None:
+            # The file has a line only for each process that holds memory.
+            used = 0
+        return _Memory(used, free, tuple(pids))
 
     def gpu(self, path: Path) -> CgpuGpu:
         return CgpuGpu(
@@ -226,7 +253,9 @@ def read(proc: Path = CGPU_PROC) -> CgpuState | None:
     version = Version.parse(text)
     if text and version is None:
         reader.unread.append(f"{proc / 'version'}: {text[:40]!r} is no version")
-    gpus = sorted((reader.gpu(p) for p in reader.folders(proc, r"\d{1,3}")), key=lambda gpu: gpu.index)
+    gpus = [reader.gpu(folder) for folder in reader.folders(proc, r"\d{1,3}")]
+    # Folders are sorted by their names, of which 10 comes before 2.
+    gpus.sort(key=lambda gpu: gpu.index)
     return CgpuState(
         version=version,
         version_text=text,
@@ -259,9 +288,10 @@ def problem(state: CgpuState | None) -> str | None:
     if state is None:
         return f"cGPU is not loaded (no {CGPU_PROC}): run `gpu-isolation-installer install`, or load the module"
     if state.version is None:
-        found = f"says {state.version_text[:40]!r}" if state.version_text else "cannot be read"
-        return f"cGPU's version is not known ({CGPU_PROC / 'version'} {found}): install it again or reboot the node"
-    if bad := known_bad(state.version):
+        what = f"says {state.version_text[:40]!r}" if state.version_text else "cannot be read"
+        return f"cGPU's version is not known ({CGPU_PROC / 'version'} {what}): install it again or reboot the node"
+    bad = known_bad(state.version)
+    if bad:
         return bad
     if not state.gpus:
         return (

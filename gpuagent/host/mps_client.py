@@ -67,8 +67,8 @@ class HangsError(MpsError):
 def find_program(name: str, folders: Sequence[str] = DRIVER_FOLDERS) -> Path | None:
     """A program of the driver: a path as it is, a name from PATH or the usual driver folders; None where it is not."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
-    found = shutil.which(name, path=path)
-    return Path(found) if found else None
+    program = shutil.which(name, path=path)
+    return Path(program) if program else None
 
 
 def too_long(pipe_dir: Path) -> bool:
@@ -96,11 +96,7 @@ def untrusted(pipe_dir: Path) -> str | None:
     its files counts by its own owner.
     """
     try:
-        why = foreign(pipe_dir, shared=True) or next(filter(None, map(_foreign_file, _files(pipe_dir))), None)
-        pid = daemon_pid(pipe_dir)
-        if why is None and pid is not None:
-            process = Path(f"/proc/{pid}")
-            why = foreign_owner(process, process.stat().st_uid)
+        why = foreign(pipe_dir, shared=True) or _foreign_file_in(pipe_dir) or _foreign_process(pipe_dir)
     except FileNotFoundError:
         return None  # there is none, or it has just ended
     except OSError as err:
@@ -113,16 +109,32 @@ def untrusted(pipe_dir: Path) -> str | None:
     )
 
 
-def _files(pipe_dir: Path) -> list[Path]:
-    return [pipe_dir / name for name in (CONTROL_SOCKET, _LONGEST_SOCKET, PID_FILE)]
+def _foreign_file_in(pipe_dir: Path) -> str | None:
+    """Why a file of the daemon is another user's."""
+    for name in (CONTROL_SOCKET, _LONGEST_SOCKET, PID_FILE):
+        why = _foreign_file(pipe_dir / name)
+        if why:
+            return why
+    return None
 
 
 def _foreign_file(path: Path) -> str | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    return f"{path} is a link" if stat.S_ISLNK(found.st_mode) else foreign_owner(path, found.st_uid)
+    if stat.S_ISLNK(status.st_mode):
+        return f"{path} is a link"
+    return foreign_owner(path, status.st_uid)
+
+
+def _foreign_process(pipe_dir: Path) -> str | None:
+    """Why the daemon's process is another user's."""
+    pid = daemon_pid(pipe_dir)
+    if pid is None:
+        return None
+    process = Path(f"/proc/{pid}")
+    return foreign_owner(process, process.stat().st_uid)
 
 
 def make_directories(*folders: Path) -> None:
@@ -134,7 +146,8 @@ def make_directories(*folders: Path) -> None:
     try:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
-            if why := foreign(folder, shared=True):
+            why = foreign(folder, shared=True)
+            if why:
                 raise MpsError(f"the directory {folder} is not used: {why}. Choose one that only root can replace")
             folder.chmod(_OPEN_TO_ALL)
     except OSError as err:
@@ -184,12 +197,13 @@ class Control:
         except OSError as err:
             raise MpsError(f"{self._program} cannot be run: {err.strerror}") from err
         try:
-            text = process.communicate(f"{command}\n", timeout=limit_s)[0].strip()
+            answer, _ = process.communicate(f"{command}\n", timeout=limit_s)
         except subprocess.TimeoutExpired:
             _end(process)
             raise HangsError(
                 f"the MPS control daemon at {self.pipe_dir} did not answer {command!r} within {limit_s:g} s"
             ) from None
+        text = answer.strip()
         if _NOBODY in text.lower():
             raise NoDaemonError(f"no MPS control daemon runs at {self.pipe_dir}")
         if process.returncode:
@@ -233,7 +247,9 @@ class Control:
             )
         except (OSError, subprocess.TimeoutExpired):
             return
-        if answer.returncode == 0 and answer.stdout.decode(errors="replace").strip() != text:
+        # The same answer as without arguments shows that the arguments were ignored.
+        took_arguments = answer.stdout.decode(errors="replace").strip() != text
+        if answer.returncode == 0 and took_arguments:
             raise ProtocolError(
                 f"the MPS control daemon at {self.pipe_dir} speaks protocol 3 and is not adopted. End it and the agent "
                 f"starts its own, or start it with protocol 2 ({CONTROL} -d -p 2)"
@@ -245,7 +261,10 @@ class Control:
 
     def clients(self) -> tuple[int, ...]:
         """PIDs of the clients of every server. Raises MpsError."""
-        return tuple(pid for server in self.servers() for pid in _numbers(self.ask(f"get_client_list {server}")))
+        pids: list[int] = []
+        for server in self.servers():
+            pids += _numbers(self.ask(f"get_client_list {server}"))
+        return tuple(pids)
 
     def quit(self, *, force_after_s: int | None = None, deadline_s: float | None = None) -> None:
         """Shut the daemon down. It waits for its clients, or ends its servers after `force_after_s` seconds.

@@ -44,7 +44,8 @@ def control_device(dev: Path) -> ControlDevice:
 def minor_number(proc: Path, pci_name: str) -> int | None:
     """The N of ``/dev/nvidiaN`` of the GPU at a PCI address as the kernel writes it; None if the module has none."""
     try:
-        text = (proc / "driver/nvidia/gpus" / pci_name / "information").read_text(encoding="utf-8", errors="replace")
+        file = proc / "driver/nvidia/gpus" / pci_name / "information"
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     match = _MINOR.search(text)
@@ -58,11 +59,18 @@ def gpus_on_bus(sysfs: Path) -> dict[str, str]:
     """
     gpus = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
-        is_gpu = _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(_DISPLAYS)
-        if is_gpu and not (device / "physfn").exists():
+        if _is_gpu(device):
             driver = device / "driver"
             gpus[device.name] = driver.resolve().name if driver.exists() else ""
     return gpus
+
+
+def _is_gpu(device: Path) -> bool:
+    if _read(device / "vendor") != _NVIDIA:
+        return False
+    is_display = _read(device / "class").startswith(_DISPLAYS)
+    is_virtual = (device / "physfn").exists()
+    return is_display and not is_virtual
 
 
 def _read(path: Path) -> str:

@@ -28,18 +28,33 @@ def foreign(path: Path, *, shared: bool = False) -> str | None:
 
 
 def _foreign(path: Path, *, shared: bool = False) -> str | None:
-    if path != path.parent and (why := _foreign(path.parent)):
+    # Who may replace a directory above it may replace it, too.
+    is_root = path == path.parent
+    why = None if is_root else _foreign(path.parent)
+    if why:
         return why
-    found = path.lstat()
-    if why := foreign_owner(path, found.st_uid):
+    status = path.lstat()
+    why = foreign_owner(path, status.st_uid)
+    if why:
         return why
-    if stat.S_ISLNK(found.st_mode):
-        return _foreign(path.parent / os.readlink(path), shared=shared)  # noqa: PTH115 (the text as it stands)
-    trusted = found.st_gid in SYSTEM_GROUPS or found.st_gid == os.getegid()
-    writers = found.st_mode & (stat.S_IWOTH | (0 if trusted else stat.S_IWGRP))
-    if stat.S_ISDIR(found.st_mode) and writers and not (shared or found.st_mode & stat.S_ISVTX):
-        return f"other users may replace what is in {path}"
-    return None
+    if stat.S_ISLNK(status.st_mode):
+        target = os.readlink(path)  # noqa: PTH115 (the text as it stands)
+        return _foreign(path.parent / target, shared=shared)
+    if shared or not _others_may_replace(status):
+        return None
+    return f"other users may replace what is in {path}"
+
+
+def _others_may_replace(status: os.stat_result) -> bool:
+    """Whether it is a directory in which another user may replace a file of root's or this user's."""
+    mode = status.st_mode
+    # In a sticky directory such as /tmp, users may write, but replace only what is theirs.
+    if not stat.S_ISDIR(mode) or mode & stat.S_ISVTX:
+        return False
+    if mode & stat.S_IWOTH:
+        return True
+    is_trusted_group = status.st_gid in SYSTEM_GROUPS or status.st_gid == os.getegid()
+    return bool(mode & stat.S_IWGRP) and not is_trusted_group
 
 
 def foreign_owner(what: Path, uid: int) -> str | None:

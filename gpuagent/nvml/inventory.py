@@ -228,7 +228,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
             unreadable.append(UnreadableGpu(index, f"{reading.hangs_in} has not returned for {patience_s:g} s"))
             gpu = known.get(index)
             if former and gpu:
-                # It may answer again soon. Its containers must not lose their units for a pause of the driver.
+                # It stays as it was read last, because it may answer again soon.
                 gpus.append(gpu)
                 wiring[gpu.uuid] = former.wiring[gpu.uuid]
         elif reading.error:

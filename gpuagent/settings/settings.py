@@ -238,10 +238,13 @@ TABLE = Table(Settings, "gpuagent", others=("GPUAGENT_DRY_RUN", "GPUAGENT_URL"),
 def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     """`Table.load`, and what must hold between the settings. Raises ConfigError."""
     settings = TABLE.load(flags, env)
-    if not settings.node_name and settings.mode is None and not flags.get("dry_run"):
+    # A dry run reads no API server.
+    must_read_node = not flags.get("dry_run")
+    if must_read_node and not settings.node_name and settings.mode is None:
         raise ConfigError("--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode")
-    if settings.mode is Mode.DRA and not settings.uses_api_server and not flags.get("dry_run"):
+    if must_read_node and settings.mode is Mode.DRA and not settings.uses_api_server:
         raise ConfigError("mode dra needs an API server, which has the claims: set --node-name and --kubeconfig")
-    if twice := settings.ignore_xids & settings.fatal_xids:
+    twice = settings.ignore_xids & settings.fatal_xids
+    if twice:
         raise ConfigError(f"--ignore-xids and --fatal-xids both name XID {min(twice)}: leave it in one of them")
     return settings

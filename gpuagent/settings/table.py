@@ -1,10 +1,11 @@
 """The settings of a program as one table: a flag beats the environment, then come the file and the default."""
 
 import argparse
+import dataclasses
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,9 @@ from gpuagent.settings import values
 
 T = TypeVar("T")
 
+OTHER_SETTINGS = "settings"
+"""Title of the help for fields that are in no group."""
+_Group = argparse._ArgumentGroup  # noqa: SLF001 (argparse has no other name for it)
 _OF_A_SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)$")
 """Variables that Kubernetes sets for Services whose names begin with the program's."""
 
@@ -37,7 +41,8 @@ def setting(
         metavar: stands for the value in the help; empty for the last word of the field's name.
         env: a second environment variable, which yields to the first.
     """
-    return field(default=default, metadata={"parse": parse, "help": text, "metavar": metavar, "env": env})
+    metadata = {"parse": parse, "help": text, "metavar": metavar, "env": env}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def setting_key(name: str) -> str:
@@ -62,11 +67,15 @@ class Table(Generic[T]):
         others: Collection[str] = (),
         groups: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        self._title = {name: title for title, names in (groups or {}).items() for name in names}
-        self._kind, self._prefix = kind, f"{program.upper()}_"
-        self._fields = fields(kind)  # type: ignore[arg-type] # a dataclass
+        self._kind = kind
+        self._prefix = f"{program.upper()}_"
+        self._fields: tuple[Field[Any], ...] = dataclasses.fields(kind)  # type: ignore[arg-type] # a dataclass
         self._config = f"{self._prefix}CONFIG"
-        self._known = {self.variable(one.name) for one in self._fields} | {self._config, *others}
+        self._titles: dict[str, str] = {}
+        for title, names in (groups or {}).items():
+            self._titles.update(dict.fromkeys(names, title))
+        variables = {self.variable(field.name) for field in self._fields}
+        self._variables = {*variables, self._config, *others}
 
     def variable(self, name: str) -> str:
         """The environment variable of a field."""
@@ -74,23 +83,30 @@ class Table(Generic[T]):
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         """Give `parser` one flag a setting, and `--config`."""
-        titles = dict.fromkeys(
-            [*self._title.values(), *(self._title.get(one.name, "settings") for one in self._fields)]
-        )
+        # The help has the groups in this order, and none that is empty.
+        titles = dict.fromkeys([*self._titles.values(), OTHER_SETTINGS])
         groups = {title: parser.add_argument_group(title) for title in titles}
-        for one in self._fields:
-            meta = one.metadata
-            env = " or ".join(name for name in (self.variable(one.name), meta["env"]) if name)
-            is_switch = meta["parse"] is values.is_on
-            groups[self._title.get(one.name, "settings")].add_argument(
-                f"--{setting_key(one.name)}",
-                dest=one.name,
-                metavar=meta["metavar"] or one.name.rpartition("_")[2].upper(),
-                nargs="?" if is_switch else None,
-                const="true" if is_switch else None,
-                help=f"{meta['help']}{_default(one.default)} [{env}]",
-            )
+        for field in self._fields:
+            title = self._titles.get(field.name, OTHER_SETTINGS)
+            self._add_flag(groups[title], field)
         parser.add_argument("--config", metavar="FILE", help=f"TOML file with settings by flag name [{self._config}]")
+
+    def _add_flag(self, group: _Group, field: Field[Any]) -> None:
+        meta = field.metadata
+        env = self.variable(field.name)
+        if meta["env"]:
+            env = f"{env} or {meta['env']}"
+        _, _, last_word = field.name.rpartition("_")
+        # A switch may stand without a value.
+        is_switch = meta["parse"] is values.is_on
+        group.add_argument(
+            f"--{setting_key(field.name)}",
+            dest=field.name,
+            metavar=meta["metavar"] or last_word.upper(),
+            nargs="?" if is_switch else None,
+            const="true" if is_switch else None,
+            help=f"{meta['help']}{_default(field.default)} [{env}]",
+        )
 
     def load(self, flags: Mapping[str, str | None], env: Mapping[str, str]) -> T:
         """Settings from parsed flags (by field name, and ``config``), environment and file.
@@ -100,33 +116,55 @@ class Table(Generic[T]):
         """
         config = flags.get("config") or env.get(self._config)
         file = _read(Path(config)) if config else {}
-        if unknown := sorted(file.keys() - {setting_key(one.name) for one in self._fields}):
-            raise ConfigError(f"{config}: unknown setting {', '.join(unknown)}")
-        ours = (name for name in env if name.startswith(self._prefix) and not _OF_A_SERVICE.search(name))
-        if unknown := sorted(name for name in ours if name not in self._known):
-            raise ConfigError(f"environment: unknown setting {', '.join(unknown)}")
+        _check_known(f"{config}", file.keys() - {setting_key(field.name) for field in self._fields})
+        _check_known("environment", self._unknown_variables(env))
         chosen = {}
-        for one in self._fields:
-            sources = [
-                (f"--{setting_key(one.name)}", flags.get(one.name)),
-                (self.variable(one.name), env.get(self.variable(one.name))),
-                (one.metadata["env"], env.get(one.metadata["env"])),
-                (f"{config}: {setting_key(one.name)}", file.get(setting_key(one.name))),
-            ]
-            source, text = next(((s, t) for s, t in sources if t is not None), ("", None))
-            if text is not None:
-                try:
-                    chosen[one.name] = one.metadata["parse"](text)
-                except ValueError as err:
-                    raise ConfigError(f"{source}: {err}") from err
+        for field in self._fields:
+            key = setting_key(field.name)
+            variable = self.variable(field.name)
+            second_variable = field.metadata["env"]
+            # The first that is set counts.
+            sources = {
+                f"--{key}": flags.get(field.name),
+                variable: env.get(variable),
+                second_variable: env.get(second_variable),
+                f"{config}: {key}": file.get(key),
+            }
+            for source, text in sources.items():
+                if text is not None:
+                    chosen[field.name] = _parsed(field, text, source)
+                    break
         return self._kind(**chosen)
+
+    def _unknown_variables(self, env: Mapping[str, str]) -> set[str]:
+        """Variables that look like settings of the program, such as one that is misspelled."""
+        unknown = set()
+        for name in env.keys() - self._variables:
+            if name.startswith(self._prefix) and not _OF_A_SERVICE.search(name):
+                unknown.add(name)
+        return unknown
+
+
+def _check_known(source: str, unknown: Collection[str]) -> None:
+    if unknown:
+        raise ConfigError(f"{source}: unknown setting {', '.join(sorted(unknown))}")
+
+
+def _parsed(field: Field[Any], text: str, source: str) -> object:
+    try:
+        return field.metadata["parse"](text)
+    except ValueError as err:
+        raise ConfigError(f"{source}: {err}") from err
 
 
 def _default(value: object) -> str:
     if not value:
         return ""
-    shown = "true" if value is True else ":".join(map(str, value)) if isinstance(value, tuple) else value
-    return f" (default: {shown})"
+    if value is True:
+        return " (default: true)"
+    if isinstance(value, tuple):
+        value = ":".join(map(str, value))
+    return f" (default: {value})"
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -43,7 +43,8 @@ def path_or_off(text: str) -> Path | None:
 
 
 def count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or int(text) < 1:
         msg = f"{text!r} is not a whole number of 1 or more"
         raise ValueError(msg)
     return int(text)
@@ -69,12 +70,16 @@ def seconds(text: str) -> float:
 
 
 def xids(text: str) -> frozenset[int]:
-    numbers = [part.strip() for part in text.split(",") if part.strip()]
-    wrong = next((number for number in numbers if not re.fullmatch(_XID, number)), None)
-    if wrong is not None:
-        msg = f"{wrong!r} is not the number of an XID; give a list such as 63,94"
-        raise ValueError(msg)
-    return frozenset(map(int, numbers))
+    numbers = set()
+    for part in text.split(","):
+        number = part.strip()
+        if not number:
+            continue
+        if not re.fullmatch(_XID, number):
+            msg = f"{number!r} is not the number of an XID; give a list such as 63,94"
+            raise ValueError(msg)
+        numbers.add(int(number))
+    return frozenset(numbers)
 
 
 def address(text: str) -> tuple[str, int] | None:
@@ -106,14 +111,16 @@ def resource(text: str) -> str | None:
     if text.startswith("aliyun.com/"):
         msg = f"{text!r} is one of the agent's own resources; name another, such as nvidia.com/gpu"
         raise ValueError(msg)
-    if not RESOURCE.fullmatch(text) or RESERVED_RESOURCE.search(text) or len(text) > LONGEST_KEY:
+    is_free = RESOURCE.fullmatch(text) and not RESERVED_RESOURCE.search(text)
+    if not is_free or len(text) > LONGEST_KEY:
         msg = f"{text!r} is not a resource name such as nvidia.com/gpu"
         raise ValueError(msg)
     return text
 
 
 def taint_key(text: str) -> str:
-    if text and not (TAINT_KEY.fullmatch(text) and len(text) <= LONGEST_KEY):
+    is_key = TAINT_KEY.fullmatch(text) and len(text) <= LONGEST_KEY
+    if text and not is_key:
         msg = f"{text!r} is not the key of a taint, such as example.com/gpu-starting (no value, no effect)"
         raise ValueError(msg)
     if RESERVED_TAINT.search(text):
