@@ -52,17 +52,23 @@ def _char_width(char: str) -> int:
 
 def align(rows: Iterable[Row], *, colour: bool) -> list[str]:
     """Lines with columns as wide as their widest cell; the last cell of a row widens no column."""
-    printable_rows = [[Cell(printable(cell.text), cell.style) for cell in cells] for cells in rows]
+    printable_rows = [_printable(cells) for cells in rows]
     widths: dict[int, int] = {}
     for cells in printable_rows:
         for column, cell in enumerate(cells[:-1]):
-            widths[column] = max(widths.get(column, 0), width(cell.text))
+            known = widths.get(column, 0)
+            widths[column] = max(known, width(cell.text))
     return [_line(cells, widths, colour=colour) for cells in printable_rows]
+
+
+def _printable(cells: Row) -> Row:
+    return [Cell(printable(cell.text), cell.style) for cell in cells]
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Plain text in columns."""
-    return "\n".join(align([row(*texts) for texts in rows], colour=False))
+    cells = [row(*texts) for texts in rows]
+    return "\n".join(align(cells, colour=False))
 
 
 def _line(cells: Row, widths: dict[int, int], *, colour: bool) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -28,6 +29,7 @@ BACKLOG = 128
 PAUSE_S = 1.0
 """Pause after an accept that failed, for example because the process has no file descriptor left."""
 WARNING_GAP_S = 60.0
+_END_OF_HEAD = b"\r\n\r\n"
 
 Body = bytes | Sequence[bytes]
 """A large one comes in pieces, so that the connections that it goes to can share them."""
@@ -93,7 +95,9 @@ class HttpServer:
                 await asyncio.sleep(0)  # read the accepted connection before the next one can replace it
 
     def _close_one(self) -> None:
-        self._waiting.pop(next(iter(self._waiting))).cancel()
+        longest_waiting = next(iter(self._waiting))
+        task = self._waiting.pop(longest_waiting)
+        task.cancel()
         if time.monotonic() - self._warned > WARNING_GAP_S:
             self._warned = time.monotonic()
             log.warning("Closed a slow HTTP connection", extra={"connections": MOST_CONNECTIONS})
@@ -104,7 +108,7 @@ class HttpServer:
         try:
             with client:
                 async with asyncio.timeout(HEAD_S):
-                    while b"\r\n\r\n" not in head and len(head) < HEAD_BYTES:
+                    while _END_OF_HEAD not in head and len(head) < HEAD_BYTES:
                         more = await self._loop.sock_recv(client, HEAD_BYTES)
                         if not more:
                             return
@@ -122,47 +126,46 @@ class HttpServer:
 
     async def _answer(self, client: socket.socket, head: bytes) -> Sequence[bytes]:
         """The pieces of the answer, head first."""
-        body: Body
-        method, _, target = _line(head).rpartition(" ")[0].partition(" ")
-        path = target.partition("?")[0]
-        if b"\r\n\r\n" not in head:
-            code, content_type, body = _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"over {HEAD_BYTES} bytes")
-        elif not target:
-            code, content_type, body = _text(HTTPStatus.BAD_REQUEST, "not an HTTP request")
-        elif method not in {"GET", "HEAD"}:
-            code, content_type, body = _text(HTTPStatus.METHOD_NOT_ALLOWED, "the pages are for GET and HEAD")
-        elif path in self._probes:
-            wrong = self._probes[path]()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
-            code, content_type, body = _text(status, wrong or "ok")
-        elif path in self._pages:
-            code, content_type, body = await self._page(client, self._pages[path])
-        else:
-            known = ", ".join((*self._pages, *self._probes))
-            code, content_type, body = _text(HTTPStatus.NOT_FOUND, f"not found; there are {known}")
-        log.debug("Answered HTTP request", extra={"request": _line(head), "status": int(code)})
-        pieces = (body,) if isinstance(body, bytes) else tuple(body)
-        lines = (
-            f"HTTP/1.1 {code.value} {code.phrase}",
-            f"Content-Type: {content_type}",
-            f"Content-Length: {sum(map(len, pieces))}",
-            *(("Allow: GET, HEAD",) if code is HTTPStatus.METHOD_NOT_ALLOWED else ()),
-            "Connection: close",
-        )
-        answer_head = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+        request = _line(head)
+        method_and_target, _, _ = request.rpartition(" ")
+        method, _, target = method_and_target.partition(" ")
+        answer = await self._find(client, head, method, target)
+        log.debug("Answered HTTP request", extra={"request": request, "status": int(answer.code)})
+        pieces = (answer.body,) if isinstance(answer.body, bytes) else tuple(answer.body)
+        answer_head = answer.head(sum(map(len, pieces)))
         if method == "HEAD":
             return (answer_head,)
         if len(pieces) == 1:
+            # One packet is enough for a small page.
             return (answer_head + pieces[0],)
         return (answer_head, *pieces)
 
-    async def _page(self, client: socket.socket, page: Page) -> tuple[HTTPStatus, str, Body]:
+    async def _find(self, client: socket.socket, head: bytes, method: str, target: str) -> "_Answer":
+        path, _, _ = target.partition("?")
+        if _END_OF_HEAD not in head:
+            return _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"over {HEAD_BYTES} bytes")
+        if not target:
+            return _text(HTTPStatus.BAD_REQUEST, "not an HTTP request")
+        if method not in {"GET", "HEAD"}:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "the pages are for GET and HEAD")
+        if path in self._probes:
+            problem = self._probes[path]()
+            code = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+            return _text(code, problem or "ok")
+        if path in self._pages:
+            return await self._page(client, self._pages[path])
+        known = ", ".join((*self._pages, *self._probes))
+        return _text(HTTPStatus.NOT_FOUND, f"not found; there are {known}")
+
+    async def _page(self, client: socket.socket, page: Page) -> "_Answer":
         if self._making >= MOST_PAGES:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} requests are being answered; try again")
+        # It does not wait for its client now, so that no other connection may replace it.
         task = self._waiting.pop(client)
         self._making += 1
         try:
-            return HTTPStatus.OK, *(await self._loop.run_in_executor(self._pool, page))
+            content_type, body = await self._loop.run_in_executor(self._pool, page)
+            return _Answer(HTTPStatus.OK, content_type, body)
         except Exception:
             log.exception("HTTP page failed")
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; the log says why")
@@ -173,10 +176,12 @@ class HttpServer:
 
 def listen(address: tuple[str, int], backlog: int) -> socket.socket:
     """A listening socket: of IPv4 and IPv6 where the address has no host. Raises OSError."""
-    both = not address[0] and socket.has_dualstack_ipv6()
-    listener = socket.socket(socket.AF_INET6 if both or ":" in address[0] else socket.AF_INET)
+    host, _ = address
+    is_dual = not host and socket.has_dualstack_ipv6()
+    is_ipv6 = is_dual or ":" in host
+    listener = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
     try:
-        if both:
+        if is_dual:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # A connection is accepted with its first bytes: a probe's request is read before another can replace it.
@@ -192,8 +197,30 @@ def listen(address: tuple[str, int], backlog: int) -> socket.socket:
 
 def _line(head: bytes) -> str:
     """The request line."""
-    return head.partition(b"\r\n")[0].decode("latin-1")
+    line, _, _ = head.partition(b"\r\n")
+    return line.decode("latin-1")
 
 
-def _text(code: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
-    return code, "text/plain; charset=utf-8", f"{text}\n".encode()
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a request gets."""
+
+    code: HTTPStatus
+    content_type: str
+    body: Body
+
+    def head(self, length: int) -> bytes:
+        """Its head, for a body of so many bytes."""
+        lines = [
+            f"HTTP/1.1 {self.code.value} {self.code.phrase}",
+            f"Content-Type: {self.content_type}",
+            f"Content-Length: {length}",
+        ]
+        if self.code is HTTPStatus.METHOD_NOT_ALLOWED:
+            lines.append("Allow: GET, HEAD")
+        lines.append("Connection: close")
+        return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
+def _text(code: HTTPStatus, text: str) -> _Answer:
+    return _Answer(code, "text/plain; charset=utf-8", f"{text}\n".encode())

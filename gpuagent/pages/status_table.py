@@ -11,6 +11,9 @@ from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.pages.cells import Cell, Style, align, models, painted, row
 
 WIDTH = 80
+MIB_PER_GIB = 1024
+MEMORY_RESOURCES = frozenset({GPU_MEM, CLAIM_MEMORY})
+COMPUTE_RESOURCES = frozenset({GPU_CORE, CLAIM_CORES})
 _GAP = "   "
 
 
@@ -27,29 +30,32 @@ def render(page: dict[str, Any], *, colour: bool = False) -> str:
 
 
 def _facts(page: dict[str, Any]) -> list[str]:
-    label = next(iter(page["label"].values()))
-    isolation = page["isolation"]["driver"]
-    if page["isolation"]["version"]:
-        isolation = f"{isolation} {page['isolation']['version']}"
-    facts = {
-        "node": page["node"] or "-",
-        "mode": f"{page['mode']} (label: {label or 'none'})",
-        "placement": page["placement"],
-        "isolation": isolation,
-        "unit": page["memory_unit"],
-        "gpuagent": page["version"],
-    }
-    return _filled([f"{name} {value}" for name, value in facts.items()])
+    label = next(iter(page["label"].values())) or "none"
+    node = page["node"] or "-"
+    isolation = page["isolation"]
+    layer = isolation["driver"]
+    if isolation["version"]:
+        layer = f"{layer} {isolation['version']}"
+    facts = [
+        f"node {node}",
+        f"mode {page['mode']} (label: {label})",
+        f"placement {page['placement']}",
+        f"isolation {layer}",
+        f"unit {page['memory_unit']}",
+        f"gpuagent {page['version']}",
+    ]
+    return _filled(facts)
 
 
 def _switch(switch: dict[str, Any], *, colour: bool) -> list[str]:
     """What a mode switch waits for; nothing if there is none."""
     if switch["phase"] == "steady":
         return []
-    waiting = {holding["container"] for holding in switch["waiting_for"]}
-    names = ", ".join(sorted(waiting)) or "old devices to leave kubelet's list"
-    text = f"mode switch {switch['phase']}: waits for {names}"
-    return [painted(line, Style.PENDING, colour=colour) for line in _wrapped(text, "")]
+    containers = {holding["container"] for holding in switch["waiting_for"]}
+    names = ", ".join(sorted(containers))
+    cause = names or "old devices to leave kubelet's list"
+    text = f"mode switch {switch['phase']}: waits for {cause}"
+    return _painted_lines(text, "", Style.PENDING, colour=colour)
 
 
 def _caveats(isolation: dict[str, Any]) -> list[str]:
@@ -66,8 +72,12 @@ def _problems(problems: Sequence[dict[str, Any]], *, colour: bool) -> list[str]:
     for problem in problems:
         style = Style.ILL if problem["warning"] else Style.PENDING
         text = f"! {problem['reason']}: {problem['message']}"
-        lines += [painted(line, style, colour=colour) for line in _wrapped(text, "  ")]
+        lines += _painted_lines(text, "  ", style, colour=colour)
     return lines
+
+
+def _painted_lines(text: str, indent: str, style: Style, *, colour: bool) -> list[str]:
+    return [painted(line, style, colour=colour) for line in _wrapped(text, indent)]
 
 
 def _filled(facts: Sequence[str]) -> list[str]:
@@ -90,27 +100,37 @@ def _gpus(page: dict[str, Any], *, colour: bool) -> list[str]:
     unit = MemoryUnit.parse(page["memory_unit"])
     if not gpus:
         return ["no GPUs"]
-    models_and_sizes = {(gpu["model"], gpu["memory_mib"]) for gpu in gpus}
-    are_alike = len(models_and_sizes) == 1
+    kinds = {_model_and_memory(gpu) for gpu in gpus}
+    are_alike = len(kinds) == 1
+    lines = [*_common_facts(gpus)] if are_alike else []
     head = ["GPU", "HEALTH", "HELD"]
-    lines = []
-    if are_alike:
-        memory_mib = gpus[0]["memory_mib"]
-        each = " each" if memory_mib else ""
-        lines += [f"{models(gpus)}, {_memory(memory_mib)}{each}", ""]
-    else:
+    if not are_alike:
         head.append("MODEL")
     rows = [row(*head, style=Style.HEAD)]
     for gpu in gpus:
         cells = [Cell(str(gpu["index"])), _health(gpu), Cell(_held(gpu, unit))]
         if not are_alike:
-            cells.append(Cell(f"{gpu['model']}, {_memory(gpu['memory_mib'])}"))
+            cells.append(Cell(_model_and_memory(gpu)))
         rows.append(cells)
     head_line, *gpu_lines = align(rows, colour=colour)
     lines.append(head_line)
     for gpu, line in zip(gpus, gpu_lines, strict=True):
-        lines += [line, *_cause(gpu, colour=colour), *_containers(gpu, unit)]
+        lines.append(line)
+        lines += _cause(gpu, colour=colour)
+        lines += _containers(gpu, unit)
     return lines
+
+
+def _common_facts(gpus: Sequence[dict[str, Any]]) -> list[str]:
+    """What all GPUs have in common, so that no row has to say it."""
+    memory_mib = gpus[0]["memory_mib"]
+    each = " each" if memory_mib else ""
+    return [f"{models(gpus)}, {_memory(memory_mib)}{each}", ""]
+
+
+def _model_and_memory(gpu: dict[str, Any]) -> str:
+    memory = _memory(gpu["memory_mib"])
+    return f"{gpu['model']}, {memory}"
 
 
 def _health(gpu: dict[str, Any]) -> Cell:
@@ -126,26 +146,34 @@ def _cause(gpu: dict[str, Any], *, colour: bool) -> list[str]:
         return []
     style = Style.PENDING if gpu["recovering"] else Style.ILL
     indent = " " * 5
-    return [painted(line, style, colour=colour) for line in _wrapped(f"{indent}{gpu['cause']}", indent)]
+    text = f"{indent}{gpu['cause']}"
+    return _painted_lines(text, indent, style, colour=colour)
 
 
 def _held(gpu: dict[str, Any], unit: MemoryUnit) -> str:
     totals = gpu["units"]
     held = gpu["held"]
-    resources = dict.fromkeys((*totals, *held))
-    parts = [_part(resource, held.get(resource, 0), totals.get(resource), unit) for resource in resources]
+    parts = []
+    for resource in dict.fromkeys((*totals, *held)):
+        units = held.get(resource, 0)
+        total = totals.get(resource)
+        parts.append(_held_part(resource, units, total, unit))
     return ", ".join(parts) or "-"
 
 
-def _part(resource: str, held: int, total: int | None, unit: MemoryUnit) -> str:
+def _held_part(resource: str, held: int, total: int | None, unit: MemoryUnit) -> str:
+    """How much of a resource is held: ``10/24 GiB``."""
     if total is None:
         return f"{_amount(resource, held, unit)} of a former mode"
-    if resource not in {GPU_MEM, CLAIM_MEMORY}:
+    if resource not in MEMORY_RESOURCES:
         return f"{held}/{_amount(resource, total, unit)}"
     held_mib = held * unit.mib
     total_mib = total * unit.mib
-    is_in_gib = held_mib % 1024 == 0 and total_mib % 1024 == 0
-    return f"{held_mib // 1024}/{total_mib // 1024} GiB" if is_in_gib else f"{held_mib}/{total_mib} MiB"
+    if held_mib % MIB_PER_GIB or total_mib % MIB_PER_GIB:
+        return f"{held_mib}/{total_mib} MiB"
+    held_gib = held_mib // MIB_PER_GIB
+    total_gib = total_mib // MIB_PER_GIB
+    return f"{held_gib}/{total_gib} GiB"
 
 
 def _containers(gpu: dict[str, Any], unit: MemoryUnit) -> Iterator[str]:
@@ -155,15 +183,15 @@ def _containers(gpu: dict[str, Any], unit: MemoryUnit) -> Iterator[str]:
         of_container = units_of.setdefault(held["container"], Counter())
         of_container[held["resource"]] += held["units"]
     for name, units in units_of.items():
-        compute_last = sorted(units, key=lambda resource: resource in {GPU_CORE, CLAIM_CORES})
+        compute_last = sorted(units, key=lambda resource: resource in COMPUTE_RESOURCES)
         amounts = [_amount(resource, units[resource], unit) for resource in compute_last]
         yield f"     {name} {', '.join(amounts)}"
 
 
 def _amount(resource: str, units: int, unit: MemoryUnit) -> str:
-    if resource in {GPU_MEM, CLAIM_MEMORY}:
+    if resource in MEMORY_RESOURCES:
         return _memory(units * unit.mib)
-    if resource in {GPU_CORE, CLAIM_CORES}:
+    if resource in COMPUTE_RESOURCES:
         return f"{units} %"
     return f"{units} GPU" if units == 1 else f"{units} GPUs"
 
@@ -171,15 +199,23 @@ def _amount(resource: str, units: int, unit: MemoryUnit) -> str:
 def _memory(mib: int) -> str:
     if not mib:
         return "memory not reported"
-    return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
+    if mib % MIB_PER_GIB:
+        return f"{mib} MiB"
+    return f"{mib // MIB_PER_GIB} GiB"
 
 
 def _resources(resources: dict[str, dict[str, Any]], *, colour: bool) -> list[str]:
     rows = [row("RESOURCE", "HEALTHY", "UNHEALTHY", "KUBELET", style=Style.HEAD)]
     for name, view in resources.items():
-        state = Cell(view.get("stage", "-"))
-        if view.get("problem"):
-            state = Cell(f"{state.text}: {view['problem']}", Style.ILL)
-        cells = row(name, str(view["healthy"]), str(view["unhealthy"]))
-        rows.append([*cells, state])
+        healthy = str(view["healthy"])
+        unhealthy = str(view["unhealthy"])
+        rows.append([*row(name, healthy, unhealthy), _registration(view)])
     return align(rows, colour=colour)
+
+
+def _registration(view: dict[str, Any]) -> Cell:
+    stage = view.get("stage", "-")
+    problem = view.get("problem")
+    if problem:
+        return Cell(f"{stage}: {problem}", Style.ILL)
+    return Cell(stage)

@@ -21,11 +21,8 @@ LinkCell = Callable[[dict[str, Any]], str]
 def render(page: dict[str, Any]) -> str:
     """Links by type and by bandwidth, the holders of GPUs, the best sets of free GPUs, and notes."""
     gpus = page["gpus"]
-    notes = "\n".join(f"! {note}" for note in page["notes"])
     node = f"node {page['node']}" if page["node"] else "this node"
-    if not gpus:
-        parts = [f"{node} has no GPUs", notes]
-    else:
+    if gpus:
         parts = [
             f"{node}   {models(gpus)}   gpuagent {page['version']}",
             table(_types(page)),
@@ -33,8 +30,12 @@ def render(page: dict[str, Any]) -> str:
             f"GB/s each way between two GPUs:\n{table(_bandwidths(page))}",
             table(_gpus(gpus)),
             _best(page["best"]),
-            notes,
         ]
+    else:
+        parts = [f"{node} has no GPUs"]
+    notes = [f"! {note}" for note in page["notes"]]
+    if notes:
+        parts.append("\n".join(notes))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -43,7 +44,8 @@ def _types(page: dict[str, Any]) -> list[list[str]]:
     rows = _square(page, lambda link: link["type"])
     rows[0].append("NUMA AFFINITY")
     for row, gpu in zip(rows[1:], page["gpus"], strict=True):
-        row.append("-" if gpu["numa_node"] is None else str(gpu["numa_node"]))
+        node = gpu["numa_node"]
+        row.append("-" if node is None else str(node))
     return rows
 
 
@@ -65,10 +67,10 @@ def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for row in page["links"]:
         links += [link for link in row if link is not None]
     yield "X", "the GPU itself"
-    switched = {link["switched"] for link in links if _nvlinks(link)}
-    if False in switched:
+    nvlinks = [link for link in links if _nvlinks(link)]
+    if not all(link["switched"] for link in nvlinks):
         yield "NV#", "over # NVLinks, straight to the other GPU"
-    if True in switched:
+    if any(link["switched"] for link in nvlinks):
         yield "NV#", "over # NVLinks of each GPU, through NVSwitches"
     types = {link["type"] for link in links}
     for type_, meaning in MEANING.items():
@@ -103,22 +105,27 @@ def _best(sets: Sequence[dict[str, Any]]) -> str:
         if best["weakest_gbps"] is not None:  # else it is one GPU alone
             weakest = _gbps(best["weakest_gbps"])
             total = _gbps(best["total_gbps"])
-        ring = " ".join(map(str, best["gpus"]))
-        rows.append([str(best["size"]), weakest, total, ring])
+        size = str(best["size"])
+        gpus = " ".join(map(str, best["gpus"]))
+        rows.append([size, weakest, total, gpus])
     return f"best sets of free GPUs, GB/s:\n{table(rows)}"
 
 
 def _state(gpu: dict[str, Any]) -> str:
     """``free``, ``held``, ``unhealthy`` or, in MIG mode, ``left out``; the last two may be held, too."""
+    if gpu["health"] == "MIG":
+        return "left out"
     if gpu["health"] != "Healthy":
-        return "left out" if gpu["health"] == "MIG" else "unhealthy"
+        return "unhealthy"
     return "held" if gpu["holders"] else "free"
 
 
 def _nvlinks(link: dict[str, Any]) -> int:
     """How many NVLinks join the two; 0 for PCIe."""
     type_ = link["type"]
-    return 0 if type_ in MEANING else int(type_.removeprefix("NV"))
+    if type_ in MEANING:
+        return 0
+    return int(type_.removeprefix("NV"))
 
 
 def _gbps(value: float) -> str:

@@ -26,12 +26,24 @@ class CommandLine(argparse.ArgumentParser):
         given: as of ArgumentParser.
     """
 
-    def __init__(self, *, description: str = "", epilog: str = "", examples: Sequence[str] = (), **given: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *,
+        description: str = "",
+        epilog: str = "",
+        examples: Sequence[str] = (),
+        **given: Any,  # noqa: ANN401
+    ) -> None:
         self._commands: argparse._SubParsersAction[CommandLine] | None = None
-        shown = "\n".join(["examples:", *(f"  {line}" for line in examples)]) if examples else ""
+        after_flags = []
+        if epilog:
+            after_flags.append(_wrapped(epilog))
+        if examples:
+            lines = [f"  {example}" for example in examples]
+            after_flags.append("\n".join(["examples:", *lines]))
         super().__init__(
             description=_wrapped(description),
-            epilog="\n\n".join(filter(None, (_wrapped(epilog), shown))),
+            epilog="\n\n".join(after_flags),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **given,
@@ -76,10 +88,13 @@ class CommandLine(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2, the mistake, what was meant, and where help is."""
-        if unknown := _UNKNOWN.search(message):
+        unknown = _UNKNOWN.search(message)
+        choice = _CHOICE.search(message)
+        if unknown:
             message += _meant(unknown[1], self._option_string_actions)
-        elif choice := _CHOICE.search(message):
-            message += _meant(choice[1], re.findall(r"[\w.-]+", choice[2]))
+        elif choice:
+            choices = re.findall(r"[\w.-]+", choice[2])
+            message += _meant(choice[1], choices)
         self.exit(2, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
 
 

@@ -47,18 +47,23 @@ class FenceWatch:
 
     def _look(self) -> float:
         """Post a changed fence; return the seconds until the next read without an event."""
-        found, now = read(self._path), self._clock()
-        new = Fence() if found is None else found
-        if isinstance(found, Fence) or new == self._posted:
+        content = read(self._path)
+        now = self._clock()
+        fence_or_problem = Fence() if content is None else content
+        is_certain = isinstance(content, Fence) or fence_or_problem == self._posted
+        if is_certain:
             self._suspect_since = None
         elif self._suspect_since is None:
             self._suspect_since = now
         if self._suspect_since is not None and now - self._suspect_since < SECOND_LOOK_S:
             return SECOND_LOOK_S
         self._suspect_since = None
-        if new != self._posted:
-            self._posted = new
-            self._post(ev.FenceRead(new, now) if isinstance(new, Fence) else ev.FenceUnreadable(new, now))
+        if fence_or_problem != self._posted:
+            self._posted = fence_or_problem
+            if isinstance(fence_or_problem, Fence):
+                self._post(ev.FenceRead(fence_or_problem, now))
+            else:
+                self._post(ev.FenceUnreadable(fence_or_problem, now))
         return POLL_S
 
 

@@ -12,8 +12,15 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO = 0x4, 0x8, 0x40, 0x80
-_IN_CREATE, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF, _IN_IGNORED = 0x100, 0x200, 0x400, 0x800, 0x8000
+_IN_ATTRIB = 0x4
+_IN_CLOSE_WRITE = 0x8
+_IN_MOVED_FROM = 0x40
+_IN_MOVED_TO = 0x80
+_IN_CREATE = 0x100
+_IN_DELETE = 0x200
+_IN_DELETE_SELF = 0x400
+_IN_MOVE_SELF = 0x800
+_IN_IGNORED = 0x8000
 _NAMES = _IN_CREATE | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_DELETE
 _GONE = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_IGNORED
 _EVENT = struct.Struct("iIII")
@@ -49,7 +56,9 @@ class DirectoryWatch:
     ) -> None:
         self._directory = directory
         self._changed = changed
-        self._mask = _NAMES | _IN_DELETE_SELF | _IN_MOVE_SELF | (_IN_CLOSE_WRITE | _IN_ATTRIB if contents else 0)
+        self._mask = _NAMES | _IN_DELETE_SELF | _IN_MOVE_SELF
+        if contents:
+            self._mask |= _IN_CLOSE_WRITE | _IN_ATTRIB
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -76,7 +85,8 @@ class DirectoryWatch:
             except OSError as err:
                 self._report(err)
                 again_s = self._changed()
-                stopped = self._stop_read in self._wait([], RETRY_S if again_s is None else min(RETRY_S, again_s))
+                pause_s = RETRY_S if again_s is None else min(RETRY_S, again_s)
+                stopped = self._stop_read in self._wait([], pause_s)
                 continue
             self._reported = None
             try:
@@ -89,11 +99,13 @@ class DirectoryWatch:
         if err.errno == self._reported:
             return
         self._reported = err.errno
-        extra = {"directory": str(self._directory), "error": str(err)}
-        if advice := _ADVICE.get(err.errno or 0):
-            log.warning("Failed to watch a directory; it is read each second", extra={**extra, "advice": advice})
+        fields = {"directory": str(self._directory), "error": str(err)}
+        advice = _ADVICE.get(err.errno or 0)
+        if advice:
+            fields["advice"] = advice
+            log.warning("Failed to watch a directory; it is read each second", extra=fields)
         else:
-            log.debug("Failed to watch a directory", extra=extra)
+            log.debug("Failed to watch a directory", extra=fields)
 
     def _open(self) -> int:
         fd: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -112,20 +124,28 @@ class DirectoryWatch:
             ready = self._wait([fd], again_s)
             if self._stop_read in ready:
                 return True
-            data = os.read(fd, 65536) if ready else b""
-            while data:
-                _, mask, _, length = _EVENT.unpack_from(data)
-                gone = gone or bool(mask & _GONE)
-                data = data[_EVENT.size + length :]
+            if ready:
+                gone = _says_gone(os.read(fd, 65536))
             again_s = self._changed()
         return False
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self._directory.stat()
+            status = self._directory.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _wait(self, others: list[int], timeout_s: float | None) -> list[int]:
-        return select.select([*others, self._stop_read], [], [], timeout_s)[0]
+        ready, _, _ = select.select([*others, self._stop_read], [], [], timeout_s)
+        return ready
+
+
+def _says_gone(data: bytes) -> bool:
+    """Whether one of these events says that the directory itself is gone."""
+    while data:
+        _, mask, _, length = _EVENT.unpack_from(data)
+        if mask & _GONE:
+            return True
+        data = data[_EVENT.size + length :]
+    return False

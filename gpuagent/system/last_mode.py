@@ -29,7 +29,8 @@ class LastMode:
         self, directory: Path, *, clock: Callable[[], float] = time.monotonic, backoff: Backoff | None = None
     ) -> None:
         self._path = directory / "mode.json"
-        self._clock, self._backoff = clock, backoff or Backoff(1.0)
+        self._clock = clock
+        self._backoff = backoff or Backoff(1.0)
         self._next_try = float("-inf")
         self._error = ""
         self.saved: Mode | None = None
@@ -47,10 +48,13 @@ class LastMode:
             # A file that cannot be replaced may lack a scheduler that came after it was written.
             self._is_outdated = answer is not True and not self._writable()
             self.scheduler_seen = None if self._is_outdated else self._saved_seen
-            self.saved = Mode(stored["mode"]) if stored.get("mode") else None
+            if stored.get("mode"):
+                self.saved = Mode(stored["mode"])
         except FileNotFoundError:
             # An agent that can never write its file lacks it after every restart.
-            self._is_outdated = self._presumes_schedulers = not self._writable()
+            can_store = self._writable()
+            self._is_outdated = not can_store
+            self._presumes_schedulers = not can_store
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
             self._is_outdated = True
             log.warning("Failed to read the stored mode", extra={"path": str(self._path), "error": err})
@@ -63,8 +67,10 @@ class LastMode:
 
     def _writable(self) -> bool:
         """Whether the file can be written or replaced. A write makes folders that are missing."""
-        folder = next(folder for folder in self._path.parents if folder.exists())
-        return os.access(folder, os.W_OK)
+        for folder in self._path.parents:
+            if folder.exists():
+                return os.access(folder, os.W_OK)
+        return False
 
     def keep(self, mode: Mode | None = None, *, schedulers: bool | None = None) -> str | None:
         """Write both to the file. Returns None, or why that failed; call it again to retry, which it does in time.
@@ -78,23 +84,30 @@ class LastMode:
         if schedulers is not None:
             self.scheduler_seen = self.scheduler_seen or schedulers
         if self._differs(mode) and self._clock() >= self._next_try:
-            stored: dict[str, Any] = {"mode": str(mode)} if mode else {}
-            try:
-                write_whole(self._path, json.dumps({**stored, "schedulers": self.scheduler_seen}))
-            except OSError as err:
-                self._next_try = self._clock() + self._backoff.next_s()
-                self._error = err.strerror or str(err)
-            else:
-                self.saved = mode
-                self._saved_seen = self.scheduler_seen
-                self._is_outdated = False
-                self._next_try = float("-inf")
-                self._backoff.reset()
+            self._write(mode)
         return self._unsaved(mode) if self._differs(mode) else None
 
+    def _write(self, mode: Mode | None) -> None:
+        stored: dict[str, Any] = {}
+        if mode:
+            stored["mode"] = str(mode)
+        stored["schedulers"] = self.scheduler_seen
+        try:
+            write_whole(self._path, json.dumps(stored))
+        except OSError as err:
+            self._next_try = self._clock() + self._backoff.next_s()
+            self._error = err.strerror or str(err)
+            return
+        self.saved = mode
+        self._saved_seen = self.scheduler_seen
+        self._is_outdated = False
+        self._next_try = float("-inf")
+        self._backoff.reset()
+
     def _differs(self, mode: Mode | None) -> bool:
-        is_new = mode is not self.saved or self.scheduler_seen is not self._saved_seen
-        return is_new or self._is_outdated
+        is_new_mode = mode is not self.saved
+        is_new_answer = self.scheduler_seen is not self._saved_seen
+        return is_new_mode or is_new_answer or self._is_outdated
 
     def _unsaved(self, mode: Mode | None) -> str:
         """Why the file is not up to date, and what follows from that."""

@@ -23,7 +23,12 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: _plain(value) for key, value in record.__dict__.items() if key not in _STANDARD}
+    """What the call of the logger gave as `extra`."""
+    fields = {}
+    for key, value in record.__dict__.items():
+        if key not in _STANDARD:
+            fields[key] = _plain(value)
+    return fields
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
@@ -31,10 +36,14 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in (value if isinstance(value, list | tuple) else sorted(value, key=str))]
-    if isinstance(value, Exception) and not (isinstance(value, OSError) and value.strerror):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        # Sorted, so that equal sets look equal.
+        value = sorted(value, key=str)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    has_words = isinstance(value, OSError) and value.strerror
+    if isinstance(value, Exception) and not has_words:
         return f"{type(value).__name__}: {value}"
     return error_words(value)
 
@@ -43,10 +52,14 @@ class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.123Z INFO  Registered resource=aliyun.com/gpu-mem``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={_quoted(value)}" for key, value in _fields(record).items())
-        line = f"{_stamp(record)} {record.levelname:<7} {escaped(record.getMessage())} {fields}".rstrip()
-        trace = self.formatException(record.exc_info).split("\n") if record.exc_info else []
-        return "\n".join((line, *map(escaped, trace)))
+        words = [_stamp(record), f"{record.levelname:<7}", escaped(record.getMessage())]
+        for key, value in _fields(record).items():
+            words.append(f"{key}={_quoted(value)}")
+        lines = [" ".join(words).rstrip()]
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            lines += [escaped(line) for line in trace.split("\n")]
+        return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -66,13 +79,16 @@ class JsonFormatter(logging.Formatter):
 
 
 def _stamp(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
 
 
 def _quoted(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    plain = text and " " not in text and text.isprintable()
-    return text if plain else escaped(json.dumps(text, ensure_ascii=False))
+    needs_no_quotes = text and " " not in text and text.isprintable()
+    if needs_no_quotes:
+        return text
+    return escaped(json.dumps(text, ensure_ascii=False))
 
 
 class _Later(logging.handlers.QueueHandler):
@@ -115,27 +131,40 @@ def setup(log_format: str, level: str) -> Callable[[], None]:
 
 
 def _take_over() -> None:
-    """Log the lines that Python and libraries would print to stderr; of equal warnings only the first."""
-    warned: set[tuple[str, str]] = set()
-
-    def warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        # An HTTP library that must not verify TLS warns of every request.
-        warning = (category.__name__, " ".join(str(message).split()))
-        if warning not in warned and len(warned) < _MOST_WARNINGS:
-            warned.add(warning)
-            log.warning("Python warning", extra={"category": warning[0], "text": warning[1]})
-
-    def thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
-            name = args.thread.name if args.thread else ""
-            log.critical("Thread failed", exc_info=args.exc_value, extra={"thread_name": name})
-
-    def unraisable(args: Any) -> None:  # noqa: ANN401 - sys.UnraisableHookArgs is not there at run time
-        text = args.err_msg or "Exception ignored in"
-        name = getattr(args.object, "__qualname__", type(args.object).__qualname__)
-        log.error("Exception ignored", exc_info=args.exc_value, extra={"where": f"{text} {name}"})
-
-    warnings.showwarning = warning
-    threading.excepthook = thread
-    sys.unraisablehook = unraisable
+    """Log the lines that Python and libraries would print to stderr."""
+    warnings.showwarning = _WarningLog().log_once
+    threading.excepthook = _log_thread
+    sys.unraisablehook = _log_unraisable
     sys.excepthook = lambda _, err, __: log.critical("Program failed", exc_info=err)
+
+
+class _WarningLog:
+    """Logs Python's warnings; of equal ones only the first.
+
+    For example, an HTTP library that must not verify TLS warns of every request.
+    """
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def log_once(self, message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        name = category.__name__
+        text = " ".join(str(message).split())
+        if (name, text) in self._logged or len(self._logged) >= _MOST_WARNINGS:
+            return
+        self._logged.add((name, text))
+        log.warning("Python warning", extra={"category": name, "text": text})
+
+
+def _log_thread(args: threading.ExceptHookArgs) -> None:
+    is_exit = issubclass(args.exc_type, SystemExit)
+    if args.exc_value is None or is_exit:
+        return
+    name = args.thread.name if args.thread else ""
+    log.critical("Thread failed", exc_info=args.exc_value, extra={"thread_name": name})
+
+
+def _log_unraisable(args: Any) -> None:  # noqa: ANN401 (sys.UnraisableHookArgs is not there at run time)
+    text = args.err_msg or "Exception ignored in"
+    name = getattr(args.object, "__qualname__", type(args.object).__qualname__)
+    log.error("Exception ignored", exc_info=args.exc_value, extra={"where": f"{text} {name}"})

@@ -7,14 +7,20 @@ def printable(text: str) -> str:
     """One line of `text`: white space becomes a space, and every other character that is not printable a mark."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else " " if one.isspace() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return "".join(map(_printable_char, text))
+
+
+def _printable_char(char: str) -> str:
+    if char.isprintable():
+        return char
+    return " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def escaped(text: str) -> str:
     r"""`text` with ``\uXXXX`` for characters that are not printable: a JSON string keeps its value."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _escape(one) for one in text)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def error_words(error: object) -> str:
@@ -27,4 +33,7 @@ def error_words(error: object) -> str:
 
 
 def _escape(char: str) -> str:
-    return json.dumps(char)[1:-1] if char != "\x7f" else r"\u007f"
+    if char == "\x7f":
+        return r"\u007f"  # JSON allows it as it is
+    quoted = json.dumps(char)
+    return quoted[1:-1]

@@ -30,7 +30,8 @@ class StopSignal:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether a signal has come, after at most `timeout_s` seconds; None waits until one comes."""
-        return bool(select.select([self._received], [], [], timeout_s)[0])
+        received, _, _ = select.select([self._received], [], [], timeout_s)
+        return bool(received)
 
 
 def end_as_first_process() -> None:
