@@ -84,7 +84,13 @@ class App:
         """Serve until `stop`. Raises ConfigError."""
         host = socket.gethostname()
         async with Connection(self._access, self._metrics.api_answered) as connection:
-            writes = Writes(connection, host, self._leading, self._is_waiting, self._metrics.written)
+            writes = Writes(
+                connection,
+                host,
+                self._leading,
+                self._is_waiting,
+                self._metrics.written,
+            )
             lease = Lease(connection, self._settings.lease, host, self._leading) if self._settings.lease else None
             not_leading = lease.problem if lease else lambda: ""
             service = Service(
@@ -123,7 +129,13 @@ class App:
         if self._pages:
             self._pages.stop()
 
-    def _follow(self, resource: str, connection: Connection, path: str, follower: ObjectFollower) -> None:
+    def _follow(
+        self,
+        resource: str,
+        connection: Connection,
+        path: str,
+        follower: ObjectFollower,
+    ) -> None:
         self._follows[resource] = ListWatch(connection, path, follower, lambda: self._metrics.watch_failed(resource))
 
     async def _sync(self, service: Service) -> None:

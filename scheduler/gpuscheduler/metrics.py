@@ -128,7 +128,11 @@ class SchedulerMetrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._seconds = Histogram(
-            CALL_SECONDS.name, CALL_SECONDS.help, CALL_SECONDS.labels, buckets=_SECONDS, registry=self._registry
+            CALL_SECONDS.name,
+            CALL_SECONDS.help,
+            CALL_SECONDS.labels,
+            buckets=_SECONDS,
+            registry=self._registry,
         )
         self._lag = Histogram(WATCH_LAG.name, WATCH_LAG.help, buckets=_SECONDS, registry=self._registry)
         self._counters = {

@@ -73,7 +73,13 @@ class Connection:
         is_list = params is not None
         verb = "list" if is_list else "get"
         whole_s = LIST_S if is_list else CALL_S
-        async with self._answer(verb, "GET", path, params=params, whole_s=whole_s) as answer:
+        async with self._answer(
+            verb,
+            "GET",
+            path,
+            params=params,
+            whole_s=whole_s,
+        ) as answer:
             return await answer.read()
 
     async def create(self, path: str, body: Json) -> None:
@@ -83,12 +89,24 @@ class Connection:
 
     async def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> None:
         """PATCH an object or its subresource."""
-        async with self._answer("patch", "PATCH", path, body=body, content_type=content_type):
+        async with self._answer(
+            "patch",
+            "PATCH",
+            path,
+            body=body,
+            content_type=content_type,
+        ):
             pass
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[bytes]:
         """The JSON of each event, until the server ends the watch. The first item is empty: the watch is open."""
-        async with self._answer("watch", "GET", path, params=params, whole_s=None) as answer:
+        async with self._answer(
+            "watch",
+            "GET",
+            path,
+            params=params,
+            whole_s=None,
+        ) as answer:
             rest = b""
             yield rest
             async for piece in answer.content.iter_any():
@@ -141,7 +159,14 @@ class Connection:
         data = await answer.read()
         if answer.status == UNAUTHORIZED:
             await self._read_again(0.0)
-        return error_of(verb, path, answer.status, answer.reason or "", data, answer.headers.get("Retry-After"))
+        return error_of(
+            verb,
+            path,
+            answer.status,
+            answer.reason or "",
+            data,
+            answer.headers.get("Retry-After"),
+        )
 
     async def _read_again(self, old_s: float) -> None:
         """Read credentials and certificates again if they were read more than `old_s` seconds ago."""

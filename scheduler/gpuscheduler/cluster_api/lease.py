@@ -35,7 +35,13 @@ class Lease:
         term: how often a scheduler on `host` has gained the lease.
     """
 
-    def __init__(self, connection: Connection, name: str, host: str, leading: asyncio.Event) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        host: str,
+        leading: asyncio.Event,
+    ) -> None:
         self._connection = connection
         self._name = name
         self._host = host

@@ -51,7 +51,13 @@ def decision_annotations(
     if len(minors) == 1 and memory:
         # The older form has place for one GPU.
         total = next((gpu.memory for gpu in node.gpus if gpu.minor == minors[0]), 0)
-        decided = Assumed(minors[0], memory, total, wall_ns, assigned=False)
+        decided = Assumed(
+            minors[0],
+            memory,
+            total,
+            wall_ns,
+            assigned=False,
+        )
         texts.update(assumed_texts(decided))
     return texts
 

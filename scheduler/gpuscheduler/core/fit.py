@@ -117,7 +117,13 @@ def _fit_share(
         return None
     order = _order(free, preferred, spread=node.facts.placement is Placement.SPREAD)
     for groups in _alternatives(request):
-        sets = _place(groups, request.gpus, free, order, tries)
+        sets = _place(
+            groups,
+            request.gpus,
+            free,
+            order,
+            tries,
+        )
         if sets is not None:
             return _choice(groups, sets, request.gpus, node.facts.gpus.gpus)
     return None

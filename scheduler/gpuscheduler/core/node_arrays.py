@@ -267,7 +267,12 @@ class NodeArrays:
         columns.model[row] = self._models.setdefault(facts.model, len(self._models))
 
 
-def _fit_apart(request: GpuRequest, memory: Ints, core: Ints, candidates: Bools) -> Bools:
+def _fit_apart(
+    request: GpuRequest,
+    memory: Ints,
+    core: Ints,
+    candidates: Bools,
+) -> Bools:
     """Whether the groups may fit on each of the candidates if each group is placed by itself."""
     apart = candidates & (np.maximum(memory, 0).sum(axis=1) >= request.apart.memory)
     apart &= np.maximum(core, 0).sum(axis=1) >= request.apart.core
@@ -279,7 +284,12 @@ def _fit_apart(request: GpuRequest, memory: Ints, core: Ints, candidates: Bools)
     return np.asarray(apart)
 
 
-def _times(need: Amounts, memory: Ints, core: Ints, most: int) -> Ints:
+def _times(
+    need: Amounts,
+    memory: Ints,
+    core: Ints,
+    most: int,
+) -> Ints:
     """How many times the GPUs of each row have an amount free, each at most `most` times; see `Amounts.times_in`."""
     roomy = (memory >= need.memory) & (core >= need.core)
     if most == 1:

@@ -167,7 +167,13 @@ class Ranking:
             table.mix = self._mix.version
             table.versions[:] = -1
         is_old = table.versions[rows] < self._nodes.columns.version[rows]
-        unrated = self._rate(table, request, cpu, rows[is_old], most)
+        unrated = self._rate(
+            table,
+            request,
+            cpu,
+            rows[is_old],
+            most,
+        )
         return table, unrated
 
     def _rate(

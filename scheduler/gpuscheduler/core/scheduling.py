@@ -71,14 +71,24 @@ class Scheduling:
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._cool_downs = CoolDowns()
         self._single_pods = SinglePods(
-            self.usage, self.reservations, self.links, self.pods, self._ranking, self._cool_downs, self._actions
+            self.usage,
+            self.reservations,
+            self.links,
+            self.pods,
+            self._ranking,
+            self._cool_downs,
+            self._actions,
         )
         self._wake_ups = self._single_pods.wake_ups
         self._hidden_reasons = HiddenReasons(
             self.usage.nodes, self.jobs.why, self._single_pods.fitting, self._cool_downs.of
         )
         self._preemption = Preemption(
-            self.usage, self.reservations, self.pods, self.jobs.size, self._single_pods.choice
+            self.usage,
+            self.reservations,
+            self.pods,
+            self.jobs.size,
+            self._single_pods.choice,
         )
         self._bound_pods = BoundPods(self.usage, self.reservations, self.pods)
         self._ended_members: list[PodFacts] = []
@@ -221,7 +231,13 @@ class Scheduling:
             return self.jobs.filter(pod, names, now)
         return self._single_pods.filter(pod, names, now)
 
-    def bind(self, uid: str, node: str, now: float, wall_ns: int) -> BindWrite | BindWait | BindRefused:
+    def bind(
+        self,
+        uid: str,
+        node: str,
+        now: float,
+        wall_ns: int,
+    ) -> BindWrite | BindWait | BindRefused:
         """The Binding of a pod to a node, with the GPUs that are reserved for it there, or others of that node.
 
         `wall_ns` is Unix nanoseconds, for the annotations. On BindWait, call this again after every other call.
@@ -244,7 +260,13 @@ class Scheduling:
         visible = self.jobs.visible(pod, node) if is_member else ()
         self._unanswered[uid] = self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
         gpus = self.usage.nodes[node].facts.gpus
-        annotations = decision_annotations(uid, choice, gpus, wall_ns, visible)
+        annotations = decision_annotations(
+            uid,
+            choice,
+            gpus,
+            wall_ns,
+            visible,
+        )
         return BindWrite(pod.name, uid, node, annotations)
 
     def bound(self, uid: str, outcome: BindOutcome) -> None:

@@ -30,25 +30,37 @@ def committed_places(text: str) -> Places:
     try:
         stored = mapping(json.loads(text))
         for uid, (node, choice) in stored.items():
-            places[str(uid)] = str(node), _choice(mapping(choice))
+            gpus = _choice(mapping(choice))
+            places[str(uid)] = str(node), gpus
     except (ValueError, TypeError, KeyError, RecursionError):
+        # Part of a plan would start part of a job, so a text with any mistake in it is no plan.
         return {}
     return places
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:
-    used = [[minor, amounts.memory, amounts.core] for minor, amounts in choice.used]
+    used: list[list[int]] = []
+    for minor, amounts in choice.used:
+        used.append([minor, amounts.memory, amounts.core])
     containers: dict[int, dict[int, list[int]]] = {}
     for number, gpus in choice.containers.items():
-        containers[number] = {minor: [amounts.memory, amounts.core] for minor, amounts in gpus.items()}
+        of_container: dict[int, list[int]] = {}
+        for minor, amounts in gpus.items():
+            of_container[minor] = [amounts.memory, amounts.core]
+        containers[number] = of_container
     return {"used": used, "containers": containers}
 
 
 def _choice(stored: Mapping[str, Any]) -> Choice:
-    used = [(_number(minor), _amounts(memory, core)) for minor, memory, core in stored["used"]]
+    """Read a choice back. Raises ValueError, TypeError or KeyError if it is of another form."""
+    used: list[tuple[int, Amounts]] = []
+    for minor, memory, core in stored["used"]:
+        amounts = _amounts(memory, core)
+        used.append((_number(minor), amounts))
     containers: dict[int, dict[int, Amounts]] = {}
     for number, gpus in mapping(stored["containers"]).items():
         of_container: dict[int, Amounts] = {}
+        # JSON has no numbers as keys.
         for minor, (memory, core) in mapping(gpus).items():
             of_container[int(minor)] = _amounts(memory, core)
         containers[int(number)] = of_container
@@ -56,12 +68,14 @@ def _choice(stored: Mapping[str, Any]) -> Choice:
 
 
 def _amounts(memory: object, core: object) -> Amounts:
-    if (memory, core) == (WHOLE.memory, WHOLE.core):
+    is_whole = (memory, core) == (WHOLE.memory, WHOLE.core)
+    if is_whole:
         return WHOLE
     return Amounts(_number(memory), _number(core))
 
 
 def _number(stored: object) -> int:
+    # The type itself is compared, because True is an int, too.
     if type(stored) is not int or not 0 <= stored <= MOST_UNITS:
         raise ValueError(stored)
     return stored

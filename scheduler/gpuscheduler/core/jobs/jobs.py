@@ -151,7 +151,13 @@ class Jobs:
         self._due_jobs.settle(job, now)
         return answer
 
-    def _filter(self, job: Job, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
+    def _filter(
+        self,
+        job: Job,
+        pod: PodFacts,
+        names: Collection[str],
+        now: float,
+    ) -> FilterAnswer:
         why = job.problem() or job.missing(pod)
         if why:
             return _refused(names, why)
@@ -188,7 +194,15 @@ class Jobs:
         if plan.is_gathered:
             job.plan = plan.writing()
             text = commit_text(plan.places)
-            self.actions.append(CommitJob(pod.name, pod.uid, pod.version, key, text))
+            self.actions.append(
+                CommitJob(
+                    pod.name,
+                    pod.uid,
+                    pod.version,
+                    key,
+                    text,
+                )
+            )
         return BindWait(key, plan.until)
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:

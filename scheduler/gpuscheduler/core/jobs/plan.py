@@ -162,12 +162,27 @@ class _Rooms:
             if room is None:
                 if limit < 1 or not tries.spend():
                     continue
-                room = _room(request, limit, node, links, tries)
+                room = _room(
+                    request,
+                    limit,
+                    node,
+                    links,
+                    tries,
+                )
                 rooms[alike] = room
             pods, weakest, size = room
             if pods > 0:
                 is_apart = name not in used
-                self._remaining.append(_Room(is_apart, wanted - pods, -weakest, name, pods, size))
+                self._remaining.append(
+                    _Room(
+                        is_apart,
+                        wanted - pods,
+                        -weakest,
+                        name,
+                        pods,
+                        size,
+                    )
+                )
                 self._most = max(self._most, pods)
         heapify(self._remaining)
 
@@ -210,7 +225,12 @@ def _room(
     return pods, links.weakest(node, together), len(free)
 
 
-def _capacity(request: GpuRequest, node: NodeUsage, wanted: int, tries: Tries) -> int:
+def _capacity(
+    request: GpuRequest,
+    node: NodeUsage,
+    wanted: int,
+    tries: Tries,
+) -> int:
     """How many pods with this request fit on the node; counting ends at `wanted`."""
     if request.kind is RequestKind.WHOLE:
         return len(node.room.unused) // request.gpus

@@ -90,7 +90,13 @@ class Planning:
         if place is None:
             self._first_plan(job, pod, now)
         elif job.plan and not job.plan.is_written and rejected:
-            self._other_plan(job, pod, place[0], now, named_all=named_all)
+            self._other_plan(
+                job,
+                pod,
+                place[0],
+                now,
+                named_all=named_all,
+            )
         return job.place_of(pod.uid)
 
     def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:

@@ -3,8 +3,10 @@
 from collections.abc import Collection
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_LIMIT_S, Job
 from gpuscheduler.core.jobs.plan import PLAN_TRIES
+from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import main_reason, short_in_all
 
 
@@ -15,28 +17,55 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     if job.plan:
         return f"job {job.name} is planned without this pod, which comes next"
     # Each pod of a job asks, and to work it out takes a look at all nodes.
-    made_of = usage.version, job.members.version, job.fitting, job.gave_up, job.ask_at, len(names)
-    if job.reason[0] != made_of:
-        job.reason = made_of, _why_no_plan(job, names, usage)
-    return job.reason[1]
+    made_of = (
+        usage.version,
+        job.members.version,
+        job.fitting,
+        job.gave_up,
+        job.ask_at,
+        len(names),
+    )
+    made_of_before, reason = job.reason
+    if made_of != made_of_before:
+        reason = _why_no_plan(job, names, usage)
+        job.reason = made_of, reason
+    return reason
 
 
 def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     pending = job.members.to_place()
+    count = len(pending)
     if job.gave_up:
-        requests = len({pod.request for pod in pending})
-        why = f"{requests} different requests, for which no plan was found in {PLAN_TRIES} tries"
-        return f"job {job.name}: its {len(pending)} pods have {why}"
-    if job.fitting >= len(pending):
+        requests = {pod.request for pod in pending}
+        why = f"{len(requests)} different requests, for which no plan was found in {PLAN_TRIES} tries"
+        return f"job {job.name}: its {count} pods have {why}"
+    if job.fitting >= count:
         return f"job {job.name}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
-    pods = [*pending, *job.members.bound()]
-    short = short_in_all([pod.request for pod in pods], *usage.in_all())
-    if short:
-        resource, wanted, there = short
-        return f"job {job.name} asks for {wanted} of {resource}, and the cluster has {there}"
-    where = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""
+    too_much = _more_than_the_cluster(job, pending, usage)
+    if too_much:
+        return too_much
+    # Other nodes may have room: the job waits until kube-scheduler names its nodes again.
+    waits_for_names = job.ask_at < float("inf")
+    where = " on the nodes that kube-scheduler names" if waits_for_names else ""
     fitting = f"at most {job.fitting} of them do now{where}"
-    largest = max(pending, key=lambda pod: (pod.request.gpus, pod.request.need))
+    # The reason of the largest pod: where that one fits, the others usually do.
+    largest = max(pending, key=_size)
     reason = main_reason(largest.request, names, usage.nodes)
-    lead = f"job {job.name}: its {len(pending)} pods do not fit together"
-    return f"{lead}, {fitting} ({largest.name.name}: {reason})"
+    example = f"{largest.name.name}: {reason}"
+    return f"job {job.name}: its {count} pods do not fit together, {fitting} ({example})"
+
+
+def _more_than_the_cluster(job: Job, pending: Collection[PodFacts], usage: ClusterUsage) -> str:
+    """That the job asks for more than all nodes have, in use or not; empty if it does not."""
+    pods = [*pending, *job.members.bound()]
+    requests = [pod.request for pod in pods]
+    units, whole = usage.in_all()
+    short = short_in_all(requests, units, whole)
+    if not short:
+        return ""
+    resource, wanted, there = short
+    return f"job {job.name} asks for {wanted} of {resource}, and the cluster has {there}"
+
+
+def _size(pod: PodFacts) -> tuple[int, Amounts]:
+    return pod.request.gpus, pod.request.need

@@ -39,19 +39,22 @@ class Choices:
         """The choices for `demand` on `rows`."""
         free = _without_empty_columns(fleet.free[rows])
         roomy = free >= demand.fraction - EPSILON
-        taken: Bools | None
+        taken: Bools | None = None
         if demand.gpus == 1 and demand.fraction < 1:
             fits = roomy
-            first = np.broadcast_to(np.arange(free.shape[1]), free.shape)
-            taken = None
+            columns = np.arange(free.shape[1])
+            first = np.broadcast_to(columns, free.shape)
         else:
-            fits = np.count_nonzero(roomy, axis=1, keepdims=True) >= demand.gpus
-            order = np.where(roomy, free, np.inf).argsort(axis=1, kind="stable")
-            first = order[:, :1]
+            # All sets of several GPUs would be too many. The fullest ones that have room leave most to later pods.
+            has_enough = np.count_nonzero(roomy, axis=1) >= demand.gpus
+            fits = has_enough[:, None]
+            fullest_first = np.where(roomy, free, np.inf).argsort(axis=1, kind="stable")
+            first = fullest_first[:, :1]
             taken = np.zeros(free.shape, dtype=np.bool_)
-            np.put_along_axis(taken, order[:, : demand.gpus], values=True, axis=1)
+            np.put_along_axis(taken, fullest_first[:, : demand.gpus], values=True, axis=1)
         if demand.models is not None:
-            accepted = np.isin(fleet.model[rows], list(demand.models))
+            models = list(demand.models)
+            accepted = np.isin(fleet.model[rows], models)
             fits = fits & accepted[:, None]
         free = on_grid(free)
         part = float(on_grid(np.array(demand.fraction)))
@@ -63,6 +66,7 @@ class Choices:
             fits=fits,
             first=first,
             taken=taken,
+            # More may be asked for than a node has, because kube-scheduler alone checks the cores.
             cpu_free=np.maximum(cpu, 0.0),
             cpu_left=np.maximum(cpu - demand.cpu, 0.0),
         )

@@ -24,15 +24,24 @@ class Fgd:
         self._mix = mix
         self._version = -1
 
-    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+    def costs(
+        self,
+        fleet: Fleet,
+        rows: Ints,
+        demand: Demand,
+    ) -> tuple[Floats, Ints]:
         """Minus the score: 0 to 100, a sigmoid of the expected fragment's fall."""
         if self._version != self._mix.version:
             self._version = self._mix.version
-            self._fragments = Fragments.of(typical(self._mix))
+            demands = typical(self._mix)
+            self._fragments = Fragments.of(demands)
         choices = Choices.of(fleet, rows, demand)
-        rise = self._fragments.rise(choices, fleet.model[rows])
+        models = fleet.model[rows]
+        rise = self._fragments.rise(choices, models)
         score = SCORES / (1 + np.exp(rise))
-        return choices.cheapest(-np.floor(score + EPSILON))
+        # Without EPSILON, an error of rounding could move a choice to the next lower score.
+        rounded = np.floor(score + EPSILON)
+        return choices.cheapest(-rounded)
 
 
 def typical(mix: Mix) -> dict[Demand, float]:

@@ -67,4 +67,5 @@ class CostPolicy(Protocol):
 
 def on_grid(values: Floats) -> Floats:
     """Parts of a GPU or cores, in whole steps of `GRID`."""
-    return np.asarray(np.round(values / GRID) * GRID)
+    steps = np.round(values / GRID)
+    return np.asarray(steps * GRID)

@@ -45,12 +45,14 @@ class Fragments:
         models = _named_models(demands)
         table = np.zeros((len(models) + 1, len(cores) + 1, len(shapes)))
         for demand in demands:
-            # Whoever accepts any model also accepts those that are not named, which have index 0.
-            accepted = slice(None) if demand.models is None else [1 + models.index(model) for model in demand.models]
+            accepted = _accepted(demand, models)
+            # A demand counts on nodes with its cores or more.
             affordable = slice(cores.index(demand.cpu) + 1, None)
             shape = shapes.index((demand.gpus, demand.fraction))
             table[accepted, affordable, shape] += weights[demand]
-        named = np.zeros(max(models, default=-1) + 2, dtype=np.int64)
+        # One more entry than there are models: higher indexes are looked up in the last one, which is 0.
+        highest = max(models, default=-1)
+        named = np.zeros(highest + 2, dtype=np.int64)
         named[models] = np.arange(1, len(models) + 1)
         return cls(
             total=sum(weights.values()),
@@ -71,24 +73,39 @@ class Fragments:
         still_usable = left >= least
         # Shape (rows, shapes) before, and (rows, choices, shapes) after.
         parts = free * usable
+        parts_left = left * still_usable
         before = parts.sum(axis=1)
-        after = before[:, None] + choices.over(left * still_usable - parts)
+        change = choices.over(parts_left - parts)
+        after = before[:, None] + change
         count = np.count_nonzero(usable, axis=1)
         lost = (usable & ~still_usable).astype(np.float64)
         count_after = count[:, None] - choices.over(lost)
         # A shape uses nothing on a node with fewer usable GPUs than it needs.
-        used = (count >= self.gpus) * before
-        still_used = (count_after >= self.gpus) * after
-        weighted = self._weights(choices.cpu_free, model) * used
-        still_weighted = self._weights(choices.cpu_left, model)[:, None] * still_used
+        is_enough = count >= self.gpus
+        is_still_enough = count_after >= self.gpus
+        used = is_enough * before
+        still_used = is_still_enough * after
+        weights = self._weights(choices.cpu_free, model)
+        weights_left = self._weights(choices.cpu_left, model)
+        weighted = weights * used
+        still_weighted = weights_left[:, None] * still_used
         fall = weighted.sum(axis=1)[:, None] - still_weighted.sum(axis=2)
-        return np.asarray(fall - self.total * choices.need)
+        # What the pod itself takes is not free any more, for no demand.
+        taken = self.total * choices.need
+        return np.asarray(fall - taken)
 
     def _weights(self, cpu: Floats, model: Ints) -> Floats:
         """The weight of each shape on nodes with these free cores and models: of the demands that they can serve."""
         affordable = self.cores.searchsorted(cpu + EPSILON, side="right")
         known = np.minimum(model, len(self.named) - 1)
         return self.weights[self.named[known], affordable]
+
+
+def _accepted(demand: Demand, models: list[int]) -> slice | list[int]:
+    """Rows of the table of weights for the models that the demand accepts. Row 0 is of models that nobody names."""
+    if demand.models is None:
+        return slice(None)
+    return [1 + models.index(model) for model in demand.models]
 
 
 def _named_models(demands: Iterable[Demand]) -> list[int]:

@@ -34,7 +34,11 @@ class Mix:
         version: of `shares`. Costs of another version are out of date.
     """
 
-    def __init__(self, prior: Mapping[Demand, float] = PRIOR, prior_pods: float = PRIOR_PODS) -> None:
+    def __init__(
+        self,
+        prior: Mapping[Demand, float] = PRIOR,
+        prior_pods: float = PRIOR_PODS,
+    ) -> None:
         self._counts = {demand: share * prior_pods for demand, share in prior.items()}
         self._step = 1.0
         self._pods = 0
@@ -54,18 +58,26 @@ class Mix:
 
     def _forget(self) -> None:
         """Keep the most frequent demands, in counts of new pods."""
-        counts = sorted(self._counts.items(), key=_by_count)[:MOST_DEMANDS]
-        self._counts = {demand: count / self._step for demand, count in counts}
+        counts = sorted(self._counts.items(), key=_by_count)
+        most_frequent = counts[:MOST_DEMANDS]
+        # The step grows with every pod. Without this it would grow beyond what a float can hold.
+        self._counts = {demand: count / self._step for demand, count in most_frequent}
         self._step = 1.0
 
     def _drift(self) -> float:
         """The part of the pods that is of other demands than the shares in use: the total variation distance."""
         total = sum(self._counts.values())
-        rises = (count / total - self.shares.get(demand, 0.0) for demand, count in self._counts.items())
-        return sum(max(rise, 0.0) for rise in rises)
+        drift = 0.0
+        for demand, count in self._counts.items():
+            rise = count / total - self.shares.get(demand, 0.0)
+            # The falls add up to as much as the rises, so only these count.
+            drift += max(rise, 0.0)
+        return drift
 
     def _publish(self) -> None:
-        self.shares = shares(sorted(self._counts.items(), key=_by_count))
+        """Have the counts as they are now in use."""
+        counts = sorted(self._counts.items(), key=_by_count)
+        self.shares = shares(counts)
         self.version += 1
 
 
@@ -77,6 +89,7 @@ def shares(counts: Iterable[tuple[Demand, float]]) -> Mapping[Demand, float]:
 
 
 def _by_count(entry: tuple[Demand, float]) -> tuple[float, ...]:
+    """The most frequent first. Equal counts have an order, too, so that the same pods make the same mix."""
     demand, count = entry
     models = sorted(demand.models) if demand.models is not None else ()
     return (-count, demand.gpus, demand.fraction, demand.cpu, *models)

@@ -14,25 +14,39 @@ EMPTY_GPU = 2.0
 class Binpack:
     """The least free left: on the node, then on the GPU. Empty nodes come last, and before them empty GPUs."""
 
-    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+    def costs(
+        self,
+        fleet: Fleet,
+        rows: Ints,
+        demand: Demand,
+    ) -> tuple[Floats, Ints]:
         """The free parts of the node and of the GPUs of the choice, with penalties for empty ones."""
         choices = Choices.of(fleet, rows, demand)
-        full = choices.free >= 1 - EPSILON
-        is_empty = np.count_nonzero(full, axis=1) >= fleet.gpus[rows]
-        left = (choices.free.sum(axis=1) - choices.need) / MOST_GPUS
-        of_nodes = EMPTY_NODE * is_empty + left
-        of_each_gpu = EMPTY_GPU * full + choices.left / MOST_GPUS**2
-        of_choices = choices.over(of_each_gpu)
-        return choices.cheapest(of_nodes[:, None] + of_choices)
+        is_full = choices.free >= 1 - EPSILON
+        full_gpus = np.count_nonzero(is_full, axis=1)
+        is_empty_node = full_gpus >= fleet.gpus[rows]
+        left = choices.free.sum(axis=1) - choices.need
+        node_cost = EMPTY_NODE * is_empty_node + left / MOST_GPUS
+        # Divided once more, so that the GPUs decide only between nodes with equally much left.
+        gpu_cost = EMPTY_GPU * is_full + choices.left / MOST_GPUS**2
+        choice_cost = choices.over(gpu_cost)
+        return choices.cheapest(node_cost[:, None] + choice_cost)
 
 
 class Spread:
     """The most free: on the GPU, then on the node."""
 
-    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+    def costs(
+        self,
+        fleet: Fleet,
+        rows: Ints,
+        demand: Demand,
+    ) -> tuple[Floats, Ints]:
         """Minus what is free: on the first GPU of the choice, and a small part of the node's mean."""
         choices = Choices.of(fleet, rows, demand)
         first = np.take_along_axis(choices.free, choices.first, axis=1)
         gpus = np.maximum(fleet.gpus[rows], 1)
         mean = choices.free.sum(axis=1) / gpus
-        return choices.cheapest(-first - mean[:, None] / MOST_GPUS)
+        # The mean decides between nodes whose emptiest GPUs have equally much free.
+        node_cost = mean[:, None] / MOST_GPUS
+        return choices.cheapest(-first - node_cost)

@@ -54,18 +54,24 @@ class _Tables:
                 asked[demand] = share * demand.gpus * demand.fraction
         total = sum(asked.values())
         parts = {demand: gpus / total for demand, gpus in asked.items()}
-        named: dict[frozenset[int], float] = {}
-        for demand, part in parts.items():
-            if demand.models is not None:
-                named[demand.models] = named.get(demand.models, 0.0) + part
-        cores = sum(shares[demand] * demand.cpu for demand in asked) / total
+        cores = sum(shares[demand] * demand.cpu for demand in asked)
         several = {demand: part for demand, part in parts.items() if demand.gpus > 1}
         return cls(
-            cores=max(cores, FEWEST_CORES),
+            cores=max(cores / total, FEWEST_CORES),
             waste=expected_waste(shares),
             room=Fragments.of(several),
-            named=named,
+            named=_parts_of_models(parts),
         )
+
+
+def _parts_of_models(parts: Mapping[Demand, float]) -> dict[frozenset[int], float]:
+    """The models that demands name, and how much of all GPUs asked for is asked for of them."""
+    named: dict[frozenset[int], float] = {}
+    for demand, part in parts.items():
+        if demand.models is not None:
+            earlier = named.get(demand.models, 0.0)
+            named[demand.models] = earlier + part
+    return named
 
 
 class Strand:
@@ -75,46 +81,65 @@ class Strand:
         self._mix = mix
         self._version = -1
 
-    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+    def costs(
+        self,
+        fleet: Fleet,
+        rows: Ints,
+        demand: Demand,
+    ) -> tuple[Floats, Ints]:
         """The weighted sum of the parts above."""
         if self._version != self._mix.version:
             self._version = self._mix.version
             self._tables = _Tables.of(self._mix.shares)
         choices = Choices.of(fleet, rows, demand)
-        of_nodes = self._of_nodes(fleet, rows, demand, choices)
+        node_cost = self._of_nodes(fleet, rows, demand, choices)
         waste = self._tables.waste
         waste_before = waste[steps_free(choices.free)]
         waste_after = waste[steps_free(choices.left)]
         wasted = choices.over(waste_after - waste_before)
-        room_lost = self._tables.room.rise(choices, fleet.model[rows])
-        return choices.cheapest(of_nodes[:, None] + WASTE * wasted + ROOM * room_lost)
+        models = fleet.model[rows]
+        room_lost = self._tables.room.rise(choices, models)
+        choice_cost = WASTE * wasted + ROOM * room_lost
+        return choices.cheapest(node_cost[:, None] + choice_cost)
 
-    def _of_nodes(self, fleet: Fleet, rows: Ints, demand: Demand, choices: Choices) -> Floats:
+    def _of_nodes(
+        self,
+        fleet: Fleet,
+        rows: Ints,
+        demand: Demand,
+        choices: Choices,
+    ) -> Floats:
         """The part of the cost that is equal for all choices on a node. Shape (rows,)."""
         cores = self._tables.cores
         gpus = fleet.gpus[rows]
         free = choices.free.sum(axis=1)
         left = free - choices.need
         # The free GPUs that the node's free cores do not suffice for.
-        stranded_before = np.maximum(free - choices.cpu_free / cores, 0.0)
-        stranded_after = np.maximum(left - choices.cpu_left / cores, 0.0)
+        served_before = choices.cpu_free / cores
+        served_after = choices.cpu_left / cores
+        stranded_before = np.maximum(free - served_before, 0.0)
+        stranded_after = np.maximum(left - served_after, 0.0)
         cost = STRANDED * (stranded_after - stranded_before)
         cost = cost + CORES_LEFT * choices.cpu_left + GPUS_LEFT * left
         is_empty = free >= gpus - EPSILON
-        cost += EMPTY_NODE * is_empty * (gpus / 8) ** 2
+        size = (gpus / 8) ** 2
+        cost += EMPTY_NODE * is_empty * size
         if self._tables.named:
             used = max(choices.need, demand.cpu / cores)
             prices = self._prices(fleet)
-            cost += PRICE * used * prices[fleet.model[rows]]
+            price = prices[fleet.model[rows]]
+            cost += PRICE * used * price
         return np.asarray(cost)
 
     def _prices(self, fleet: Fleet) -> Floats:
         """By model, how much of the demand names it, against its part of the GPUs that the demand could have."""
         supply = np.bincount(fleet.model, weights=fleet.gpus)
+        all_gpus = supply.sum()
         prices = np.zeros(len(supply))
         for models, part in self._tables.named.items():
+            # Pods may name models of which the cluster has no node any more.
             known = [model for model in models if model < len(supply)]
             offered = supply[known].sum()
             if offered:
-                prices[known] += part * supply.sum() / offered
+                prices[known] += part * all_gpus / offered
         return prices

@@ -19,26 +19,36 @@ def expected_waste(shares: Mapping[Demand, float]) -> Floats:
     size q <= r comes, with its share p(q) as weight, and leaves r - q:
     waste(r) = (LEAVING r + sum p(q) waste(r - q)) / (LEAVING + sum p(q)).
     """
-    sizes: dict[int, float] = {}
-    for demand, share in shares.items():
-        if demand.gpus:
-            size = max(round(demand.fraction * STEPS), 1)
-            sizes[size] = sizes.get(size, 0.0) + share
-    ascending = sorted(sizes)
-    steps = np.array(ascending)
-    weights = np.array([sizes[size] for size in ascending])
+    by_size = _shares_by_size(shares)
+    ascending = sorted(by_size)
+    sizes = np.array(ascending)
+    weights = np.array([by_size[size] for size in ascending])
     weights /= weights.sum()
     waste = np.zeros(STEPS + 1)
+    # Each value follows from those of less free space, so they are worked out in this order.
     for free in range(1, STEPS + 1):
-        fitting = int(steps.searchsorted(free, side="right"))
+        fitting = int(sizes.searchsorted(free, side="right"))
         weights_fitting = weights[:fitting]
-        remaining = free - steps[:fitting]
+        remaining = free - sizes[:fitting]
+        of_leaving = LEAVING * free / STEPS
         after_a_pod = float(weights_fitting @ waste[remaining])
         all_weights = LEAVING + float(weights_fitting.sum())
-        waste[free] = (LEAVING * free / STEPS + after_a_pod) / all_weights
+        waste[free] = (of_leaving + after_a_pod) / all_weights
     return on_grid(waste)
+
+
+def _shares_by_size(shares: Mapping[Demand, float]) -> dict[int, float]:
+    """Share of the pods by the steps that they take of a GPU."""
+    by_size: dict[int, float] = {}
+    for demand, share in shares.items():
+        if demand.gpus:
+            # A size of 0 would leave as much as before, and the waste would follow from itself.
+            size = max(round(demand.fraction * STEPS), 1)
+            by_size[size] = by_size.get(size, 0.0) + share
+    return by_size
 
 
 def steps_free(free: Floats) -> Ints:
     """The index of a free part in `expected_waste`."""
-    return np.asarray((free * STEPS + 0.5).astype(np.int64))
+    nearest = free * STEPS + 0.5
+    return np.asarray(nearest.astype(np.int64))

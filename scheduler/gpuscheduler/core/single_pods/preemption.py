@@ -66,7 +66,18 @@ class Preemption:
                 # The nodes so far are enough.
                 break
             node = self._usage.nodes.get(name)
-            by_gpu = victims(pod, node, self._pods, uids, self._size, tries) if node else None
+            by_gpu = (
+                victims(
+                    pod,
+                    node,
+                    self._pods,
+                    uids,
+                    self._size,
+                    tries,
+                )
+                if node
+                else None
+            )
             if node and by_gpu is not None:
                 others = self._others(pod, node, uids, by_gpu)
                 chosen[name] = [*others, *sorted(by_gpu.difference(others))]

@@ -73,7 +73,13 @@ class SinglePods:
         tries = Tries()
         choices = self._choices(pod, names, resting, tries)
         if not choices:
-            return self._refused(pod, names, resting, now, gave_up=tries.gave_up)
+            return self._refused(
+                pod,
+                names,
+                resting,
+                now,
+                gave_up=tries.gave_up,
+            )
         self._reservations.keep(pod, choices, now + RESERVED_S)
         self.wake_ups.forget(pod.uid)
         return FilterAnswer(nodes=tuple(choices))
@@ -111,7 +117,13 @@ class SinglePods:
         node = self._usage.nodes.get(name)
         if node is None:
             return None
-        return fit(pod.request, node, preferred, links=self._links, tries=tries)
+        return fit(
+            pod.request,
+            node,
+            preferred,
+            links=self._links,
+            tries=tries,
+        )
 
     def node_refused(self, pod: PodFacts, now: float) -> None:
         """Have pods of the owner pass over the node that refused a pod."""

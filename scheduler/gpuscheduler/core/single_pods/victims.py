@@ -41,7 +41,13 @@ def victims(  # noqa: PLR0913 (what a choice is made of)
         return None
     sets: list[frozenset[str]] = []
     for pool in _pools(request, node, lower):
-        fewest = _fewest(request, node, pool, pods, tries)
+        fewest = _fewest(
+            request,
+            node,
+            pool,
+            pods,
+            tries,
+        )
         if fewest is not None:
             sets.append(fewest)
     if tries.gave_up:
