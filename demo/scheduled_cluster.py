@@ -5,12 +5,12 @@ from typing import Any
 
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
-from gpuscheduler.core.calls import BindWait, BindWrite, CommitJob, FilterAnswer, Report
+from gpuscheduler.core.calls import BindOutcome, BindWait, BindWrite, CommitJob, FilterAnswer, Report
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
 from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
-from gpuscheduler.core.scheduling import BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import Scheduling
 
 RESOURCES = {"memory": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
 CELLS = 10

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from bench.result import Results, Say
 from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL
-from gpuscheduler.core.calls import BindWait, BindWrite, CommitJob, Nudge
+from gpuscheduler.core.calls import BindOutcome, BindWait, BindWrite, CommitJob, Nudge
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
-from gpuscheduler.core.scheduling import BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import Scheduling
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.nodes import whole_node
 from tests.e2e.scheduler.pods import job

@@ -183,16 +183,22 @@ class App:
         core = self._core
         jobs = core.jobs.states()
         bound = sum(bool(pod.node) for pod in core.pods.values())
-        pods = {"bound": bound, "waiting": len(core.pods) - bound}
+        pods = {
+            "bound": bound,
+            "waiting": len(core.pods) - bound,
+        }
+        # Also the states that no job has: a series that comes and goes breaks the rules of an alert.
+        jobs_by_state = {state.value: jobs[state] for state in JobState}
         up = {name: follow.lost_at is None for name, follow in self._follows.items()}
+        fragmented = core.fragmented_bytes(time.monotonic())
         return {
             families.READY: _value(not self._problem()),
             families.LEADING: _value(self._leading.is_set()),
             families.NODES: _value(len(core.usage.nodes)),
             families.PODS: _by_label(pods),
             families.RESERVATIONS: _value(len(core.reservations)),
-            families.JOBS: _by_label({state.value: jobs[state] for state in JobState}),
-            families.FRAGMENTED: _value(core.fragmented_bytes(time.monotonic())),
+            families.JOBS: _by_label(jobs_by_state),
+            families.FRAGMENTED: _value(fragmented),
             families.AGENT_REFUSALS: _value(core.refusals.total()),
             families.WATCH: _by_label(up),
         }
@@ -239,4 +245,6 @@ def _tls(settings: SchedulerSettings) -> ssl.SSLContext | None:
 
 
 def _cannot_listen(setting: str, address: tuple[str, int], err: OSError) -> ConfigError:
-    return ConfigError(f"cannot listen on --{setting} {address[0]}:{address[1]}: {err.strerror}")
+    host, port = address
+    why = err.strerror
+    return ConfigError(f"cannot listen on --{setting} {host}:{port}: {why}")

@@ -135,10 +135,10 @@ class SchedulerMetrics:
             registry=self._registry,
         )
         self._lag = Histogram(WATCH_LAG.name, WATCH_LAG.help, buckets=_SECONDS, registry=self._registry)
-        self._counters = {
-            family: Counter(family.name, family.help, family.labels, registry=self._registry)
-            for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES)
-        }
+        self._counters: dict[Family, Counter] = {}
+        for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES):
+            counter = Counter(family.name, family.help, family.labels, registry=self._registry)
+            self._counters[family] = counter
         build = Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self._registry)
         build.labels(__version__).set(1)
         self._registry.register(_Derived(read))

@@ -12,10 +12,10 @@ from contextlib import suppress
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import KubeError
 from gpuscheduler.cluster_api.writes import Writes
-from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
+from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts, pod_facts
-from gpuscheduler.core.scheduling import BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.protocol import BindCall, FilterCall, Json, PreemptCall
 from gpuscheduler.extender.routes import Left
 
@@ -218,7 +218,8 @@ class Service:
         try:
             version = await self._writes.marked(pod.name, pod.uid)
         except KubeError as err:
-            log.warning("Failed to catch up with the former leader", extra={"pod": str(pod.name), "reason": str(err)})
+            reason = {"pod": str(pod.name), "reason": str(err)}
+            log.warning("Failed to catch up with the former leader", extra=reason)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):

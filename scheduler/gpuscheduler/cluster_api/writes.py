@@ -11,9 +11,8 @@ from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.system.backoff import Backoff
 from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
-from gpuscheduler.core.calls import BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
+from gpuscheduler.core.calls import BindOutcome, BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
-from gpuscheduler.core.scheduling import BindOutcome
 
 log = logging.getLogger(__name__)
 
@@ -212,15 +211,18 @@ class Writes:
 
     async def _perform(self, action: Queued) -> None:
         path = _path(action.pod)
+        # With the UID as a precondition, a new pod of the same name is not changed.
         metadata = Json(uid=action.uid)
         match action:
             case Nominate():
                 status = {"nominatedNodeName": action.node}
-                await self._connection.patch(f"{path}/status", {"metadata": metadata, "status": status})
+                body = {"metadata": metadata, "status": status}
+                await self._connection.patch(f"{path}/status", body)
             case Nudge():
                 metadata["annotations"] = {NUDGED_ANNOTATION: str(time.time_ns())}
                 await self._connection.patch(path, {"metadata": metadata})
             case Ungate():
+                # A merge patch would replace the whole list, and with it gates of others.
                 spec = {"schedulingGates": [{"name": JOB_GATE, "$patch": "delete"}]}
                 body = {"metadata": metadata, "spec": spec}
                 await self._connection.patch(path, body, STRATEGIC_MERGE_PATCH)

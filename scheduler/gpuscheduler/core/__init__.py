@@ -7,6 +7,7 @@
 - `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
 - `jobs`: pods that start together.
 - `reservations`: which GPUs are kept until a pod is bound.
+- `bindings`: with which GPUs a pod is bound, and what the API server's answer means.
 - `waiting`: pods that wait although kube-scheduler does not ask about them.
 - `preemption`, `victims`: which pods to evict for a pod of higher priority.
 - `bound_pods`: what pods on nodes use, as was decided for them.

@@ -42,9 +42,11 @@ class BoundPods:
             return pod
         former = self._pods.get(pod.uid)
         if former and former.node:
-            return self._with_held(self._as_first_seen(pod, former))
+            first_seen = self._as_first_seen(pod, former)
+            return self._with_held(first_seen)
         reservation = self._reservations.get(pod.uid)
-        if reservation and reservation.bound and pod.node in reservation.choices:
+        is_bound_by_us = reservation is not None and reservation.bound
+        if reservation and is_bound_by_us and pod.node in reservation.choices:
             return self._with_held(_as_bound(pod, reservation))
         return self._with_held(pod)
 
@@ -84,13 +86,20 @@ class BoundPods:
             self._usage.use_cpu(node, -cores)
 
     def _as_first_seen(self, pod: PodFacts, former: PodFacts) -> PodFacts:
+        """The pod with the request and the decision that it had when it was first seen on its node."""
         node = self._usage.nodes.get(pod.node)
         is_published = node is not None and node.facts.held is not None
+        asks_for_the_same = pod.request == former.request
         used = former.used
-        if used is None and not is_published and pod.request == former.request:
+        if used is None and asks_for_the_same and not is_published:
             # No agent of this node publishes what pods hold. So another plugin may name the GPUs afterwards.
             used = pod.used
-        return replace(pod, request=former.request, job=former.job, used=used)
+        return replace(
+            pod,
+            request=former.request,
+            job=former.job,
+            used=used,
+        )
 
     def _with_held(self, pod: PodFacts) -> PodFacts:
         """The bound pod with what it holds according to the agent of its node, where the agent says it."""
@@ -98,7 +107,9 @@ class BoundPods:
         if node is None or not node.facts.held:
             return pod
         held = node.facts.held.get(pod.uid)
-        return pod if held is None else replace(pod, used=held)
+        if held is None:
+            return pod
+        return replace(pod, used=held)
 
 
 def _as_bound(pod: PodFacts, reservation: Reservation) -> PodFacts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from gpuagent.domain.pods.pod import PodName
 
@@ -23,6 +24,15 @@ class FilterAnswer:
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     cause: str = ""
+
+
+class BindOutcome(Enum):
+    """The result of a Binding."""
+
+    BOUND = auto()
+    REFUSED = auto()
+    UNKNOWN = auto()
+    """No answer came: the API server may have bound the pod."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class ClusterUsage:
         if former == use:
             return
         if former is not None:
+            # It may have been on other GPUs, which are free now.
             self.frees += 1
         uses[uid] = use
         names = self._on.get(uid, ())
@@ -82,10 +83,12 @@ class ClusterUsage:
             self._on.pop(uid, None)
 
     def _release_on(self, name: str, uid: str) -> None:
+        """Count a pod on one node no longer."""
         former = self._uses.get(name, {}).pop(uid, None)
         if former is None:
             return
-        self._on[uid] = tuple(other for other in self._on[uid] if other != name)
+        others = [other for other in self._on[uid] if other != name]
+        self._on[uid] = tuple(others)
         self.frees += 1
         node = self.nodes.get(name)
         if node:
@@ -94,19 +97,22 @@ class ClusterUsage:
 
     def use_cpu(self, name: str, cores: float) -> None:
         """Count cores on a node; a negative number gives them back."""
-        self._cpu[name] = self._cpu.get(name, 0.0) + cores
+        former = self._cpu.get(name, 0.0)
+        self._cpu[name] = former + cores
         node = self.nodes.get(name)
         if node:
             node.cpu_used = self._cpu[name]
             self._note(name)
-            self.frees += cores < 0
+            gives_back = cores < 0
+            self.frees += gives_back
 
     def in_all(self) -> tuple[Amounts, int]:
         """Units, and number of whole GPUs, of all nodes together, in use or not."""
         if self._units is None:
             gpus: list[NodeGpu] = []
             for node in self.nodes.values():
-                gpus += [gpu for gpu in node.facts.gpus.gpus if gpu.usable]
+                of_node = node.facts.gpus.gpus
+                gpus += [gpu for gpu in of_node if gpu.usable]
             memory = sum(gpu.memory for gpu in gpus)
             core = sum(gpu.core for gpu in gpus)
             self._units = Amounts(memory, core)

@@ -66,7 +66,9 @@ def _units(choice: Choice, of_part: Callable[[Amounts], int]) -> dict[int, dict[
     """Units of one part by container and minor number, for the containers that have some."""
     units: dict[int, dict[int, int]] = {}
     for container, gpus in choice.containers.items():
-        of_container = {minor: of_part(amounts) for minor, amounts in gpus.items()}
+        of_container: dict[int, int] = {}
+        for minor, amounts in gpus.items():
+            of_container[minor] = of_part(amounts)
         if any(of_container.values()):
             units[container] = of_container
     return units

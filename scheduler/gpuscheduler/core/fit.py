@@ -97,9 +97,12 @@ def _fit_whole(
         free = [position for position in free if position in among]
     if len(free) < request.gpus:
         return None
-    chosen = links.choose(node, free, request.gpus) if links else free[: request.gpus]
+    chosen: Sequence[int] = free[: request.gpus]
+    if links:
+        chosen = links.choose(node, free, request.gpus)
     gpus = node.facts.gpus.gpus
-    used = tuple((gpus[position].minor, WHOLE) for position in chosen)
+    minors = [gpus[position].minor for position in chosen]
+    used = tuple((minor, WHOLE) for minor in minors)
     return Choice(used, {})
 
 
@@ -131,12 +134,12 @@ def _fit_share(
 
 def fits(request: GpuRequest, node: NodeUsage, tries: Tries) -> bool:
     """Whether `fit` finds GPUs. Most requests want one GPU, for which no search is needed."""
-    is_single_share = request.kind is RequestKind.SHARE and request.gpus == 1 and len(request.groups) <= 1
-    if request.problem or not is_single_share:
+    if request.problem or not request.is_single_share:
         return fit(request, node, tries=tries) is not None
-    if not (tries.spend() and keeps_rules(request, node)):
+    if not tries.spend() or not keeps_rules(request, node):
         return False
-    return any(request.need.within(node.free[position]) for position, _ in node.usable())
+    free = (node.free[position] for position, _ in node.usable())
+    return any(map(request.need.within, free))
 
 
 def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
@@ -150,19 +153,25 @@ def serves(request: GpuRequest, choice: Choice) -> bool:
     """Whether the choice, which any author of a pod may have written, gives each container what it asks for."""
     minors = {minor for minor, _ in choice.used}
     amounts = [amounts for _, amounts in choice.used]
-    if request.problem or len(minors) < len(choice.used):
+    names_a_gpu_twice = len(minors) < len(amounts)
+    if request.problem or names_a_gpu_twice:
         return False
     if request.kind is RequestKind.WHOLE:
         return amounts == [WHOLE] * request.gpus
     if WHOLE in amounts or NOTHING in amounts:
         return False
-    asked = dict(container for group in request.groups for container in group.containers)
-    given = {number: sum(gpus.values(), NOTHING) for number, gpus in choice.containers.items()}
+    asked: dict[int, Amounts] = {}
+    for group in request.groups:
+        asked.update(group.containers)
+    given: dict[int, Amounts] = {}
+    for number, gpus in choice.containers.items():
+        given[number] = sum(gpus.values(), NOTHING)
     if given != asked:
         return False
     total = sum(amounts, NOTHING)
     of_containers = sum(asked.values(), NOTHING)
     is_enough = of_containers.within(total) and request.need.within(total)
+    # Without an upper bound, the author could keep GPUs from others that the pod does not need.
     return is_enough and total.within(_most(request))
 
 
@@ -183,17 +192,27 @@ def still_fits(request: GpuRequest, node: NodeUsage, choice: Choice) -> bool:
 
 def _order(free: Free, preferred: Sequence[int], *, spread: bool) -> list[int]:
     """Positions of GPUs, those to try first before the others."""
-    if spread:
-        return sorted(free, key=lambda position: (-free[position].memory, -free[position].core, position))
+
+    def emptiest(position: int) -> tuple[int, int, int]:
+        units = free[position]
+        return -units.memory, -units.core, position
+
     rank = {position: number for number, position in enumerate(preferred)}
     last = len(rank)
-    return sorted(free, key=lambda position: (rank.get(position, last), free[position], position))
+
+    def fullest(position: int) -> tuple[int, Amounts, int]:
+        return rank.get(position, last), free[position], position
+
+    return sorted(free, key=emptiest) if spread else sorted(free, key=fullest)
 
 
 def _alternatives(request: GpuRequest) -> Iterator[tuple[Group, ...]]:
     """All containers on the same GPUs, and if that does not fit, each group by itself."""
-    containers = tuple(container for group in request.groups for container in group.containers)
-    yield (Group(containers, request.need),)
+    containers: list[tuple[int, Amounts]] = []
+    for group in request.groups:
+        containers += group.containers
+    together = Group(tuple(containers), request.need)
+    yield (together,)
     if len(request.groups) > 1:
         yield request.groups
 
@@ -203,9 +222,11 @@ def _may_have_room(request: GpuRequest, free: Collection[Amounts]) -> bool:
 
     Most nodes on which the groups do not fit are ruled out here, without a search.
     """
-    total = sum((units.at_least(NOTHING) for units in free), NOTHING)
-    if len(request.groups) > 1 and not request.apart.within(total):
-        return False
+    if len(request.groups) > 1:
+        # A GPU that is overused has nothing for the pod, and must not count against the others.
+        total = sum((units.at_least(NOTHING) for units in free), NOTHING)
+        if not request.apart.within(total):
+            return False
     for need, count in request.slots:
         times = sum(need.times_in(units, count) for units in free)
         if times < count:
@@ -224,14 +245,15 @@ def _place(
 
     Largest groups are placed first. The search tries other GPUs if a later group finds no room, up to `NODE_TRIES`.
     """
-    numbers = sorted(range(len(groups)), key=lambda number: groups[number].need, reverse=True)
-    needs = [groups[number].need.over(gpus) for number in numbers]
+    all_numbers = range(len(groups))
+    largest_first = sorted(all_numbers, key=lambda number: groups[number].need, reverse=True)
+    needs = [groups[number].need.over(gpus) for number in largest_first]
     search = _Search(needs, gpus, order, tries)
     sets = search.sets_from(0, free)
     if sets is None:
         return None
-    set_of = dict(zip(numbers, sets, strict=True))
-    return [set_of[number] for number in range(len(groups))]
+    set_of = dict(zip(largest_first, sets, strict=True))
+    return [set_of[number] for number in all_numbers]
 
 
 @dataclass(slots=True)
@@ -258,22 +280,28 @@ class _Search:
             return []
         need = self.needs[number]
         roomy = [position for position in self.order if need.within(free[position])]
-        # A try looks at each GPU of the node, and at each of the set.
-        tries_a_set = 1 + len(self.order) * self.gpus // 16
         failed: set[tuple[Amounts, ...]] = set()
         for positions in combinations(roomy, self.gpus):
-            if not (self.of_node.spend(tries_a_set) and self.tries.spend(tries_a_set)):
+            if not self._spend():
                 return None
             before = tuple(free[position] for position in positions)
             if before in failed:
                 # These GPUs have as much free as a set that has failed, so the later groups find no room again.
                 continue
-            after = free | {position: free[position] - need for position in positions}
+            after = dict(free)
+            for position in positions:
+                after[position] = free[position] - need
             others = self.sets_from(number + 1, after)
             if others is not None:
                 return [positions, *others]
             failed.add(before)
         return None
+
+    def _spend(self) -> bool:
+        """Take the tries for one set of GPUs; False if they are used up."""
+        # A try looks at each GPU of the node, and at each of the set.
+        tries_a_set = 1 + len(self.order) * self.gpus // 16
+        return self.of_node.spend(tries_a_set) and self.tries.spend(tries_a_set)
 
 
 def _choice(

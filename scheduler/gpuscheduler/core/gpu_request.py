@@ -118,6 +118,11 @@ class GpuRequest:
     core_divisor: int = field(default=0, compare=False)
     paired: bool = field(default=True, compare=False)
 
+    @property
+    def is_single_share(self) -> bool:
+        """Whether all of it is a share of one GPU, for which there is nothing to search."""
+        return self.kind is RequestKind.SHARE and self.gpus == 1 and len(self.groups) <= 1
+
 
 NO_REQUEST = GpuRequest(RequestKind.NONE)
 
@@ -126,7 +131,9 @@ def gpu_request(pod: Pod) -> GpuRequest:
     """The request of a pod."""
     named = _named(pod)
     if not named:
-        return GpuRequest(RequestKind.COUNT, problem=COUNT_ONLY) if asks_for_count(pod) else NO_REQUEST
+        if asks_for_count(pod):
+            return GpuRequest(RequestKind.COUNT, problem=COUNT_ONLY)
+        return NO_REQUEST
     kind = RequestKind.WHOLE if GPU_WHOLE in named else RequestKind.SHARE
     problem = _unread(pod) or _more_than_a_node(pod)
     if problem:
@@ -135,8 +142,10 @@ def gpu_request(pod: Pod) -> GpuRequest:
         return _share(pod)
     others = sorted(named - {GPU_WHOLE})
     if others:
-        return GpuRequest(kind, problem=f"asks for {GPU_WHOLE} and for {others[0]}; ask for one of them")
-    return GpuRequest(kind, gpus=asked(pod, GPU_WHOLE))
+        problem = f"asks for {GPU_WHOLE} and for {others[0]}; ask for one of them"
+        return GpuRequest(kind, problem=problem)
+    count = asked(pod, GPU_WHOLE)
+    return GpuRequest(kind, gpus=count)
 
 
 def _named(pod: Pod) -> set[str]:
@@ -160,13 +169,16 @@ def _unread(pod: Pod) -> str:
 
 def _more_than_a_node(pod: Pod) -> str:
     """Why no node has as much as a container asks for, whatever its GPUs; empty if one may."""
-    limits: list[tuple[str, int]] = []
+    limits: list[tuple[int, str]] = []
     for container in pod.containers:
-        limits += [(name, units) for name, units in container.limits.items() if name in RESOURCES]
-    resource, most = max(limits, key=lambda limit: limit[1])
+        for name, units in container.limits.items():
+            if name in RESOURCES:
+                limits.append((units, name))
+    most, resource = max(limits, key=lambda limit: limit[0])
     if most < MORE_THAN_A_NODE:
         return ""
     problem = f"asks for {most} of {resource}, which is more than any node has"
+    # Whoever writes bytes where units are asked for gets such a number.
     hint = if_bytes(most) if resource == GPU_MEM else ""
     return f"{problem}; {hint}" if hint else problem
 
@@ -184,7 +196,10 @@ def _share(pod: Pod) -> GpuRequest:
     if len(asking) > MOST_CONTAINERS:
         return _too_many(asking, amounts, gpus)
     names = [container.name for container in pod.app_containers]
-    groups = _groups(replace(pod, containers=tuple(asking)), amounts, names)
+    # To look at thousands of containers that ask for nothing takes long, so they are left out from here on.
+    asking_pod = replace(pod, containers=tuple(asking))
+    groups = _groups(asking_pod, amounts, names)
+    cores = [each.core for each in amounts.values()]
     request = GpuRequest(
         kind=RequestKind.SHARE,
         gpus=gpus,
@@ -192,7 +207,7 @@ def _share(pod: Pod) -> GpuRequest:
         need=_need(asking),
         slots=tuple(_slots(groups, gpus)),
         apart=sum((group.need for group in groups), NOTHING),
-        core_divisor=gcd(*(each.core for each in amounts.values())),
+        core_divisor=gcd(*cores),
         paired=all(each.memory and each.core for each in amounts.values()),
     )
     problem = _label_problem(pod) or _uneven(asking, gpus)
@@ -244,19 +259,24 @@ def _groups(pod: Pod, amounts: Mapping[int, Amounts], names: Sequence[str]) -> t
         amounts: by index in `spec.containers`.
         names: of all containers there.
     """
-    members = _grouped_names(pod, [names[number] for number in amounts])
+    app_names = [names[number] for number in amounts]
+    members = _grouped_names(pod, app_names)
     group_of: dict[str, int] = {}
-    for number, group in enumerate(members):
-        group_of.update(dict.fromkeys(group, number))
+    for group, names_of_group in enumerate(members):
+        group_of.update(dict.fromkeys(names_of_group, group))
     # The init containers count for the need of a group, and a decision gives them nothing.
     containers: list[list[ContainerSpec]] = [[] for _ in members]
     for container in pod.containers:
-        containers[group_of[container.name]].append(container)
+        group = group_of[container.name]
+        containers[group].append(container)
     given: list[list[tuple[int, Amounts]]] = [[] for _ in members]
     for number, each in amounts.items():
-        given[group_of[names[number]]].append((number, each))
-    pairs = zip(given, containers, strict=True)
-    return tuple(Group(tuple(own), _need(all_of_group)) for own, all_of_group in pairs)
+        group = group_of[names[number]]
+        given[group].append((number, each))
+    groups: list[Group] = []
+    for of_apps, of_all in zip(given, containers, strict=True):
+        groups.append(Group(tuple(of_apps), _need(of_all)))
+    return tuple(groups)
 
 
 def _grouped_names(pod: Pod, app_names: Sequence[str]) -> list[set[str]]:
@@ -265,25 +285,31 @@ def _grouped_names(pod: Pod, app_names: Sequence[str]) -> list[set[str]]:
     for resource in (GPU_MEM, GPU_CORE):
         for init_name, takers in handing_on(pod, resource):
             # Kubelet hands the units of the init container on to all takers, so that they need the same GPUs.
-            joined = [group for group in groups if not group.isdisjoint(takers)] or groups[:1]
+            joined = [group for group in groups if not group.isdisjoint(takers)]
+            if not joined:
+                joined = groups[:1]
             merged = joined[0]
             merged.add(init_name)
             for other in joined[1:]:
                 merged.update(other)
                 groups.remove(other)
-    groups[0].update(container.name for container in pod.containers if container.sidecar)
+    sidecars = [container.name for container in pod.containers if container.sidecar]
+    groups[0].update(sidecars)
     return groups
 
 
 def _slots(groups: Collection[Group], gpus: int) -> Iterator[tuple[Amounts, int]]:
     """What a node must have free for the largest group, for the larger half of the groups, and for all of them."""
-    needs = sorted((group.need.over(gpus) for group in groups), reverse=True)
+    needs = [group.need.over(gpus) for group in groups]
+    needs.sort(reverse=True)
     largest = needs.count(needs[0])
     half = (len(needs) + 1) // 2
-    for count in sorted({largest, half, len(needs)}):
+    counts = {largest, half, len(needs)}
+    for count in sorted(counts):
         # The slot has to be in each of these needs.
-        memory = min(need.memory for need in needs[:count])
-        core = min(need.core for need in needs[:count])
+        these = needs[:count]
+        memory = min(need.memory for need in these)
+        core = min(need.core for need in these)
         yield Amounts(memory, core), count * gpus
 
 

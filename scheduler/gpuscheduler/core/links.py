@@ -18,17 +18,25 @@ class Links:
 
     def seen(self, links: str, mbps: Sequence[Sequence[int]]) -> None:
         """Take the bandwidths of the nodes that publish the hash `links`, in MB/s. Raises ValueError (see BestSets)."""
-        if links and links not in self._sets:
-            self._sets[links] = BestSets(mbps)
-            self._sets[links].work_out()
-            # Without links, other sets were as good.
-            self._chosen.clear()
+        if not links or links in self._sets:
+            return
+        sets = BestSets(mbps)
+        self._sets[links] = sets
+        # Now instead of in the first filter call that needs them.
+        sets.work_out()
+        # Without links, other sets were as good.
+        self._chosen.clear()
 
     def known(self, links: str) -> bool:
         """Whether the bandwidths for this hash were seen."""
         return links in self._sets
 
-    def choose(self, node: NodeUsage, free: Collection[int], size: int) -> tuple[int, ...]:
+    def choose(
+        self,
+        node: NodeUsage,
+        free: Collection[int],
+        size: int,
+    ) -> tuple[int, ...]:
         """The best `size` of the GPUs at positions `free`, of which there are enough."""
         links = node.facts.gpus.links
         positions = tuple(sorted(free))

@@ -62,7 +62,8 @@ class Columns:
         columns: dict[str, Any] = {}
         for column in fields(cls):
             shape = (rows, MOST_GPUS) if column.name in _OF_GPUS else (rows,)
-            columns[column.name] = np.zeros(shape, _TYPES.get(column.name, np.int64))
+            kind = _TYPES.get(column.name, np.int64)
+            columns[column.name] = np.zeros(shape, kind)
         return cls(**columns)
 
     def doubled(self) -> "Columns":
@@ -70,8 +71,9 @@ class Columns:
         added = self.empty(len(self.tie))
         columns: dict[str, Any] = {}
         for column in fields(self):
-            pair = getattr(self, column.name), getattr(added, column.name)
-            columns[column.name] = np.concatenate(pair)
+            old = getattr(self, column.name)
+            empty = getattr(added, column.name)
+            columns[column.name] = np.concatenate((old, empty))
         return Columns(**columns)
 
 
@@ -147,27 +149,33 @@ class NodeArrays:
         """Whether the request may fit on each row. If it is one group and the node is not wide, it does fit."""
         columns = self.columns
         if request.kind is RequestKind.WHOLE:
-            return np.asarray(columns.unused[rows] >= request.gpus)
+            has_enough = columns.unused[rows] >= request.gpus
+            return np.asarray(has_enough)
+        # Most clusters have nodes of few GPUs, so that most columns are empty.
         memory = columns.memory[rows, : self._width]
         core = columns.core[rows, : self._width]
         each = request.need.over(request.gpus)
-        fits = _times(each, memory, core, 1) >= request.gpus
+        gpus_with_room = _times(each, memory, core, 1)
+        fits = gpus_with_room >= request.gpus
         if len(request.groups) > 1:
-            fits |= _fit_apart(request, memory, core, ~fits)
+            too_full = ~fits
+            fits |= _fit_apart(request, memory, core, too_full)
         # A pod may fit on a GPU that the arrays leave out.
         fits |= columns.wide[rows]
-        return np.asarray(fits & self._served(request, rows))
+        served = self._served(request, rows)
+        return np.asarray(fits & served)
 
     def parts(self, request: GpuRequest, rows: Ints) -> Floats:
         """The part of a GPU that the request needs on each row: of memory or of compute, whichever is larger."""
         if request.kind is RequestKind.WHOLE:
             return np.ones(len(rows))
         each = request.need.over(request.gpus)
-        memory_total = self.columns.memory_total[rows]
-        core_total = self.columns.core_total[rows]
-        memory = each.memory / np.maximum(memory_total, 1)
-        core = each.core / np.maximum(core_total, 1)
-        return np.minimum(np.maximum(memory, core), 1.0)
+        memory_total = np.maximum(self.columns.memory_total[rows], 1)
+        core_total = np.maximum(self.columns.core_total[rows], 1)
+        memory = each.memory / memory_total
+        core = each.core / core_total
+        larger = np.maximum(memory, core)
+        return np.minimum(larger, 1.0)
 
     def typical_part(self, request: GpuRequest) -> float:
         """The part of a GPU that the request needs on the median node with room for any pod; 0 if there is none."""
@@ -177,7 +185,8 @@ class NodeArrays:
         rows = np.flatnonzero(has_gpus & is_known)
         if not len(rows):
             return 0.0
-        return float(np.median(self.parts(request, rows)))
+        parts = self.parts(request, rows)
+        return float(np.median(parts))
 
     def memory_without(self, demands: Collection[Amounts]) -> int:
         """Free bytes of memory on GPUs that have room for none of `demands`; 0 if there are none."""
@@ -188,33 +197,46 @@ class NodeArrays:
         core = columns.core
         useless = np.asarray(memory > 0)
         for demand in demands:
-            has_no_room = (memory < demand.memory) | (core < demand.core)
-            useless &= has_no_room
-        units = (memory * useless).sum(axis=1)
-        return int(units @ columns.unit_mib) << 20
+            has_too_little_memory = memory < demand.memory
+            has_too_little_core = core < demand.core
+            useless &= has_too_little_memory | has_too_little_core
+        useless_memory = memory * useless
+        units = useless_memory.sum(axis=1)
+        mib = int(units @ columns.unit_mib)
+        return mib << 20
 
     def has_in_all(self, request: GpuRequest) -> bool:
         """Whether as much is free on all GPUs together as the request wants."""
         columns = self.columns
         need = request.need
         if request.kind is RequestKind.WHOLE:
-            return bool(columns.unused.sum() >= request.gpus)
+            unused = columns.unused.sum()
+            return bool(unused >= request.gpus)
+        # Negative numbers stand for GPUs that take no pod, or are overused.
         memory = np.maximum(columns.memory, 0).sum()
         core = np.maximum(columns.core, 0).sum()
-        return bool(memory >= need.memory and core >= need.core)
+        has_both = memory >= need.memory and core >= need.core
+        return bool(has_both)
 
     def _served(self, request: GpuRequest, rows: Ints) -> Bools:
         """Whether the mode of each row's node serves such amounts, see `keeps_rules`."""
-        steps = np.maximum(self.columns.step[rows], 1)
-        stepwise = np.asarray(request.core_divisor % steps == 0)
+        columns = self.columns
+        # Rows that no node has written yet have step 0.
+        steps = np.maximum(columns.step[rows], 1)
+        is_stepwise = np.asarray(request.core_divisor % steps == 0)
         if request.paired:
-            return stepwise
-        return stepwise & ~self.columns.both[rows]
+            return is_stepwise
+        wants_both = columns.both[rows]
+        return is_stepwise & ~wants_both
 
     def _new_row(self, name: str) -> int:
         """A row for a node that has none."""
-        row = self._spare.pop() if self._spare else len(self.names)
-        self.names[row : row + 1] = [name]
+        if self._spare:
+            row = self._spare.pop()
+            self.names[row] = name
+        else:
+            row = len(self.names)
+            self.names.append(name)
         if row >= len(self.columns.tie):
             self.columns = self.columns.doubled()
         self._rows[name] = row
@@ -244,7 +266,9 @@ class NodeArrays:
         """Write a node's numbers into its row."""
         columns = self.columns
         facts = node.facts
-        gpus = facts.gpus.gpus
+        rules = facts.gpus
+        gpus = rules.gpus
+        # The row may be another node's, or the node may have lost a GPU.
         self._clear(row)
         for position, _ in node.usable():
             if position >= MOST_GPUS:
@@ -253,18 +277,20 @@ class NodeArrays:
             columns.memory[row, position] = free.memory
             columns.core[row, position] = free.core
             columns.free[row, position] = node.free_part(position)
-        self._width = max(self._width, min(len(gpus), MOST_GPUS))
+        width = min(len(gpus), MOST_GPUS)
+        self._width = max(self._width, width)
         columns.unused[row] = len(node.room.unused)
         columns.gpus[row] = sum(gpu.usable for gpu in gpus)
         columns.memory_total[row] = max((gpu.memory for gpu in gpus), default=0)
         columns.core_total[row] = max((gpu.core for gpu in gpus), default=0)
-        columns.unit_mib[row] = facts.gpus.unit_mib
+        columns.unit_mib[row] = rules.unit_mib
         columns.wide[row] = len(gpus) > MOST_GPUS
-        columns.step[row] = facts.gpus.core_step
-        columns.both[row] = facts.gpus.both
+        columns.step[row] = rules.core_step
+        columns.both[row] = rules.both
         columns.cpu_free[row] = facts.cpu - node.cpu_used
         columns.cpu_total[row] = facts.cpu
-        columns.model[row] = self._models.setdefault(facts.model, len(self._models))
+        next_model = len(self._models)
+        columns.model[row] = self._models.setdefault(facts.model, next_model)
 
 
 def _fit_apart(
@@ -274,8 +300,11 @@ def _fit_apart(
     candidates: Bools,
 ) -> Bools:
     """Whether the groups may fit on each of the candidates if each group is placed by itself."""
-    apart = candidates & (np.maximum(memory, 0).sum(axis=1) >= request.apart.memory)
-    apart &= np.maximum(core, 0).sum(axis=1) >= request.apart.core
+    memory_in_all = np.maximum(memory, 0).sum(axis=1)
+    core_in_all = np.maximum(core, 0).sum(axis=1)
+    has_memory = memory_in_all >= request.apart.memory
+    has_core = core_in_all >= request.apart.core
+    apart = candidates & has_memory & has_core
     for need, count in request.slots:
         # Each slot is counted only where all before are free, because few rows have room for several groups.
         remaining = np.flatnonzero(apart)
@@ -291,12 +320,17 @@ def _times(
     most: int,
 ) -> Ints:
     """How many times the GPUs of each row have an amount free, each at most `most` times; see `Amounts.times_in`."""
-    roomy = (memory >= need.memory) & (core >= need.core)
+    has_memory = memory >= need.memory
+    has_core = core >= need.core
+    roomy = has_memory & has_core
     if most == 1:
+        # Requests of one group, which are most of them, need no division.
         return np.asarray(np.count_nonzero(roomy, axis=1))
     times = np.where(roomy, most, 0)
     if need.memory:
-        np.minimum(times, np.maximum(memory, 0) // need.memory, out=times)
+        times_memory = np.maximum(memory, 0) // need.memory
+        np.minimum(times, times_memory, out=times)
     if need.core:
-        np.minimum(times, np.maximum(core, 0) // need.core, out=times)
+        times_core = np.maximum(core, 0) // need.core
+        np.minimum(times, times_core, out=times)
     return np.asarray(times.sum(axis=1))

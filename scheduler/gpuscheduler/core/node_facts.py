@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -60,8 +60,10 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
     metadata = mapping(node.get("metadata"))
     annotations = mapping(metadata.get("annotations"))
     labels = mapping(metadata.get("labels"))
-    allocatable = mapping(mapping(node.get("status")).get("allocatable"))
+    status = mapping(node.get("status"))
+    allocatable = mapping(status.get("allocatable"))
     published = node_gpus(annotations)
+    is_published = isinstance(published, NodeGpus)
     gpus = published if isinstance(published, NodeGpus) else _by_amounts(allocatable, unhealthy)
     if not gpus.gpus:
         return None
@@ -72,7 +74,7 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
         cpu=cores(allocatable.get("cpu")),
         model=text(labels.get(MODEL_LABEL)),
         placement=Placement.SPREAD if is_spread else Placement.BINPACK,
-        assumed=gpus is not published,
+        assumed=not is_published,
         problem=str(published) if isinstance(published, Malformed) else "",
         held=_held(annotations),
     )
@@ -85,12 +87,14 @@ def _first(gpus: NodeGpus) -> NodeGpus:
 
 
 def _held(annotations: Mapping[str, Any]) -> dict[str, Used] | None:
+    """What the agent publishes of each pod; None if it publishes nothing that can be read."""
     pods = held_gpus(annotations)
     if pods is None or isinstance(pods, Malformed):
         return None
     held: dict[str, Used] = {}
     for uid, gpus in pods.items():
-        held[uid] = tuple((gpu.minor, _amounts(gpu)) for gpu in sorted(gpus))
+        by_minor = sorted(gpus)
+        held[uid] = tuple((gpu.minor, _amounts(gpu)) for gpu in by_minor)
     return held
 
 
@@ -104,12 +108,22 @@ def _by_amounts(allocatable: Mapping[str, Any], unhealthy: Collection[int]) -> N
     core = _units(allocatable, GPU_CORE)
     whole = _units(allocatable, GPU_WHOLE)
     # The plugins of before the agent publish the number of GPUs, or compute in percent of a GPU.
-    named = _units(allocatable, GPU_COUNT) or whole or core // CORE_PERCENT_PER_GPU
+    by_compute = core // CORE_PERCENT_PER_GPU
+    named = _units(allocatable, GPU_COUNT) or whole or by_compute
     count = min(named, MOST_GPUS)
-    if not count or not (memory or whole):
+    has_units = memory or whole
+    if not count or not has_units:
         return NodeGpus(())
-    equal = NodeGpu(0, memory // count, core // count, whole=bool(whole))
-    gpus = [replace(equal, minor=minor, usable=minor not in unhealthy) for minor in range(count)]
+    gpus: list[NodeGpu] = []
+    for minor in range(count):
+        gpu = NodeGpu(
+            minor,
+            memory=memory // count,
+            core=core // count,
+            whole=bool(whole),
+            usable=minor not in unhealthy,
+        )
+        gpus.append(gpu)
     return NodeGpus(tuple(gpus), both=bool(core))
 
 

@@ -92,13 +92,14 @@ class NodeUsage:
 
     def has_room(self, used: Used) -> bool:
         """Whether the GPUs have these units free."""
+        gpus = self.facts.gpus.gpus
         usable = {gpu.minor: position for position, gpu in self.usable()}
         for minor, amounts in used:
             position = usable.get(minor)
             if position is None:
                 return False
             is_whole = amounts == WHOLE
-            if self.facts.gpus.gpus[position].whole is not is_whole:
+            if gpus[position].whole is not is_whole:
                 return False
             has_room = self.is_unused(position) if is_whole else amounts.within(self.free[position])
             if not has_room:
@@ -136,6 +137,7 @@ class NodeUsage:
         """A node of its own with the same users."""
         copy = NodeUsage(self.facts)
         copy.cpu_used = self.cpu_used
+        # Counted already, so the users need not be added one by one.
         copy.free = list(self.free)
         copy.places = list(self.places)
         copy._uses.update(self._uses)
@@ -165,36 +167,45 @@ class NodeUsage:
         for position, gpu in self.usable():
             free = self.free[position]
             most = most.at_least(free)
-            if free != NOTHING and NOTHING.within(free):
+            has_units = free != NOTHING and NOTHING.within(free)
+            if has_units:
                 with_units.append(free)
             if gpu.whole and self.is_unused(position):
                 unused.append(position)
+        # One value for all nodes that are alike, which `alike` compares by its identity.
+        units = _first((tuple(self.free), tuple(self.places)))
         return Room(
             most=most,
             total=sum(with_units, NOTHING),
             gpus=len(with_units),
             largest=max(with_units, default=NOTHING),
             unused=tuple(unused),
-            units=_first((tuple(self.free), tuple(self.places))),
+            units=units,
         )
 
     def _count(self) -> None:
         """Count all users anew."""
-        gpus = self.facts.gpus.gpus
+        rules = self.facts.gpus
+        gpus = rules.gpus
         self._positions = {gpu.minor: position for position, gpu in enumerate(gpus)}
         self._room = None
         self.free = [Amounts(gpu.memory, gpu.core) for gpu in gpus]
-        self.places = [self.facts.gpus.most_pods] * len(gpus)
+        self.places = [rules.most_pods] * len(gpus)
         for use in self._uses.values():
             self._add(use, 1)
 
     def _add(self, use: Used | GpuRequest, sign: int) -> None:
+        """Count a use, or with -1 count it no longer."""
         if isinstance(use, GpuRequest):
-            each = WHOLE if use.kind is RequestKind.WHOLE else use.need.over(use.gpus)
+            is_whole = use.kind is RequestKind.WHOLE
+            each = WHOLE if is_whole else use.need.over(use.gpus)
             self._add_everywhere(each, sign)
-        elif all(minor in self._positions for minor, _ in use):
+            return
+        minors = {minor for minor, _ in use}
+        if minors <= self._positions.keys():
             for minor, amounts in use:
-                self._add_at(self._positions[minor], amounts, sign)
+                position = self._positions[minor]
+                self._add_at(position, amounts, sign)
         else:
             # Which GPUs the pod holds is not certain, so any of them may have the most that it holds of one.
             self._add_everywhere(_most(use), sign)
@@ -205,17 +216,18 @@ class NodeUsage:
 
     def _add_at(self, position: int, amounts: Amounts, sign: int) -> None:
         self._room = None
-        gpu = self.facts.gpus.gpus[position]
-        most_pods = self.facts.gpus.most_pods
+        rules = self.facts.gpus
+        gpu = rules.gpus[position]
         is_whole = amounts == WHOLE
-        if is_whole:
-            amounts = Amounts(gpu.memory, gpu.core)
+        memory = gpu.memory if is_whole else amounts.memory
+        core = gpu.core if is_whole else amounts.core
         # Whoever is on a GPU that is given whole keeps all others from it.
-        pods = most_pods if is_whole or gpu.whole else 1
+        keeps_others_off = is_whole or gpu.whole
+        pods = rules.most_pods if keeps_others_off else 1
         free = self.free[position]
         self.free[position] = Amounts(
-            free.memory - sign * amounts.memory,
-            free.core - sign * amounts.core,
+            free.memory - sign * memory,
+            free.core - sign * core,
         )
         self.places[position] -= sign * pods
 

@@ -1,5 +1,6 @@
 """A pod as the scheduler keeps it: small, because a cluster has tens of thousands."""
 
+import enum
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ class JobLabels:
     replicas: int | None
 
 
+class PodEnd(enum.Enum):
+    """How a pod has ended."""
+
+    SUCCEEDED = enum.auto()
+    FAILED = enum.auto()
+    REFUSED = enum.auto()
+    """The agent or kubelet refused it at admission, so that it never ran."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """One pod.
@@ -61,11 +71,9 @@ class PodFacts:
             decision.
         priority: of its PriorityClass.
         created: creationTimestamp.
-        ended: it succeeded or failed.
-        succeeded: it did not fail.
+        end: how it has ended; None while it lives.
         deleting: it has a deletion timestamp.
         gated: it has scheduling gates.
-        refused: the agent or kubelet refused it at admission.
         job: its job, if it is a member of one.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
@@ -84,11 +92,9 @@ class PodFacts:
     used: Used | None = None
     priority: int = 0
     created: str = ""
-    ended: bool = False
-    succeeded: bool = False
+    end: PodEnd | None = None
     deleting: bool = False
     gated: bool = False
-    refused: bool = False
     job: JobLabels | None = None
     scheduler: str = ""
     nominated: str = ""
@@ -96,6 +102,11 @@ class PodFacts:
     owner: str = ""
     wishes: bool = False
     commit: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it succeeded or failed."""
+        return self.end is not None
 
 
 def shared(value: _Value) -> _Value:
@@ -120,10 +131,14 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         pod = {**pod, "spec": spec}
     parsed = parse_pod(pod)
     request = shared(too_many or gpu_request(parsed))
-    used = shared(_used(parsed, request)) if request.kind.gives_gpus else None
+    used: Used | None = None
+    if request.kind.gives_gpus:
+        used = shared(_used(parsed, request))
     job = _job(parsed.labels)
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
+    controller = parsed.controller
+    gates = list(mappings(spec.get("schedulingGates")))
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
         uid=parsed.uid,
@@ -134,19 +149,27 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         used=used,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(parsed.created),
-        ended=parsed.ended,
-        succeeded=status.get("phase") == "Succeeded",
+        end=_end(parsed, status),
         deleting=parsed.deleting,
-        gated=any(True for _ in mappings(spec.get("schedulingGates"))),
-        refused=parsed.rejected is not None,
+        gated=bool(gates),
         job=job,
         scheduler=shared(text(spec.get("schedulerName"))),
         nominated=text(status.get("nominatedNodeName")),
         unscheduled=_unscheduled(status),
-        owner=shared(parsed.controller.uid) if parsed.controller else parsed.uid,
+        owner=shared(controller.uid) if controller else parsed.uid,
         wishes=_wishes(spec),
+        # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
     )
+
+
+def _end(pod: Pod, status: Mapping[str, Any]) -> PodEnd | None:
+    if not pod.ended:
+        return None
+    if pod.rejected is not None:
+        return PodEnd.REFUSED
+    has_succeeded = status.get("phase") == "Succeeded"
+    return PodEnd.SUCCEEDED if has_succeeded else PodEnd.FAILED
 
 
 def _job(labels: Mapping[str, str]) -> JobLabels | None:
@@ -162,7 +185,9 @@ def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
 
     What a pod on a node may hold has to be known, so that its containers are always read.
     """
-    containers = [*mappings(spec.get("initContainers")), *mappings(spec.get("containers"))]
+    init_containers = list(mappings(spec.get("initContainers")))
+    app_containers = list(mappings(spec.get("containers")))
+    containers = init_containers + app_containers
     if len(containers) <= MOST_READ or spec.get("nodeName"):
         return None
     for container in containers:
@@ -177,8 +202,10 @@ def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
 def _used(pod: Pod, request: GpuRequest) -> Used | None:
     """The use of each GPU by the annotations; None where they are no decision that gives the pod just its limits."""
     if request.kind is RequestKind.WHOLE:
-        return None if for_another_pod(pod) else _whole(pod, request.gpus)
-    # Annotations of another pod, copied from a template, stay beside those of the Binding.
+        # Annotations of another pod, copied from a template, stay beside those of the Binding.
+        if for_another_pod(pod):
+            return None
+        return _whole(pod, request.gpus)
     core_resource = GPU_CORE if request.need.core else None
     decided = decided_units(pod, GPU_MEM, core_resource, {})
     if decided is None or isinstance(decided, Ignored):
@@ -186,11 +213,13 @@ def _used(pod: Pod, request: GpuRequest) -> Used | None:
     _, tables = decided
     memory = _by_gpu(tables.get(GPU_MEM, {}))
     core = _by_gpu(tables.get(GPU_CORE, {}))
-    needs = _needs(request, _containers_by_gpu(pod, tables))
+    containers = _containers_by_gpu(pod, tables)
+    needs = _needs(request, containers)
     used: list[tuple[int, Amounts]] = []
     for minor in sorted(needs):
         given = Amounts(memory[minor], core[minor])
-        used.append((minor, given.at_least(needs[minor])))
+        amounts = given.at_least(needs[minor])
+        used.append((minor, amounts))
     return tuple(used)
 
 
@@ -204,19 +233,26 @@ def _by_gpu(units: ContainerUnits) -> Counter[int]:
 
 def _containers_by_gpu(pod: Pod, tables: Mapping[str, ContainerUnits]) -> dict[int, set[int]]:
     """Minor number of each GPU to the indexes in `spec.containers` of the containers with units there."""
-    numbers = {container.name: number for number, container in enumerate(pod.app_containers)}
+    number_of: dict[str, int] = {}
+    for number, container in enumerate(pod.app_containers):
+        number_of[container.name] = number
     containers: dict[int, set[int]] = {}
     for units in tables.values():
         for name, gpus in units.items():
             for minor in gpus:
-                containers.setdefault(minor, set()).add(numbers[name])
+                on_gpu = containers.setdefault(minor, set())
+                on_gpu.add(number_of[name])
     return containers
 
 
 def _whole(pod: Pod, count: int) -> Used | None:
     """The whole GPUs that the annotation names; None unless they are as many as the pod asks for."""
     names = gpu_names(pod.annotations, GROUP_ANNOTATION)
-    if not isinstance(names, tuple) or not all(name.isdecimal() for name in names):
+    if not isinstance(names, tuple):
+        return None
+    # UUIDs are for agents: this scheduler knows GPUs by number.
+    are_numbers = all(name.isdecimal() for name in names)
+    if not are_numbers:
         return None
     minors = sorted({int(name) for name in names})
     if len(minors) != count:
@@ -229,14 +265,16 @@ def _needs(request: GpuRequest, containers: Mapping[int, Collection[int]]) -> di
 
     `containers` has the indexes of the containers by GPU.
     """
-    if len(containers) == request.gpus:
-        return dict.fromkeys(containers, request.need.over(request.gpus))
+    all_on_same_gpus = len(containers) == request.gpus
+    if all_on_same_gpus:
+        each = request.need.over(request.gpus)
+        return dict.fromkeys(containers, each)
     needs = dict.fromkeys(containers, NOTHING)
     for group in request.groups:
         numbers = {number for number, _ in group.containers}
         each = group.need.over(request.gpus)
-        for minor, of_gpu in containers.items():
-            if not numbers.isdisjoint(of_gpu):
+        for minor, on_gpu in containers.items():
+            if not numbers.isdisjoint(on_gpu):
                 needs[minor] += each
     return needs
 
@@ -268,7 +306,10 @@ def _wishes(spec: Mapping[str, Any]) -> bool:
     """Whether the pod states a preference among nodes."""
     affinity = mapping(spec.get("affinity"))
     for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):
-        if mapping(affinity.get(kind)).get("preferredDuringSchedulingIgnoredDuringExecution"):
+        rules = mapping(affinity.get(kind))
+        if rules.get("preferredDuringSchedulingIgnoredDuringExecution"):
             return True
-    spread = mappings(spec.get("topologySpreadConstraints"))
-    return any(constraint.get("whenUnsatisfiable") == "ScheduleAnyway" for constraint in spread)
+    for constraint in mappings(spec.get("topologySpreadConstraints")):
+        if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
+            return True
+    return False

@@ -99,8 +99,8 @@ class Ranking:
     def warm(self, requests: Iterable[tuple[GpuRequest, float]]) -> None:
         """Rate all nodes for these requests and cores, before the first pod that asks for them waits for it."""
         self._read_changes()
+        all_rows = np.arange(len(self._nodes.names))
         for request, cpu in requests:
-            all_rows = np.arange(len(self._nodes.names))
             self._table(request, cpu, all_rows, most=len(all_rows))
 
     def learn(self, request: GpuRequest, cpu: float) -> None:
@@ -108,12 +108,15 @@ class Ranking:
         if request.kind is RequestKind.NONE or request.problem:
             return
         self._read_changes()
-        demand = self._demands.get((request, cpu))
+        asked = request, cpu
+        demand = self._demands.get(asked)
         if demand is None:
-            demand = Demand(request.gpus, self._nodes.typical_part(request), cpu)
+            part = self._nodes.typical_part(request)
+            demand = Demand(request.gpus, part, cpu)
+            # Any author of pods may ask for thousands of different amounts.
             if len(self._demands) >= MOST_DEMANDS:
                 self._demands.clear()
-            self._demands[request, cpu] = demand
+            self._demands[asked] = demand
         if demand.fraction and demand.gpus <= MOST_GPUS:
             self._mix.saw(demand)
 
@@ -135,8 +138,10 @@ class Ranking:
         if not len(rows):
             return
         ties = self._nodes.columns.tie[rows]
-        cheapest = np.flatnonzero(costs == costs.min())
-        first = int(cheapest[ties[cheapest].argmin()])
+        is_cheapest = costs == costs.min()
+        cheapest = np.flatnonzero(is_cheapest)
+        first_tie = ties[cheapest].argmin()
+        first = int(cheapest[first_tie])
         yield int(rows[first])
         for index in np.lexsort((rows, ties, costs)):
             if index != first:
@@ -215,12 +220,20 @@ class Ranking:
         preferred = np.zeros(len(fitting), dtype=np.int64)
         # A policy rates a part of a GPU, which is another one on nodes with other GPUs.
         for part in np.unique(parts):
-            same = parts == part
-            demand = Demand(gpus=request.gpus, fraction=float(part), cpu=cpu)
-            costs, gpus = self._policy.costs(fleet, fitting[same], demand)
-            rated[same] = costs
-            preferred[same] = gpus
-        return np.where(np.isfinite(rated), rated, UNRATED), preferred
+            is_equal = parts == part
+            rows = fitting[is_equal]
+            demand = Demand(
+                gpus=request.gpus,
+                fraction=float(part),
+                cpu=cpu,
+            )
+            costs, gpus = self._policy.costs(fleet, rows, demand)
+            rated[is_equal] = costs
+            preferred[is_equal] = gpus
+        # A search may still find room on the nodes for which the policy finds none.
+        is_rated = np.isfinite(rated)
+        costs = np.where(is_rated, rated, UNRATED)
+        return costs, preferred
 
     def _read_changes(self) -> None:
         if self._nodes.read_changes():

@@ -62,7 +62,11 @@ def reasons(
     return result
 
 
-def main_reason(request: GpuRequest, names: Iterable[str], nodes: Mapping[str, NodeUsage]) -> str:
+def main_reason(
+    request: GpuRequest,
+    names: Iterable[str],
+    nodes: Mapping[str, NodeUsage],
+) -> str:
     """The reason of most nodes among those that come closest to serving the request."""
     result = reasons(request, names, nodes, {})
     texts = list(result.failed.values())
@@ -70,21 +74,31 @@ def main_reason(request: GpuRequest, names: Iterable[str], nodes: Mapping[str, N
         texts = [text for text in result.unresolvable.values() if text != NO_GPUS]
     if not texts:
         return NO_GPUS
-    [(most_common, _)] = Counter(texts).most_common(1)
+    counts = Counter(texts)
+    [(most_common, _)] = counts.most_common(1)
     return most_common
 
 
-def short_in_all(requests: Iterable[GpuRequest], units: Amounts, whole: int) -> tuple[str, int, int] | None:
+def short_in_all(
+    requests: Iterable[GpuRequest],
+    units: Amounts,
+    whole: int,
+) -> tuple[str, int, int] | None:
     """A resource of which requests want more than all nodes have, with both amounts; None if there is none."""
     wanted: Counter[str] = Counter()
     for request in requests:
-        wanted[GPU_WHOLE] += request.gpus if request.kind is RequestKind.WHOLE else 0
+        if request.kind is RequestKind.WHOLE:
+            wanted[GPU_WHOLE] += request.gpus
         wanted[GPU_MEM] += request.need.memory
         wanted[GPU_CORE] += request.need.core
-    there = {GPU_WHOLE: whole, GPU_MEM: units.memory, GPU_CORE: units.core}
-    for resource, amount in wanted.items():
-        if amount > there[resource]:
-            return resource, amount, there[resource]
+    there = {
+        GPU_WHOLE: whole,
+        GPU_MEM: units.memory,
+        GPU_CORE: units.core,
+    }
+    for resource, in_all in there.items():
+        if wanted[resource] > in_all:
+            return resource, wanted[resource], in_all
     return None
 
 
@@ -93,12 +107,18 @@ def _never(request: GpuRequest, node: NodeUsage) -> str:
     gpus = [gpu for gpu in node.facts.gpus.gpus if gpu.usable]
     if request.kind is RequestKind.WHOLE:
         whole = sum(gpu.whole for gpu in gpus)
-        return "" if whole >= request.gpus else f"fewer than {request.gpus} usable GPUs for {GPU_WHOLE}"
+        if whole >= request.gpus:
+            return ""
+        return f"fewer than {request.gpus} usable GPUs for {GPU_WHOLE}"
     if not keeps_rules(request, node):
         return f"amounts that its mode does not serve ({GPU_MEM} and {GPU_CORE} together, in its step)"
+    # Groups may be on different GPUs, so a GPU need not have more than the largest of them needs.
     need = max((group.need for group in request.groups), default=request.need)
     largest = need.over(request.gpus)
-    fitting = sum(largest.within(Amounts(gpu.memory, gpu.core)) for gpu in gpus)
+    fitting = 0
+    for gpu in gpus:
+        units = Amounts(gpu.memory, gpu.core)
+        fitting += largest.within(units)
     if fitting >= request.gpus:
         return ""
     lead = "no GPU has" if request.gpus == 1 else f"fewer than {request.gpus} GPUs have"
@@ -111,6 +131,7 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
         unused = max((len(node.room.unused) for node in nodes), default=0)
         return f"{request.gpus} of {GPU_WHOLE} wanted, at most {unused} are free on one node"
     each = request.need.over(request.gpus)
+    # On one GPU of one node, which may be another one for memory than for compute.
     most = [node.room.most for node in nodes]
     free = []
     if each.memory:
@@ -119,10 +140,11 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     if each.core:
         core = max((units.core for units in most), default=0)
         free.append(f"{core} %")
+    most_free = " and ".join(free)
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
     where = f"{_gpus(request)}{spread}"
-    most_free = " and ".join(free)
-    return f"{words(each)} wanted on {where}, at most {most_free} free on one GPU"
+    wanted = f"{words(each)} wanted on {where}"
+    return f"{wanted}, at most {most_free} free on one GPU"
 
 
 def _gpus(request: GpuRequest) -> str:

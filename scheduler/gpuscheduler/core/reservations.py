@@ -92,12 +92,15 @@ class Reservations:
 
     def next_end(self) -> float | None:
         """When the next one ends; None without any."""
-        return min((reservation.until for reservation in self._all.values()), default=None)
+        ends = (reservation.until for reservation in self._all.values())
+        return min(ends, default=None)
 
     def _release(self, uid: str, but: Collection[str] = ()) -> None:
         """Count a pod no longer where it is not bound, except on the nodes in `but`."""
         pod = self._pods.get(uid)
-        for name in list(self._usage.nodes_of(uid)):
-            is_bound_there = pod is not None and pod.node == name
-            if name not in but and not is_bound_there:
+        bound_to = pod.node if pod else ""
+        # A copy, because each release changes the names.
+        names = list(self._usage.nodes_of(uid))
+        for name in names:
+            if name not in but and name != bound_to:
                 self._usage.release(uid, name)

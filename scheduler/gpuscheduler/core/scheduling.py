@@ -2,41 +2,28 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum, auto
 
+from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
-from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer
+from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, FilterAnswer
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.decision_text import decision_annotations
-from gpuscheduler.core.fit import Choice
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.jobs.job import JobKey
 from gpuscheduler.core.jobs.jobs import Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
-from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.pod_facts import PodEnd, PodFacts
 from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
-from gpuscheduler.core.reservations import Reservation, Reservations
+from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.preemption import Preemption
 from gpuscheduler.core.single_pods.single_pods import SinglePods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 
-CONFIRMED_S = 60.0
-"""How long GPUs stay reserved for a pod that was bound, until the watch shows it."""
 MOST_WARMED = 16
 """Different requests whose nodes are rated at the start."""
-
-
-class BindOutcome(Enum):
-    """The result of a Binding."""
-
-    BOUND = auto()
-    REFUSED = auto()
-    UNKNOWN = auto()
-    """No answer came: the API server may have bound the pod."""
 
 
 class Scheduling:
@@ -91,8 +78,8 @@ class Scheduling:
             self._single_pods.choice,
         )
         self._bound_pods = BoundPods(self.usage, self.reservations, self.pods)
+        self._bindings = Bindings(self.usage, self.reservations, self.jobs, self._single_pods, self._bound_pods)
         self._ended_members: list[PodFacts] = []
-        self._unanswered: dict[str, Reservation] = {}
         self._ready = False
 
     def node_seen(self, node: NodeFacts) -> None:
@@ -138,7 +125,7 @@ class Scheduling:
 
     def _pod_ended(self, pod: PodFacts, now: float) -> None:
         """Count a pod no longer that succeeded or failed."""
-        if pod.refused and pod.uid in self.pods:
+        if pod.end is PodEnd.REFUSED and pod.uid in self.pods:
             self.refusals[pod.node] += 1
             self._single_pods.node_refused(pod, now)
         if pod.node and self.jobs.is_member(pod):
@@ -159,7 +146,7 @@ class Scheduling:
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)
         self.reservations.end([uid])
-        self._unanswered.pop(uid, None)
+        self._bindings.forget(uid)
         self._preemption.keep_freed(uid, now)
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
@@ -170,17 +157,20 @@ class Scheduling:
         Jobs that a former run bound in part keep their planned GPUs.
         """
         self._ready = True
-        members = filter(self.jobs.is_member, self.pods.values())
+        pods = list(self.pods.values())
+        members = [pod for pod in pods if self.jobs.is_member(pod)]
         self.jobs.recover([*members, *self._ended_members], now)
         self._ended_members.clear()
-        for pod in sorted(self.pods.values(), key=lambda pod: (pod.created, pod.uid)):
+        # In the order in which they came, so that the mix is the one that a scheduler has which saw them come.
+        for pod in sorted(pods, key=lambda pod: (pod.created, pod.uid)):
             self._ranking.learn(pod.request, pod.cpu)
-        self._ranking.warm(_common_requests(self.pods.values()))
-        for pod in self.pods.values():
+        self._ranking.warm(_common_requests(pods))
+        for pod in pods:
             # A former run may have refused it for GPUs that it reserved.
-            if not (pod.node or pod.gated or self.jobs.is_member(pod)):
+            may_wait = not pod.node and not pod.gated
+            if may_wait and not self.jobs.is_member(pod):
                 self._wake_ups.refused(pod.uid, now)
-        self._hidden_reasons.begin(self.pods.values())
+        self._hidden_reasons.begin(pods)
         for node in self.usage.nodes.values():
             # Otherwise the first pod that fits nowhere would wait for it.
             _ = node.room
@@ -225,7 +215,8 @@ class Scheduling:
         if self._is_of_another(pod):
             why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
             return FilterAnswer(error=why)
-        if _has_changed(pod, self.pods.get(pod.uid)):
+        seen = self.pods.get(pod.uid)
+        if _has_changed(pod, seen):
             return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
@@ -251,37 +242,11 @@ class Scheduling:
         if pod.node:
             # The API server answers whether it is bound there.
             return BindWrite(pod.name, uid, node, {})
-        if node not in self.usage.nodes:
-            return BindRefused(f"node {node} has no GPUs any more; kube-scheduler tries the pod again")
-        is_member = self.jobs.is_member(pod)
-        choice = self.jobs.bind(pod, node, now) if is_member else self._single_pods.reserved(pod, node)
-        if not isinstance(choice, Choice):
-            return choice
-        visible = self.jobs.visible(pod, node) if is_member else ()
-        self._unanswered[uid] = self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
-        gpus = self.usage.nodes[node].facts.gpus
-        annotations = decision_annotations(
-            uid,
-            choice,
-            gpus,
-            wall_ns,
-            visible,
-        )
-        return BindWrite(pod.name, uid, node, annotations)
+        return self._bindings.bind(pod, node, now, wall_ns)
 
     def bound(self, uid: str, outcome: BindOutcome) -> None:
         """Take the result of a Binding. A reservation for a pod that may be bound stays until the watch decides."""
-        pod = self.pods.get(uid)
-        sent = self._unanswered.pop(uid, None)
-        is_member = pod is not None and self.jobs.is_member(pod)
-        if outcome is BindOutcome.REFUSED and not is_member:
-            self.reservations.end([uid])
-        if outcome is not BindOutcome.BOUND:
-            return
-        self.reservations.bound(uid)
-        if sent and pod and pod.node in sent.choices:
-            # The watch was faster than the answer.
-            self._bound_pods.count_as_bound(pod, sent)
+        self._bindings.answered(uid, self.pods.get(uid), outcome)
 
     def committed(self, job: JobKey, now: float, *, written: bool) -> None:
         """Take the result of a CommitJob."""
@@ -314,9 +279,11 @@ def _common_requests(pods: Iterable[PodFacts]) -> list[tuple[GpuRequest, float]]
     """The requests, with their cores, of most pods."""
     counts: Counter[tuple[GpuRequest, float]] = Counter()
     for pod in pods:
-        if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
-            counts[pod.request, pod.cpu] += 1
-    return [request for request, _ in counts.most_common(MOST_WARMED)]
+        request = pod.request
+        if request.kind is not RequestKind.NONE and not request.problem:
+            counts[request, pod.cpu] += 1
+    most_common = counts.most_common(MOST_WARMED)
+    return [asked for asked, _ in most_common]
 
 
 def _has_changed(pod: PodFacts, seen: PodFacts | None) -> bool:

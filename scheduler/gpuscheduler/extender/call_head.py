@@ -49,18 +49,21 @@ def call_head(head: bytes) -> CallHead:
     """Read a head. Raises HeadError."""
     first, *lines = head.removesuffix(_END).split(b"\r\n")
     words = first.split(b" ")
-    if len(words) != 3 or words[2] not in _VERSIONS:
+    is_request = len(words) == 3 and words[2] in _VERSIONS
+    if not is_request:
         raise HeadError(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
     method, target, version = words
     headers = dict(map(_header, lines))
     if b"transfer-encoding" in headers:
         raise HeadError(HTTPStatus.LENGTH_REQUIRED, "send the call with Content-Length instead of Transfer-Encoding")
-    keeps = version == b"HTTP/1.1" and headers.get(b"connection", b"").lower() != b"close"
+    path, _, _ = target.partition(b"?")
+    length = headers.get(b"content-length", b"0")
+    wish = headers.get(b"connection", b"").lower()
     return CallHead(
         method=method.decode("latin-1"),
-        path=target.partition(b"?")[0].decode("latin-1"),
-        body_bytes=_length(headers.get(b"content-length", b"0")),
-        keeps=keeps,
+        path=path.decode("latin-1"),
+        body_bytes=_length(length),
+        keeps=version == b"HTTP/1.1" and wish != b"close",
     )
 
 

@@ -167,12 +167,13 @@ def preempt_call(body: bytes) -> PreemptCall:
         args = _PREEMPT.decode(body)
     except (msgspec.DecodeError, RecursionError) as err:
         raise ProtocolError(f"ExtenderPreemptionArgs: {err}") from err
-    victims = (args.whole or {}) | (args.meta or {})
     proposed: dict[str, list[str]] = {}
     violations: dict[str, int] = {}
-    for node, of_node in victims.items():
-        proposed[node] = [pod.uid or pod.metadata.uid for pod in of_node.pods or ()]
-        violations[node] = of_node.violations
+    # kube-scheduler sends whole pods, or their UIDs alone if the extender is `nodeCacheCapable`.
+    for by_node in (args.whole, args.meta):
+        for node, victims in (by_node or {}).items():
+            proposed[node] = [pod.uid or pod.metadata.uid for pod in victims.pods or ()]
+            violations[node] = victims.violations
     return PreemptCall(args.pod, proposed, violations)
 
 
@@ -211,6 +212,8 @@ def preempt_result(victims: Mapping[str, Sequence[str]], violations: Mapping[str
     """ExtenderPreemptionResult, which has UIDs in both variants of the protocol."""
     nodes: dict[str, Json] = {}
     for node, uids in victims.items():
-        pods = [{"UID": uid} for uid in uids]
-        nodes[node] = {"Pods": pods, "NumPDBViolations": violations.get(node, 0)}
+        nodes[node] = {
+            "Pods": [{"UID": uid} for uid in uids],
+            "NumPDBViolations": violations.get(node, 0),
+        }
     return msgspec.json.encode({"NodeNameToMetaVictims": nodes})

@@ -36,5 +36,10 @@ def page_server(
 
 def _cluster_pages() -> dict[str, Page]:
     """The page of the cluster at ``/``, and the files that it loads, by path."""
-    own = {"/": web_page("cluster.html", "gpuscheduler"), "/cluster.js": web_page("cluster.js", "gpuscheduler")}
-    return own | {f"/{name}": web_page(name) for name in SHARED}
+    pages = {
+        "/": web_page("cluster.html", "gpuscheduler"),
+        "/cluster.js": web_page("cluster.js", "gpuscheduler"),
+    }
+    for name in SHARED:
+        pages[f"/{name}"] = web_page(name)
+    return pages

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.scheduling import Scheduling
 
 PIECE_BYTES = 64 * 1024
@@ -40,17 +41,25 @@ def usage_parts(core: Scheduling) -> Iterator[bytes]:
         if node:
             yield separator + _json(_node(node, core))
             separator = b","
-    waiting = [pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE]
-    waiting.sort(key=lambda pod: pod.name)
+    waiting = _waiting(core)
     yield b'],"waiting":{'
     separator = b""
     for start in range(0, len(waiting), PODS_A_PART):
         part = waiting[start : start + PODS_A_PART]
         reasons = {str(pod.name): pod.unscheduled for pod in part}
         # Without its braces, as all parts are one object.
-        yield separator + _json(reasons)[1:-1]
+        members = _json(reasons)[1:-1]
+        yield separator + members
         separator = b","
     yield b"}}"
+
+
+def _waiting(core: Scheduling) -> list[PodFacts]:
+    """The pods that ask for GPUs and have no node, by name."""
+    pods = [pod for pod in core.pods.values() if not pod.node]
+    waiting = [pod for pod in pods if pod.request.kind is not RequestKind.NONE]
+    waiting.sort(key=lambda pod: pod.name)
+    return waiting
 
 
 def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:

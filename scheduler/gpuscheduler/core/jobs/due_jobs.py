@@ -37,11 +37,17 @@ class DueJobs:
             self._take_due(job, now)
             self.settle(job, now)
         if not self._turns and self._planning.may_fit:
-            ready = [key for key in self._waiting if self._jobs[key].retry_at <= now]
-            self._planning.look_begins()
-            self._turns = deque(sorted(ready, key=lambda key: self._jobs[key].age))
+            self._begin_turns(now)
         if self._turns:
             self._plan_next(now)
+
+    def _begin_turns(self, now: float) -> None:
+        """Have each job that waits planned, one with every tick."""
+        waiting = [self._jobs[key] for key in self._waiting]
+        ready = [job for job in waiting if job.retry_at <= now]
+        ready.sort(key=lambda job: job.age)
+        self._planning.look_begins()
+        self._turns = deque(job.key for job in ready)
 
     def next_due(self, now: float) -> Iterator[float]:
         """When `tick` has work, in monotonic seconds."""
@@ -73,8 +79,11 @@ class DueJobs:
     def completed(self, job: Job) -> None:
         """Have a job planned that need not wait for more pods, although none has come."""
         self._planning.again = True
+        # kube-scheduler was told that it waits for more pods, and does not ask again by itself.
         pending = list(job.members.pending.values())
-        self._planning.actions += [Nudge(pod.name, pod.uid) for pod in pending[:MOST_AT_ONCE] if not pod.gated]
+        for pod in pending[:MOST_AT_ONCE]:
+            if not pod.gated:
+                self._planning.actions.append(Nudge(pod.name, pod.uid))
 
     def remove(self, job: Job) -> None:
         """Forget a job that has no pods any more."""
@@ -111,15 +120,18 @@ class DueJobs:
         """Take our scheduling gate off the pods of a job, once all of them are there."""
         is_complete = job.is_complete
         if is_complete and not job.let_in:
-            for pod in job.members.pending.values():
-                if pod.gated:
-                    self._planning.actions.append(Ungate(pod.name, pod.uid))
+            gated = [pod for pod in job.members.pending.values() if pod.gated]
+            for pod in gated:
+                self._planning.actions.append(Ungate(pod.name, pod.uid))
         job.let_in = is_complete
 
     def _wait_for_failed(self, job: Job, now: float) -> None:
         """Bound how long pods that come again wait for members that failed."""
-        may_come_again = bool(job.members.pending) and not job.alone and not job.is_complete
+        has_pending = bool(job.members.pending)
+        may_come_again = has_pending and not job.alone and not job.is_complete
         if not may_come_again:
             job.alone_at = float("inf")
-        elif job.alone_at == float("inf") and job.members.ended_before(failed=True):
+            return
+        is_bounded = job.alone_at < float("inf")
+        if not is_bounded and job.members.ended_before(failed=True):
             job.alone_at = now + FAILED_S

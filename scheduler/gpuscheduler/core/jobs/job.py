@@ -183,10 +183,11 @@ class Job:
         pending = self.members.pending
         if self.plan or not pending or self.problem():
             return False
-        started = self.members.start.uids
-        if not (self.is_complete or any(uid in started for uid in pending)):
+        # Pods of a job that has started go on, however many of the others have gone since.
+        has_started = not self.members.start.uids.isdisjoint(pending)
+        if not self.is_complete and not has_started:
             return False
-        return not any(uid in pending for uid in self.absent)
+        return self.absent.isdisjoint(pending)
 
     @property
     def age(self) -> tuple[int, str]:
@@ -220,10 +221,12 @@ class Job:
         members = self.members
         if plan.is_written or members.any_bound or not self.is_complete:
             return False
-        if plan.places.keys() <= members.start.uids:
+        has_started_before = plan.places.keys() <= members.start.uids
+        if has_started_before:
             return False
-        left_out = sum(pod.uid not in plan.places for pod in members.to_place())
-        return self.there - len(members.extra) - left_out < members.wanted
+        left_out = [pod for pod in members.to_place() if pod.uid not in plan.places]
+        planned = self.there - len(members.extra) - len(left_out)
+        return planned < members.wanted
 
     def unsuitable(self) -> dict[str, Passed]:
         """UID of each pending pod to the nodes to pass over: its own, or the latest of a pod with an equal request."""
@@ -236,8 +239,9 @@ class Job:
                 of_request[pod.request] = nodes
         unsuitable: dict[str, Passed] = {}
         for pod in self.members.to_place():
-            nodes = of_request.get(pod.request, frozenset())
-            unsuitable[pod.uid] = self.unnamed.get(pod.uid, nodes)
+            own = self.unnamed.get(pod.uid)
+            of_equal = of_request.get(pod.request, frozenset())
+            unsuitable[pod.uid] = of_equal if own is None else own
         return unsuitable
 
     def delay(self, now: float) -> None:
@@ -266,13 +270,18 @@ class Job:
         members = self.members
         if None in members.replicas:
             return f"job {self.name}: label gpu-topology-replica is no number of pods"
-        if len(members.replicas) > 1 and not members.any_bound:
-            return f"job {self.name}: its pods disagree on gpu-topology-replica ({_few_of(members.numbers)})"
+        disagree = len(members.replicas) > 1
+        # A job that runs may be scaled, so that its newer pods have another number.
+        if disagree and not members.any_bound:
+            numbers = _few_of(members.numbers)
+            return f"job {self.name}: its pods disagree on gpu-topology-replica ({numbers})"
         pods = max(members.present, members.wanted)
         if pods > MOST_PODS:
             return f"job {self.name} has {pods} pods; at most {MOST_PODS} can start together"
         bad = members.bad()
-        return f"job {self.name}: pod {bad.name} {bad.request.problem}" if bad else ""
+        if bad:
+            return f"job {self.name}: pod {bad.name} {bad.request.problem}"
+        return ""
 
 
 def key_of(pod: PodFacts) -> JobKey:

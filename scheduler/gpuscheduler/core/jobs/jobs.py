@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob, FilterAnswer, Nominate, Nudge, Ungate
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.gpu_request import Used
 from gpuscheduler.core.jobs.commit import commit_text, committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, StartPlan, key_of
 from gpuscheduler.core.jobs.plan import Places
-from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, Planning
+from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, Planning, still_fit
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -59,9 +60,13 @@ class Jobs:
     def why(self, pod: PodFacts) -> str:
         """Why a member waits; empty if its job starts, or it is no member."""
         job = self._job_of(pod)
-        if job is None or pod.uid not in job.members or job.place_of(pod.uid):
+        if job is None or pod.uid not in job.members:
             return ""
-        return job.problem() or job.missing(pod) or why_waiting(job, self._usage.nodes, self._usage)
+        is_planned = job.place_of(pod.uid) is not None
+        if is_planned:
+            return ""
+        obstacle = job.problem() or job.missing(pod)
+        return obstacle or why_waiting(job, self._usage.nodes, self._usage)
 
     def states(self) -> Counter[JobState]:
         """Number of jobs by state."""
@@ -88,9 +93,7 @@ class Jobs:
             self._planning.again = True
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
-            # kube-scheduler shows the former reason of the others.
-            others = [other for other in job.members.pending.values() if other.uid != pod.uid and not other.gated]
-            self.actions += [Nudge(other.name, other.uid) for other in others[:MOST_AT_ONCE]]
+            self.actions += _nudges_of_others(job, pod)
         self._due_jobs.settle(job, now)
 
     def _pod_came(self, job: Job, pod: PodFacts, now: float) -> None:
@@ -167,6 +170,7 @@ class Jobs:
         node, _ = place
         if node in names:
             return FilterAnswer(nodes=(node,))
+        # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
         self.actions.append(Nominate(pod.name, pod.uid, node))
         return _refused(names, f"job {job.name} is planned on node {node}, which kube-scheduler tries next")
 
@@ -186,39 +190,23 @@ class Jobs:
             return BindRefused(f"not all pods of job {job.name} came within {BARRIER_S:.0f} s")
         plan = job.plan.entered(pod.uid)
         job.plan = plan
-        if not self._planning.still_fit(job, _to_check(plan, pod.uid)):
+        if not still_fit(job, _to_check(plan, pod.uid), self._usage.nodes):
             self._planning.drop(job, {pod.uid}, now)
             return BindRefused(f"GPUs that job {job.name} was planned on are not free any more")
         if plan.is_written:
             return choice
         if plan.is_gathered:
+            # Written before any pod is bound: a scheduler that starts again must not leave part of the job waiting.
             job.plan = plan.writing()
             text = commit_text(plan.places)
-            self.actions.append(
-                CommitJob(
-                    pod.name,
-                    pod.uid,
-                    pod.version,
-                    key,
-                    text,
-                )
-            )
+            commit = CommitJob(pod.name, pod.uid, pod.version, key, text)
+            self.actions.append(commit)
         return BindWait(key, plan.until)
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:
         """Minor numbers of the GPUs that pods of the job have on a node."""
         job = self._jobs.get(key_of(pod))
-        if job is None:
-            return set()
-        minors = set[int]()
-        for name, choice in job.plan.places.values() if job.plan else ():
-            if name == node:
-                minors.update(minor for minor, _ in choice.used)
-        for member in job.members.bound():
-            if member.node == node:
-                bound = self._pods.get(member.uid, member)
-                minors.update(minor for minor, _ in bound.used or ())
-        return minors
+        return _minors_on(node, job, self._pods) if job else set()
 
     def left_bind(self, pod: PodFacts) -> None:
         """A bind call ended without a Binding, so its pod no longer waits for the others."""
@@ -246,19 +234,15 @@ class Jobs:
         """
         self._planning.ready = True
         self._planning.again = True
-        members: dict[JobKey, dict[str, PodFacts]] = {}
-        texts: dict[JobKey, list[str]] = {}
-        for pod in pods:
-            key = key_of(pod)
-            members.setdefault(key, {})[pod.uid] = pod
-            if pod.commit:
-                texts.setdefault(key, []).append(pod.commit)
-        for key in texts.keys() & self._jobs.keys():
-            job = self._jobs[key]
+        for key, members in _by_job(pods).items():
+            texts = [pod.commit for pod in members.values() if pod.commit]
+            job = self._jobs.get(key)
+            if job is None or not texts:
+                continue
             self._planning.forget_unwritten(job)
-            plans = [committed_places(text) for text in texts[key]]
-            begun = [places for places in plans if _is_bound(places, members[key])]
-            job.members.started_before(begun, members[key])
+            plans = [committed_places(text) for text in texts]
+            begun = [places for places in plans if _is_bound(places, members)]
+            job.members.started_before(begun, members)
             self._planning.recover(job, begun, now)
             self._due_jobs.settle(job, now)
 
@@ -287,6 +271,41 @@ class Jobs:
 
 def _refused(names: Collection[str], why: str) -> FilterAnswer:
     return FilterAnswer(unresolvable=dict.fromkeys(names, why), cause="job")
+
+
+def _by_job(pods: Iterable[PodFacts]) -> dict[JobKey, dict[str, PodFacts]]:
+    """Job to its pods by UID."""
+    jobs: dict[JobKey, dict[str, PodFacts]] = {}
+    for pod in pods:
+        members = jobs.setdefault(key_of(pod), {})
+        members[pod.uid] = pod
+    return jobs
+
+
+def _nudges_of_others(job: Job, pod: PodFacts) -> list[Nudge]:
+    """Have kube-scheduler ask about the other pods of a job: it shows the former reason of each."""
+    pending = job.members.pending.values()
+    others = [other for other in pending if other.uid != pod.uid and not other.gated]
+    return [Nudge(other.name, other.uid) for other in others[:MOST_AT_ONCE]]
+
+
+def _minors_on(node: str, job: Job, pods: Mapping[str, PodFacts]) -> set[int]:
+    """Minor numbers of the GPUs that pods of a job have on a node, by its plan or because they are bound."""
+    minors = set[int]()
+    planned = job.plan.places.values() if job.plan else ()
+    for name, choice in planned:
+        if name == node:
+            minors |= _minors(choice.used)
+    for member in job.members.bound():
+        if member.node == node:
+            # The watch may show by now what the pod holds, which the job's own copy lacks.
+            bound = pods.get(member.uid, member)
+            minors |= _minors(bound.used)
+    return minors
+
+
+def _minors(used: Used | None) -> set[int]:
+    return {minor for minor, _ in used or ()}
 
 
 def _outlook(job: Job) -> tuple[bool, bool]:

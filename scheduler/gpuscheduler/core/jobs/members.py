@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscheduler.core.gpu_request import RequestKind
-from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.pod_facts import PodEnd, PodFacts
 
 MOST_PODS = 1000
 """Pods of a job. The plan of more does not fit into the annotation in which it is written."""
@@ -46,7 +46,65 @@ class Start:
         if pod.uid in self.uids:
             return True
         has_controller = pod.owner != pod.uid
-        return pod.owner in self.owners if has_controller else pod.name.name in self.names
+        if has_controller:
+            return pod.owner in self.owners
+        return pod.name.name in self.names
+
+    def has_all(self, pods: Iterable[PodFacts]) -> bool:
+        """Whether it has each of the pods."""
+        return all(map(self.has, pods))
+
+    def has_any(self, pods: Iterable[PodFacts]) -> bool:
+        """Whether it has one of the pods or more."""
+        return any(map(self.has, pods))
+
+
+class LabelNumbers:
+    """The numbers of pods that the labels of a job's pods name.
+
+    Each pod may have its own number, so they are kept in order instead of looked through.
+    """
+
+    def __init__(self) -> None:
+        self._pods: Counter[int | None] = Counter()
+        self._ascending: list[int] = []
+
+    @property
+    def all(self) -> Collection[int | None]:
+        """Each number that is named; None for labels that say no number."""
+        return self._pods.keys()
+
+    @property
+    def ascending(self) -> Sequence[int]:
+        """In order, without labels that say no number."""
+        return self._ascending
+
+    @property
+    def highest(self) -> int:
+        """0 if no label says a number."""
+        return self._ascending[-1] if self._ascending else 0
+
+    @property
+    def are_one(self) -> bool:
+        """Whether no two labels differ, and all say a number."""
+        return len(self._pods) <= 1 and None not in self._pods
+
+    def add(self, number: int | None) -> None:
+        """Count the label of a pod."""
+        self._pods[number] += 1
+        is_first = self._pods[number] == 1
+        if number and is_first:
+            insort(self._ascending, number)
+
+    def remove(self, number: int | None) -> None:
+        """Count the label of a pod no longer."""
+        self._pods[number] -= 1
+        if self._pods[number]:
+            return
+        del self._pods[number]
+        if number:
+            index = bisect_left(self._ascending, number)
+            del self._ascending[index]
 
 
 class Members:
@@ -68,8 +126,7 @@ class Members:
         self._living: dict[str, PodFacts] = {}
         self._bound: dict[str, PodFacts] = {}
         self._bad: dict[str, PodFacts] = {}
-        self._replicas: Counter[int | None] = Counter()
-        self._numbers: list[int] = []
+        self._labels = LabelNumbers()
         self._extra: frozenset[str] | None = None
 
     def __len__(self) -> int:
@@ -119,8 +176,8 @@ class Members:
     def started(self, uids: Iterable[str]) -> None:
         """Take that the plan of these pods is written. It adds to the job that runs, or a new one starts."""
         planned = [self._pods[uid] for uid in uids if uid in self._pods]
-        goes_on = self._bound or self.ended_before()
-        if not goes_on:
+        is_running = self._bound or self.ended_before()
+        if not is_running:
             self.start = Start()
         self.start.size = max(self.start.size, self.present)
         self.start.add(planned)
@@ -136,16 +193,20 @@ class Members:
         Plans of earlier jobs of the name may be among them. The one that runs now has pods that live, or has created
         them; without any, it is the latest.
         """
-        dated: list[tuple[str, Start]] = []
+        living = self._living.values()
+        starts: list[Start] = []
+        latest: list[Start] = []
+        latest_date = ""
         for uids in plans:
             pods = [known[uid] for uid in uids if uid in known]
             start = Start(set(uids))
             start.add(pods)
-            youngest = max((pod.created for pod in pods), default="")
-            dated.append((youngest, start))
-        starts = [start for _, start in sorted(dated, key=lambda entry: entry[0])]
-        running = [start for start in starts if any(map(start.has, self._living.values()))]
-        latest = starts[-1:]
+            starts.append(start)
+            date = max((pod.created for pod in pods), default="")
+            if date >= latest_date:
+                latest_date = date
+                latest = [start]
+        running = [start for start in starts if start.has_any(living)]
         for start in running or latest:
             self.start.uids |= start.uids
             self.start.owners |= start.owners
@@ -157,7 +218,9 @@ class Members:
         self.remove(pod.uid)
         self.ended[pod.uid] = pod
         if len(self.ended) > MOST_PODS:
-            del self.ended[next(iter(self.ended))]
+            # A job whose pods fail again and again leaves any number of them behind.
+            first = next(iter(self.ended))
+            del self.ended[first]
         self.changed()
 
     def changed(self) -> None:
@@ -173,17 +236,17 @@ class Members:
     @property
     def replicas(self) -> Collection[int | None]:
         """The numbers of pods that their labels name."""
-        return self._replicas.keys()
+        return self._labels.all
 
     @property
     def wanted(self) -> int:
         """How many pods the job has by its labels; 0 if they say no number."""
-        return self._numbers[-1] if self._numbers else 0
+        return self._labels.highest
 
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers of pods that their labels name, in ascending order, without labels that say no number."""
-        return self._numbers
+        return self._labels.ascending
 
     @property
     def any_bound(self) -> bool:
@@ -217,7 +280,10 @@ class Members:
 
     def bad(self) -> PodFacts | None:
         """A pod that no node can serve."""
-        return next((pod for uid, pod in self._bad.items() if uid not in self.extra), None)
+        for uid, pod in self._bad.items():
+            if uid not in self.extra:
+                return pod
+        return None
 
     def ended_before(self, *, failed: bool = False) -> int:
         """How many pods that have ended count as there, because all that live come in the place of others.
@@ -226,34 +292,40 @@ class Members:
         restart, they need to have a controller in common. If a whole job has succeeded, the pods that live are the next
         one.
         """
-        done = [pod for pod in self.ended.values() if pod.succeeded or failed]
+        done = [pod for pod in self.ended.values() if failed or pod.end is PodEnd.SUCCEEDED]
         if not done:
             return 0
-        living = self._living.values()
-        before = [pod for pod in done if pod.uid in self.start.uids]
-        is_recorded = before and all(map(self.start.has, living))
-        if not is_recorded:
-            owners = {pod.owner for pod in living}
-            has_one_controller = len(owners) == 1
-            before = [pod for pod in done if pod.owner in owners] if has_one_controller else []
+        before = self._of_this_start(done)
         most = max(self.wanted, self.start.size)
         is_next_job = len(before) + self.present > most
         if is_next_job and not failed:
             return 0
         return len(before)
 
+    def _of_this_start(self, done: Collection[PodFacts]) -> list[PodFacts]:
+        """The pods among those that have ended that the job which lives now has started with."""
+        living = self._living.values()
+        recorded = [pod for pod in done if pod.uid in self.start.uids]
+        if recorded and self.start.has_all(living):
+            return recorded
+        owners = {pod.owner for pod in living}
+        has_one_controller = len(owners) == 1
+        if not has_one_controller:
+            return []
+        return [pod for pod in done if pod.owner in owners]
+
     def _extra_now(self) -> frozenset[str]:
-        numbers = self._replicas
-        is_certain = len(numbers) <= 1 and None not in numbers
         wanted = self.wanted
-        if not is_certain or not wanted < len(self._living) <= MOST_PODS:
+        is_beyond = wanted < len(self._living) <= MOST_PODS
+        if not self._labels.are_one or not is_beyond:
             return frozenset()
         living = _by_age(self._living.values(), self.start.uids)
-        owners = {pod.owner for pod in living[:wanted]}
+        own = living[:wanted]
+        own_owners = {pod.owner for pod in own}
         extra: set[str] = set()
         for pod in living[wanted:]:
             has_controller = pod.owner != pod.uid
-            if has_controller and pod.owner not in owners:
+            if has_controller and pod.owner not in own_owners:
                 extra.add(pod.uid)
         return frozenset(extra)
 
@@ -263,38 +335,24 @@ class Members:
             return
         self._living[pod.uid] = pod
         if pod.job:
-            self._count_label(pod.job.replicas)
+            self._labels.add(pod.job.replicas)
         if pod.request.kind is RequestKind.NONE:
             return
-        if pod.node:
+        if not pod.node:
+            self.pending[pod.uid] = pod
+            if pod.request.problem:
+                self._bad[pod.uid] = pod
+        elif pod.request.kind.gives_gpus:
             # Other pods on nodes do not make the job run.
-            if pod.request.kind.gives_gpus:
-                self._bound[pod.uid] = pod
-            return
-        self.pending[pod.uid] = pod
-        if pod.request.problem:
-            self._bad[pod.uid] = pod
+            self._bound[pod.uid] = pod
 
     def _uncount(self, pod: PodFacts) -> None:
         self.changed()
-        if self._living.pop(pod.uid, None) and pod.job:
-            self._uncount_label(pod.job.replicas)
+        was_living = self._living.pop(pod.uid, None)
+        if was_living and pod.job:
+            self._labels.remove(pod.job.replicas)
         for pods in (self.pending, self._bound, self._bad):
             pods.pop(pod.uid, None)
-
-    def _count_label(self, number: int | None) -> None:
-        # Each pod may have its own number, so the numbers are kept in order instead of looked through.
-        self._replicas[number] += 1
-        if number and self._replicas[number] == 1:
-            insort(self._numbers, number)
-
-    def _uncount_label(self, number: int | None) -> None:
-        self._replicas[number] -= 1
-        if self._replicas[number]:
-            return
-        del self._replicas[number]
-        if number:
-            del self._numbers[bisect_left(self._numbers, number)]
 
 
 def _by_age(pods: Collection[PodFacts], started: Collection[str]) -> list[PodFacts]:
@@ -305,12 +363,22 @@ def _by_age(pods: Collection[PodFacts], started: Collection[str]) -> list[PodFac
         since[pod.owner] = min(pod.created, earliest)
 
     def rank(pod: PodFacts) -> tuple[bool, bool, str, str, str]:
+        is_waiting = not pod.node
         is_late = pod.uid not in started
-        return not pod.node, is_late, since[pod.owner], pod.owner, pod.created
+        owner_since = since[pod.owner]
+        return is_waiting, is_late, owner_since, pod.owner, pod.created
 
     return sorted(pods, key=rank)
 
 
 def _counts_as(pod: PodFacts) -> tuple[object, ...]:
     """Equal for two states of a pod between which nothing changes for its job."""
-    return pod.node, pod.deleting, pod.job, pod.request, pod.owner, pod.created, pod.priority
+    return (
+        pod.node,
+        pod.deleting,
+        pod.job,
+        pod.request,
+        pod.owner,
+        pod.created,
+        pod.priority,
+    )

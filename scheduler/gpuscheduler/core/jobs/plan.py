@@ -97,15 +97,19 @@ def _hardest_first(
 ) -> list[tuple[_Alike, list[PodFacts]]]:
     """Pods that may have each other's places, in the order of their names; those that are hard to place first."""
     alike: dict[_Alike, list[PodFacts]] = {}
-    for pod in sorted(pods, key=lambda pod: pod.name):
+    by_name = sorted(pods, key=lambda pod: pod.name)
+    for pod in by_name:
         passed = without.get(pod.uid, frozenset())
-        alike.setdefault((pod.request, passed), []).append(pod)
+        equal = alike.setdefault((pod.request, passed), [])
+        equal.append(pod)
     return sorted(alike.items(), key=_demand, reverse=True)
 
 
 def _without(nodes: Mapping[str, NodeUsage], passed: Passed) -> Mapping[str, NodeUsage]:
+    """The nodes that are not passed over."""
     if isinstance(passed, OtherThan):
-        return {name: nodes[name] for name in sorted(passed.names) if name in nodes}
+        accepted = sorted(passed.names)
+        return {name: nodes[name] for name in accepted if name in nodes}
     if not passed:
         return nodes
     return {name: node for name, node in nodes.items() if name not in passed}
@@ -189,10 +193,11 @@ class _Rooms:
     def next(self, wanted: int) -> tuple[str, int] | None:
         """A node and how many pods it takes: the tightest that takes all, else the one that takes most."""
         enough: list[_Room] = []
+        # To look for one costs a look at every node, which is in vain while none takes so many.
         if wanted <= self._most:
             enough = [room for room in self._remaining if room.pods >= wanted]
         if enough:
-            tightest = min(enough, key=lambda room: (room.apart, room.size, room.weakest, room.name))
+            tightest = min(enough, key=_tightness)
             self._remaining.remove(tightest)
             heapify(self._remaining)
             return tightest.name, wanted
@@ -202,11 +207,17 @@ class _Rooms:
         return best.name, best.pods
 
 
+def _tightness(room: _Room) -> tuple[bool, int, int, str]:
+    """The least first: with pods of the job, then with the fewest free GPUs, then with the best links."""
+    return room.apart, room.size, room.weakest, room.name
+
+
 def _by_cpu(node: NodeUsage, cpu: float, wanted: int) -> int:
     """How many pods with so many cores the node takes; `wanted` if that is not known."""
     if not cpu or not node.facts.cpu:
         return wanted
-    return int((node.facts.cpu - node.cpu_used) // cpu)
+    free = node.facts.cpu - node.cpu_used
+    return int(free // cpu)
 
 
 def _room(

@@ -8,6 +8,7 @@ from gpuscheduler.core.fit import Choice, Tries, serves, still_fits
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, StartPlan
 from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.links import Links
+from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 
@@ -78,25 +79,17 @@ class Planning:
         place = job.place_of(pod.uid)
         if job.plan and place is None:
             return None
-        if place and place[0] in names:
+        planned_node = place[0] if place else ""
+        if place and planned_node in names:
             return place
-        # For a nominated pod, kube-scheduler tries that node first, and has not looked at the others.
-        only_nominated = pod.nominated in names and len(names) == 1
-        named_all = not only_nominated and min(len(self._usage.nodes), len(names)) <= ALL_NAMED
-        is_nominated_there = place is not None and pod.nominated == place[0]
-        rejected = place is not None and not only_nominated and (named_all or is_nominated_there)
+        named_all = _are_all(names, pod, self._usage)
+        rejected = place is not None and _has_seen(planned_node, names, pod, named_all=named_all)
         if named_all or rejected:
             job.passes_over(pod.uid, _all_but(names, self._usage))
         if place is None:
             self._first_plan(job, pod, now)
         elif job.plan and not job.plan.is_written and rejected:
-            self._other_plan(
-                job,
-                pod,
-                place[0],
-                now,
-                named_all=named_all,
-            )
+            self._other_plan(job, pod, planned_node, now, named_all=named_all)
         return job.place_of(pod.uid)
 
     def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:
@@ -183,14 +176,15 @@ class Planning:
             for pod in pods:
                 node, _ = places[pod.uid]
                 self.actions.append(Nominate(pod.name, pod.uid, node))
-        self.actions += [Nudge(pod.name, pod.uid) for pod in pods if not pod.gated]
+        self.actions += _nudges(pods)
 
     def review(self, job: Job, now: float) -> None:
         """Note that planned pods are bound, or will not come: the job may not even be complete without one."""
         if job.plan:
             pods = job.members.to_place() if job.plan.is_written else job.to_plan()
             coming = {pod.uid for pod in pods}
-            self.drop(job, job.plan.places.keys() - coming, now)
+            not_coming = job.plan.places.keys() - coming
+            self.drop(job, not_coming, now)
         if job.plan and job.is_part(job.plan):
             self.break_plan(job, now)
 
@@ -207,7 +201,8 @@ class Planning:
         not_in_bind = plan.places.keys() - plan.in_bind
         absent = [pod for pod in job.members.to_place() if pod.uid in not_in_bind]
         job.absent.update(pod.uid for pod in absent)
-        self.actions += [Nudge(pod.name, pod.uid) for pod in absent]
+        for pod in absent:
+            self.actions.append(Nudge(pod.name, pod.uid))
 
     def drop(self, job: Job, uids: Collection[str], now: float) -> None:
         """Plan again without these pods, or with other GPUs. Only a written plan goes on for the others."""
@@ -252,28 +247,20 @@ class Planning:
         """Reserve what written plans have for pods that are not bound yet."""
         if job.plan:
             return
-        pending = {pod.uid: pod for pod in job.members.to_place()}
         written: Places = {}
         for places in plans:
-            written.update({uid: place for uid, place in places.items() if uid in pending})
+            written.update(places)
+        pending = {pod.uid: pod for pod in job.members.to_place()}
         until = now + COMMITTED_S
         kept: Places = {}
         for uid, (name, choice) in written.items():
-            pod = pending[uid]
+            pod = pending.get(uid)
             # Each is reserved before the next is looked at: the node may have less by now than all of them need.
-            if serves(pod.request, choice) and _has_room(self._usage, name, choice):
+            if pod and serves(pod.request, choice) and _has_room(self._usage, name, choice):
                 kept[uid] = name, choice
                 self._reservations.keep(pod, {name: choice}, until)
         if kept:
             job.plan = StartPlan(kept, until).written(until)
-
-    def still_fit(self, job: Job, places: Mapping[str, tuple[str, Choice]]) -> bool:
-        """Whether the GPUs that are reserved for pods may still serve them."""
-        for uid, (name, choice) in places.items():
-            node = self._usage.nodes.get(name)
-            if node is None or not still_fits(job.members[uid].request, node, choice):
-                return False
-        return True
 
     def _made_of(self, job: Job) -> object:
         """What a plan depends on: one that failed fails again as long as this is equal."""
@@ -286,6 +273,46 @@ def _all_but(names: Collection[str], usage: ClusterUsage) -> Passed:
     if len(usage.nodes) > ALL_NAMED:
         return OtherThan(named)
     return frozenset(usage.nodes) - named
+
+
+def _only_nominated(names: Collection[str], pod: PodFacts) -> bool:
+    """Whether kube-scheduler names the node alone that the pod is nominated for, and has not looked at the others."""
+    return pod.nominated in names and len(names) == 1
+
+
+def _are_all(names: Collection[str], pod: PodFacts, usage: ClusterUsage) -> bool:
+    """Whether kube-scheduler has looked at every node, so that it does not accept those that it does not name."""
+    if _only_nominated(names, pod):
+        return False
+    return min(len(usage.nodes), len(names)) <= ALL_NAMED
+
+
+def _has_seen(node: str, names: Collection[str], pod: PodFacts, *, named_all: bool) -> bool:
+    """Whether kube-scheduler has looked at the node. It tries the one that the pod is nominated for in any case."""
+    if _only_nominated(names, pod):
+        return False
+    return named_all or pod.nominated == node
+
+
+def _nudges(pods: Iterable[PodFacts]) -> list[Nudge]:
+    """kube-scheduler does not try gated pods, so these are left out."""
+    return [Nudge(pod.name, pod.uid) for pod in pods if not pod.gated]
+
+
+def still_fit(
+    job: Job,
+    places: Mapping[str, tuple[str, Choice]],
+    nodes: Mapping[str, NodeUsage],
+) -> bool:
+    """Whether the GPUs that are reserved for pods of a job may still serve them."""
+    for uid, (name, choice) in places.items():
+        node = nodes.get(name)
+        if node is None:
+            return False
+        request = job.members[uid].request
+        if not still_fits(request, node, choice):
+            return False
+    return True
 
 
 def _has_room(usage: ClusterUsage, name: str, choice: Choice) -> bool:

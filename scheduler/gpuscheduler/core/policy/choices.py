@@ -80,10 +80,13 @@ class Choices:
 
     def cheapest(self, costs: Floats) -> tuple[Floats, Ints]:
         """Cost and first GPU of each row's cheapest choice, of `costs` of every choice; infinite where none fits."""
-        rounded = np.where(self.fits, costs.round(COST_DIGITS), np.inf)
-        best = rounded.argmin(axis=1)
+        rounded = costs.round(COST_DIGITS)
+        possible = np.where(self.fits, rounded, np.inf)
+        best = possible.argmin(axis=1)
         rows = np.arange(len(best))
-        return rounded[rows, best], self.first[rows, best]
+        cost = possible[rows, best]
+        first_gpu = self.first[rows, best]
+        return cost, first_gpu
 
 
 def _without_empty_columns(free: Floats) -> Floats:

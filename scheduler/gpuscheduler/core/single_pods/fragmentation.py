@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE
 from gpuscheduler.core.calls import Report
-from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import words
@@ -41,10 +41,12 @@ class Fragmentation:
 
     def demands(self, now: float) -> list[Amounts]:
         """The least amounts on one GPU that pods of the last hour asked for: each other demand needs more."""
-        recent = sorted(need for need, at in self._asked.items() if now - at < HOUR_S)
+        recent = [need for need, at in self._asked.items() if now - at < HOUR_S]
         least: list[Amounts] = []
-        for need in recent:
-            if not any(smaller.within(need) for smaller in least):
+        # In ascending order, no demand needs less of memory than one before it.
+        for need in sorted(recent):
+            has_smaller = any(smaller.within(need) for smaller in least)
+            if not has_smaller:
                 least.append(need)
         return least
 
@@ -58,12 +60,14 @@ class Fragmentation:
         """A warning for a pod that fits on none of `nodes`; None if they have too little, or its owner was advised."""
         # A tenant may name the controller of another tenant's pods, so the namespace counts too.
         key = pod.name.namespace, pod.owner or pod.uid, pod.request
-        if now < self._advised.get(key, now):
+        until = self._advised.get(key, now)
+        if now < until:
             return None
         is_whole = pod.request.kind is RequestKind.WHOLE
         text = _whole(pod.request, nodes) if is_whole else _share(pod, nodes, pods)
         if not text:
             return None
+        # Only those that still keep an Event back stay, so that the table does not grow for ever.
         self._advised = {advised: until for advised, until in self._advised.items() if now < until}
         self._advised[key] = now + ADVISE_AGAIN_S
         return Report(pod.name, pod.uid, "GPUsFragmented", text)
@@ -71,7 +75,8 @@ class Fragmentation:
 
 def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     """What nodes together have for a request for whole GPUs; empty if it is not enough."""
-    unused = [len(node.room.unused) for node in nodes if node.room.unused]
+    counts = [len(node.room.unused) for node in nodes]
+    unused = [count for count in counts if count]
     total = sum(unused)
     if total < request.gpus:
         return ""
@@ -89,33 +94,43 @@ def _share(pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFact
     roomy = [node for node in nodes if node.room.gpus]
     if not roomy:
         return ""
-    memory = sum(node.room.total.memory for node in roomy)
-    core = sum(node.room.total.core for node in roomy)
-    total = Amounts(memory, core)
+    total = sum((node.room.total for node in roomy), NOTHING)
     if not request.need.within(total):
         return ""
-    roomiest = max(roomy, key=lambda node: (node.room.largest, node.facts.name))
+    roomiest = max(roomy, key=_roominess)
+    largest = roomiest.room.largest
     each = request.need.over(request.gpus)
     gpus = sum(node.room.gpus for node in roomy)
+    wanted = f"{words(each)} wanted on one GPU"
     free = f"{words(total)} are free on {gpus} GPUs of {len(roomy)} nodes"
-    text = f"{words(each)} wanted on one GPU: {free}, at most {words(roomiest.room.largest)} on one"
+    text = f"{wanted}: {free}, at most {words(largest)} on one"
     # Whatever their priority: the owner learns what the pod waits for, and nothing is evicted.
-    in_the_way = victims(replace(pod, priority=_ANY_PRIORITY), roomiest, pods)
+    above_all = replace(pod, priority=_ANY_PRIORITY)
+    in_the_way = victims(above_all, roomiest, pods)
     if not in_the_way:
         return text
     named = _named([pods[uid] for uid in in_the_way], pod.name.namespace)
     return f"{text}. The pod fits on node {roomiest.facts.name} without {named}"
 
 
+def _roominess(node: NodeUsage) -> tuple[Amounts, str]:
+    """By the GPU that has most, then by name, so that the advice stays the same while nothing changes."""
+    return node.room.largest, node.facts.name
+
+
 def _named(pods: Sequence[PodFacts], namespace: str) -> str:
     """These pods, for an Event in `namespace`: its readers need not know the names of others' pods."""
-    own = sorted(str(pod.name) for pod in pods if pod.name.namespace == namespace)
-    parts = own[:MOST_NAMED]
-    if len(own) > MOST_NAMED:
-        parts.append(f"{len(own) - MOST_NAMED} more")
-    others = len(pods) - len(own)
+    names = [str(pod.name) for pod in pods if pod.name.namespace == namespace]
+    names.sort()
+    parts = names[:MOST_NAMED]
+    unnamed = len(names) - len(parts)
+    if unnamed:
+        parts.append(f"{unnamed} more")
+    others = len(pods) - len(names)
     if others:
         plural = "s" if others > 1 else ""
         parts.append(f"{others} pod{plural} of other namespaces")
     *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
+    if not first:
+        return last
+    return f"{', '.join(first)} and {last}"

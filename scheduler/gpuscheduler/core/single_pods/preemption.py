@@ -98,7 +98,7 @@ class Preemption:
 
     def _are_ending(self, pod: PodFacts, now: float) -> bool:
         """Whether the victims of an earlier call are enough for the pod, and are ending or gone."""
-        self._evictions = {uid: eviction for uid, eviction in self._evictions.items() if now < eviction[1]}
+        self._forget_old(now)
         if pod.uid not in self._evictions:
             return False
         by_node, _ = self._evictions[pod.uid]
@@ -107,7 +107,17 @@ class Preemption:
             return False
         # There may be room already: kube-scheduler has not seen yet that they are gone.
         has_room = self._choice(pod, pod.nominated) is not None
-        return has_room or not self._pods.keys().isdisjoint(ending)
+        any_lives = not self._pods.keys().isdisjoint(ending)
+        return has_room or any_lives
+
+    def _forget_old(self, now: float) -> None:
+        """Forget victims that were not seen to end in time, so that others are evicted."""
+        kept = {}
+        for uid, eviction in self._evictions.items():
+            _, until = eviction
+            if now < until:
+                kept[uid] = eviction
+        self._evictions = kept
 
     def _others(
         self,
@@ -120,7 +130,10 @@ class Preemption:
 
         Those with GPUs may have been proposed for the sum of the node's GPUs alone.
         """
-        freed = sum(self._pods[uid].cpu for uid in by_gpu if uid in self._pods)
+        evicted = [self._pods[uid] for uid in by_gpu if uid in self._pods]
+        freed = sum(victim.cpu for victim in evicted)
         free = node.facts.cpu - node.cpu_used + freed
         is_short = bool(node.facts.cpu) and free < pod.cpu
-        return [uid for uid in uids if is_short or uid not in node.users]
+        if is_short:
+            return list(uids)
+        return [uid for uid in uids if uid not in node.users]

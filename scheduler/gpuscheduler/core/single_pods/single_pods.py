@@ -63,11 +63,15 @@ class SinglePods:
         """The best nodes for a pod among `names`, where its GPUs are reserved, or why there are none."""
         request = pod.request
         doubt = self._in_doubt(pod.uid)
+        if doubt and doubt in names:
+            return FilterAnswer(nodes=(doubt,))
         if doubt:
-            return FilterAnswer(nodes=(doubt,)) if doubt in names else FilterAnswer(error=_may_be_on(doubt))
+            return FilterAnswer(error=_may_be_on(doubt))
+        # What it had reserved counts as free for it.
         self._reservations.end([pod.uid])
         if request.problem:
-            return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
+            why = f"the pod {request.problem}"
+            return FilterAnswer(unresolvable=dict.fromkeys(names, why))
         self._fragmentation.asked(request, now)
         resting = self._resting(pod, now)
         tries = Tries()

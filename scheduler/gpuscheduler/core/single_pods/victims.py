@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from datetime import datetime
 
 from gpuscheduler.core.fit import Tries, fits
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
@@ -72,10 +72,10 @@ def _pools(request: GpuRequest, node: NodeUsage, lower: Sequence[str]) -> list[l
     by_minor: dict[int, list[str]] = {}
     for uid in lower:
         for minor in _minors(node, uid):
-            by_minor.setdefault(minor, []).append(uid)
+            on_gpu = by_minor.setdefault(minor, [])
+            on_gpu.append(uid)
     pools = [by_minor[minor] for minor in sorted(by_minor)]
-    is_single_share = request.kind is RequestKind.SHARE and request.gpus == 1 and len(request.groups) <= 1
-    if not is_single_share:
+    if not request.is_single_share:
         pools.append(list(lower))
     return pools
 
@@ -92,7 +92,12 @@ def _fewest(
     trial = _without(node, evicted, tries)
     if not fits(request, trial, tries):
         return None
-    for uid in sorted(evicted, key=lambda uid: (-pods[uid].priority, pods[uid].created)):
+
+    def rank(uid: str) -> tuple[int, str]:
+        pod = pods[uid]
+        return -pod.priority, pod.created
+
+    for uid in sorted(evicted, key=rank):
         trial.use(uid, node.users[uid])
         if fits(request, trial, tries):
             evicted.discard(uid)
@@ -125,6 +130,7 @@ def _price(
     pods: Mapping[str, PodFacts],
     size: Callable[[PodFacts], int],
 ) -> tuple[int, int, float]:
+    """What it costs to evict these pods, in the order that counts, see `victims`."""
     evicted = [pods[uid] for uid in uids]
     highest = max((pod.priority for pod in evicted), default=0)
     oldest = min((pod.created for pod in evicted), default="")
@@ -132,9 +138,11 @@ def _price(
     ended: dict[Hashable, int] = {}
     for pod in evicted:
         pods_that_end = size(pod)
-        key = (pod.name.namespace, pod.job) if pods_that_end > 1 else pod.uid
+        is_in_job = pods_that_end > 1
+        key = (pod.name.namespace, pod.job) if is_in_job else pod.uid
         ended[key] = pods_that_end
-    return highest, sum(ended.values()), -_seconds(oldest)
+    all_that_end = sum(ended.values())
+    return highest, all_that_end, -_seconds(oldest)
 
 
 def _seconds(created: str) -> float:

@@ -33,7 +33,9 @@ class CoolDowns:
         """Take that a pod was refused by its node; for how many seconds its owner passes over the node."""
         of_owner = self._cool_downs.setdefault(_owner(pod), {})
         former = of_owner.get(pod.node)
-        length_s = min(former.length_s * 2, LONGEST_COOL_DOWN_S) if former else FIRST_COOL_DOWN_S
+        length_s = FIRST_COOL_DOWN_S
+        if former:
+            length_s = min(former.length_s * 2, LONGEST_COOL_DOWN_S)
         of_owner[pod.node] = _CoolDown(now + length_s, length_s)
         return length_s
 
@@ -56,9 +58,11 @@ class CoolDowns:
                     cool_down.ended = True
                     ended += 1
             # A further refusal soon after one lasts longer, so the last one is kept for a while.
-            kept = {
-                name: cool_down for name, cool_down in of_owner.items() if now < cool_down.until + LONGEST_COOL_DOWN_S
-            }
+            kept = {}
+            for name, cool_down in of_owner.items():
+                forget_at = cool_down.until + LONGEST_COOL_DOWN_S
+                if now < forget_at:
+                    kept[name] = cool_down
             if kept:
                 self._cool_downs[owner] = kept
             else:
@@ -67,8 +71,10 @@ class CoolDowns:
 
     def next_end(self) -> float | None:
         """When the next one ends; None without any."""
-        cool_downs = (cool_down for of_owner in self._cool_downs.values() for cool_down in of_owner.values())
-        return min((cool_down.until for cool_down in cool_downs if not cool_down.ended), default=None)
+        ends: list[float] = []
+        for of_owner in self._cool_downs.values():
+            ends += [cool_down.until for cool_down in of_owner.values() if not cool_down.ended]
+        return min(ends, default=None)
 
 
 def _owner(pod: PodFacts) -> _Owner:

@@ -73,6 +73,7 @@ class HiddenReasons:
         reports: list[Report] = []
         for uid in uids:
             pod = pods.get(uid)
+            # It may be gone by now.
             if pod:
                 reports += self.seen(pod, now)
         return reports
@@ -82,8 +83,11 @@ class HiddenReasons:
         if not self.hides(pod):
             return []
         text = self._why_in_job(pod) or self._why(pod, now)
+        if not text:
+            return []
         former, until = self._sent.get(pod.uid, ("", now))
-        if not text or (former == text and now < until):
+        is_known = text == former and now < until
+        if is_known:
             return []
         self._sent[pod.uid] = text, now + AGAIN_S
         return [Report(pod.name, pod.uid, "WaitingForGPUs", text)]
@@ -101,8 +105,18 @@ class HiddenReasons:
         text, until = self._reasons.get(key, ("", now))
         if now < until:
             return text
-        self._reasons = {alike: reason for alike, reason in self._reasons.items() if now < reason[1]}
+        self._forget_old(now)
+        # The first node is enough to know.
         fits = any(True for _ in self._fitting(pod, now))
         text = "" if fits else main_reason(request, self._nodes, self._nodes)
         self._reasons[key] = text, now + KEPT_S
         return text
+
+    def _forget_old(self, now: float) -> None:
+        """Forget reasons that count no longer. Any author of pods may ask for thousands of different amounts."""
+        kept = {}
+        for key, reason in self._reasons.items():
+            _, until = reason
+            if now < until:
+                kept[key] = reason
+        self._reasons = kept

@@ -156,7 +156,8 @@ class WakeUps:
         """The write that wakes the pod; None where other pods of this check are nominated for all nodes that fit."""
         refused = self._refused[pod.uid]
         action = self._action(pod, refused, nominated_for, now)
-        if len(refused.tried) >= MOST_TRIED or not action:
+        if action is None or len(refused.tried) >= MOST_TRIED:
+            # Each node has had its turn, and may have room by the next time.
             refused.tried.clear()
         if action:
             refused.delay_s = min(refused.delay_s * 2, LIMIT_S)

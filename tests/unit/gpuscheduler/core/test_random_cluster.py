@@ -28,7 +28,8 @@ from gpuagent.domain.pods.pod import REJECTED, parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, Kind
-from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.bindings import CONFIRMED_S
+from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import fit, keeps_rules
 from gpuscheduler.core.gpu_request import WHOLE, RequestKind
@@ -37,7 +38,7 @@ from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
-from gpuscheduler.core.scheduling import CONFIRMED_S, BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, node, pod_object
 

@@ -21,10 +21,11 @@ from gpuagent.domain.sharing.mode import (
     VISIBLE_ANNOTATION,
     Kind,
 )
-from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
+from gpuscheduler.core.bindings import CONFIRMED_S
+from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWrite, Nominate, Nudge, Report
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import CONFIRMED_S, BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.preemption import EVICTED_S
 from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from gpuscheduler.core.waiting.cool_downs import FIRST_COOL_DOWN_S

@@ -23,11 +23,11 @@ from gpuagent.domain.sharing.mode import (
     REPLICAS_LABEL,
     VISIBLE_ANNOTATION,
 )
-from gpuscheduler.core.calls import BindWrite
+from gpuscheduler.core.calls import BindOutcome, BindWrite
 from gpuscheduler.core.fit import Choice, serves
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node, whole_node
 
 NAMES = ("n1", "n2", "n3")
