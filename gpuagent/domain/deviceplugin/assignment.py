@@ -11,7 +11,7 @@ from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, name
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, gpu_count, not_offered
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.placement.best_sets import BestSets
-from gpuagent.domain.placement.share import ShareRequest, choose_share
+from gpuagent.domain.placement.share import Preferences, ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
 from gpuagent.domain.pods.annotations import V1_GPU
 from gpuagent.domain.refusal import Reason, Refusal
@@ -135,6 +135,14 @@ def _share_request(
     reserved: Mapping[str, int] = {}
     if not is_limited:
         reserved = occupancy.reserved(resource, requester.pod_name)
+    preferences = Preferences(
+        placement=snap.placement,
+        pinned=_preferred_gpus(requester, snap, is_limited=is_limited),
+        short=() if same_gpus else _short_gpus(resource, requester, occupancy),
+        suspect=_units_by_gpu(suspect_ids, snap),
+        cramped=cramped,
+        room=requester.units_for_later_containers(resource),
+    )
     return ShareRequest(
         resource=resource,
         size=request.size,
@@ -142,13 +150,8 @@ def _share_request(
         free={uuid: len(ids) for uuid, ids in offered.items()},
         order=snap.indexes,
         must_include=_units_by_gpu(request.must_include, snap),
-        placement=snap.placement,
-        suspect=_units_by_gpu(suspect_ids, snap),
         gpu_count=gpus,
-        room=requester.units_for_later_containers(resource),
-        cramped=cramped,
-        pinned=_preferred_gpus(requester, snap, is_limited=is_limited),
-        short=() if same_gpus else _short_gpus(resource, requester, occupancy),
+        preferences=preferences,
         only=only,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),

@@ -224,7 +224,13 @@ class GpuHealth:
         """Whether no more is known against the GPU than that the driver cannot read it."""
         return self.unread is not None and len(self.against) == 1
 
-    def xid(self, xid: int, vitals: HealthReading | None, harmless: frozenset[int], at: float) -> "GpuHealth":
+    def xid(
+        self,
+        xid: int,
+        vitals: HealthReading | None,
+        harmless: frozenset[int],
+        at: float,
+    ) -> "GpuHealth":
         """The driver reported an XID; `vitals` is the reading right after it, None if that failed.
 
         If the driver supports recovery actions and answers, its action decides; otherwise, the XID's class does.
@@ -241,7 +247,13 @@ class GpuHealth:
         else:
             goes_on = xid in APPLICATION_XIDS | PASSING_XIDS
             stuck = self.stuck or (is_fault and not goes_on)
-        after = replace(self, vitals=reading, last_xid=(xid, at), counts=counts, stuck=stuck)
+        after = replace(
+            self,
+            vitals=reading,
+            last_xid=(xid, at),
+            counts=counts,
+            stuck=stuck,
+        )
         if not is_fault:
             return after
         xids = self.xids
@@ -305,9 +317,23 @@ class GpuHealth:
             return replace(self, healthy_since=at)
         if at < self.healthy_since + self.settle_s:
             return self
-        return replace(self, cause=None, causes=frozenset(), healthy_since=None, recovered_at=at, xids=())
+        return replace(
+            self,
+            cause=None,
+            causes=frozenset(),
+            healthy_since=None,
+            recovered_at=at,
+            xids=(),
+        )
 
-    def _unhealthy(self, against: tuple[str, ...], at: float, settle_s: float, *, known: bool) -> "GpuHealth":
+    def _unhealthy(
+        self,
+        against: tuple[str, ...],
+        at: float,
+        settle_s: float,
+        *,
+        known: bool,
+    ) -> "GpuHealth":
         """The verdict on a GPU with the faults `against`, or with an XID since the last verdict."""
         is_over = known and not against
         words = against

@@ -152,7 +152,12 @@ def _link(end: _Ends, other: _Ends, notes: list[str]) -> Link:
         slower_gbps = min(end.pcie_gbps, other.pcie_gbps)
         return Link(relation=relation, gbps=slower_gbps * _SHARE[relation])
     gbps = min(_fastest(there, count), _fastest(back, count))
-    return Link(relation=relation, gbps=gbps, nvlinks=count, switched=switched)
+    return Link(
+        relation=relation,
+        gbps=gbps,
+        nvlinks=count,
+        switched=switched,
+    )
 
 
 def _fastest(speeds: Sequence[float], count: int) -> float:
@@ -160,7 +165,12 @@ def _fastest(speeds: Sequence[float], count: int) -> float:
     return sum(sorted(speeds, reverse=True)[:count])
 
 
-def _relation(end: _Ends, other: _Ends, names: str, notes: list[str]) -> Relation:
+def _relation(
+    end: _Ends,
+    other: _Ends,
+    names: str,
+    notes: list[str],
+) -> Relation:
     """How the two GPUs are joined by PCIe, by the farther of their reports."""
     by_both = (
         end.wiring.relations.get(other.gpu.pci_bus_id),

@@ -71,7 +71,12 @@ class Holdings:
             key=lambda entry: (entry.pod_uid, entry.container, entry.resource),
         )
         return replace(
-            self, listed=listed, read_at=event.started_at, checkpoint=checkpoint, exchanged=exchanged, problem=None
+            self,
+            listed=listed,
+            read_at=event.started_at,
+            checkpoint=checkpoint,
+            exchanged=exchanged,
+            problem=None,
         )
 
     @cached_property

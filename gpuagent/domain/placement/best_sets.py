@@ -5,7 +5,7 @@ searches a sorted list.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import accumulate, combinations
+from itertools import combinations
 from math import comb, prod
 
 from gpuagent.domain.placement.ring import best_ring
@@ -38,7 +38,9 @@ class BestSets:
         self._all_differ = len(self._sorts) == len(mbps)
         self._rings: dict[frozenset[int], tuple[int, ...]] = {}
         self._tables: SetTables | None = None
-        if prod(len(sort) + 1 for sort in self._sorts) <= AT_ONCE:
+        # Of each sort, a mask has none of the GPUs, the first, the first two, and so on.
+        masks = prod(len(sort) + 1 for sort in self._sorts)
+        if masks <= AT_ONCE:
             self.work_out()
 
     @property
@@ -55,7 +57,11 @@ class BestSets:
             self._tables = SetTables(self._mbps, self._sorts)
 
     def choose(
-        self, free: Collection[int], size: int, must: Collection[int] = (), job_gpus: Collection[int] = ()
+        self,
+        free: Collection[int],
+        size: int,
+        must: Collection[int] = (),
+        job_gpus: Collection[int] = (),
     ) -> tuple[int, ...]:
         """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
 
@@ -84,19 +90,13 @@ class BestSets:
         size_with_job = size + len(job_gpus)
         # Trying each set is only right where a mask stands for one set: where no two GPUs are interchangeable.
         choices = comb(len(free) - len(must), size - len(must))
-        if self._all_differ and choices <= FEW:
-            masks = _first_of_few(tables, pool_mask, fixed_mask, size_with_job)
-        else:
-            masks = _first(tables, pool_mask, fixed_mask, size_with_job)
-        # Each step keeps the masks that are best by the next criterion.
+        has_few_choices = self._all_differ and choices <= FEW
+        find = _first_of_few if has_few_choices else _first
+        masks = find(tables, pool_mask, fixed_mask, size_with_job)
         if job_gpus:
             job_mask = self._mask(frozenset(job_gpus), tables)
-            without_job = [tables.plain[mask ^ job_mask] for mask in masks]
-            masks = _least(masks, [tables.rank[own] for own in without_job])
-        masks = _least(masks, [tables.later[pool_mask ^ mask] for mask in masks])
-        masks = _least(masks, [tables.others[mask] for mask in masks])
-        rests = [tables.plain[pool_mask ^ mask] for mask in masks]
-        masks = _least(masks, [-tables.total[rest] for rest in rests])
+            masks = _best_alone(tables, masks, job_mask)
+        masks = _best_for_later(tables, masks, pool_mask)
         chosen = self._lowest(masks, tables, pool, fixed)
         return tuple(gpu for gpu in chosen if gpu not in job_gpus)
 
@@ -110,10 +110,12 @@ class BestSets:
         def key(members: tuple[int, ...]) -> tuple[int, ...]:
             is_free = pool.issuperset(members)
             if is_free and self._tables:
-                return 0, *self._ranks(members, pool, self._tables)
+                ranks = self._ranks(members, pool, self._tables)
+                return 0, *ranks
             # The lowest comes first, so that faster links have to be lower numbers.
-            links = -(self.weakest(members) or 0), -self.total(members)
-            return int(not is_free), *links
+            weakest = -(self.weakest(members) or 0)
+            total = -self.total(members)
+            return int(not is_free), weakest, total
 
         return sorted(sets, key=key)
 
@@ -134,23 +136,22 @@ class BestSets:
         return tables.firsts(counts)
 
     def _lowest(
-        self, masks: list[int], tables: SetTables, free: frozenset[int], must: frozenset[int]
+        self,
+        masks: list[int],
+        tables: SetTables,
+        free: frozenset[int],
+        must: frozenset[int],
     ) -> tuple[int, ...]:
         """The GPUs with the lowest indexes among the sets that the masks represent."""
         highest = len(self._mbps) - 1
         bits = {gpu: 1 << (highest - gpu) for gpu in free}
         if not self._all_differ:
             # A mask may represent several sets. Of each sort, take what must be taken, then the lowest indexes.
-            added_up = [self._added_up(sort, bits, must) for sort in self._sorts]
-            masks = [_own_mask(added_up, tables.counts(mask)) for mask in masks]
-        mask = max(masks)  # GPU 0 is the highest bit
-        return tuple(gpu for gpu in sorted(free) if mask & bits[gpu])
-
-    def _added_up(self, sort: Sequence[int], bits: Mapping[int, int], must: frozenset[int]) -> list[int]:
-        """The bits of the first n free GPUs of a sort, for n from 0."""
-        free = [gpu for gpu in sort if gpu in bits]
-        free.sort(key=lambda gpu: (gpu not in must, gpu))
-        return [0, *accumulate(bits[gpu] for gpu in free)]
+            first_bits = [_first_bits(sort, bits, must) for sort in self._sorts]
+            masks = [_own_mask(first_bits, tables.counts(mask)) for mask in masks]
+        # GPU 0 is the highest bit, so the largest number has the lowest indexes.
+        lowest = max(masks)
+        return tuple(gpu for gpu in sorted(free) if lowest & bits[gpu])
 
     def ring(self, members: frozenset[int]) -> tuple[int, ...]:
         """A set in the order of the best ring through it (see `best_ring`); searched once."""
@@ -172,16 +173,23 @@ class BestSets:
         return [self._mbps[gpu][other] for gpu, other in pairs]
 
     def _grown(
-        self, free: Collection[int], size: int, must: Collection[int], job_gpus: Collection[int]
+        self,
+        free: Collection[int],
+        size: int,
+        must: Collection[int],
+        job_gpus: Collection[int],
     ) -> tuple[int, ...]:
         """A good set if there are too many to rank: starts with the best link and adds one GPU at a time."""
         chosen = {*must, *job_gpus}
         if not chosen:
             chosen = self._best_pair(free) if size > 1 else {min(free)}
-        while len(chosen) < size + len(job_gpus):
+        wanted = size + len(job_gpus)
+        while len(chosen) < wanted:
             candidates = [gpu for gpu in free if gpu not in chosen]
-            chosen.add(self._nearest(candidates, chosen))
-        return tuple(sorted(chosen.difference(job_gpus)))
+            nearest = self._nearest(candidates, chosen)
+            chosen.add(nearest)
+        chosen.difference_update(job_gpus)
+        return tuple(sorted(chosen))
 
     def _best_pair(self, free: Collection[int]) -> set[int]:
         """The two GPUs with the fastest link; of several pairs, the one with the lowest indexes."""
@@ -205,12 +213,15 @@ class BestSets:
         return max(candidates, key=rank)
 
     def _check_question(
-        self, free: Collection[int], size: int, must: Collection[int], job_gpus: Collection[int]
+        self,
+        free: Collection[int],
+        size: int,
+        must: Collection[int],
+        job_gpus: Collection[int],
     ) -> None:
-        arguments = {"free": free, "must": must, "job_gpus": job_gpus}
-        for name, gpus in arguments.items():
-            if len(set(gpus)) != len(gpus):
-                raise ValueError(f"{name} names a GPU twice: {sorted(gpus)}")
+        _check_once("free", free)
+        _check_once("must", must)
+        _check_once("job_gpus", job_gpus)
         both = set(free).intersection(job_gpus)
         if both:
             raise ValueError(f"GPU {min(both)} is free, and its job has it")
@@ -223,46 +234,101 @@ class BestSets:
             raise ValueError(f"GPU {min(missing)} must be included and is not free")
         if size < 1:
             raise ValueError(f"a set has 1 GPU or more, not {size}")
-        if not len(must) <= size <= len(free):
+        is_possible = len(must) <= size <= len(free)
+        if not is_possible:
             fixed = f", {len(must)} of them fixed," if must else ""
             raise ValueError(f"a set of {size} GPUs{fixed} cannot be had out of {len(free)}")
 
 
-def _first_of_few(tables: SetTables, pool: int, fixed: int, size: int) -> list[int]:
+def _best_alone(tables: SetTables, masks: list[int], job_mask: int) -> list[int]:
+    """The masks that are best without the GPUs of the job, which all of them have."""
+    ranks = []
+    for mask in masks:
+        own = tables.plain[mask ^ job_mask]
+        ranks.append(tables.rank[own])
+    return _least(masks, ranks)
+
+
+def _best_for_later(tables: SetTables, masks: list[int], pool: int) -> list[int]:
+    """The masks that leave the best sets to later pods. Each step keeps those that are best by the next criterion."""
+    rests = [pool ^ mask for mask in masks]
+    masks = _least(masks, [tables.later[rest] for rest in rests])
+    masks = _least(masks, [tables.others[mask] for mask in masks])
+    totals = []
+    for mask in masks:
+        rest = tables.plain[pool ^ mask]
+        totals.append(-tables.total[rest])
+    return _least(masks, totals)
+
+
+def _first_of_few(
+    tables: SetTables,
+    pool: int,
+    fixed: int,
+    size: int,
+) -> list[int]:
     """The result of `_first` for GPUs of which no two are interchangeable, by trying all sets within `pool`."""
     optional = pool ^ fixed
-    bits = [1 << place for place in range(pool.bit_length()) if optional >> place & 1]
+    places = range(pool.bit_length())
+    bits = [1 << place for place in places if optional >> place & 1]
     missing = size - fixed.bit_count()
     masks = [fixed | sum(added) for added in combinations(bits, missing)]
-    return _least(masks, [tables.rank[mask] for mask in masks])
+    ranks = [tables.rank[mask] for mask in masks]
+    return _least(masks, ranks)
 
 
-def _first(tables: SetTables, pool: int, fixed: int, size: int) -> list[int]:
+def _first(
+    tables: SetTables,
+    pool: int,
+    fixed: int,
+    size: int,
+) -> list[int]:
     """The best sets of that size within `pool` that have `fixed`, all equally good."""
     rank = tables.rank
     # These bits decide: a bit outside of `pool` must be 0, and one of `fixed` must be 1.
     decisive = ~pool | fixed
     masks = iter(tables.by_size[size])
     first = next(mask for mask in masks if mask & decisive == fixed)
+    best_rank = rank[first]
     best = [first]
+    # The masks are sorted by rank, so that the first one of another rank ends the search.
     for mask in masks:
-        if rank[mask] != rank[first]:
+        if rank[mask] != best_rank:
             break
         if mask & decisive == fixed:
             best.append(mask)
     return best
 
 
-def _own_mask(added_up: list[list[int]], counts: list[int]) -> int:
+def _first_bits(sort: Sequence[int], bits: Mapping[int, int], must: frozenset[int]) -> list[int]:
+    """The bits of the first n free GPUs of a sort, for n from 0. Those that must be taken come first."""
+    free = [gpu for gpu in sort if gpu in bits]
+    free.sort(key=lambda gpu: (gpu not in must, gpu))
+    mask = 0
+    masks = [mask]
+    for gpu in free:
+        mask |= bits[gpu]
+        masks.append(mask)
+    return masks
+
+
+def _own_mask(first_bits: list[list[int]], counts: list[int]) -> int:
     """The mask with the first `counts[n]` free GPUs of sort `n`."""
-    pairs = zip(added_up, counts, strict=True)
-    return sum(bits[count] for bits, count in pairs)
+    mask = 0
+    for bits, count in zip(first_bits, counts, strict=True):
+        mask |= bits[count]
+    return mask
 
 
 def _least(masks: list[int], numbers: list[int]) -> list[int]:
     """The masks with the least number."""
     least = min(numbers)
     return [mask for mask, number in zip(masks, numbers, strict=True) if number == least]
+
+
+def _check_once(name: str, gpus: Collection[int]) -> None:
+    if len(set(gpus)) != len(gpus):
+        raise ValueError(f"{name} names a GPU twice: {sorted(gpus)}")
 
 
 def _check(mbps: Sequence[Sequence[int]]) -> None:
@@ -272,7 +338,8 @@ def _check(mbps: Sequence[Sequence[int]]) -> None:
     for gpu, row in enumerate(mbps):
         for other, speed in enumerate(row[:gpu]):
             back = mbps[other][gpu]
+            pair = f"between GPU {other} and GPU {gpu}"
             if speed < 0:
-                raise ValueError(f"between GPU {other} and GPU {gpu} it says {speed} MB/s; 0 is the least")
+                raise ValueError(f"{pair} it says {speed} MB/s; 0 is the least")
             if speed != back:
-                raise ValueError(f"between GPU {other} and GPU {gpu} it says {back} one way and {speed} the other")
+                raise ValueError(f"{pair} it says {back} one way and {speed} the other")

@@ -14,10 +14,13 @@ def best_ring(mbps: Sequence[Sequence[int]], members: Collection[int]) -> tuple[
     """
     gpus = sorted(members)
     if len(gpus) <= 3:
+        # All orders are the same ring.
         return tuple(gpus)
     search = _Search(mbps, gpus)
-    search.steps_left = None if len(gpus) <= EXACT_GPUS else MOST_STEPS
-    search.go_on([gpus[0]], set(gpus[1:]), search.limit, 0)
+    if len(gpus) > EXACT_GPUS:
+        search.steps_left = MOST_STEPS
+    start = gpus[0]
+    search.go_on([start], set(gpus[1:]), search.limit, 0)
     return search.best
 
 
@@ -45,7 +48,13 @@ class _Search:
         self._seen = False
         self.steps_left: int | None = None
 
-    def go_on(self, path: list[int], remaining: set[int], weakest: int, twice: int) -> None:
+    def go_on(
+        self,
+        path: list[int],
+        remaining: set[int],
+        weakest: int,
+        twice: int,
+    ) -> None:
         """Try every ring that begins with `path`; `weakest` and `twice` (the total) are those of its links."""
         start = path[0]
         speeds = self._mbps[path[-1]]
@@ -59,20 +68,24 @@ class _Search:
         for gpu in remaining:
             most_ahead += self._fastest_two[gpu]
         for gpu in sorted(remaining):
+            if self.steps_left == 0:
+                return
             if self.steps_left is not None:
-                if not self.steps_left:
-                    return
                 self.steps_left -= 1
-            slower = min(weakest, speeds[gpu])
-            longer = twice + 2 * speeds[gpu]
+            speed = speeds[gpu]
+            slower = min(weakest, speed)
+            longer = twice + 2 * speed
             # With this link taken, `gpu` has only one left.
-            most_then = longer + most_ahead - self._fastest_two[gpu] + self._fastest[gpu]
+            lost = self._fastest_two[gpu] - self._fastest[gpu]
+            most_then = longer + most_ahead - lost
             if self._is_better((slower, most_then)):
                 self.go_on([*path, gpu], remaining - {gpu}, slower, longer)
 
     def _is_better(self, worth: tuple[int, int]) -> bool:
         """Whether a ring of that worth replaces the best one. The greedy ring goes to the first that is equal."""
-        return worth > self._worth or (worth == self._worth and not self._seen)
+        if worth == self._worth:
+            return not self._seen
+        return worth > self._worth
 
     def _take(self, path: list[int], worth: tuple[int, int]) -> None:
         if self._is_better(worth):
@@ -88,13 +101,20 @@ def _greedy(mbps: Sequence[Sequence[int]], gpus: Sequence[int]) -> Iterator[int]
     yield gpu
     while remaining:
         speeds = mbps[gpu]
-        gpu = max(remaining, key=lambda other: (speeds[other], -other))
+        gpu = _nearest(speeds, remaining)
         remaining.remove(gpu)
         yield gpu
 
 
+def _nearest(speeds: Sequence[int], gpus: Collection[int]) -> int:
+    """The GPU with the fastest link; of several, the one with the lowest index."""
+    return max(gpus, key=lambda gpu: (speeds[gpu], -gpu))
+
+
 def _worth(mbps: Sequence[Sequence[int]], ring: Sequence[int]) -> tuple[int, int]:
     """The weakest link of a ring, and twice its total."""
-    nexts = (*ring[1:], ring[0])
-    links = [mbps[gpu][after] for gpu, after in zip(ring, nexts, strict=True)]
+    following = (*ring[1:], ring[0])
+    links = []
+    for gpu, next_gpu in zip(ring, following, strict=True):
+        links.append(mbps[gpu][next_gpu])
     return min(links), 2 * sum(links)

@@ -34,21 +34,20 @@ class SetTables:
     """
 
     def __init__(self, mbps: Sequence[Sequence[int]], sorts: Sequence[Sequence[int]]) -> None:
-        order = [gpu for members in sorts for gpu in members]
+        order = list(chain.from_iterable(sorts))
         self._count = len(order)
-        # Of each sort: the bits of its first n GPUs, for n from 0.
-        self._firsts: list[list[int]] = []
-        end = self._count
-        for members in sorts:
-            counts = range(len(members) + 1)
-            self._firsts.append([((1 << n) - 1) << (end - n) for n in counts])
-            end -= len(members)
+        self._firsts = _firsts_of(sorts, self._count)
         sizes: list[list[int]] = [[] for _ in range(self._count + 1)]
         for parts in product(*self._firsts):
             mask = sum(parts)
             sizes[mask.bit_count()].append(mask)
-        rows = [[mbps[gpu][other] for other in order] for gpu in order]
-        self._weakest = self._table("L", _fastest(rows) + 1)
+        rows = []
+        for gpu in order:
+            speeds = mbps[gpu]
+            rows.append([speeds[other] for other in order])
+        # A set of one GPU has no link, and counts as faster than any other.
+        no_link = _fastest(rows) + 1
+        self._weakest = self._table("L", no_link)
         self.total = self._table("L")
         self._add_up(rows, sizes)
         self.rank = self._ranked(sizes)
@@ -59,8 +58,10 @@ class SetTables:
 
     def firsts(self, counts: Sequence[int]) -> int:
         """The mask with the first `counts[n]` GPUs of sort `n`."""
-        pairs = zip(self._firsts, counts, strict=True)
-        return sum(firsts[count] for firsts, count in pairs)
+        mask = 0
+        for firsts, count in zip(self._firsts, counts, strict=True):
+            mask |= firsts[count]
+        return mask
 
     def counts(self, mask: int) -> list[int]:
         """How many GPUs of each sort `mask` has."""
@@ -72,23 +73,29 @@ class SetTables:
     def _add_up(self, rows: list[list[int]], sizes: list[list[int]]) -> None:
         """Weakest link and total of every set, each from the set without its last GPU."""
         count = self._count
+        # In the order of their sizes, so that the smaller set is known already.
         for mask in chain.from_iterable(sizes[2:]):
             rest = mask & (mask - 1)
             last = mask ^ rest
             row = rows[count - last.bit_length()]
             links = [row[count - bit] for bit in _bits(rest)]
-            self._weakest[mask] = min(self._weakest[rest], *links)
+            weakest = min(links)
+            self._weakest[mask] = min(self._weakest[rest], weakest)
             self.total[mask] = self.total[rest] + sum(links)
 
     def _ranked(self, sizes: list[list[int]]) -> "array[int]":
         rank = self._table("H")
         for masks in sizes:
-            worths = [(-self._weakest[mask], -self.total[mask]) for mask in masks]
+            worths = []
+            for mask in masks:
+                weakest = self._weakest[mask]
+                worths.append((-weakest, -self.total[mask]))
             _put_places(rank, masks, worths)
         return rank
 
     def _best_first(self, masks: list[int]) -> "array[int]":
-        return array("H", sorted(masks, key=self.rank.__getitem__))
+        by_rank = sorted(masks, key=self.rank.__getitem__)
+        return array("H", by_rank)
 
     def _plain(self) -> "array[int]":
         plain = self._table("H")
@@ -115,16 +122,20 @@ class SetTables:
             best = self._table("H")
             if size <= self._count:
                 best = self._best_within(size, sizes)
+            # The ranks of all sizes are digits of one number, the most important size first.
             for mask in chain.from_iterable(sizes):
                 number[mask] = number[mask] << 16 | best[mask]
-        return array("Q", (number[plain] for plain in self.plain))
+        of_every_mask = (number[plain] for plain in self.plain)
+        return array("Q", of_every_mask)
 
     def _others(self, sizes: list[list[int]]) -> "array[int]":
         everyone = (1 << self._count) - 1
         place = self._table("H")
         for masks in sizes:
-            rests = [self.plain[everyone ^ mask] for mask in masks]
-            worths = [(self.later[rest], -self.total[rest]) for rest in rests]
+            worths = []
+            for mask in masks:
+                rest = self.plain[everyone ^ mask]
+                worths.append((self.later[rest], -self.total[rest]))
             _put_places(place, masks, worths)
         return place
 
@@ -133,26 +144,46 @@ class SetTables:
         best = self._table("H", _NONE)
         for mask in sizes[size]:
             best[mask] = self.rank[mask]
-        for mask in chain.from_iterable(sizes[size + 1 :]):
+        larger = sizes[size + 1 :]
+        for mask in chain.from_iterable(larger):
             # `size` GPUs miss at least one of any `size` + 1, so no more need to be taken away in turn.
-            best[mask] = min([best[less] for less in self._one_less(mask, size + 1)])
+            ranks = [best[less] for less in self._one_less(mask, size + 1)]
+            best[mask] = min(ranks)
         return best
 
     def _one_less(self, mask: int, enough: int) -> Iterator[int]:
         """`mask` without one GPU, in turn of each sort, until those sorts have `enough` GPUs together."""
         for firsts in self._firsts:
-            if part := mask & firsts[-1]:
-                yield mask ^ (part & -part)
-                enough -= part.bit_count()
-                if enough <= 0:
-                    return
+            part = mask & firsts[-1]
+            if not part:
+                continue
+            lowest = part & -part
+            yield mask ^ lowest
+            enough -= part.bit_count()
+            if enough <= 0:
+                return
+
+
+def _firsts_of(sorts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """Of each sort, the bits of its first n GPUs, for n from 0. The first sort has the highest of `count` bits."""
+    firsts: list[list[int]] = []
+    end = count
+    for members in sorts:
+        masks = []
+        for number in range(len(members) + 1):
+            ones = (1 << number) - 1
+            masks.append(ones << (end - number))
+        firsts.append(masks)
+        end -= len(members)
+    return firsts
 
 
 def _put_places(table: "array[int]", masks: list[int], worths: list[tuple[int, int]]) -> None:
     """Write the place of each mask into `table`. The lowest worth is first, and equal worths share a place."""
-    places = {worth: place for place, worth in enumerate(sorted(set(worths)))}
+    best_first = sorted(set(worths))
+    place_of = {worth: place for place, worth in enumerate(best_first)}
     for mask, worth in zip(masks, worths, strict=True):
-        table[mask] = places[worth]
+        table[mask] = place_of[worth]
 
 
 def _fastest(rows: list[list[int]]) -> int:
@@ -173,8 +204,10 @@ def sorts_of(mbps: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _are_interchangeable(mbps: Sequence[Sequence[int]], gpu: int, other: int) -> bool:
+    speeds = mbps[gpu]
+    other_speeds = mbps[other]
     thirds = set(range(len(mbps))) - {gpu, other}
-    return all(mbps[gpu][third] == mbps[other][third] for third in thirds)
+    return all(speeds[third] == other_speeds[third] for third in thirds)
 
 
 def _bits(mask: int) -> Iterator[int]:

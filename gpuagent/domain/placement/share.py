@@ -8,6 +8,27 @@ from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preferences:
+    """What makes one GPU better than another for a share, if both can take it.
+
+    Attributes:
+        placement: whether fuller or emptier GPUs are better.
+        pinned: UUIDs of GPUs preferred before all others.
+        short: UUIDs of GPUs that seem to lack the container's other resource.
+        suspect: GPU UUID to the number of free units that a container may still hold.
+        cramped: UUIDs of GPUs where the containers that should be together do not fit, the most wanted ones first.
+        room: units that later containers of the pod need on that GPU.
+    """
+
+    placement: Placement = Placement.BINPACK
+    pinned: Collection[str] = ()
+    short: Collection[str] = ()
+    suspect: Mapping[str, int] = field(default_factory=dict)
+    cramped: Sequence[Collection[str]] = ()
+    room: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
     """A share that a container requests, with the limits on the choice of its GPUs.
 
@@ -18,13 +39,9 @@ class ShareRequest:
         free: GPU UUID to the number of units that kubelet calls free.
         must_include: GPU UUID to units that are fixed already.
         order: GPU UUID to NVML index, for every GPU of the node.
-        suspect: GPU UUID to the number of free units that a container may still hold.
         gpu_count: over how many GPUs to spread, evenly.
-        room: units that later containers of the pod need on that GPU.
-        cramped: UUIDs of GPUs where the containers that should be together do not fit, the most wanted ones first.
-        pinned: UUIDs of GPUs preferred before all others.
+        preferences: decide between GPUs that can take it.
         leaving: UUIDs of GPUs that are unhealthy or leave the list; kubelet may not have read that yet.
-        short: UUIDs of GPUs that seem to lack the container's other resource.
         only: UUIDs the choice is limited to; None for no limit.
         full: UUIDs of GPUs that have as many pods as they may have.
         most: the caps behind `full`, for messages: ``20 pods``.
@@ -41,13 +58,8 @@ class ShareRequest:
     order: Mapping[str, int]
     unit: str = ""
     must_include: Mapping[str, int] = field(default_factory=dict)
-    placement: Placement = Placement.BINPACK
-    suspect: Mapping[str, int] = field(default_factory=dict)
     gpu_count: int = 1
-    room: int = 0
-    cramped: Sequence[Collection[str]] = ()
-    pinned: Collection[str] = ()
-    short: Collection[str] = ()
+    preferences: Preferences = Preferences()
     leaving: Collection[str] = ()
     only: Collection[str] | None = None
     full: Collection[str] = ()
@@ -60,7 +72,8 @@ class ShareRequest:
 
     def left(self, uuid: str) -> int:
         """Number of free units there that are not reserved."""
-        return max(self.free[uuid] - self.reserved.get(uuid, 0), 0)
+        reserved = self.reserved.get(uuid, 0)
+        return max(self.free[uuid] - reserved, 0)
 
 
 def choose_share(request: ShareRequest) -> tuple[str, ...]:
@@ -70,16 +83,17 @@ def choose_share(request: ShareRequest) -> tuple[str, ...]:
         Refusal: no GPU, or not that many, can take it; the text lists the free units of each GPU.
     """
     fixed = request.must_include
-    each = request.size // request.gpu_count
+    count = request.gpu_count
+    each = request.size // count
     candidates = [uuid for uuid in request.free if _fits(request, uuid, each)]
-    has_enough = len(candidates) >= request.gpu_count
-    can_include_fixed = fixed.keys() <= set(candidates) and len(fixed) <= request.gpu_count
+    has_enough = len(candidates) >= count
+    can_include_fixed = len(fixed) <= count and fixed.keys() <= set(candidates)
     if not has_enough or not can_include_fixed:
         if request.decided:
             raise _not_kept(request, each)
         raise _refusal(request, each)
-    candidates.sort(key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
-    return tuple(candidates[: request.gpu_count])
+    candidates.sort(key=lambda uuid: (uuid not in fixed, _rank(request, uuid, each)))
+    return tuple(candidates[:count])
 
 
 def _fits(request: ShareRequest, uuid: str, each: int) -> bool:
@@ -90,22 +104,29 @@ def _fits(request: ShareRequest, uuid: str, each: int) -> bool:
         return False
     if uuid in request.must_include:
         # Kubelet has fixed units of this GPU: then neither reservations nor the cap on its pods count.
-        return request.must_include[uuid] <= each <= request.free[uuid]
-    return request.left(uuid) >= each and uuid not in request.full
+        fixed = request.must_include[uuid]
+        return fixed <= each <= request.free[uuid]
+    if uuid in request.full:
+        return False
+    return request.left(uuid) >= each
 
 
-def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, list[bool], int, int]:
+_Rank = tuple[bool, bool, bool, bool, bool, list[bool], int, int]
+
+
+def _rank(request: ShareRequest, uuid: str, each: int) -> _Rank:
     """Best first: not leaving, pinned, not short, enough certain units, room for later containers, placement."""
+    preferences = request.preferences
     free = request.left(uuid)
-    certain = request.free[uuid] - request.suspect.get(uuid, 0)
-    fullest_first = request.placement is Placement.BINPACK
+    certain = request.free[uuid] - preferences.suspect.get(uuid, 0)
+    fullest_first = preferences.placement is Placement.BINPACK
     return (
         uuid in request.leaving,
-        uuid not in request.pinned,
-        uuid in request.short,
+        uuid not in preferences.pinned,
+        uuid in preferences.short,
         certain < each,
-        free < request.room,
-        [uuid in cramped for cramped in request.cramped],
+        free < preferences.room,
+        [uuid in cramped for cramped in preferences.cramped],
         free if fullest_first else -free,
         request.order[uuid],
     )
@@ -113,7 +134,8 @@ def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool
 
 def _why_not(request: ShareRequest, each: int) -> str:
     """Why the GPUs that a scheduler chose are unavailable."""
-    for uuid in sorted(request.only or (), key=request.order.__getitem__):
+    decided = sorted(request.only or (), key=request.order.__getitem__)
+    for uuid in decided:
         name = f"GPU {request.order[uuid]}"
         free = request.free.get(uuid, 0)
         if uuid in request.leaving:
@@ -135,8 +157,10 @@ def _names(request: ShareRequest, uuids: Iterable[str], separator: str) -> str:
 
 def _not_kept(request: ShareRequest, each: int) -> Refusal:
     """The refusal if the scheduler's decision cannot be honored."""
-    text = f"{_lead(request, each)}; {request.decided}, and {_why_not(request, each)} ({_where(request)})"
-    return Refusal(Reason.GPU_DECISION, text)
+    lead = _lead(request, each)
+    why = _why_not(request, each)
+    where = _where(request)
+    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {why} ({where})")
 
 
 def _lead(request: ShareRequest, each: int) -> str:
@@ -151,39 +175,55 @@ def _lead(request: ShareRequest, each: int) -> str:
 
 def _where(request: ShareRequest) -> str:
     """The free units of each GPU."""
-    free = sorted((request.order[uuid], count) for uuid, count in request.free.items())
+    free = [(request.order[uuid], count) for uuid, count in request.free.items()]
+    free.sort()
     texts = [f"GPU {index}: {count}" for index, count in free]
-    return f"free: {', '.join(texts) or 'nothing'}"
+    listed = ", ".join(texts) or "nothing"
+    return f"free: {listed}"
 
 
 def _refusal(request: ShareRequest, each: int) -> Refusal:
     """The refusal of a request that no scheduler decided on."""
-    free = request.free
-    fixed = request.must_include
     lead = _lead(request, each)
     where = _where(request)
+    not_together = _fixed_apart(request, each, lead, where)
+    if not_together:
+        return not_together
+    roomy = {uuid for uuid, count in request.free.items() if count >= each}
+    if request.only is not None:
+        possible = roomy.intersection(request.only)
+        can_include_fixed = request.must_include.keys() <= possible
+        if not possible or not can_include_fixed:
+            gpus = _names(request, request.only, ", ")
+            text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
+            return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
+    has_enough_gpus = len(roomy) >= request.gpu_count
+    if has_enough_gpus and not roomy.isdisjoint(request.full):
+        text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
+        return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
+    total = sum(request.free.values())
+    if total < request.size and request.numa is None:
+        return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
+    return _scattered(request, lead, where, len(roomy))
+
+
+def _fixed_apart(
+    request: ShareRequest,
+    each: int,
+    lead: str,
+    where: str,
+) -> Refusal | None:
+    """The refusal if the share cannot be where kubelet has fixed units of it; None if it can."""
+    fixed = request.must_include
     if len(fixed) > request.gpu_count:
         gpus = _names(request, fixed, ", ")
         text = f"{lead}, and kubelet reuses units of {gpus} from an init container; one share stays on one GPU"
         return Refusal(Reason.SPANS_GPUS, f"{text} ({where})")
-    scarce = next((uuid for uuid in fixed if free.get(uuid, 0) < each), None)
-    if scarce is not None:
-        text = f"{lead}, and kubelet reuses units of GPU {request.order[scarce]} from an init container"
-        return Refusal(Reason.NO_SINGLE_GPU, f"{text}, which has not that much ({where})")
-    roomy = {uuid for uuid, count in free.items() if count >= each}
-    if request.only is not None:
-        possible = roomy.intersection(request.only)
-        if not possible or not fixed.keys() <= possible:
-            gpus = _names(request, request.only, ", ")
-            text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
-            return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
-    if len(roomy) >= request.gpu_count and not roomy.isdisjoint(request.full):
-        text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
-        return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
-    total = sum(free.values())
-    if total < request.size and request.numa is None:
-        return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
-    return _scattered(request, lead, where, len(roomy))
+    for uuid in fixed:
+        if request.free.get(uuid, 0) < each:
+            text = f"{lead}, and kubelet reuses units of GPU {request.order[uuid]} from an init container"
+            return Refusal(Reason.NO_SINGLE_GPU, f"{text}, which has not that much ({where})")
+    return None
 
 
 def _of_one_numa_node(request: ShareRequest, lead: str, where: str) -> Refusal:
@@ -198,7 +238,12 @@ def _of_one_numa_node(request: ShareRequest, lead: str, where: str) -> Refusal:
     return Refusal(Reason.NO_SINGLE_GPU, text)
 
 
-def _scattered(request: ShareRequest, lead: str, where: str, roomy: int) -> Refusal:
+def _scattered(
+    request: ShareRequest,
+    lead: str,
+    where: str,
+    roomy: int,
+) -> Refusal:
     """The refusal if the node has enough units, but too few GPUs have enough: `roomy` of them."""
     if request.numa is not None:
         return _of_one_numa_node(request, lead, where)
@@ -206,9 +251,9 @@ def _scattered(request: ShareRequest, lead: str, where: str, roomy: int) -> Refu
     reserved = sum(request.reserved.values())
     if roomy >= request.gpu_count and reserved:
         text = (
-            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come"
+            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come, "
+            f"and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
         )
-        text = f"{text}, and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
     elif request.gpu_count > 1:
         text = f"{lead}; {roomy} GPUs have that much free ({where})"
     else:

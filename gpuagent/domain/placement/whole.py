@@ -59,19 +59,23 @@ def choose_whole(request: WholeRequest) -> tuple[str, ...]:
     free = set(request.free)
     if request.named is not None:
         _check_named(request)
-        free &= set(request.named)
+        free.intersection_update(request.named)
     if len(free) < request.size:
-        raise Refusal(Reason.NOT_ENOUGH, _text(request, f"asks for {request.size} GPUs, {len(free)} are free"))
+        text = f"asks for {request.size} GPUs, {len(free)} are free"
+        raise Refusal(Reason.NOT_ENOUGH, _text(request, text))
     flaws = {uuid: _flaws(request, uuid) for uuid in free}
     fixed = set(request.must_include)
     # Take all GPUs of the better grades, and choose among those of the grade that completes the request.
-    for grade in sorted(set(flaws.values())):
-        pool = fixed | {uuid for uuid in free if flaws[uuid] == grade}
+    grades = sorted(set(flaws.values()))
+    for grade in grades:
+        of_grade = {uuid for uuid in free if flaws[uuid] == grade}
+        pool = fixed | of_grade
         if len(pool) >= request.size:
             break
         fixed = pool
-    uuids = {position: uuid for uuid, position in request.positions.items()}
-    return tuple(uuids[position] for position in _best(request, pool, fixed))
+    best = _best(request, pool, fixed)
+    uuid_at = {position: uuid for uuid, position in request.positions.items()}
+    return tuple(uuid_at[position] for position in best)
 
 
 def _flaws(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
@@ -89,36 +93,41 @@ def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) 
     sets = request.sets
     free = {positions[uuid] for uuid in pool}
     must = {positions[uuid] for uuid in fixed}
+    # The topology has no place for a GPU of the job that the driver has lost.
     job_gpus = {positions[uuid] for uuid in request.job_gpus if uuid in positions}
     job_gpus -= free
     # Later pods of the job should find GPUs near these. So keep a set for as many of them as fit on this node.
     for_job = next((count for count in request.together if count <= len(free)), 0)
     for_pod = request.together[-1] if request.together else request.size
-    for_pod = min(max(request.size, for_pod), len(free))
+    for_pod = max(request.size, for_pod)
+    for_pod = min(for_pod, len(free))
     if for_job > for_pod:
-        with_job = sets.choose(free | job_gpus, for_job + len(job_gpus), must | job_gpus)
+        size = for_job + len(job_gpus)
+        with_job = sets.choose(free | job_gpus, size, must | job_gpus)
         free = set(with_job) - job_gpus
-    free = set(sets.choose(free, for_pod, must, job_gpus))
-    return sets.choose(free, request.size, must, job_gpus)
+    of_pod = sets.choose(free, for_pod, must, job_gpus)
+    return sets.choose(of_pod, request.size, must, job_gpus)
 
 
 def _check_named(request: WholeRequest) -> None:
     """Refuse if the GPUs that a scheduler named cannot be given."""
-    named = request.named or ()
+    named = set(request.named or ())
     asks = f"asks for {request.size} GPUs"
     chosen = f"the scheduler chose {_names(request, named)} for its pod (annotation {GROUP_ANNOTATION})"
-    missing = set(named).difference(request.free)
+    missing = named.difference(request.free)
     if missing:
         text = f"{asks}; {chosen}, and {_missing(request, missing)}"
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
-    unhealthy = set(named).intersection(request.leaving)
+    unhealthy = named.intersection(request.leaving)
     if unhealthy:
-        text = f"{asks}; {chosen}, and {_names(request, unhealthy)} is unhealthy or leaves the mode"
+        names = _names(request, unhealthy)
+        text = f"{asks}; {chosen}, and {names} is unhealthy or leaves the mode"
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
-    others = set(request.must_include).difference(named)
+    others = set(request.must_include) - named
     if others:
+        names = _names(request, others)
         text = (
-            f"{asks}; kubelet has fixed {_names(request, others)}, of an init container "
+            f"{asks}; kubelet has fixed {names}, of an init container "
             f"or by its NUMA node, and annotation {GROUP_ANNOTATION} does not name it"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
@@ -129,9 +138,11 @@ def _missing(request: WholeRequest, missing: Collection[str]) -> str:
     offered = _names(request, request.free) or "none"
     in_use = set(missing).difference(request.spare)
     if in_use:
-        return f"{_names(request, in_use)} is not free (free: {offered})"
+        names = _names(request, in_use)
+        return f"{names} is not free (free: {offered})"
+    names = _names(request, missing)
     return (
-        f"kubelet does not offer {_names(request, missing)}, though free: it keeps to the NUMA nodes that its Topology "
+        f"kubelet does not offer {names}, though free: it keeps to the NUMA nodes that its Topology "
         f"Manager chose (offered: {offered})"
     )
 

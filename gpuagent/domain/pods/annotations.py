@@ -111,11 +111,15 @@ def _bounded(value: str, most: int) -> str:
         return value
     # One character beyond ASCII makes Python store each character in up to four bytes.
     is_small = len(value) <= most and value.isascii()
-    return value if is_small else value[:_SHOWN] + _UNREAD
+    if is_small:
+        return value
+    return value[:_SHOWN] + _UNREAD
 
 
 def shares(
-    annotations: Mapping[str, Any], key: str, numbers: Mapping[str, int] | None = None
+    annotations: Mapping[str, Any],
+    key: str,
+    numbers: Mapping[str, int] | None = None,
 ) -> Shares | Malformed | None:
     """Read one V2 annotation (`MEMORY_ANNOTATION` or `CORE_ANNOTATION`); None where it is absent.
 
@@ -131,11 +135,11 @@ def shares(
     for name, gpus in pairs:
         container = _number(name)
         if container is None or container in containers:
-            return Malformed(key, f"has {shown(name)} for the index of a container: {shown(text)}")
-        units: dict[int, int] = {}
-        problem = _read_gpus(gpus, units, numbers or {})
-        if problem:
-            return Malformed(key, f"{problem} of container {container}: {shown(text)}")
+            problem = f"has {shown(name)} for the index of a container"
+            return Malformed(key, f"{problem}: {shown(text)}")
+        units = _read_gpus(gpus, numbers or {})
+        if isinstance(units, str):
+            return Malformed(key, f"{units} of container {container}: {shown(text)}")
         containers[container] = units
     return Shares(containers)
 
@@ -151,23 +155,26 @@ def _pairs(text: object) -> "_Pairs | None":
     return value if isinstance(value, _Pairs) else None
 
 
-def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -> str | None:
-    """Put the units of one container into `into`; return the problem, if there is one."""
+def _read_gpus(gpus: object, numbers: Mapping[str, int]) -> dict[int, int] | str:
+    """The units of one container by minor number, or what is wrong with them."""
     if not isinstance(gpus, _Pairs):
         return "has no GPUs"
+    read: dict[int, int] = {}
     for name, units in gpus:
-        gpu = _number(name) if name not in numbers else numbers[name]
-        if gpu is None or gpu in into:
+        gpu = numbers[name] if name in numbers else _number(name)
+        if gpu is None or gpu in read:
             return f"has {shown(name)} for the number of a GPU"
-        if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, but no number of units
+        # A bool is an int, but no number of units.
+        is_number = type(units) is int and 0 <= units <= MOST_UNITS
+        if not is_number:
             return f"has no whole number of units for GPU {gpu}"
-        into[gpu] = units
-    return None
+        read[gpu] = units
+    return read
 
 
 def shares_text(decision: Shares) -> str:
     """The annotation's text, as schedulers write it; `shares` reads the same back."""
-    texts = {}
+    texts: dict[str, dict[str, int]] = {}
     for container, gpus in decision.containers.items():
         texts[str(container)] = {str(gpu): units for gpu, units in gpus.items()}
     return json.dumps(texts, separators=(",", ":"))
@@ -176,7 +183,8 @@ def shares_text(decision: Shares) -> str:
 def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = None) -> Assumed | Malformed | None:
     """Read the V1 annotations; None where the pod has no GPU by them. `numbers` as for `shares`."""
     text = annotations.get(V1_GPU)
-    if text is None or text == "-1":  # the old plugin's word for none
+    # "-1" is the old plugin's word for none.
+    if text is None or text == "-1":
         return None
     gpu = _number(text)
     if numbers and isinstance(text, str):
@@ -185,16 +193,10 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
         return Malformed(V1_GPU, f"is no number of a GPU: {shown(text)}")
     values: dict[str, int | None] = {}
     for key, pattern in _V1_PATTERNS.items():
-        value = annotations.get(key)
-        if value is None:
-            values[key] = None
-            continue
-        if not (isinstance(value, str) and pattern.fullmatch(value)):
-            return Malformed(key, f"is no whole number: {shown(value)}")
-        number = int(value)
-        if pattern is _UNITS and number > MOST_UNITS:
-            return Malformed(key, f"is more than any GPU has: {shown(value)}")
-        values[key] = number
+        value = _read_number(key, annotations.get(key), pattern)
+        if isinstance(value, Malformed):
+            return value
+        values[key] = value
     word = annotations.get(V1_ASSIGNED)
     if word not in (None, "true", "false"):
         return Malformed(V1_ASSIGNED, f"is neither true nor false: {shown(word)}")
@@ -205,6 +207,18 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
         assumed_ns=values[V1_ASSUMED],
         assigned=None if word is None else word == "true",
     )
+
+
+def _read_number(key: str, value: object, pattern: re.Pattern[str]) -> int | Malformed | None:
+    """The number in a V1 annotation; None where it is absent."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        return Malformed(key, f"is no whole number: {shown(value)}")
+    number = int(value)
+    if pattern is _UNITS and number > MOST_UNITS:
+        return Malformed(key, f"is more than any GPU has: {shown(value)}")
+    return number
 
 
 def named_for_shares(annotations: Mapping[str, Any]) -> frozenset[int] | None:
@@ -238,12 +252,14 @@ def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Mal
     text = annotations.get(key)
     if text is None or text == "":
         return None
-    if not isinstance(text, str) or text.endswith(_UNREAD):
+    is_whole_text = isinstance(text, str) and not text.endswith(_UNREAD)
+    if not is_whole_text:
         return Malformed(key, f"is no list of GPUs: {shown(text)}")
-    names = tuple(name.strip() for name in text.split(","))
-    if len(set(names)) < len(names):
+    names = [name.strip() for name in text.split(",")]
+    names_a_gpu_twice = len(set(names)) < len(names)
+    if names_a_gpu_twice:
         return Malformed(key, f"names a GPU twice: {shown(text)}")
-    return names
+    return tuple(names)
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -254,12 +270,17 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
 
 
 def _number(text: object) -> int | None:
-    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+        return None
+    return int(text)
 
 
 def shown(value: object) -> str:
     """A value from a pod, for messages: quoted, and cut if it is long."""
     text = value if isinstance(value, str) else f"<{type(value).__name__}>"
     if text.endswith(_UNREAD):
+        # It is cut already, and the mark is not the pod's own text.
         return repr(text[:_SHOWN]) + _UNREAD
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}…"
+    return repr(text)

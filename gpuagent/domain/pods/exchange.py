@@ -52,12 +52,13 @@ def minor_of(kubelet: str) -> int | None:
 def joined(older: Exchanged, newer: Exchanged) -> Exchanged:
     """Both combined. `newer` replaces older entries with the same id or the same unit."""
     units = set(newer.values())
-    kept = {device_id: unit for device_id, unit in older.items() if device_id not in newer and unit not in units}
-    return {**kept, **newer}
+    others = {device_id: unit for device_id, unit in older.items() if unit not in units}
+    return others | dict(newer)
 
 
 def by_units(
-    holdings: tuple[Holding, ...], checkpoint: tuple[CheckpointEntry, ...]
+    holdings: tuple[Holding, ...],
+    checkpoint: tuple[CheckpointEntry, ...],
 ) -> tuple[tuple[Holding, ...], tuple[CheckpointEntry, ...], Exchanged]:
     """Kubelet's allocations with units in place of exchanged ids, and the exchanged ids."""
     exchanged: dict[str, str] = {}
@@ -69,11 +70,9 @@ def by_units(
     def units(ids: frozenset[str]) -> frozenset[str]:
         return frozenset(exchanged.get(device_id, device_id) for device_id in ids)
 
-    return (
-        tuple(replace(holding, ids=units(holding.ids)) for holding in holdings),
-        tuple(replace(entry, ids=units(entry.ids)) for entry in checkpoint),
-        exchanged,
-    )
+    holdings = tuple(replace(holding, ids=units(holding.ids)) for holding in holdings)
+    checkpoint = tuple(replace(entry, ids=units(entry.ids)) for entry in checkpoint)
+    return holdings, checkpoint, exchanged
 
 
 def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> ContainerRef | None:
@@ -114,7 +113,9 @@ def _runs(units: Iterable[str]) -> Iterator[str]:
 def _run(gpu: str, numbers: Sequence[int]) -> str:
     first = numbers[0]
     last = numbers[-1]
-    return f"{gpu}:{first}" if first == last else f"{gpu}:{first}-{last}"
+    if first == last:
+        return f"{gpu}:{first}"
+    return f"{gpu}:{first}-{last}"
 
 
 def read(text: str, picked: Collection[str]) -> dict[str, str]:
@@ -134,5 +135,7 @@ def read(text: str, picked: Collection[str]) -> dict[str, str]:
         last = int(match[3] or first)
         # The text may name any number. One unit too many is enough to see that it is not for these ids.
         last = min(last, first + len(picked))
-        units += [f"{gpu}-{number}" for number in range(first, last + 1)]
-    return dict(zip(sorted(picked), units, strict=True))
+        numbers = range(first, last + 1)
+        units += [f"{gpu}-{number}" for number in numbers]
+    ids = sorted(picked)
+    return dict(zip(ids, units, strict=True))

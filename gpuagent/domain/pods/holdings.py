@@ -21,6 +21,11 @@ FOREIGN = "foreign"
 Allocation = tuple[str, frozenset[str]]
 """Resource and device ids."""
 
+_Entry = tuple[str, str, frozenset[str]]
+"""Container, resource and device ids."""
+
+_Container = tuple[str, PodName, str]
+"""UID and name of the pod, one of them where the other is not known, and name of the container."""
 
 _OLD_ID = "-_-"
 """In every id of the old gpushare plugin: ``GPU-…-_-7``."""
@@ -44,7 +49,9 @@ def with_annotated_gpus(holding: Holding, pod: Pod | None) -> Holding:
 
     That plugin ignores the ids that kubelet picks: the container gets the GPU of the annotation.
     """
-    return replace(holding, annotated=pod.share_gpus) if pod is not None and _is_old(holding) else holding
+    if pod is None or not _is_old(holding):
+        return holding
+    return replace(holding, annotated=pod.share_gpus)
 
 
 def _is_old(holding: Holding) -> bool:
@@ -70,7 +77,8 @@ def of_another_pod(pod: Pod, holdings: Iterable[Holding], resources: Collection[
         container = containers.get(holding.owner.container)
         if container is None:
             return True
-        if container.limits.get(resource) != len(holding.ids) and resource not in container.unread:
+        has_other_size = container.limits.get(resource) != len(holding.ids)
+        if has_other_size and resource not in container.unread:
             return True
     return False
 
@@ -82,10 +90,11 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
     `nvidia.com/gpu`. Ids of the old gpushare plugin are on the GPUs in `annotated`; without these, they may be on any
     GPU. Other ids, such as those of network cards, are no GPUs.
     """
-    by_key = {gpu.key: gpu.uuid for gpu in gpus.values()}
+    uuid_of = {gpu.key: gpu.uuid for gpu in gpus.values()}
     for unit, count in holding.units:
-        if unit.gpu_key in by_key:
-            yield from repeat((by_key[unit.gpu_key], unit.kind.mode), count)
+        uuid = uuid_of.get(unit.gpu_key)
+        if uuid is not None:
+            yield from repeat((uuid, unit.kind.mode), count)
     for device_id in holding.foreign_ids:
         for uuid in foreign(holding, device_id, gpus):
             yield uuid, FOREIGN
@@ -93,37 +102,55 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
 
 def foreign(holding: Holding, device_id: str, gpus: Mapping[str, Gpu]) -> Iterator[str]:
     """UUIDs of the GPUs that a device id of another plugin stands for."""
-    if _is_old(holding) and any(gpu.uuid in device_id for gpu in gpus.values()):
-        yield from [gpu.uuid for gpu in gpus.values() if gpu.minor in (holding.annotated or ())] or gpus
+    named = [gpu.uuid for gpu in gpus.values() if gpu.uuid in device_id]
+    if named and _is_old(holding):
+        annotated = holding.annotated or ()
+        assigned = [gpu.uuid for gpu in gpus.values() if gpu.minor in annotated]
+        yield from assigned or gpus
         return
+    by_index = holding.resource == NVIDIA_GPU
     for gpu in gpus.values():
-        if gpu.uuid in device_id or (holding.resource == NVIDIA_GPU and device_id == str(gpu.index)):
+        has_index = by_index and device_id == str(gpu.index)
+        if gpu.uuid in named or has_index:
             yield gpu.uuid
 
 
 def held_otherwise(
-    holdings: Iterable[Holding], gpus: Mapping[str, Gpu], mode: Mode, *, exclusive: bool
+    holdings: Iterable[Holding],
+    gpus: Mapping[str, Gpu],
+    mode: Mode,
+    *,
+    exclusive: bool,
 ) -> dict[str, list[Holding]]:
     """GPU UUID to the holdings on it that another mode than `mode`, or another plugin, advertised.
 
     `exclusive`: this agent serves mode `default`. If it does not, pods of other plugins are normal in that mode.
     """
-    own = {mode, FOREIGN} if mode is Mode.DEFAULT and not exclusive else {mode}
+    own: set[Mode | str] = {mode}
+    if mode is Mode.DEFAULT and not exclusive:
+        own.add(FOREIGN)
     blocked: dict[str, list[Holding]] = {}
     for holding in holdings:
-        for uuid in dict.fromkeys(uuid for uuid, sold_in in located(holding, gpus) if sold_in not in own):
-            blocked.setdefault(uuid, []).append(holding)
+        uuids = [uuid for uuid, sold_in in located(holding, gpus) if sold_in not in own]
+        # A holding has many units of one GPU, and counts there once.
+        for uuid in dict.fromkeys(uuids):
+            on_gpu = blocked.setdefault(uuid, [])
+            on_gpu.append(holding)
     return blocked
 
 
 def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> ContainerRef | None:
     """The holder of `ids`. Kubelet does not list init containers: for one, the pod whose container reuses its ids."""
-    reusers = [h for h in holdings if h.resource == resource and h.ids & ids]
-    exact = [h.owner for h in reusers if h.ids == ids]
-    if exact:
-        return exact[0]
-    pods = {h.owner.pod for h in reusers}
-    return ContainerRef(pods.pop(), "") if len(pods) == 1 else None
+    pods: set[PodName] = set()
+    for holding in holdings:
+        if holding.resource != resource or ids.isdisjoint(holding.ids):
+            continue
+        if holding.ids == ids:
+            return holding.owner
+        pods.add(holding.owner.pod)
+    # The ids of an init container may have gone to containers of several pods since, and then nobody is certain.
+    is_certain = len(pods) == 1
+    return ContainerRef(pods.pop(), "") if is_certain else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,38 +191,67 @@ class Recorded:
         An init container has the same ids as the container that reuses them. Pod-resources leaves ordinary init
         containers out; the checkpoint has them, and the UIDs of pods.
         """
-        listed = {(h.owner.container, h.resource, h.ids): h.owner.pod for h in self.holdings}
+        units, names = self._units_by_container()
+        living = {pod.name: pod for pod in self.pods if not pod.ended}
+        by_uid = {pod.uid: pod for pod in living.values()}
+        records: dict[Allocation, list[Record]] = defaultdict(list)
+        for (uid, name, container), held in units.items():
+            pod = by_uid.get(uid)
+            pod_name = pod.name if pod else names.get(uid, name)
+            if pod is None:
+                pod = _of_name(living.get(pod_name), uid)
+            record = Record(ContainerRef(pod_name, container), held, pod, uid)
+            for allocation in held.items():
+                records[allocation].append(record)
+        return records
+
+    def _units_by_container(self) -> tuple[Mapping[_Container, dict[str, frozenset[str]]], Mapping[str, PodName]]:
+        """Each container to its device ids by resource, and UID to the name of a pod that both records have."""
+        listed: dict[_Entry, PodName] = {}
+        for holding in self.holdings:
+            listed[holding.owner.container, holding.resource, holding.ids] = holding.owner.pod
+
+        def is_unlisted(entry: CheckpointEntry) -> bool:
+            return (entry.container, entry.resource, entry.ids) not in listed
+
         names: dict[str, PodName] = {}
-        units: dict[tuple[str, PodName, str], dict[str, frozenset[str]]] = defaultdict(dict)
-        for entry in sorted(self.checkpoint, key=lambda e: (e.container, e.resource, e.ids) not in listed):
+        units: dict[_Container, dict[str, frozenset[str]]] = defaultdict(dict)
+        # Sorted before the loop takes entries out of `listed`.
+        for entry in sorted(self.checkpoint, key=is_unlisted):
             name = listed.pop((entry.container, entry.resource, entry.ids), None)
             if name and name.namespace:
                 names[entry.pod_uid] = name
-            units[entry.pod_uid, PodName("", entry.pod_uid), entry.container][entry.resource] = entry.ids
-        for (container, resource, ids), name in listed.items():
-            units["", name, container][resource] = ids
-        living = {pod.name: pod for pod in self.pods if not pod.ended}
-        by_uid = {pod.uid: pod for pod in living.values()}
-        found: dict[Allocation, list[Record]] = defaultdict(list)
-        for (uid, name, container), held in units.items():
-            pod = by_uid.get(uid)
-            named = pod.name if pod else names.get(uid, name)
-            if pod is None and (same := living.get(named)) and (same.static or not uid):
-                pod = same  # a static pod has another UID in the checkpoint
-            record = Record(ContainerRef(named, container), held, pod, uid)
-            for allocation in held.items():
-                found[allocation].append(record)
-        return found
+            container = (entry.pod_uid, PodName("", entry.pod_uid), entry.container)
+            units[container][entry.resource] = entry.ids
+        # What is left is in pod-resources alone, which has no UIDs.
+        for (container_name, resource, ids), name in listed.items():
+            units["", name, container_name][resource] = ids
+        return units, names
 
     @cached_property
     def sharers(self) -> Mapping[str, tuple[set[PodName], set[ContainerRef]]]:
         """GPU UUID to the pods and the containers that have units of it."""
-        found: dict[str, tuple[set[PodName], set[ContainerRef]]] = defaultdict(lambda: (set(), set()))
+        # Whoever asks about a GPU that nobody has gets empty sets.
+        sharers: dict[str, tuple[set[PodName], set[ContainerRef]]] = defaultdict(lambda: (set(), set()))
         for holding in self.holdings:
             for uuid in self.gpus_of(holding):
-                found[uuid][0].add(holding.owner.pod)
-                found[uuid][1].add(holding.owner)
-        return found
+                pods, containers = sharers[uuid]
+                pods.add(holding.owner.pod)
+                containers.add(holding.owner)
+        return sharers
 
     def gpus_of(self, holding: Holding) -> set[str]:
-        return {uuid for device_id in holding.ids if (uuid := self.gpus.get(device_id))}
+        """UUIDs of the GPUs of its units, as far as these are advertised."""
+        uuids = map(self.gpus.get, holding.ids)
+        return {uuid for uuid in uuids if uuid}
+
+
+def _of_name(pod: Pod | None, uid: str) -> Pod | None:
+    """The living pod of a container's name, if it is the container's own.
+
+    With a UID, the container is another pod's of the same name, unless the pod is static: that one has another UID in
+    the checkpoint.
+    """
+    if pod is None:
+        return None
+    return pod if pod.static or not uid else None

@@ -124,7 +124,7 @@ class Pod:
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
         """`spec.containers`, in order. Schedulers number these."""
-        return tuple(c for c in self.containers if not (c.init or c.sidecar))
+        return tuple(container for container in self.containers if not (container.init or container.sidecar))
 
     @property
     def init_names(self) -> frozenset[str]:
@@ -162,9 +162,15 @@ class Holding:
     def units(self) -> tuple[tuple[UnitId, int], ...]:
         """For each GPU and kind, the unit with the highest number and the count of units; ids of this agent only."""
         blocks: dict[tuple[str, Kind], list[UnitId]] = {}
-        for unit in filter(None, map(parse_id, self.ids)):
-            blocks.setdefault((unit.gpu_key, unit.kind), []).append(unit)
-        return tuple((max(units, key=_unit_number), len(units)) for units in blocks.values())
+        for unit in map(parse_id, self.ids):
+            if unit is not None:
+                of_block = blocks.setdefault((unit.gpu_key, unit.kind), [])
+                of_block.append(unit)
+        counted = []
+        for units in blocks.values():
+            highest = max(units, key=_unit_number)
+            counted.append((highest, len(units)))
+        return tuple(counted)
 
     @cached_property
     def foreign_ids(self) -> tuple[str, ...]:
@@ -192,7 +198,9 @@ class CheckpointEntry:
 
 def count_of(label: str | None) -> int | None:
     """A label's number, from 1 to 9999; None where it is absent or something else."""
-    return int(label) if label is not None and _COUNT.fullmatch(label) else None
+    if label is None or not _COUNT.fullmatch(label):
+        return None
+    return int(label)
 
 
 Json = Mapping[str, Any]
@@ -205,11 +213,12 @@ def parse_pod(pod: Json) -> Pod:
     status = mapping(pod.get("status"))
     annotations = bounded(mapping(meta.get("annotations")))
     labels = mapping(meta.get("labels"))
+    namespace = text(meta.get("namespace"))
     # Init containers come first, in the order in which kubelet starts all of them.
     containers = [_init_container(container) for container in mappings(spec.get("initContainers"))]
     containers += map(_container, mappings(spec.get("containers")))
     return Pod(
-        name=PodName(text(meta.get("namespace")), text(meta.get("name"))),
+        name=PodName(namespace, text(meta.get("name"))),
         uid=text(meta.get("uid")),
         created=text(meta.get("creationTimestamp")),
         labels={key: value for key, value in labels.items() if isinstance(value, str)},
@@ -220,7 +229,7 @@ def parse_pod(pod: Json) -> Pod:
         version=text(meta.get("resourceVersion")),
         deleting="deletionTimestamp" in meta,
         controller=_controller(meta),
-        rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
+        rejected=_rejected(status),
         container_ids=_container_ids(status),
         claims=_claims(spec, status),
         claim_requests=_claim_requests(status),
@@ -246,8 +255,26 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
     identity, and kubelet's message if kubelet failed it at admission.
     """
     if pod.ended:
-        ended = replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=())
-        return replace(ended, claims={}, claim_requests={})
+        return replace(
+            pod,
+            labels={},
+            annotations={},
+            share_gpus=None,
+            container_ids={},
+            containers=(),
+            claims={},
+            claim_requests={},
+        )
+    return replace(
+        pod,
+        labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
+        containers=_kept_containers(pod, resources),
+        container_ids=dict(islice(pod.container_ids.items(), _MOST_ASKING)),
+    )
+
+
+def _kept_containers(pod: Pod, resources: Collection[str]) -> tuple[ContainerSpec, ...]:
+    """The containers of a pod. Beyond the first ones of each sort, they have no names."""
     containers: list[ContainerSpec] = []
     shared: dict[object, ContainerSpec] = {}
     asking = 0
@@ -256,36 +283,43 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         asks = bool(reduced.limits or reduced.unread)
         asking += asks
         # Containers with equal requests share one object.
-        content = (reduced.init, reduced.sidecar, reduced.unread, *reduced.limits.items())
+        limits = tuple(reduced.limits.items())
+        content = (reduced.init, reduced.sidecar, reduced.unread, limits)
         reduced = shared.setdefault(content, reduced)
-        keeps_name = position < _MOST_OTHERS or (asks and asking <= _MOST_ASKING)
-        containers.append(replace(reduced, name=container.name) if keeps_name else reduced)
-    return replace(
-        pod,
-        labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
-        containers=tuple(containers),
-        container_ids=dict(islice(pod.container_ids.items(), _MOST_ASKING)),
-    )
+        is_of_first = asks and asking <= _MOST_ASKING
+        if is_of_first or position < _MOST_OTHERS:
+            reduced = replace(reduced, name=container.name)
+        containers.append(reduced)
+    return tuple(containers)
 
 
 def _reduced(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
     """The container without its name, and with one entry for all resources that are not in `resources`."""
     limits = {name: container.limits[name] for name in resources if name in container.limits}
-    if any(name not in resources for name in chain(container.limits, container.unread)):
+    named = chain(container.limits, container.unread)
+    if not all(name in resources for name in named):
         limits[_ANOTHER] = 1
-    return replace(container, name="", limits=limits, unread=container.unread.intersection(resources))
+    unread = container.unread.intersection(resources)
+    return replace(container, name="", limits=limits, unread=unread)
 
 
-def _is_rejected(status: Json) -> bool:
-    return status.get("phase") == "Failed" and status.get("reason") == REJECTED
+def _rejected(status: Json) -> str | None:
+    """Kubelet's message if it failed the pod at admission."""
+    is_rejected = status.get("phase") == "Failed" and status.get("reason") == REJECTED
+    if not is_rejected:
+        return None
+    message = text(status.get("message"))
+    return message[:_MOST_WORDS]
 
 
 def _controller(meta: Json) -> Controller | None:
     for owner in mappings(meta.get("ownerReferences")):
         if owner.get("controller") is True:
-            controller = Controller(text(owner.get("kind")), text(owner.get("uid")))
-            has_long_name = max(map(len, controller)) > _MOST_NAME
-            return None if has_long_name else controller
+            kind = text(owner.get("kind"))
+            uid = text(owner.get("uid"))
+            # Whoever writes such a reference by hand must not make the agent large.
+            has_long_name = max(len(kind), len(uid)) > _MOST_NAME
+            return None if has_long_name else Controller(kind, uid)
     return None
 
 
@@ -307,16 +341,25 @@ def _claims(spec: Json, status: Json) -> dict[str, tuple[str, ...]]:
     containers_of: list[tuple[str, list[str]]] = []
     named = (*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses")))
     for entry in named:
+        claim = text(entry.get("resourceClaimName"))
         containers = users.get(text(entry.get("name")), [])
-        containers_of.append((text(entry.get("resourceClaimName")), containers))
-    extended = mapping(status.get("extendedResourceClaimStatus"))
-    requesting = [text(request.get("containerName")) for request in mappings(extended.get("requestMappings"))]
-    containers_of.append((text(extended.get("resourceClaimName")), list(dict.fromkeys(requesting))))
+        containers_of.append((claim, containers))
+    containers_of.append(_extended_claim(status))
+    valid = [(claim, containers) for claim, containers in containers_of if 0 < len(claim) <= _MOST_NAME]
     claims: dict[str, tuple[str, ...]] = {}
-    valid = [entry for entry in containers_of if 0 < len(entry[0]) <= _MOST_NAME]
     for claim, containers in valid[:_MOST_CLAIMS]:
         claims[claim] = tuple(containers[:_MOST_CLAIMS])
     return claims
+
+
+def _extended_claim(status: Json) -> tuple[str, list[str]]:
+    """The claim for extended resources, and the containers that use it; an empty name without one."""
+    extended = mapping(status.get("extendedResourceClaimStatus"))
+    claim = text(extended.get("resourceClaimName"))
+    requests = mappings(extended.get("requestMappings"))
+    containers = [text(request.get("containerName")) for request in requests]
+    # A container has an entry for each of its resources.
+    return claim, list(dict.fromkeys(containers))
 
 
 def _claim_users(spec: Json) -> dict[str, list[str]]:
@@ -324,9 +367,10 @@ def _claim_users(spec: Json) -> dict[str, list[str]]:
     users: dict[str, list[str]] = {}
     for kind in ("initContainers", "containers"):
         for container in mappings(spec.get(kind)):
-            name = text(container.get("name"))
-            for claim in mappings(mapping(container.get("resources")).get("claims")):
-                users.setdefault(text(claim.get("name")), []).append(name)
+            resources = mapping(container.get("resources"))
+            for claim in mappings(resources.get("claims")):
+                of_claim = users.setdefault(text(claim.get("name")), [])
+                of_claim.append(text(container.get("name")))
     return users
 
 
@@ -335,11 +379,13 @@ def _claim_requests(status: Json) -> dict[tuple[str, str], frozenset[str]]:
     extended = mapping(status.get("extendedResourceClaimStatus"))
     claim = text(extended.get("resourceClaimName"))
     requests: dict[tuple[str, str], frozenset[str]] = {}
-    for entry in islice(mappings(extended.get("requestMappings")), _MOST_CLAIMS):
+    entries = mappings(extended.get("requestMappings"))
+    for entry in islice(entries, _MOST_CLAIMS):
         request = text(entry.get("requestName"))
         if 0 < len(request) <= _MOST_NAME:
-            key = claim, text(entry.get("containerName"))
-            requests[key] = requests.get(key, frozenset()) | {request}
+            container = text(entry.get("containerName"))
+            earlier = requests.get((claim, container), frozenset())
+            requests[claim, container] = earlier | {request}
     return requests
 
 
@@ -349,13 +395,22 @@ def _init_container(container: Json) -> ContainerSpec:
 
 
 def _container(container: Json) -> ContainerSpec:
-    limits = mapping(mapping(container.get("resources")).get("limits"))
-    # Extended resources have a "/" in their name; cpu and memory do not matter here.
-    amounts = {name: amount(str(value)) for name, value in limits.items() if "/" in name}
+    resources = mapping(container.get("resources"))
+    limits: dict[str, int] = {}
+    unread: set[str] = set()
+    for name, value in mapping(resources.get("limits")).items():
+        # Extended resources have a "/" in their name; cpu and memory do not matter here.
+        if "/" not in name:
+            continue
+        units = amount(str(value))
+        if units is None:
+            unread.add(name)
+        elif units:
+            limits[name] = units
     return ContainerSpec(
         name=text(container.get("name")),
-        limits={name: units for name, units in amounts.items() if units},
-        unread=frozenset(name for name, units in amounts.items() if units is None),
+        limits=limits,
+        unread=frozenset(unread),
     )
 
 

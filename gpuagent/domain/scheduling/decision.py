@@ -88,7 +88,10 @@ def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, 
 
 
 def read(
-    pod: Pod, resource_kinds: Mapping[str, Kind], minors: Mapping[str, int], amounts: Mapping[str, GpuUnits]
+    pod: Pod,
+    resource_kinds: Mapping[str, Kind],
+    minors: Mapping[str, int],
+    amounts: Mapping[str, GpuUnits],
 ) -> Decision | Ignored | None:
     """The scheduler's decision for a pod of this node; None if there is none.
 
@@ -107,7 +110,12 @@ def read(
     return _resolved(pod, key, tables, minors, amounts)
 
 
-def decided_units(pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]) -> DecidedUnits | Ignored | None:
+def decided_units(
+    pod: Pod,
+    memory: str,
+    core: str | None,
+    minors: Mapping[str, int],
+) -> DecidedUnits | Ignored | None:
     """The annotation that names the GPUs of a pod's shares, and the decided units of each resource.
 
     The units of each container are those of its limits, no more and no less: everything else is no decision for this
@@ -121,7 +129,12 @@ def decided_units(pod: Pod, memory: str, core: str | None, minors: Mapping[str, 
     return Ignored(why_not) if why_not else units
 
 
-def _fitting_units(pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]) -> DecidedUnits | Ignored | None:
+def _fitting_units(
+    pod: Pod,
+    memory: str,
+    core: str | None,
+    minors: Mapping[str, int],
+) -> DecidedUnits | Ignored | None:
     """As `decided_units`, also where another pod was decided on."""
     of_memory = _memory(pod, memory, minors)
     if isinstance(of_memory, Ignored):
@@ -172,7 +185,12 @@ def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, Co
     return V1_GPU, older
 
 
-def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> ContainerUnits | Ignored | None:
+def _v2(
+    pod: Pod,
+    key: str,
+    resource: str,
+    minors: Mapping[str, int],
+) -> ContainerUnits | Ignored | None:
     decision = shares(pod.annotations, key, minors)
     if isinstance(decision, Malformed):
         return Ignored(str(decision).removeprefix("annotation "))
@@ -194,7 +212,12 @@ def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> Contain
     return table
 
 
-def _not_for_container(pod: Pod, container: ContainerSpec, resource: str, gpus: Mapping[int, int]) -> str:
+def _not_for_container(
+    pod: Pod,
+    container: ContainerSpec,
+    resource: str,
+    gpus: Mapping[int, int],
+) -> str:
     """Why the units on each GPU are not what the container asks for; empty if they are."""
     wanted = container.limits.get(resource, 0)
     total = sum(gpus.values())
@@ -227,7 +250,12 @@ def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> ContainerUnits | 
     return Ignored(why_not) if why_not else table
 
 
-def _not_for(pod: Pod, decision: Assumed, wanted: int, most: int) -> str | None:
+def _not_for(
+    pod: Pod,
+    decision: Assumed,
+    wanted: int,
+    most: int,
+) -> str | None:
     """Why V1 annotations are no decision for this pod.
 
     Args:
@@ -309,7 +337,10 @@ def _resolved(
 
 
 def _too_much(
-    pod: Pod, tables: Mapping[str, ContainerUnits], by_minor: Mapping[int, str], amounts: Mapping[str, GpuUnits]
+    pod: Pod,
+    tables: Mapping[str, ContainerUnits],
+    by_minor: Mapping[int, str],
+    amounts: Mapping[str, GpuUnits],
 ) -> str:
     """Why the pod does not fit even on an empty node; empty if it fits."""
     for resource, by_gpu in amounts.items():

@@ -89,7 +89,14 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
     gpus = tuple(_gpu(entry) for entry in sorted(entries))
     if len({gpu.minor for gpu in gpus}) < len(gpus):
         return Malformed(NODE_GPUS_ANNOTATION, f"has a GPU twice: {shown(text)}")
-    return NodeGpus(gpus, unit_mib=unit, most_pods=pods, core_step=step, both=both, links=links)
+    return NodeGpus(
+        gpus,
+        unit_mib=unit,
+        most_pods=pods,
+        core_step=step,
+        both=both,
+        links=links,
+    )
 
 
 def _entry(gpu: NodeGpu) -> list[int]:

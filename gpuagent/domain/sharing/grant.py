@@ -68,7 +68,12 @@ class DeviceAccess:
     indexes: bool = False
 
     def grant(
-        self, resource: str, kind: Kind, units: int, gpus: Sequence[Gpu], visible_gpus: Sequence[Gpu] = ()
+        self,
+        resource: str,
+        kind: Kind,
+        units: int,
+        gpus: Sequence[Gpu],
+        visible_gpus: Sequence[Gpu] = (),
     ) -> Grant:
         """The share of a container. The same arguments always give the same grant.
 

@@ -57,7 +57,12 @@ class Layer:
 NO_LAYER = Layer(driver=NONE, installed=True, modes=frozenset(Mode))
 
 
-def chosen(mode: Mode, setting: str, layers: Mapping[str, Layer], bound: Mapping[Mode, str]) -> Layer:
+def chosen(
+    mode: Mode,
+    setting: str,
+    layers: Mapping[str, Layer],
+    bound: Mapping[Mode, str],
+) -> Layer:
     """The driver for `mode`.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.domain.placement.share import ShareRequest, choose_share
+from gpuagent.domain.placement.share import Preferences, ShareRequest, choose_share
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
 from tests.unit.domain.builders import MEM, uuid
@@ -19,9 +19,9 @@ BOTH = st.sampled_from(Placement)
 def request(free: list[int], size: int, **more) -> ShareRequest:
     """`free[n]` units of GPU n are free."""
     units = {uuid(n): count for n, count in enumerate(free) if count}
-    return ShareRequest(
-        resource=MEM, size=size, free=units, order={uuid(n): n for n in range(len(free))}, unit="GiB", **more
-    )
+    preferences = Preferences(**{name: more.pop(name) for name in Preferences.__slots__ if name in more})
+    order = {uuid(n): n for n in range(len(free))}
+    return ShareRequest(resource=MEM, size=size, free=units, order=order, unit="GiB", preferences=preferences, **more)
 
 
 def chosen(asked: ShareRequest) -> list[int]:
@@ -209,17 +209,17 @@ def placeable(asked: ShareRequest, gpus: tuple[str, ...]) -> bool:
 def preferred(asked: ShareRequest, gpus: list[str]) -> str:
     """One wish after the other narrows the field; a wish that nobody fulfils is dropped."""
     each = asked.size // asked.gpu_count
-    sound = {u: asked.free[u] - asked.suspect.get(u, 0) for u in asked.free}
+    sound = {u: asked.free[u] - asked.preferences.suspect.get(u, 0) for u in asked.free}
     wishes = (
         lambda u: u in asked.must_include,
-        lambda u: u in asked.pinned,
-        lambda u: u not in asked.short,
+        lambda u: u in asked.preferences.pinned,
+        lambda u: u not in asked.preferences.short,
         lambda u: sound[u] >= each,
-        lambda u: asked.free[u] >= asked.room,
+        lambda u: asked.free[u] >= asked.preferences.room,
     )
     for wish in wishes:
         gpus = [u for u in gpus if wish(u)] or gpus
-    extreme = min if asked.placement is Placement.BINPACK else max
+    extreme = min if asked.preferences.placement is Placement.BINPACK else max
     amount = extreme(asked.free[u] for u in gpus)
     return min((u for u in gpus if asked.free[u] == amount), key=asked.order.__getitem__)
 
