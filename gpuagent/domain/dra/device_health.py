@@ -72,22 +72,21 @@ def _worst(healths: list[bool | None]) -> bool | None:
 
 def _health(gpu: Gpu, state: State) -> Health:
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
-    name = f"GPU {gpu.index} ({gpu.uuid})"
     has_fault = health.cause is not None and health.healthy_since is None
     is_unasked = gpu.uuid in state.health.unasked
     if gpu.mig:
-        return False, f"{name} is in MIG mode, which claims cannot use"
+        return False, f"{gpu} is in MIG mode, which claims cannot use"
     driver_problem = state.gpus.driver_problem
     if driver_problem is not None:
-        return None, f"{name}: NVIDIA driver: {driver_problem}"
+        return None, f"{gpu}: NVIDIA driver: {driver_problem}"
     cause = state.unhealthy.get(gpu.uuid)
     if health.only_unread or is_unasked:
-        return None, f"{name}: {cause}"
+        return None, f"{gpu}: {cause}"
     if has_fault:
-        return False, f"{name} is unhealthy: {cause}"
+        return False, f"{gpu} is unhealthy: {cause}"
     if gpu.uuid in state.gpus.fenced:
-        return False, f"{name} is {cause}"
-    notes = [f"{name}: {note}" for note in _notes(health)]
+        return False, f"{gpu} is {cause}"
+    notes = [f"{gpu}: {note}" for note in _notes(health)]
     return True, "; ".join(notes)
 
 

@@ -62,14 +62,13 @@ def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str],
 
 
 def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
-    name = f"GPU {gpu.index} ({gpu.uuid})"
     if gpu.mig:
-        reason = f"{name} is in MIG mode, and claims are for GPUs without it"
+        reason = f"{gpu} is in MIG mode, and claims are for GPUs without it"
         remedy = f"disable it with nvidia-smi --id={gpu.index} -mig 0"
         return Unusable(f"{reason}: {remedy}. {_ANOTHER_GPU}")
     fenced = state.gpus.fenced.get(gpu.uuid)
     if fenced:
-        reason = f"{name} is {fenced}, and new claims do not get it"
+        reason = f"{gpu} is {fenced}, and new claims do not get it"
         remedy = f"take the entry out of {state.policy.fence_file}"
         return Unusable(f"{reason}: {remedy}. {_ANOTHER_GPU}")
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
@@ -79,7 +78,7 @@ def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable |
     if not is_away and not has_fault:
         return None
     cause = state.unhealthy[gpu.uuid]
-    reason = f"{name} cannot be used now: {cause}"
+    reason = f"{gpu} cannot be used now: {cause}"
     remedy = "The claim is prepared when the GPU is usable: look at nvidia-smi and dmesg on the node"
     return Unusable(f"{reason}. {remedy}. {_ANOTHER_GPU}", passing=True)
 

@@ -57,6 +57,10 @@ class Gpu:
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", key_of(self.uuid))
 
+    def __str__(self) -> str:
+        """As messages name it."""
+        return f"GPU {self.index} ({self.uuid})"
+
     @property
     def only_whole(self) -> bool:
         """Whether the GPU can only be given whole, because its memory is not known."""

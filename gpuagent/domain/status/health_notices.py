@@ -28,12 +28,12 @@ def _fault_notices(before: State, after: State) -> Iterator[tuple[str, Announcem
     former = before.health.faults
     faults = after.health.faults
     for uuid in faults.keys() | former.keys():
-        gpu = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid})"
+        gpu = after.gpus.by_uuid[uuid]
         if uuid not in faults:
-            healthy = f"{gpu} is healthy again"
+            stays = ""
             if uuid in after.gpus.fenced:
-                healthy = f"{healthy}; it stays {after.gpus.fenced[uuid]}"
-            text = f"{healthy}; it was unhealthy: {former[uuid]}"
+                stays = f"; it stays {after.gpus.fenced[uuid]}"
+            text = f"{gpu} is healthy again{stays}; it was unhealthy: {former[uuid]}"
             yield uuid, Announcement("GPURecovered", text)
         elif uuid not in former or _has_new_cause(uuid, before, after):
             text = f"{gpu}, which this pod holds, is unhealthy: {faults[uuid]}"
@@ -42,25 +42,28 @@ def _fault_notices(before: State, after: State) -> Iterator[tuple[str, Announcem
 
 def _has_new_cause(uuid: str, before: State, after: State) -> bool:
     former = before.health.by_uuid[uuid].causes
-    return bool(after.health.by_uuid[uuid].causes - former)
+    causes = after.health.by_uuid[uuid].causes
+    return bool(causes - former)
 
 
 def _fence_notices(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
     former = before.gpus.fenced
     fenced = after.gpus.fenced
     for uuid in fenced.keys() ^ former.keys():
-        gpu = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid}), which this pod holds,"
+        gpu = after.gpus.by_uuid[uuid]
         if uuid in fenced:
-            text = f"{gpu} is {fenced[uuid]}: no other pod gets it, this one is left alone"
+            text = f"{gpu}, which this pod holds, is {fenced[uuid]}: no other pod gets it, this one is left alone"
             yield uuid, Announcement("GPUFenced", text)
         else:
-            yield uuid, Announcement("GPUUnfenced", f"{gpu} is not fenced any more")
+            text = f"{gpu}, which this pod holds, is not fenced any more"
+            yield uuid, Announcement("GPUUnfenced", text)
 
 
 def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
     """The pods that hold each of these GPUs."""
     holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
-    for holding in (*state.living_holdings, *state.claim_holdings):
+    holdings = [*state.living_holdings, *state.claim_holdings]
+    for holding in holdings:
         pod = holding.owner.pod
         if not all(pod):  # only kubelet's checkpoint has it, by its UID, or the pod was not seen yet
             continue

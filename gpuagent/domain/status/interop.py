@@ -22,42 +22,45 @@ def by_division(state: State) -> Iterator[str]:
     if kind is None or not state.gpus.by_uuid:
         return
     gpus = sorted(state.gpus.by_uuid.values(), key=lambda gpu: gpu.minor)
-    units = [_advertised_units(gpu, kind, state) for gpu in gpus]
-    if len(set(units)) > 1:
-        share = sum(units) // len(gpus)
-        each = ", ".join(f"GPU {gpu.minor} {count}" for gpu, count in zip(gpus, units, strict=True))
-        yield (
-            f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is. But a scheduler or tool "
-            f"that divides {GPU_MEM} by {GPU_COUNT}, as the gpushare scheduler extender does, takes each for {share}. "
-            "It may send pods here that are refused, and leave memory unused; give it nodes of equal GPUs"
-        )
+    counts = [_advertised_units(gpu, kind, state) for gpu in gpus]
+    if len(set(counts)) <= 1:
+        return
+    share = sum(counts) // len(gpus)
+    each = ", ".join(f"GPU {gpu.minor} {count}" for gpu, count in zip(gpus, counts, strict=True))
+    yield (
+        f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is. But a scheduler or tool "
+        f"that divides {GPU_MEM} by {GPU_COUNT}, as the gpushare scheduler extender does, takes each for {share}. "
+        "It may send pods here that are refused, and leave memory unused; give it nodes of equal GPUs"
+    )
 
 
 def _advertised_units(gpu: Gpu, kind: Kind, state: State) -> int:
     is_left_out = gpu.mig or gpu.uuid in state.layer.left_out
-    return 0 if is_left_out else units_of(gpu, kind, state.policy.unit)
+    if is_left_out:
+        return 0
+    return units_of(gpu, kind, state.policy.unit)
 
 
 def by_number(state: State) -> Iterator[str]:
     """A warning if the GPUs are not numbered from 0."""
+    if GPU_MEM not in state.resource_kinds:
+        return
     numbers = sorted(gpu.minor for gpu in state.gpus.by_uuid.values())
     count = len(numbers)
-    if GPU_MEM in state.resource_kinds and numbers != list(range(count)):
-        listed = ", ".join(map(str, numbers))
-        yield (
-            f"the minor numbers of the GPUs are {listed}: the gpushare scheduler extender takes "
-            f"them for 0 to {count - 1}, and does not find the others. Load the driver again, or reboot the node"
-        )
+    if numbers == list(range(count)):
+        return
+    listed = ", ".join(map(str, numbers))
+    yield (
+        f"the minor numbers of the GPUs are {listed}: the gpushare scheduler extender takes "
+        f"them for 0 to {count - 1}, and does not find the others. Load the driver again, or reboot the node"
+    )
 
 
 def by_former_units(state: State) -> Iterator[str]:
     """Warnings of pods whose units are from a time with another unit size or another size of their GPU."""
     gpus = state.gpus.by_uuid
     by_key = {gpu.key: gpu for gpu in gpus.values()}
-    units_at_answer = {}
-    for entry in state.holdings.checkpoint:
-        if entry.gpu_units:
-            units_at_answer[entry.container, entry.ids] = entry.gpu_units
+    units_at_answer = _units_at_answer(state)
     former: dict[str, set[str]] = defaultdict(set)
     for holding in state.living_holdings:
         units_then = units_at_answer.get((holding.owner.container, holding.ids))
@@ -66,20 +69,34 @@ def by_former_units(state: State) -> Iterator[str]:
             if gpu is None or not highest.kind.is_memory:
                 continue
             units_now = units_of(gpu, highest.kind, state.policy.unit)
-            has_changed = units_then and units_now not in units_then
-            if highest.n >= units_now or has_changed:
+            has_changed = units_then is not None and units_now not in units_then
+            is_beyond = highest.n >= units_now
+            if is_beyond or has_changed:
                 former[gpu.uuid].add(str(holding.owner.pod))
-    for uuid in sorted(former, key=lambda uuid: gpus[uuid].minor):
-        yield _former(state, gpus[uuid], sorted(former[uuid]))
+    uuids = sorted(former, key=lambda uuid: gpus[uuid].minor)
+    for uuid in uuids:
+        pods = sorted(former[uuid])
+        yield _former(state, gpus[uuid], pods)
+
+
+def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset[int]]:
+    """Container and device ids to the units of the GPUs when the agent answered kubelet, by kubelet's checkpoint."""
+    units = {}
+    for entry in state.holdings.checkpoint:
+        if entry.gpu_units:
+            units[entry.container, entry.ids] = entry.gpu_units
+    return units
 
 
 def _former(state: State, gpu: Gpu, pods: list[str]) -> str:
     unit = state.policy.unit
+    count = gpu.memory_mib // unit.mib
     names = ", ".join(pods[:MANY_PODS])
-    if len(pods) > MANY_PODS:
-        names = f"{names} and {len(pods) - MANY_PODS} more"
+    rest = len(pods) - MANY_PODS
+    if rest > 0:
+        names = f"{names} and {rest} more"
     return (
-        f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_mib // unit.mib} units of {unit} now; "
+        f"{gpu} has {count} units of {unit} now; "
         f"these pods were given units of it when it had another number: {names}. "
         "Kubelet and schedulers count them as units of today: end these pods, or set --memory-unit back"
     )

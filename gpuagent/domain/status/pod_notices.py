@@ -15,5 +15,6 @@ def pod_notices(before: State, after: State) -> Iterator[Announcement]:
     for pod in after.pods.seen:
         if pod.uid in known or pod.ended:
             continue
-        if text := mistake(pod, after.policy.unit):
+        text = mistake(pod, after.policy.unit)
+        if text:
             yield Announcement("GPURequestMistaken", text, warning=True, pods=(pod.name,))

@@ -70,6 +70,7 @@ def switch(state: State) -> Switch:
     """The progress of the mode switch, for people."""
     mode = state.node.mode
     lists = state.advertised
+    # A container with several GPUs is listed under each of them.
     holdings = dict.fromkeys(chain.from_iterable(state.held_otherwise.values()))
     waiting = tuple(holdings)
     has_slices = False
@@ -79,7 +80,9 @@ def switch(state: State) -> Switch:
     drains_other_mode = any(draining.block.kind.mode is not mode for draining in lists.draining)
     if lists.unaudited or has_slices or drains_other_mode:
         return Switch("settling", waiting)
-    return Switch("waiting", waiting) if waiting else Switch("steady")
+    if waiting:
+        return Switch("waiting", waiting)
+    return Switch("steady")
 
 
 @once
@@ -101,7 +104,6 @@ def problems(state: State) -> list[Problem]:
 
 def _driver_problems(state: State) -> Iterator[Problem]:
     gpus = state.gpus
-    faults = state.health.faults
     if gpus.driver_problem is not None:
         yield Problem(
             "DriverUnavailable",
@@ -112,41 +114,59 @@ def _driver_problems(state: State) -> Iterator[Problem]:
     elif not gpus.by_uuid and not gpus.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
     yield from _unreadable_problems(state)
-    shared_fault = _only_cause(faults.values(), len(gpus.by_uuid))
+    yield from _health_problems(state)
+    if any(kind.is_whole for kind in state.resource_kinds.values()):
+        for note in gpus.topology.notes:
+            yield Problem("GPULinkDegraded", note)
+
+
+def _health_problems(state: State) -> Iterator[Problem]:
+    faults = state.health.faults
+    gpus = state.gpus.by_index
+    shared_fault = _only_cause(faults.values(), len(gpus))
     if shared_fault:
         yield Problem("GPUUnhealthy", f"all {len(faults)} GPUs of this node: {shared_fault}")
-    for gpu_ in gpus.by_index:
-        if gpu_.mig:
-            text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
+    for gpu in gpus:
+        if gpu.mig:
+            text = f"{gpu} is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
             yield Problem("MIGEnabled", text)
-        if gpu_.uuid in faults and not shared_fault:
-            yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {faults[gpu_.uuid]}")
-        if not_asked := state.health.unasked.get(gpu_.uuid):
-            text = f"GPU {gpu_.index} ({gpu_.uuid}): {not_asked}"
-            yield Problem("GPUUnhealthy", text, warning=False, passing=True)
-        if case := state.health.by_uuid.get(gpu_.uuid):
-            yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
-    if any(kind.is_whole for kind in state.resource_kinds.values()):
-        yield from (Problem("GPULinkDegraded", note) for note in gpus.topology.notes)
+        fault = faults.get(gpu.uuid)
+        if fault is not None and not shared_fault:
+            yield Problem("GPUUnhealthy", f"{gpu}: {fault}")
+        unasked = state.health.unasked.get(gpu.uuid)
+        if unasked:
+            yield Problem("GPUUnhealthy", f"{gpu}: {unasked}", warning=False, passing=True)
+        health = state.health.by_uuid.get(gpu.uuid)
+        notes = health.notes if health else ()
+        for note in notes:
+            yield Problem("GPUDegraded", f"{gpu}: {note}")
 
 
 def _unreadable_problems(state: State) -> Iterator[Problem]:
     gpus = state.gpus
+    unreadable = gpus.unreadable
+    # Without any GPU, the node serves nothing.
     blocking = not gpus.by_uuid
-    count = len(gpus.unreadable) + len(gpus.topology.gpus)
-    if reason := _only_cause([bad.reason for bad in gpus.unreadable], count):
-        yield Problem("GPUUnreadable", f"none of the {count} GPUs can be read: {reason}", blocking=blocking)
+    count = len(unreadable) + len(gpus.topology.gpus)
+    shared_reason = _only_cause([bad.reason for bad in unreadable], count)
+    if shared_reason:
+        text = f"none of the {count} GPUs can be read: {shared_reason}"
+        yield Problem("GPUUnreadable", text, blocking=blocking)
         return
     read_before = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in state.health.faults}
-    for bad in gpus.unreadable:
-        lead = "stays as it was read before" if bad.index in read_before else "is left out"
-        yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=blocking)
+    for bad in unreadable:
+        consequence = "stays as it was read before" if bad.index in read_before else "is left out"
+        text = f"GPU {bad.index} {consequence}: {bad.reason}"
+        yield Problem("GPUUnreadable", text, blocking=blocking)
 
 
 def _only_cause(causes: Collection[str], count: int) -> str:
     """The cause that all of several GPUs have, so that it is said once; empty if there is none."""
     different = set(causes)
-    return different.pop() if len(causes) == count > 1 and len(different) == 1 else ""
+    all_have_one = len(causes) == count > 1
+    if all_have_one and len(different) == 1:
+        return different.pop()
+    return ""
 
 
 def _usable_problems(state: State) -> Iterator[Problem]:
@@ -154,8 +174,10 @@ def _usable_problems(state: State) -> Iterator[Problem]:
     gpus = state.gpus
     if not gpus.by_uuid or gpus.driver_gone or state.health.unasked:
         return  # another problem says so already, or the GPUs are asked for their health just now
-    if usable_gpus(state) or not serves_gpus(state) or _all_too_small(state):
+    if usable_gpus(state) or not serves_gpus(state):
         return
+    if _all_too_small(state):
+        return  # a problem of its own, which says which unit would do
     text = (
         f"mode {state.node.mode} has no usable GPU: of {len(gpus.by_uuid)}, {unusable_words(state)}. "
         "The problems of the single GPUs say why, and what to do"
@@ -165,15 +187,24 @@ def _usable_problems(state: State) -> Iterator[Problem]:
 
 def _unknown_memory_problems(state: State) -> Iterator[Problem]:
     """GPUs whose memory cannot be shared out, because the driver does not say how much there is."""
-    resource = next((name for name, kind in state.resource_kinds.items() if kind.is_memory), None)
+    memory_resources = _memory_resources(state)
+    if not memory_resources:
+        return
+    resource = memory_resources[0]
     for gpu in state.gpus.by_index:
-        if resource and gpu.only_whole and not gpu.mig:
-            text = (
-                f"GPU {gpu.index} ({gpu.uuid}) has no units of {resource}: the driver does not report its memory, as "
-                "for GPUs that share the memory of the host. Use it whole: with mode topology, with whole GPUs in mode "
-                "default, or with claims for whole GPUs in mode dra"
-            )
-            yield Problem("GPUMemoryUnknown", text)
+        if gpu.mig or not gpu.only_whole:
+            continue
+        text = (
+            f"{gpu} has no units of {resource}: the driver does not report its memory, as "
+            "for GPUs that share the memory of the host. Use it whole: with mode topology, with whole GPUs in mode "
+            "default, or with claims for whole GPUs in mode dra"
+        )
+        yield Problem("GPUMemoryUnknown", text)
+
+
+def _memory_resources(state: State) -> list[str]:
+    """The resources of the mode that give out memory."""
+    return [name for name, kind in state.resource_kinds.items() if kind.is_memory]
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:
@@ -188,8 +219,10 @@ def _mode_problems(state: State) -> Iterator[Problem]:
         yield Problem("ModeNotSaved", node.mode_unsaved)
     if node.placement_problem:
         yield Problem("InvalidPlacementLabel", node.placement_problem)
-    yield from _isolation_problems(state)
-    if others := state.other_plugin_gpus:
+    yield from _promise_problems(state)
+    yield from _layer_problems(state, state.layer)
+    others = state.other_plugin_gpus
+    if others:
         text = (
             f"another device plugin advertises {others} {NVIDIA_GPU} on this node: mode {node.mode} advertises "
             "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "
@@ -215,85 +248,101 @@ def _switch_problems(state: State) -> Iterator[Problem]:
         yield Problem("ModeSwitchWaiting", text, warning=False, passing=True)
 
 
-def _isolation_problems(state: State) -> Iterator[Problem]:
-    yield from _promise_problems(state)
-    yield from _layer_problems(state, state.layer)
-
-
 def _promise_problems(state: State) -> Iterator[Problem]:
     mode = state.node.mode
     layer = state.layer
     promised = ", ".join(sorted(PROMISES[mode]))
     if state.isolation.unheard or layer.standby:
-        if unkept_promise(state):
-            awaited = ", ".join(sorted(state.isolation.unheard or {layer.driver}))
-            text = f"mode {mode} waits for the first report of isolation driver {awaited}: no GPUs are advertised until"
-            yield Problem("IsolationNotYetKnown", f"{text} then", warning=False, passing=True)
+        yield from _unheard_problems(state)
         return
-    if not layer.keeps(mode) and state.policy.allow_unisolated:
+    keeps_promise = layer.keeps(mode)
+    could_serve = layer.installed and mode in layer.modes
+    problem = layer.problem_in(mode)
+    if not keeps_promise and state.policy.allow_unisolated:
         text = (
             f"TRIAL: mode {mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
             "any container can use the whole GPU"
         )
         yield Problem("IsolationDisabled", text, blocking=True)
-    elif layer.installed and mode in layer.modes and (problem := layer.problem_in(mode)):
+    elif could_serve and problem:
         text = (
             f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver} does not work: "
             f"{problem}. No new units are advertised until it does; running containers are not affected"
         )
         yield Problem("IsolationDown", text, blocking=True)
-    elif not layer.keeps(mode):
-        layers = state.isolation.layers.values()
-        absent = [other for other in layers if other.problem and not other.installed]
-        why = "; ".join(f"{other.driver}: {other.problem}" for other in absent)
+    elif not keeps_promise:
         text = (
             f"no isolation driver isolates {promised} for mode {mode} (--isolation {state.policy.isolation}), so no "
-            f"GPUs are advertised. Install cGPU or MPS, or use mode share"
+            f"GPUs are advertised. Install cGPU or MPS, or use mode share{_absent_layers(state)}"
         )
-        if why:
-            text = f"{text} ({why})"
         yield Problem("IsolationMissing", text, blocking=True)
     elif state.node.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
         yield Problem("IsolationDisabled", text, blocking=True)
 
 
+def _unheard_problems(state: State) -> Iterator[Problem]:
+    """Drivers that have not reported yet, while the mode promises isolation."""
+    if not unkept_promise(state):
+        return
+    awaited = state.isolation.unheard or {state.layer.driver}
+    names = ", ".join(sorted(awaited))
+    text = (
+        f"mode {state.node.mode} waits for the first report of isolation driver {names}: "
+        "no GPUs are advertised until then"
+    )
+    yield Problem("IsolationNotYetKnown", text, warning=False, passing=True)
+
+
+def _absent_layers(state: State) -> str:
+    """In parentheses, why each driver that is not installed cannot be used; empty if none says why."""
+    layers = state.isolation.layers.values()
+    absent = [layer for layer in layers if layer.problem and not layer.installed]
+    reasons = "; ".join(f"{layer.driver}: {layer.problem}" for layer in absent)
+    return f" ({reasons})" if reasons else ""
+
+
 def _layer_problems(state: State, layer: Layer) -> Iterator[Problem]:
-    yield from (Problem("UntrustedDaemon", text) for text in layer.untrusted)
+    for text in layer.untrusted:
+        yield Problem("UntrustedDaemon", text)
     for gpu in state.gpus.by_index:
-        if gpu.uuid in layer.left_out:
-            text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {state.node.mode}: {layer.left_out[gpu.uuid]}"
+        reason = layer.left_out.get(gpu.uuid)
+        if reason is not None:
+            text = f"{gpu} is left out in mode {state.node.mode}: {reason}"
             yield Problem("GPUIsolationUnsupported", text)
 
 
 def _unit_problems(state: State) -> Iterator[Problem]:
     """GPUs with less memory than one unit, where memory is given out in units."""
-    unit = state.policy.unit
-    shared = [name for name, kind in state.resource_kinds.items() if kind.is_memory]
-    if state.node.mode is Mode.DRA:
-        shared = [DRA_DRIVER]
     yield from _unknown_memory_problems(state)
+    unit = state.policy.unit
     gpus = _sized_gpus(state)
     small = [gpu for gpu in gpus if gpu.memory_mib < unit.mib]
-    if not shared or not small:
+    if not small or not _shares_memory(state):
         return
     # Compute without one unit of memory is of no use, so mode core_mem advertises neither.
-    resource = DRA_DRIVER if state.node.mode is Mode.DRA else " and ".join(state.resource_kinds)
-    stays = "stay" if " and " in resource else "stays"
+    resources = [DRA_DRIVER] if state.node.mode is Mode.DRA else list(state.resource_kinds)
+    names = " and ".join(resources)
     if _all_too_small(state):
+        stay = "stay" if len(resources) > 1 else "stays"
         largest = max(gpus, key=lambda gpu: gpu.memory_mib)
         text = (
-            f"{resource} {stays} at 0: a unit of {unit.size} is larger than every GPU of this node. The largest is GPU "
+            f"{names} {stay} at 0: a unit of {unit.size} is larger than every GPU of this node. The largest is GPU "
             f"{largest.index} with {largest.memory_mib} MiB; {_smaller_unit(largest)}"
         )
         yield Problem("MemoryUnitTooLarge", text, blocking=True)
         return
     for gpu in small:
         text = (
-            f"GPU {gpu.index} ({gpu.uuid}) is left out of {resource}: it has {gpu.memory_mib} MiB, less than one unit "
+            f"{gpu} is left out of {names}: it has {gpu.memory_mib} MiB, less than one unit "
             f"of {unit.size}; {_smaller_unit(gpu)}"
         )
         yield Problem("GPUSmallerThanUnit", text)
+
+
+def _shares_memory(state: State) -> bool:
+    """Whether the mode gives out memory in units."""
+    return state.node.mode is Mode.DRA or bool(_memory_resources(state))
 
 
 def _sized_gpus(state: State) -> list[Gpu]:
@@ -305,29 +354,33 @@ def _all_too_small(state: State) -> bool:
     """Whether nothing is left to serve because a unit is larger than every GPU, which is a problem of its own."""
     unit = state.policy.unit
     gpus = _sized_gpus(state)
-    shares_memory = state.node.mode is Mode.DRA or any(kind.is_memory for kind in state.resource_kinds.values())
-    if not shares_memory or not gpus:
+    if not gpus or not _shares_memory(state):
         return False
     # Mode dra serves a GPU of unknown memory whole, whatever the unit is.
     serves_whole = any(gives_units(gpu, state) for gpu in state.gpus.by_index)
-    return not serves_whole and all(gpu.memory_mib < unit.mib for gpu in gpus)
+    if serves_whole:
+        return False
+    return all(gpu.memory_mib < unit.mib for gpu in gpus)
 
 
 def _smaller_unit(gpu: Gpu) -> str:
     """What to do about a GPU that is smaller than a unit."""
-    return f"set --memory-unit to {largest_unit(gpu.memory_mib)} or less"
+    unit = largest_unit(gpu.memory_mib)
+    return f"set --memory-unit to {unit} or less"
 
 
 def _offer_problems(state: State) -> Iterator[Problem]:
+    """Device lists that kubelet refuses, or that make it slow."""
     gpus = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
+    unit = state.policy.unit
     for resource, kind in state.resource_kinds.items():
-        unit = state.policy.unit
         size = list_bytes(gpus, kind, unit)
         count = sum(units_of(gpu, kind, unit) for gpu in gpus)
         if size > MAX_LIST_BYTES:
+            least = smallest_unit_that_fits(gpus, kind)
             text = (
                 f"{resource} stays at 0: {count} units of {unit} make a device list of {size} bytes, and kubelet "
-                f"takes {MAX_LIST_BYTES}; set --memory-unit to {smallest_unit_that_fits(gpus, kind)} or more"
+                f"takes {MAX_LIST_BYTES}; set --memory-unit to {least} or more"
             )
             yield Problem("DeviceListTooLarge", text, blocking=True)
         elif count > MANY_DEVICES:
@@ -356,7 +409,8 @@ def _claim_problems(state: State) -> Iterator[Problem]:
     if state.isolation.unheard:
         return
     yield from _layer_problems(state, layer)
-    if (problem := layer.problem_in(serving_mode(state))) and not layer.standby:
+    problem = layer.problem_in(serving_mode(state))
+    if problem and not layer.standby:
         text = (
             f"isolation driver {layer.driver} does not work: {problem}. Claims that must be isolated wait "
             "until it does; running containers are not affected"
@@ -374,8 +428,12 @@ _WITHOUT_GATE = {
 
 def _stored_slice_problems(state: State) -> Iterator[Problem]:
     """An API server that does not keep what the agent publishes."""
-    answers = state.claims.stored.values()
-    gates = {gate for answer in answers for gate in answer.gates}
+    gates = set[str]()
+    changed: list[str] = []
+    for answer in state.claims.stored.values():
+        gates.update(answer.gates)
+        if not answer.gates:
+            changed.extend(answer.differences)
     if state.claims.drops_counters:
         gates.add(PARTITIONABLE)
     for gate in sorted(gates):
@@ -385,9 +443,9 @@ def _stored_slice_problems(state: State) -> Iterator[Problem]:
             "Kubernetes 1.36), or use another mode"
         )
         yield Problem("FeatureGateOff", text, blocking=gate != PARTITIONABLE)
-    changed = [path for answer in answers if not answer.gates for path in answer.differences]
     if changed:
-        fields = ", ".join(dict.fromkeys(changed[:MANY_ENTRIES]))
+        different = dict.fromkeys(changed[:MANY_ENTRIES])
+        fields = ", ".join(different)
         text = (
             f"the API server stores ResourceSlices otherwise than they are sent: {fields}. Look for an admission "
             "webhook or policy that changes resourceslices, and leave those of this driver out of it"
@@ -402,13 +460,15 @@ def _slice_problems(state: State) -> Iterator[Problem]:
     if not publishes and not claims.prepared and not claims.published:
         return
     # Another mode gets the GPUs only when the slices with them are gone.
-    withheld = "" if publishes or not claims.published else f"; mode {mode} gets its GPUs when the slices are deleted"
+    withholds_gpus = bool(claims.published) and not publishes
+    consequence = f"; mode {mode} gets its GPUs when the slices are deleted" if withholds_gpus else ""
     if claims.problem is not None:
-        blocking = bool(withheld) or (publishes and not claims.followed)
-        yield Problem("ResourceSlicesUnavailable", f"{claims.problem}{withheld}", blocking=blocking)
+        does_not_follow = publishes and not claims.followed
+        text = f"{claims.problem}{consequence}"
+        yield Problem("ResourceSlicesUnavailable", text, blocking=withholds_gpus or does_not_follow)
     if claims.write_problem is not None:
-        blocking = publishes or bool(withheld)
-        yield Problem("ResourceSliceNotWritten", f"{claims.write_problem}{withheld}", blocking=blocking)
+        text = f"{claims.write_problem}{consequence}"
+        yield Problem("ResourceSliceNotWritten", text, blocking=withholds_gpus or publishes)
 
 
 def _allocations_problems(state: State) -> Iterator[Problem]:
@@ -468,26 +528,33 @@ def _fence_problems(state: State) -> Iterator[Problem]:
     file = state.policy.fence_file
     gpus = state.gpus
     if gpus.fence_problem is not None:
-        stays = "what it said before stays in force" if gpus.fence != Fence() else "it fences no GPU"
-        text = f"fence file {file}: {gpus.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
+        has_entries = gpus.fence != Fence()
+        consequence = "what it said before stays in force" if has_entries else "it fences no GPU"
+        text = f"fence file {file}: {gpus.fence_problem}; {consequence}. Write it as {EXAMPLE}, or remove it"
         yield Problem("FenceUnreadable", text)
     unknown = gpus.fence.unknown(gpus.by_uuid.values())
     if gpus.by_uuid and unknown:
         entries = ", ".join(unknown[:MANY_ENTRIES])
-        if len(unknown) > MANY_ENTRIES:
-            entries = f"{entries} and {len(unknown) - MANY_ENTRIES} more"
+        rest = len(unknown) - MANY_ENTRIES
+        if rest > 0:
+            entries = f"{entries} and {rest} more"
         text = (
             f"fence file {file}: no GPU of this node is meant by {entries}; the rest "
             "is in force. An index is a minor number (N of /dev/nvidiaN); gpuagent status -o json shows them, and UUIDs"
         )
         yield Problem("FenceUnknown", text)
     for gpu in gpus.by_index:
-        if fenced := gpus.fenced.get(gpu.uuid):
-            text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced}: take the entry out of {file} to use it again"
+        fenced = gpus.fenced.get(gpu.uuid)
+        if fenced:
+            text = f"{gpu} is {fenced}: take the entry out of {file} to use it again"
             yield Problem("GPUFenced", text, warning=False)
 
 
 def _misread_problems(state: State) -> Iterator[Problem]:
-    yield from (Problem("UnitsChanged", text) for text in state.former_units)
-    yield from (Problem("MixedGPUs", text, warning=False) for text in interop.by_division(state))
-    yield from (Problem("NonContiguousGPUMinors", text, warning=False) for text in interop.by_number(state))
+    """Amounts of the node that other programs take for something else."""
+    for text in state.former_units:
+        yield Problem("UnitsChanged", text)
+    for text in interop.by_division(state):
+        yield Problem("MixedGPUs", text, warning=False)
+    for text in interop.by_number(state):
+        yield Problem("NonContiguousGPUMinors", text, warning=False)

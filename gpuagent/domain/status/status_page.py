@@ -48,24 +48,35 @@ def node_capacity(state: State) -> dict[str, str]:
     gpus = state.gpus.by_uuid
     if not gpus and not _has_no_gpus(state):
         return {}
-    return {GPU_COUNT: str(len(gpus))}
+    count = len(gpus)
+    return {GPU_COUNT: str(count)}
 
 
 def _has_no_gpus(state: State) -> bool:
-    return state.gpus.driver_problem is None and not state.gpus.by_uuid and not state.gpus.unreadable
+    """Whether the driver has answered that there is no GPU."""
+    gpus = state.gpus
+    has_answered = gpus.driver_problem is None
+    return has_answered and not gpus.by_uuid and not gpus.unreadable
 
 
 def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. The writer adds the times."""
     every = problems(state)
-    messages = _in_words(problem for problem in every if problem.blocking or not problem.passing)
-    first_blocking = next((problem for problem in every if problem.blocking), None)
-    if first_blocking is None:
-        messages.insert(0, f"mode {state.node.mode}, {_gpus_words(state)}")
+    blocking = [problem for problem in every if problem.blocking]
+    lasting = [problem for problem in every if problem.blocking or not problem.passing]
+    messages = _in_words(lasting)
+    if blocking:
+        status = "False"
+        reason: str = blocking[0].reason
+    else:
+        status = "True"
+        reason = "Ready"
+        summary = f"mode {state.node.mode}, {_gpus_words(state)}"
+        messages.insert(0, summary)
     return {
         "type": CONDITION_TYPE,
-        "status": "False" if first_blocking else "True",
-        "reason": first_blocking.reason if first_blocking else "Ready",
+        "status": status,
+        "reason": reason,
         "message": printable("; ".join(messages)),
     }
 
@@ -114,9 +125,12 @@ def _resources(state: State) -> dict[str, dict[str, Any]]:
     """The amounts on the device lists."""
     resources = {}
     for resource, blocks in state.advertised.lists.items():
-        healthy = sum(block.count for block in blocks if block.healthy)
         total = sum(block.count for block in blocks)
-        resources[resource] = {"healthy": healthy, "unhealthy": total - healthy}
+        healthy = sum(block.count for block in blocks if block.healthy)
+        resources[resource] = {
+            "healthy": healthy,
+            "unhealthy": total - healthy,
+        }
     return resources
 
 
@@ -141,7 +155,11 @@ def _isolation(layer: Layer) -> dict[str, Any]:
 
 
 def _holding(holding: Holding) -> dict[str, Any]:
-    return {"container": str(holding.owner), "resource": holding.resource, "units": len(holding.ids)}
+    return {
+        "container": str(holding.owner),
+        "resource": holding.resource,
+        "units": len(holding.ids),
+    }
 
 
 def _devices(state: State) -> dict[str, dict[str, Any]]:
@@ -165,7 +183,8 @@ def _amounts(claim: PreparedClaim, gpu: Gpu, state: State) -> Iterator[tuple[str
     for claimed in claim.used:
         if claimed.uuid != gpu.uuid:
             continue
-        yield CLAIM_MEMORY, claimed.memory_mib // state.policy.unit.mib
+        units = claimed.memory_mib // state.policy.unit.mib
+        yield CLAIM_MEMORY, units
         cores = CORE_PERCENT_PER_GPU if claimed.whole else claimed.cores
         if cores:
             yield CLAIM_CORES, cores
@@ -202,7 +221,8 @@ def _totals(gpu: Gpu, state: State) -> dict[str, int]:
         count = sum(block.count for block in blocks if block.gpu.uuid == gpu.uuid)
         if count:
             totals[resource] = count
-    if gpu.uuid in state.claims.published and state.node.mode is Mode.DRA:
+    is_published = gpu.uuid in state.claims.published
+    if is_published and state.node.mode is Mode.DRA:
         memory = gpu.memory_mib // state.policy.unit.mib
         if memory:
             totals[CLAIM_MEMORY] = memory
@@ -214,7 +234,8 @@ def _held(gpu: Gpu, containers: Iterable[dict[str, Any]], state: State) -> dict[
     """Resource to the units that containers and claims hold."""
     held: Counter[str] = Counter()
     for container in containers:
-        held[container["resource"]] += container["units"]
+        resource = container["resource"]
+        held[resource] += container["units"]
     for claim in state.claims.prepared.values():
         for resource, units in _amounts(claim, gpu, state):
             held[resource] += units
@@ -237,6 +258,11 @@ def _claim_containers(gpu: Gpu, state: State) -> list[dict[str, Any]]:
     for claim in state.claims.prepared.values():
         for resource, units in _amounts(claim, gpu, state):
             for owner in state.claim_owners(claim, gpu.uuid):
-                view = {"container": str(owner), "resource": resource, "units": units, "claim": str(claim)}
+                view = {
+                    "container": str(owner),
+                    "resource": resource,
+                    "units": units,
+                    "claim": str(claim),
+                }
                 containers.append(view)
     return containers

@@ -30,14 +30,18 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
     holders = _holders(state)
     gpus = [state.gpus.by_uuid[uuid] for uuid in topology.gpus]
     taken = {*holders, *state.unhealthy}
-    free = [position for position, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
+    free = []
+    for position, gpu in enumerate(gpus):
+        if gpu.uuid not in taken and not gpu.mig:
+            free.append(position)
+    sizes = range(1, len(free) + 1)
     notes = list(topology.notes)
     if not sets.exact:
         notes.append(INEXACT)
     return {
         "gpus": [_gpu(gpu, state, holders) for gpu in gpus],
         "links": [_links(row) for row in topology.links],
-        "best": [_best(sets, free, size, gpus) for size in range(1, len(free) + 1)],
+        "best": [_best(sets, free, size, gpus) for size in sizes],
         "notes": notes,
     }
 
@@ -59,8 +63,10 @@ def _holders(state: State) -> dict[str, list[str]]:
     """GPU UUID to the containers that have it, or units of it. One with memory and compute is one."""
     holders: dict[str, dict[str, None]] = {}
     for holding in state.living_holdings:
+        owner = str(holding.owner)
         for uuid, _ in located(holding, state.gpus.by_uuid):
-            holders.setdefault(uuid, {})[str(holding.owner)] = None
+            owners = holders.setdefault(uuid, {})
+            owners[owner] = None
     return {uuid: list(owners) for uuid, owners in holders.items()}
 
 
@@ -68,7 +74,9 @@ def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
     """``Healthy``, ``Unhealthy`` or ``MIG``; only ``Healthy`` GPUs are available to new pods."""
     if gpu.uuid in unhealthy:
         return "Unhealthy"
-    return "MIG" if gpu.mig else "Healthy"
+    if gpu.mig:
+        return "MIG"
+    return "Healthy"
 
 
 def _links(row: Iterable[Link | None]) -> list[Mapping[str, Any] | None]:
@@ -80,20 +88,21 @@ def _link(link: Link | None) -> Mapping[str, Any] | None:
         return None
     return {
         "type": link.type,
-        "gbps": round(link.gbps, 3),
+        "gbps": _rounded_gbps(link),
         "switched": link.switched,
     }
 
 
 def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[str, Any]:
     chosen = sets.choose(free, size)
-    weakest = sets.weakest(chosen)
+    weakest_mbps = sets.weakest(chosen)
+    total_mbps = sets.total(chosen)
     ring = sets.ring(frozenset(chosen))
     return {
         "size": size,
         "gpus": [gpus[position].index for position in ring],
-        "weakest_gbps": None if weakest is None else weakest / 1000,
-        "total_gbps": sets.total(chosen) / 1000,
+        "weakest_gbps": None if weakest_mbps is None else weakest_mbps / 1000,
+        "total_gbps": total_mbps / 1000,
     }
 
 
@@ -125,7 +134,11 @@ def bandwidths(state: State) -> list[list[float]]:
 
 
 def _gbps(row: Iterable[Link | None]) -> list[float]:
-    return [round(link.gbps, 3) if link else 0 for link in row]
+    return [_rounded_gbps(link) if link else 0 for link in row]
+
+
+def _rounded_gbps(link: Link) -> float:
+    return round(link.gbps, 3)
 
 
 def _types(row: Iterable[Link | None]) -> list[str]:
@@ -136,8 +149,10 @@ def _types(row: Iterable[Link | None]) -> list[str]:
 def _square(state: State) -> list[list[Link | None]]:
     """The links by minor number; None for a number that the driver does not list."""
     topology = state.gpus.topology
-    minors = [state.gpus.by_uuid[uuid].minor for uuid in topology.gpus]
-    width = max(minors, default=-1) + 1
+    by_uuid = state.gpus.by_uuid
+    minors = [by_uuid[uuid].minor for uuid in topology.gpus]
+    highest = max(minors, default=-1)
+    width = highest + 1
     square: list[list[Link | None]] = [[None] * width for _ in range(width)]
     for minor, links in zip(minors, topology.links, strict=True):
         for other, link in zip(minors, links, strict=True):
@@ -148,10 +163,9 @@ def _square(state: State) -> list[list[Link | None]]:
 def _squares(state: State) -> dict[str, str]:
     by_uuid = state.gpus.by_uuid
     listed = [by_uuid[uuid] for uuid in state.gpus.topology.gpus]
-    health = {}
     # A GPU that the driver no longer lists is unhealthy. Another GPU may have its minor number, and then counts.
-    for gpu in (*by_uuid.values(), *listed):
-        health[gpu.minor] = _health(gpu, state.unhealthy)
+    listed_last = [*by_uuid.values(), *listed]
+    health = {gpu.minor: _health(gpu, state.unhealthy) for gpu in listed_last}
     devices = {str(minor): health[minor] for minor in sorted(health)}
     types = [_types(row) for row in _square(state)]
     return {
