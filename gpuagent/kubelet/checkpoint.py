@@ -36,26 +36,45 @@ def read(directory: Path) -> tuple[CheckpointEntry, ...]:
     if not isinstance(entries, list):
         log.warning("Failed to read kubelet's checkpoint", extra={"directory": str(directory), "error": "no list"})
         return ()
-    return tuple(found for entry in entries if (found := _entry(entry)))
+    readable = []
+    for raw in entries:
+        entry = _entry(raw)
+        if entry:
+            readable.append(entry)
+    return tuple(readable)
 
 
 def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
     try:
-        ids = entry["DeviceIDs"]
-        # A map from NUMA node to ids; a plain list before kubelet 1.20.
-        flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
-        pod, container, resource = (entry[key] for key in ("PodUID", "ContainerName", "ResourceName"))
-        if not all(isinstance(name, str) for name in (pod, container, resource, *flat)):
-            raise TypeError("a name or a device id is not a text")  # noqa: TRY301 (as other wrong types)
+        ids = _ids(entry["DeviceIDs"])
+        pod = _text(entry["PodUID"])
+        container = _text(entry["ContainerName"])
+        resource = _text(entry["ResourceName"])
         annotations, units = _answer(entry.get("AllocResp") or "")
-        text = annotations.get(exchange.key(resource))
-        exchanged = exchange.read(text, flat) if text else {}
-        return CheckpointEntry(pod, container, resource, frozenset(flat), exchanged, units)
+        written = annotations.get(exchange.key(resource))
+        exchanged = exchange.read(written, ids) if written else {}
+        return CheckpointEntry(pod, container, resource, frozenset(ids), exchanged, units)
     except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("Left out an entry of kubelet's checkpoint", extra={"error": err})
         return None
 
 
+def _ids(value: Any) -> list[str]:  # noqa: ANN401 (from JSON)
+    """The device ids of an entry: a map from NUMA node to ids, or a plain list before kubelet 1.20."""
+    groups = value.values() if isinstance(value, dict) else [value or ()]
+    ids: list[str] = []
+    for group in groups:
+        ids += map(_text, group)
+    return ids
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a name or a device id is not a text")
+    return value
+
+
+# Kubelet's file changes with each pod, and most of its entries are those of the last read.
 @lru_cache(maxsize=512)
 def _answer(encoded: str) -> tuple[dict[str, str], frozenset[int]]:
     """Annotations of the agent's answer to kubelet, and how many units of memory its GPUs had in all."""

@@ -44,13 +44,13 @@ class HoldingsWatch:
         self._post = post
         self._wait_idle = wait_idle
         self._clock = clock
-        self._cond = threading.Condition()
+        self._changed = threading.Condition()
         self._wanted = 1
         self._begun = 0
         self._done = 0
         self._latest: ev.HoldingsRead | None = None
         self._stopping = False
-        self._soon = math.inf
+        self._read_at = math.inf
         self._answered_at = -math.inf
         self.period_s = 30.0
         self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
@@ -59,23 +59,24 @@ class HoldingsWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        with self._cond:
+        with self._changed:
             self._stopping = True
-            self._cond.notify_all()
+            self._changed.notify_all()
 
     def refresh(self) -> None:
         """Request a read of kubelet's allocations; returns at once."""
-        with self._cond:
+        with self._changed:
             self._wanted = self._begun + 1
-            self._cond.notify_all()
+            self._changed.notify_all()
 
     def refresh_soon(self) -> None:
         """Request a read once kubelet has had time to record the last answer, and later ones; returns at once."""
-        with self._cond:
-            self._answered_at = now = self._clock()
-            if now + SOON_S < self._soon:
-                self._soon = now + SOON_S
-                self._cond.notify_all()
+        with self._changed:
+            now = self._clock()
+            self._answered_at = now
+            if now + SOON_S < self._read_at:
+                self._read_at = now + SOON_S
+                self._changed.notify_all()
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         """As `KubeletAllocations.query`; no list is read while an Allocate is in progress."""
@@ -83,45 +84,63 @@ class HoldingsWatch:
 
     def read(self, timeout_s: float) -> ev.HoldingsRead | None:
         """Kubelet's allocations from a read that begins after this call; None if it did not end in time."""
-        with self._cond:
-            target = self._wanted = self._begun + 1
-            self._cond.notify_all()
-            if not self._cond.wait_for(lambda: self._done >= target or self._stopping, timeout_s):
+        with self._changed:
+            target = self._begun + 1
+            self._wanted = target
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._done >= target or self._stopping, timeout_s):
                 return None
             return self._latest
 
     def _run(self) -> None:
-        while True:
-            with self._cond:
-                due = self._clock() + self.period_s
-                while not (self._stopping or self._wanted > self._begun):
-                    if (left_s := min(due, self._soon) - self._clock()) <= 0:
-                        break
-                    self._cond.wait(left_s)
-                if self._stopping:
-                    return
-                self._soon = math.inf
+        while self._wait_until_due():
+            # A list during an Allocate may make kubelet lose the reservation. But no Allocate may delay reads forever.
             self._wait_idle(1.0)
-            with self._cond:
+            with self._changed:
                 self._begun += 1
                 turn = self._begun
-            began = self._clock()
-            kept: tuple[CheckpointEntry, ...] = ()
-            try:
-                holdings = self._client.list()
-                kept = checkpoint.read(self._plugins)
-            except Exception as err:  # nothing may end this thread: no other reads kubelet's allocations
-                log.exception("Failed to read pod-resources")
-                holdings = None
-                self._client.problem = str(err)
-            now = self._clock()
-            read = None if holdings is None else ev.HoldingsRead(holdings, began, now, kept)
-            self._post(read or ev.HoldingsUnavailable(self._client.problem, now))
-            with self._cond:
-                self._soon = min(self._soon, now + max(SOON_S, now - self._answered_at))
+            read = self._read_now()
+            with self._changed:
+                self._read_at = min(self._read_at, self._next_after_answer())
                 self._latest = read
                 self._done = turn
-                self._cond.notify_all()
-                if holdings is None:
+                self._changed.notify_all()
+                if read is None:
                     self._wanted = self._begun + 1  # kubelet does not answer: read again until it does
-                self._cond.wait_for(lambda: self._stopping, RETRY_S if holdings is None else MIN_GAP_S)
+                self._changed.wait_for(lambda: self._stopping, RETRY_S if read is None else MIN_GAP_S)
+
+    def _wait_until_due(self) -> bool:
+        """Wait for the next read; False when stopping."""
+        with self._changed:
+            due = self._clock() + self.period_s
+            while not self._stopping and self._wanted <= self._begun:
+                left_s = min(due, self._read_at) - self._clock()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            self._read_at = math.inf
+            return not self._stopping
+
+    def _read_now(self) -> ev.HoldingsRead | None:
+        """Read and post; None if kubelet does not answer."""
+        began = self._clock()
+        entries: tuple[CheckpointEntry, ...] = ()
+        try:
+            holdings = self._client.list()
+            entries = checkpoint.read(self._plugins)
+        except Exception as err:  # nothing may end this thread: no other reads kubelet's allocations
+            log.exception("Failed to read pod-resources")
+            holdings = None
+            self._client.problem = str(err)
+        now = self._clock()
+        if holdings is None:
+            self._post(ev.HoldingsUnavailable(self._client.problem, now))
+            return None
+        read = ev.HoldingsRead(holdings, began, now, entries)
+        self._post(read)
+        return read
+
+    def _next_after_answer(self) -> float:
+        """As long after now as the last answer to kubelet is before it."""
+        now = self._clock()
+        return now + max(SOON_S, now - self._answered_at)

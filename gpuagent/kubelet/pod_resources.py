@@ -74,34 +74,55 @@ class PodResources:
         if time.monotonic() < self._silent_until:
             return None
         wanted = None if pods is None else set(pods)
-        most_got = 1 if listing else MOST_GOT
         try:
-            found = self._got(wanted) if wanted and len(wanted) <= most_got and self._serves_get else None
-            if found is None and listing:
-                listed = self._patient(self._listed)
-                found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
+            answer = self._pods(wanted, listing=listing)
         except grpc.RpcError as err:
             if err.code() in _SILENT:
-                again = self._deadline_s < LOOK_DEADLINE_S
-                self._silent_until = time.monotonic() + SILENT_S if again else 0.0
-                self._deadline_s = LOOK_DEADLINE_S if again else RETRY_DEADLINE_S
+                self._note_silence()
             return None
         except ValueError:  # the channel is closed: the agent ends
             return None
-        if found is None:
+        if answer is None:
             return None
         self._deadline_s = LOOK_DEADLINE_S
-        return [(PodName(pod.namespace, pod.name), _holdings([pod])) for pod in found]
+        return [(PodName(pod.namespace, pod.name), _holdings([pod])) for pod in answer]
 
-    def _got(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
-        found = list(map(self._get, pods))
-        return None if None in found else [pod for one in found for pod in one or ()]
+    def _pods(self, wanted: set[PodName] | None, *, listing: bool) -> Sequence[pb.PodResources] | None:
+        most_got = 1 if listing else MOST_GOT
+        if wanted and len(wanted) <= most_got and self._serves_get:
+            answer = self._get_each(wanted)
+            if answer is not None:
+                return answer
+        if not listing:
+            return None
+        listed = self._patient(self._listed)
+        return [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
+
+    def _note_silence(self) -> None:
+        """Wait less for the next answer, and after a second one that did not come, for none at all for a while."""
+        is_second = self._deadline_s < LOOK_DEADLINE_S
+        if is_second:
+            self._silent_until = time.monotonic() + SILENT_S
+            self._deadline_s = LOOK_DEADLINE_S
+        else:
+            self._silent_until = 0.0
+            self._deadline_s = RETRY_DEADLINE_S
+
+    def _get_each(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
+        """Those of the pods that kubelet has; None if it does not answer `Get`."""
+        answers: list[pb.PodResources] = []
+        for pod in pods:
+            answer = self._get(pod)
+            if answer is None:
+                return None
+            answers += answer
+        return answers
 
     def _get(self, pod: PodName) -> Sequence[pb.PodResources] | None:
         """The pod, if kubelet has it; None if kubelet does not answer `Get`."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
         try:
-            return [self._patient(lambda timeout_s: self._stub.Get(request, timeout=timeout_s)).pod_resources]
+            answer = self._patient(lambda timeout_s: self._stub.Get(request, timeout=timeout_s))
         except grpc.RpcError as err:
             text = err.details() or ""
             if err.code() is grpc.StatusCode.UNIMPLEMENTED or "Get method disabled" in text:
@@ -110,6 +131,7 @@ class PodResources:
             if "not found" in text:  # with code UNKNOWN, also for a pod that has ended
                 return []
             raise
+        return [answer.pod_resources]
 
     def _listed(self, timeout_s: float) -> Iterable[pb.PodResources]:
         request = pb.ListPodResourcesRequest()
@@ -141,5 +163,9 @@ def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
         for container in pod.containers:
             owner = ContainerRef(PodName(pod.namespace, pod.name), container.name)
             for entry in container.devices:
+                # Kubelet may list one resource of a container in several entries.
                 ids[owner, entry.resource_name].update(entry.device_ids)
-    return tuple(Holding(owner, resource, frozenset(held)) for (owner, resource), held in ids.items())
+    holdings = []
+    for (owner, resource), held in ids.items():
+        holdings.append(Holding(owner, resource, frozenset(held)))
+    return tuple(holdings)

@@ -32,11 +32,18 @@ def bind(server: grpc.Server, path: Path) -> None:
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError as err:
-        number = _bind_error(path)
-        reason = "gRPC cannot bind it" if number is None else os.strerror(number)
-        hint = "" if number is None else _BIND_HINTS.get(number, "")
-        text = f"no socket can be made in {path.parent}: {reason}"
-        raise OSError(f"{text}; {hint}" if hint else text) from err
+        text = f"no socket can be made in {path.parent}"
+        raise OSError(f"{text}: {_why_not_bound(path)}") from err
+
+
+def _why_not_bound(path: Path) -> str:
+    """The system's reason, and what to do; gRPC does not pass it on."""
+    number = _bind_error(path)
+    if number is None:
+        return "gRPC cannot bind it"
+    reason = os.strerror(number)
+    hint = _BIND_HINTS.get(number)
+    return f"{reason}; {hint}" if hint else reason
 
 
 def call_error(error: grpc.RpcError, path: Path, timeout_s: float) -> str:

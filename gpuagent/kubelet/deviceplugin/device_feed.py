@@ -22,7 +22,8 @@ class Feed:
         self._changed = threading.Condition()
         self.ranges: tuple[DeviceRange, ...] = ()
         self._message = pb.ListAndWatchResponse()
-        self._version = self._urgent = 0
+        self._version = 0
+        self._urgent = 0
         self.verified = False
         self.encoded_bytes = 0
 
@@ -45,7 +46,8 @@ class Feed:
             self.ranges = blocks
             self._message = message
             self._version += 1
-            self._urgent = self._version if urgent else self._urgent
+            if urgent:
+                self._urgent = self._version
             self.encoded_bytes = message.ByteSize()
             self._changed.notify_all()
         return True
@@ -63,10 +65,7 @@ class Feed:
         sent_healthy = False
         while not closed.is_set():
             with self._changed:
-                while not closed.is_set() and self._version == sent:
-                    self._changed.wait()
-                while self._urgent <= sent and (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
-                    self._changed.wait(pause)
+                self._wait_for_newer(sent, not_before, closed)
                 sent = self._version
                 message = self._message
                 had_healthy = has_healthy
@@ -81,6 +80,16 @@ class Feed:
                 not_before = time.monotonic() + MIN_GAP_S
                 yield message
 
+    def _wait_for_newer(self, sent: int, not_before: float, closed: threading.Event) -> None:
+        """Wait for a list that was not sent yet, and unless it is urgent, for the end of the pause."""
+        while not closed.is_set() and self._version == sent:
+            self._changed.wait()
+        while not closed.is_set() and self._urgent <= sent:
+            left_s = not_before - time.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.wait(left_s)
+
     def wake(self) -> None:
         """Let every stream check whether it was closed."""
         with self._changed:
@@ -92,7 +101,13 @@ def encode(blocks: tuple[DeviceRange, ...]) -> pb.ListAndWatchResponse:
     message = pb.ListAndWatchResponse()
     for block in blocks:
         health = HEALTHY if block.healthy else UNHEALTHY
-        numa = block.gpu.numa_node
-        topology = None if numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=numa)])
+        topology = _topology(block.gpu.numa_node)
         message.devices.extend(pb.Device(ID=i, health=health, topology=topology) for i in ids_of(block))
     return message
+
+
+def _topology(numa_node: int | None) -> pb.TopologyInfo | None:
+    """The NUMA node to which kubelet may align the container; None if it is not known."""
+    if numa_node is None:
+        return None
+    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=numa_node)])

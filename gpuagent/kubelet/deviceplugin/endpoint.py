@@ -41,6 +41,7 @@ SETTLE_S = 0.2
 SAME_KUBELET_PAUSE_S = 1.0
 """Pause before registering again with the same kubelet, which must first detect the end of the old stream."""
 POLL_S = 1.0
+FRESH_POLL_S = 0.02
 CONNECTED_POLL_S = 5.0
 """While connected: the directory watch and the stream's end act at once, and this poll covers what they miss."""
 WAIT_NOTED_S = 5.0
@@ -123,7 +124,8 @@ class Endpoint:
 
     def _incarnation(self, kubelet: KubeletProcess) -> bool:
         """One socket from bind to unlink; True if kubelet was connected to it."""
-        path = self._directory / f"{SOCKET_PREFIX}{_short(self.resource)}-{uuid.uuid4().hex[:8]}.sock"
+        instance = uuid.uuid4().hex[:8]
+        path = self._directory / f"{SOCKET_PREFIX}{_short(self.resource)}-{instance}.sock"
         server, servicer = self._serve(path)
         connected = False
         try:
@@ -187,19 +189,27 @@ class Endpoint:
         return False
 
     def _stay_connected(self, path: Path, kubelet: KubeletProcess, servicer: Servicer) -> None:
-        def lost() -> str | None:
-            if not servicer.followed:
-                return "the list stream ended"
-            if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
-                return "kubelet.sock was replaced"
-            return None if is_socket(path) else "the agent's socket file has gone"
+        def loss() -> str | None:
+            return self._loss(path, kubelet, servicer)
 
-        while not self._stopping and lost() is None:
-            self._wait(lambda: lost() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)
+        while not self._stopping and loss() is None:
+            self._wait(lambda: loss() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)
         if not self._stopping:
-            log.info("Lost registration", extra={"resource": self.resource, "cause": lost()})
+            log.info("Lost registration", extra={"resource": self.resource, "cause": loss()})
             self._enter(Stage.TEARDOWN)
             self._wait(lambda: False, SETTLE_S)
+
+    def _loss(self, path: Path, kubelet: KubeletProcess, servicer: Servicer) -> str | None:
+        """Why kubelet is no longer connected; None if it is."""
+        if not servicer.followed:
+            return "the list stream ended"
+        latest = self._kubelet()
+        # Not by the time of change, which a chmod of the socket changes too. No socket is no sign of another kubelet.
+        if latest is not None and latest[:2] != kubelet[:2]:
+            return "kubelet.sock was replaced"
+        if not is_socket(path):
+            return "the agent's socket file has gone"
+        return None
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -216,20 +226,22 @@ class Endpoint:
             if inode != seen:  # a socket that was just bound may not listen yet: check at short intervals at first
                 seen = inode
                 fresh_until = time.monotonic() + POLL_S
-            quick = inode is not None and time.monotonic() < fresh_until
-            self.waits_for = f"{'no process listens on' if inode else 'there is no'} {self._kubelet_socket}"
+            is_fresh = inode is not None and time.monotonic() < fresh_until
+            words = "no process listens on" if inode else "there is no"
+            self.waits_for = f"{words} {self._kubelet_socket}"
             if time.monotonic() - began >= WAIT_NOTED_S:  # a normal restart of kubelet is not logged
                 self._note(self.waits_for)
-            self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
+            pause_s = FRESH_POLL_S if is_fresh else POLL_S
+            self._wait(lambda known=inode: self._kubelet() != known, pause_s)  # type: ignore[misc]
         return None
 
     def _kubelet(self) -> KubeletProcess | None:
         try:
-            found = self._kubelet_socket.stat()
+            status = self._kubelet_socket.stat()
         except OSError:
             return None
         # The next file often gets the freed inode number: the time of change distinguishes the two.
-        return found.st_dev, found.st_ino, found.st_ctime_ns
+        return status.st_dev, status.st_ino, status.st_ctime_ns
 
     def _pause(self, seconds: float, *, until_kubelet_is_not: KubeletProcess) -> None:
         def is_new() -> bool:
@@ -268,10 +280,12 @@ class Endpoint:
 
 def sweep(directory: Path) -> list[Path]:
     """Remove sockets that a former run left behind (no process listens on them); returns the removed paths."""
-    left = [path for path in directory.glob(f"{SOCKET_PREFIX}*.sock") if is_socket(path) and not accepts(path)]
-    for path in left:
-        path.unlink(missing_ok=True)
-    return left
+    removed = []
+    for path in directory.glob(f"{SOCKET_PREFIX}*.sock"):
+        if is_socket(path) and not accepts(path):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return removed
 
 
 def _short(resource: str) -> str:

@@ -175,8 +175,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def _refuse(self, method: str, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
         self._meter.refused(method, self._resource, refusal.reason)
         self._allocator.report(refusal)
-        log.warning("Refused call", extra={"method": method, "reason": refusal.reason.value, "text": refusal.message})
-        context.abort(_CODES.get(refusal.reason, grpc.StatusCode.FAILED_PRECONDITION), refusal.message)
+        fields = {"method": method, "reason": refusal.reason.value, "text": refusal.message}
+        log.warning("Refused call", extra=fields)
+        code = _CODES.get(refusal.reason, grpc.StatusCode.FAILED_PRECONDITION)
+        context.abort(code, refusal.message)
 
 
 def _add_container(answer: pb.AllocateResponse, share: Grant) -> None:

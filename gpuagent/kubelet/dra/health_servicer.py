@@ -67,15 +67,13 @@ class HealthServicer(pb_grpc.DRAResourceHealthServicer):
 
     def _message(self, devices: tuple[DeviceHealth, ...]) -> pb.NodeWatchResourcesResponse:
         now = int(time.time())
-        return pb.NodeWatchResourcesResponse(
-            devices=[
-                pb.DeviceHealth(
-                    device=pb.DeviceIdentifier(pool_name=self._pool, device_name=one.device),
-                    health=_STATES[one.healthy],
-                    last_updated_time=now,
-                    health_check_timeout_seconds=TIMEOUT_S,
-                    message=one.message[:MAX_MESSAGE],
-                )
-                for one in devices
-            ]
-        )
+        message = pb.NodeWatchResourcesResponse()
+        for device in devices:
+            message.devices.add(
+                device=pb.DeviceIdentifier(pool_name=self._pool, device_name=device.device),
+                health=_STATES[device.healthy],
+                last_updated_time=now,
+                health_check_timeout_seconds=TIMEOUT_S,
+                message=device.message[:MAX_MESSAGE],
+            )
+        return message

@@ -99,7 +99,8 @@ class DraPlugin:
         """Look for a newer agent."""
         others = [path for path in self._registry.glob(f"{DRA_DRIVER}-*-reg.sock") if path != self._registration]
         mine = _made(self._registration)
-        superseded = any(_made(path) > mine and accepts(path) for path in others)
+        newer = [path for path in others if _made(path) > mine]
+        superseded = any(map(accepts, newer))
         if superseded != self._is_superseded:
             self._is_superseded = superseded
             log.info("A newer agent serves claims" if superseded else "No newer agent serves claims any more")
@@ -108,8 +109,9 @@ class DraPlugin:
 
     def _sweep(self) -> None:
         """Remove sockets that a former run left behind."""
-        left = [*self._folder.glob("dra-*.sock"), *self._registry.glob(f"{DRA_DRIVER}-*-reg.sock")]
-        for path in left:
+        sockets = [*self._folder.glob("dra-*.sock")]
+        sockets += self._registry.glob(f"{DRA_DRIVER}-*-reg.sock")
+        for path in sockets:
             if is_socket(path) and not accepts(path):
                 path.unlink(missing_ok=True)
                 log.info("Removed a socket of a former run", extra={"path": str(path)})

@@ -78,7 +78,11 @@ class DraServicer:
         return answer
 
     def _fill(
-        self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse, context: grpc.ServicerContext, until: float
+        self,
+        claim: pb.Claim,
+        entry: pb.NodePrepareResourceResponse,
+        context: grpc.ServicerContext,
+        until: float,
     ) -> None:
         prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name, context.is_active, until)
         devices = [(gpu.request, gpu.pool, gpu.device, gpu.share_id) for gpu in prepared.gpus]
@@ -107,14 +111,15 @@ class DraServicer:
     def _counted(self, method: str, claim: pb.Claim, work: Callable[[], None]) -> str:
         """Do the work; why it was refused, or empty."""
         began = time.perf_counter()
+        name = f"{claim.namespace}/{claim.name}"
         try:
             work()
         except Refusal as refusal:
             self._meter.refused(method, DRA_DRIVER, refusal.reason)
-            log.warning("Refused claim", extra={"claim": f"{claim.namespace}/{claim.name}", "reason": refusal.message})
+            log.warning("Refused claim", extra={"claim": name, "reason": refusal.message})
             return refusal.message
         except Exception as err:
-            log.exception("Failed to serve a claim", extra={"claim": f"{claim.namespace}/{claim.name}"})
+            log.exception("Failed to serve a claim", extra={"claim": name})
             self._meter.refused(method, DRA_DRIVER, Reason.INTERNAL)
             return f"the agent failed: {type(err).__name__}; its log has more"
         finally:
