@@ -14,7 +14,7 @@ import pytest
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.kubelet.kubelet import Kubelet
 from standin.waiting import PATIENCE_S
-from tests.unit.standin.sample_plugin import MEM, SamplePlugin
+from tests.standin.sample_plugin import MEM, SamplePlugin
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.podresources import RateLimit
 from standin.kubelet.pods import Container, Pod
 from standin.waiting import PATIENCE_S
-from tests.unit.standin.sample_plugin import CORE, MEM, SamplePlugin, devices
+from tests.standin.sample_plugin import CORE, MEM, SamplePlugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
 MakePlugin = Callable[..., SamplePlugin]

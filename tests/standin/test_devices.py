@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.kubelet.devices import AllocationError, Devices, Slot
-from tests.unit.standin.sample_plugin import MEM, devices
+from tests.standin.sample_plugin import MEM, devices
 
 ANSWER = dp.ContainerAllocateResponse()
 

@@ -13,7 +13,7 @@ from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.node import SettableClock
 from standin.kubelet.pods import Container, Pod, StartError
 from standin.waiting import PATIENCE_S
-from tests.unit.standin.sample_plugin import CORE, MEM, SamplePlugin, devices, pod_resources
+from tests.standin.sample_plugin import CORE, MEM, SamplePlugin, devices, pod_resources
 
 MakeKubelet = Callable[..., Kubelet]
 MakePlugin = Callable[..., SamplePlugin]

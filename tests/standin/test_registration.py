@@ -13,7 +13,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.node import SettableClock
 from standin.kubelet.registration import extended_resource
-from tests.unit.standin.sample_plugin import MEM, SamplePlugin, devices
+from tests.standin.sample_plugin import MEM, SamplePlugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
 MakePlugin = Callable[..., SamplePlugin]

@@ -11,7 +11,7 @@ import pytest
 
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Container, Pod
-from tests.unit.standin.sample_plugin import CORE, MEM, SamplePlugin, devices
+from tests.standin.sample_plugin import CORE, MEM, SamplePlugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
 MakePlugin = Callable[..., SamplePlugin]
