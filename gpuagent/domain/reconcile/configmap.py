@@ -48,18 +48,26 @@ class Change:
     body: dict[str, Any]
 
 
-def change(found: Json | None, facts: ConfigMapFacts) -> Change | None:
-    """Return the change that makes ``found`` (decoded JSON as observed, None: there is none) agree with ``facts``.
+def change(present: Json | None, facts: ConfigMapFacts) -> Change | None:
+    """Return the change that makes ``present`` (decoded JSON as observed, None: there is none) agree with ``facts``.
 
     None if they agree already, or if the object to remove is not the agent's or has a deletion timestamp.
     """
     if facts.data is None:
-        if found is None or not _is_ours(found, facts) or _is_going(found):
-            return None
-        return _withdrawal(found, facts) if _is_shared(found, facts) else _deletion(found)
-    if found is None:
+        return _removal(present, facts)
+    if present is None:
         return _creation(facts, facts.data)
-    return _patch(found, facts, facts.data)
+    return _patch(present, facts, facts.data)
+
+
+def _removal(present: Json | None, facts: ConfigMapFacts) -> Change | None:
+    if present is None or not _is_ours(present, facts):
+        return None
+    if _is_being_deleted(present):
+        return None
+    if _is_shared(present, facts):
+        return _withdrawal(present, facts)
+    return _deletion(present)
 
 
 def _creation(facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change:
@@ -76,33 +84,36 @@ def _creation(facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change:
     return Change("create", body)
 
 
-def _patch(found: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change | None:
-    present = _labels(found)
-    is_taken_over = TAKEN_OVER in present
-    labels = _difference(present, facts.labels)
-    if not is_taken_over and _is_foreign(found, facts):
+def _patch(present: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change | None:
+    present_labels = _labels(present)
+    is_taken_over = TAKEN_OVER in present_labels
+    labels = _difference(present_labels, facts.labels)
+    if not is_taken_over and _is_foreign(present, facts):
         labels[TAKEN_OVER] = "true"
         is_taken_over = True
     if is_taken_over:
         # Another author manages it, and says so itself.
         labels.pop(MANAGED_BY, None)
-    texts = _difference(found.get("data") or {}, data)
+    texts = _difference(_data(present), data)
     if not labels and not texts:
         return None
-    metadata = _version(found)
+    metadata = _version(present)
     if labels:
         metadata["labels"] = labels
     return _patched(metadata, texts)
 
 
-def _withdrawal(found: Json, facts: ConfigMapFacts) -> Change:
+def _withdrawal(present: Json, facts: ConfigMapFacts) -> Change:
     """Remove the agent's labels and keys, and leave the rest to its authors."""
     labels = []
-    for key, value in _labels(found).items():
-        if key == TAKEN_OVER or facts.labels.get(key) == value:
+    for key, value in _labels(present).items():
+        is_ours = facts.labels.get(key) == value
+        if is_ours or key == TAKEN_OVER:
             labels.append(key)
-    keys = [key for key in found.get("data") or {} if key in facts.keys]
-    metadata = _version(found) | {"labels": dict.fromkeys(labels)}
+    keys = [key for key in _data(present) if key in facts.keys]
+    # In a merge patch, null removes a key.
+    metadata = _version(present)
+    metadata["labels"] = dict.fromkeys(labels)
     return _patched(metadata, dict.fromkeys(keys))
 
 
@@ -113,13 +124,14 @@ def _patched(metadata: dict[str, Any], texts: Mapping[str, str | None]) -> Chang
     return Change("patch", body)
 
 
-def _version(found: Json) -> dict[str, Any]:
+def _version(present: Json) -> dict[str, Any]:
     """The metadata that makes the server refuse the patch if another client has changed the object since."""
-    return {"resourceVersion": found["metadata"]["resourceVersion"]}
+    metadata = present["metadata"]
+    return {"resourceVersion": metadata["resourceVersion"]}
 
 
-def _deletion(found: Json) -> Change:
-    metadata = found["metadata"]
+def _deletion(present: Json) -> Change:
+    metadata = present["metadata"]
     body = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
@@ -132,38 +144,47 @@ def _deletion(found: Json) -> Change:
 
 
 def _difference(present: Json, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {key: value for key, value in wanted.items() if present.get(key) != value}
+    """The wanted texts that are not there; None for a key to remove."""
+    return {key: text for key, text in wanted.items() if present.get(key) != text}
 
 
-def _is_ours(found: Json, facts: ConfigMapFacts) -> bool:
-    labels = _labels(found)
+def _is_ours(present: Json, facts: ConfigMapFacts) -> bool:
+    labels = _labels(present)
     if TAKEN_OVER in labels:
         return True
     return bool(facts.labels) and facts.labels.items() <= labels.items()
 
 
-def _is_foreign(found: Json, facts: ConfigMapFacts) -> bool:
+def _is_foreign(present: Json, facts: ConfigMapFacts) -> bool:
     """Whether another author created it. An object with some of the agent's labels is still the agent's."""
     if not facts.labels:
         return False
-    present = _labels(found)
+    labels = _labels(present)
     manager = facts.labels.get(MANAGED_BY)
-    has_other_manager = present.get(MANAGED_BY, manager) != manager
-    shares_label = bool(facts.labels.items() & present.items())
-    return has_other_manager or not shares_label
+    has_other_manager = labels.get(MANAGED_BY, manager) != manager
+    common = facts.labels.items() & labels.items()
+    return has_other_manager or not common
 
 
-def _is_shared(found: Json, facts: ConfigMapFacts) -> bool:
+def _is_shared(present: Json, facts: ConfigMapFacts) -> bool:
     """Whether it has data of other authors."""
-    others = (found.get("data") or {}).keys() - facts.keys
-    return bool(TAKEN_OVER in _labels(found) or others or found.get("binaryData"))
+    if TAKEN_OVER in _labels(present):
+        return True
+    others = _data(present).keys() - facts.keys
+    return bool(others) or bool(present.get("binaryData"))
 
 
-def _is_going(found: Json) -> bool:
+def _is_being_deleted(present: Json) -> bool:
     """Whether it is deleted and only finalizers keep it."""
-    return "deletionTimestamp" in found["metadata"]
+    return "deletionTimestamp" in present["metadata"]
 
 
-def _labels(found: Json) -> Mapping[str, str]:
-    labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+def _labels(present: Json) -> Mapping[str, str]:
+    metadata = present["metadata"]
+    labels: Mapping[str, str] = metadata.get("labels") or {}
     return labels
+
+
+def _data(present: Json) -> Mapping[str, str]:
+    data: Mapping[str, str] = present.get("data") or {}
+    return data

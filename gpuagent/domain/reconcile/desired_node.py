@@ -1,6 +1,6 @@
 """The desired state of the agent's Node object, and the smallest patches that reach it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +91,8 @@ def _without_taint(node: Json, desired: DesiredNode) -> dict[str, Any] | None:
     """The body of the patch that removes the taint; None if there is nothing to remove."""
     if not desired.no_taint:
         return None
-    taints = (node.get("spec") or {}).get("taints") or ()
+    spec = node.get("spec") or {}
+    taints = spec.get("taints") or ()
     kept = [taint for taint in taints if taint.get("key") != desired.no_taint]
     if len(kept) == len(taints):
         return None
@@ -107,17 +108,21 @@ def same_quantity(text: str, other: str) -> bool:
     if text == other:
         return True
     value = amount(text)
-    return value is not None and value == amount(other)
+    if value is None:
+        return False
+    return value == amount(other)
 
 
 def _texts(node: Json, part: str, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
     """The labels or annotations that differ."""
-    present = node.get("metadata", {}).get(part) or {}
-    return {key: value for key, value in wanted.items() if present.get(key) != value}
+    metadata = node.get("metadata", {})
+    present = metadata.get(part) or {}
+    return {key: text for key, text in wanted.items() if present.get(key) != text}
 
 
 def _amounts(node: Json, side: str, desired: DesiredNode) -> dict[str, str]:
-    present = node.get("status", {}).get(side) or {}
+    status = node.get("status", {})
+    present = status.get(side) or {}
     amounts = {}
     for name, wanted in desired.capacity.items():
         is_current = name in present and same_quantity(str(present[name]), wanted)
@@ -131,10 +136,10 @@ def _condition(node: Json, desired: DesiredNode, now: str) -> dict[str, str] | N
     if desired.condition is None:
         return None
     wanted = dict(desired.condition)
-    conditions = node.get("status", {}).get("conditions") or ()
-    present: Json = next((other for other in conditions if other.get("type") == wanted["type"]), {})
+    present = _present_condition(node, wanted["type"])
     # The server drops empty strings, so a missing one is equal to "".
-    if present and all(present.get(key, "") == value for key, value in wanted.items()):
+    is_current = all(present.get(key, "") == text for key, text in wanted.items())
+    if present and is_current:
         return None
     since = None
     if present.get("status") == wanted["status"]:
@@ -144,3 +149,13 @@ def _condition(node: Json, desired: DesiredNode, now: str) -> dict[str, str] | N
         "lastHeartbeatTime": now,
         "lastTransitionTime": since or now,
     }
+
+
+def _present_condition(node: Json, condition_type: str) -> Json:
+    """The condition of that type; empty if there is none."""
+    status = node.get("status", {})
+    conditions: Iterable[Json] = status.get("conditions") or ()
+    for condition in conditions:
+        if condition.get("type") == condition_type:
+            return condition
+    return {}

@@ -14,9 +14,10 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Assumed, Malformed, Shares
 from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
-from gpuagent.domain.sharing.units import MemoryUnit, units_of
+from gpuagent.domain.sharing.units import units_of
 from gpuagent.domain.state import State
 
 _SHARES = ((GPU_MEM, an.MEMORY_ANNOTATION), (GPU_CORE, an.CORE_ANNOTATION))
@@ -67,16 +68,23 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
     `former` are the writes for `before`. An unchanged pod with the same allocations needs the same write.
     """
     changed = changed_pods(state, before)
-    unchanged_uids = {pod.uid for pod in state.pods.seen}
-    unchanged_uids -= {pod.uid for pod in changed}
+    seen_uids = {pod.uid for pod in state.pods.seen}
+    changed_uids = {pod.uid for pod in changed}
+    unchanged_uids = seen_uids - changed_uids
     needed = [write for write in former if write.uid in unchanged_uids]
     for held in certain(state, changed):
         write = _write(held, state)
-        changes_pod = bool(write.texts) or write.stamped
-        only_completes = not write.corrections
-        if changes_pod and not (only_completes and held.pod.deleting):
+        if _is_needed(write, held):
             needed.append(write)
     return tuple(needed)
+
+
+def _is_needed(write: PodWrite, held: PodHeld) -> bool:
+    changes_pod = bool(write.texts) or write.stamped
+    corrects = bool(write.corrections)
+    if held.pod.deleting:
+        return changes_pod and corrects
+    return changes_pod
 
 
 @dataclass(slots=True)
@@ -84,21 +92,48 @@ class _Draft:
     """An unfinished write.
 
     Attributes:
-        has: the pod's annotations.
-        texts: those to write.
+        held: the pod, and what it holds by kubelet's allocations.
+        gpus: of the node, by UUID.
+        policy: of the agent.
+        memory: minor number to the units of memory that the pod holds.
+        texts: annotation key to the new text.
+        corrections: contradictions, in words.
+        stamped: the write has the time of the assignment.
     """
 
-    has: Mapping[str, str]
+    held: PodHeld
+    gpus: Mapping[str, Gpu]
+    policy: Policy
+    memory: Mapping[int, int]
     texts: dict[str, str] = field(default_factory=dict)
     corrections: list[str] = field(default_factory=list)
     stamped: bool = False
 
-    def put(self, texts: Mapping[str, str]) -> None:
-        for key, text in texts.items():
-            if self.has.get(key) != text:
-                self.texts[key] = text
+    @property
+    def present(self) -> Mapping[str, str]:
+        """The pod's annotations as they are."""
+        return self.held.pod.annotations
+
+    @property
+    def adds(self) -> bool:
+        """Whether the agent adds annotations of its own, and not only keeps those of schedulers right."""
+        return self.policy.annotate_pods
+
+    @property
+    def on_one_gpu(self) -> bool:
+        """Whether all the pod's memory is on one GPU, as V1 can say it."""
+        return len(self.memory) == 1
+
+    @property
+    def has_v1(self) -> bool:
+        return any(key in self.present for key in an.V1_KEYS)
+
+    def put(self, key: str, text: str) -> None:
+        if self.present.get(key) != text:
+            self.texts[key] = text
 
     def correct(self, key: str, written: object, held: str) -> None:
+        """Note a contradiction between an annotation and what the pod holds."""
         text = f"annotation {key} says {written}"
         if isinstance(written, Malformed):
             text = str(written)
@@ -111,31 +146,16 @@ class _Draft:
 
 def _write(held: PodHeld, state: State) -> PodWrite:
     pod = held.pod
-    draft = _Draft(pod.annotations)
     gpus = state.gpus.by_uuid
-    annotate = state.policy.annotate_pods
-
     memory = _by_number(held.of(GPU_MEM), gpus)
-    on_one_gpu = len(memory) == 1
-    has_v2 = an.MEMORY_ANNOTATION in draft.has
-    has_v1 = any(key in draft.has for key in an.V1_KEYS)
-    adds_v1 = annotate and on_one_gpu and not has_v2
-    if memory and (has_v1 or adds_v1):
-        adds_keys = on_one_gpu or not has_v2 or an.V1_GPU in draft.has
-        _complete(draft, held, gpus, state.policy.unit, adds_keys=adds_keys)
-
+    draft = _Draft(held, gpus, state.policy, memory)
+    _put_v1(draft)
     for resource, key in _SHARES:
-        # V1 has one GPU for the whole pod. For several GPUs, write V2.
-        is_in_v1 = has_v1 and resource == GPU_MEM and on_one_gpu
-        adds_v2 = annotate and not is_in_v1
-        if key in draft.has or adds_v2:
-            _share(draft, key, held, resource, gpus)
-
-    _whole(draft, held, gpus, annotate=annotate)
-
+        _put_v2(draft, resource, key)
+    _put_whole(draft)
     if draft.texts or draft.stamped or for_another_pod(pod):
         # With the UID of this pod, no scheduler takes a copy of these annotations for a decision on the copy.
-        draft.put({an.DECIDED_ANNOTATION: pod.uid})
+        draft.put(an.DECIDED_ANNOTATION, pod.uid)
     return PodWrite(
         pod=pod.name,
         uid=pod.uid,
@@ -146,41 +166,135 @@ def _write(held: PodHeld, state: State) -> PodWrite:
     )
 
 
-def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[str, Gpu]) -> None:
-    """V2, for one resource: each container's units on each GPU."""
-    units = _units_by_container(held, resource, gpus)
+# V1: one GPU, and the pod's units of memory on it.
+
+
+def _put_v1(draft: _Draft) -> None:
+    if not draft.memory:
+        return
+    has_v2 = an.MEMORY_ANNOTATION in draft.present
+    adds_v1 = draft.adds and draft.on_one_gpu and not has_v2
+    if not draft.has_v1 and not adds_v1:
+        return
+    # If the pod is on several GPUs and V2 names them, V1 adds nothing: one index would only mislead.
+    adds_keys = draft.on_one_gpu or not has_v2 or an.V1_GPU in draft.present
+    texts = _v1_texts(draft)
+    for key, text in texts.items():
+        if adds_keys or key in draft.present:
+            draft.put(key, text)
+    confirms = an.V1_ASSIGNED in draft.texts
+    draft.stamped = confirms or _needs_time(draft.present.get(an.V1_ASSUMED), adds_keys=adds_keys)
+
+
+def _v1_texts(draft: _Draft) -> dict[str, str]:
+    """The annotations of V1 that the pod should have, with the plugin's confirmation. Notes contradictions."""
+    memory = draft.memory
+    written = an.assumed({**draft.present, **_numbered(draft, an.V1_GPU)})
+    decision = written if isinstance(written, Assumed) else None
+    # A scheduler may ignore sidecars and init containers. So accept its sum as well as the sum of all holdings, and
+    # prefer a GPU of the other containers.
+    of_containers = draft.held.of_containers(GPU_MEM)
+    counted = _by_number(of_containers, draft.gpus) or memory
+    gpu = _largest(counted)
+    if decision and decision.gpu in counted:
+        gpu = decision.gpu
+    accepted = {memory[gpu], counted[gpu]}
+    units = memory[gpu]
+    if decision and decision.units in accepted:
+        units = decision.units
+    gpu_units = _totals(draft)[gpu]
+    texts = an.assumed_texts(Assumed(gpu, units, gpu_units, assigned=True))
+    if decision and decision.gpu == gpu:
+        texts[an.V1_GPU] = draft.present[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
+
+    holds = f"{memory[gpu]} units of GPU {gpu}"
+    if isinstance(written, Malformed):
+        draft.correct(written.key, written, holds)
+        return texts
+    if decision is None:
+        return texts
+    is_right = decision.gpu == gpu and decision.units in {None, *accepted}
+    if not is_right:
+        rest = len(memory) - 1
+        if rest:
+            holds = f"{holds} (and of {rest} more GPUs, which one index cannot say)"
+        draft.correct(an.V1_GPU, _v1_words(decision), holds)
+    elif decision.gpu_units is not None and draft.present.get(an.V1_ASSIGNED) == "true":
+        # The agent has confirmed it before. Keep the GPU's size of that time: it shows a later change of units.
+        del texts[an.V1_GPU_UNITS]
+    return texts
+
+
+def _largest(units: Mapping[int, int]) -> int:
+    """The GPU with the most units; of several, the one with the lowest number."""
+    numbers = sorted(units)
+    return max(numbers, key=lambda number: units[number])
+
+
+def _v1_words(decision: Assumed) -> str:
+    units = "no" if decision.units is None else decision.units
+    return f"{decision.gpu}, with {units} units in {an.V1_UNITS}"
+
+
+def _needs_time(time: str | None, *, adds_keys: bool) -> bool:
+    """Whether the time of the assignment is missing or unreadable."""
+    if time is None:
+        return adds_keys
+    is_number = time.isascii() and time.isdecimal()
+    return not is_number or len(time) > _DIGITS
+
+
+def _totals(draft: _Draft) -> dict[int, int]:
+    """Minor number to the units of memory that the GPU has in all."""
+    totals = {}
+    for uuid, kind in draft.held.of(GPU_MEM):
+        gpu = draft.gpus[uuid]
+        totals[gpu.minor] = units_of(gpu, kind, draft.policy.unit)
+    return totals
+
+
+# V2: each container's units on each GPU, with an annotation for each resource.
+
+
+def _put_v2(draft: _Draft, resource: str, key: str) -> None:
+    if key not in draft.present:
+        # V1 has one GPU for the whole pod. For several GPUs, write V2.
+        is_in_v1 = resource == GPU_MEM and draft.on_one_gpu and draft.has_v1
+        if is_in_v1 or not draft.adds:
+            return
+    units = _units_by_container(draft, resource)
     text = an.shares_text(Shares(units))
     if len(text) > an.MOST_TEXT:
         return  # the agent could not read it back, and would write it again and again
     # Annotations cannot number sidecars and init containers.
-    has_unnumbered = bool(held.unnumbered.get(resource))
-    written = an.shares(_numbered(draft.has, key, gpus), key)
+    has_unnumbered = bool(draft.held.unnumbered.get(resource))
+    written = an.shares(_numbered(draft, key), key)
     if written is None:
         # With a sidecar, the annotation lacks the sidecar's units. V1 has all memory, if that is on one GPU.
-        v1_has_all = resource == GPU_MEM and len(_by_number(held.of(resource), gpus)) == 1
+        v1_has_all = resource == GPU_MEM and draft.on_one_gpu
         v1_is_better = v1_has_all and has_unnumbered
         if units and not v1_is_better:
-            draft.put({key: text})
+            draft.put(key, text)
         return
     if isinstance(written, Malformed):
         draft.correct(key, written, text)
-        draft.put({key: text})
+        draft.put(key, text)
         return
     written_units = _without_zeros(written)
     if has_unnumbered:
         # The author may have added entries for sidecars or init containers, at positions that no container has.
         written_units = {position: of_gpus for position, of_gpus in written_units.items() if position in units}
     if written_units != units:
-        draft.correct(key, draft.has[key], text)
-        draft.put({key: text})
+        draft.correct(key, draft.present[key], text)
+        draft.put(key, text)
 
 
-def _units_by_container(held: PodHeld, resource: str, gpus: Mapping[str, Gpu]) -> dict[int, dict[int, int]]:
+def _units_by_container(draft: _Draft, resource: str) -> dict[int, dict[int, int]]:
     """Position of a container in `spec.containers` to the units of `resource` by minor number."""
     units = {}
-    for (name, position), amounts in sorted(held.containers.items()):
+    for (name, position), amounts in sorted(draft.held.containers.items()):
         if name == resource:
-            units[position] = _by_number(amounts, gpus)
+            units[position] = _by_number(amounts, draft.gpus)
     return units
 
 
@@ -194,111 +308,57 @@ def _without_zeros(shares: Shares) -> dict[int, dict[int, int]]:
     return units
 
 
-def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: MemoryUnit, *, adds_keys: bool) -> None:
-    """V1: one GPU and the pod's units on it, with the plugin's confirmation.
-
-    `adds_keys`: add missing keys. It is False if the pod is on several GPUs that V2 names already.
-    """
-    memory = _by_number(held.of(GPU_MEM), gpus)
-    written = an.assumed({**draft.has, **_numbered(draft.has, an.V1_GPU, gpus)})
-    decision = written if isinstance(written, Assumed) else None
-    # A scheduler may ignore sidecars and init containers. So accept its sum as well as the sum of all holdings, and
-    # prefer a GPU of the other containers.
-    counted = _by_number(held.of_containers(GPU_MEM), gpus) or memory
-    gpu = _largest(counted)
-    if decision and decision.gpu in counted:
-        gpu = decision.gpu
-    accepted = {memory[gpu], counted[gpu]}
-    units = memory[gpu]
-    if decision and decision.units in accepted:
-        units = decision.units
-    texts = an.assumed_texts(Assumed(gpu, units, _totals(held, gpus, unit)[gpu], assigned=True))
-    if decision and decision.gpu == gpu:
-        texts[an.V1_GPU] = draft.has[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
-
-    holds = f"{memory[gpu]} units of GPU {gpu}"
-    if isinstance(written, Malformed):
-        draft.correct(written.key, written, holds)
-    elif decision and (decision.gpu != gpu or decision.units not in {None, *accepted}):
-        if len(memory) > 1:
-            holds = f"{holds} (and of {len(memory) - 1} more GPUs, which one index cannot say)"
-        draft.correct(an.V1_GPU, _v1_text(decision), holds)
-    elif decision and decision.gpu_units is not None and draft.has.get(an.V1_ASSIGNED) == "true":
-        # The agent has confirmed it before. Keep the GPU's size of that time: it shows a later change of units.
-        del texts[an.V1_GPU_UNITS]
-
-    for key, text in texts.items():
-        if adds_keys or key in draft.has:
-            draft.put({key: text})
-    draft.stamped = an.V1_ASSIGNED in draft.texts or _needs_time(draft.has.get(an.V1_ASSUMED), adds_keys=adds_keys)
+# The topology family: the pod's whole GPUs, and the GPUs that it sees.
 
 
-def _largest(units: Mapping[int, int]) -> int:
-    """The GPU with the most units; of several, the one with the lowest number."""
-    return max(units, key=lambda number: (units[number], -number))
-
-
-def _v1_text(decision: Assumed) -> str:
-    units = "no" if decision.units is None else decision.units
-    return f"{decision.gpu}, with {units} units in {an.V1_UNITS}"
-
-
-def _needs_time(time: str | None, *, adds_keys: bool) -> bool:
-    """Whether the time of the assignment is missing or unreadable."""
-    if time is None:
-        return adds_keys
-    is_time = time.isascii() and time.isdecimal() and len(time) <= _DIGITS
-    return not is_time
-
-
-def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: bool) -> None:
-    """The topology family: the pod's whole GPUs, and the GPUs that it sees."""
-    uuids = {uuid for uuid, kind in held.of(GPU_WHOLE) if kind is Kind.WHOLE_TOPOLOGY}
+def _put_whole(draft: _Draft) -> None:
+    held = draft.held.of(GPU_WHOLE)
+    uuids = {uuid for uuid, kind in held if kind is Kind.WHOLE_TOPOLOGY}
     if not uuids:
         return
-    by_name = {uuid: uuid for uuid in gpus}
-    by_name |= {str(gpu.minor): gpu.uuid for gpu in gpus.values()}
-    _group(draft, uuids, by_name, gpus, annotate=annotate)
-    _visible(draft, uuids, by_name, gpus)
+    by_name: dict[str, str] = {}
+    for uuid, gpu in draft.gpus.items():
+        by_name[uuid] = uuid
+        by_name[str(gpu.minor)] = uuid
+    _put_group(draft, uuids, by_name)
+    _correct_visible(draft, uuids, by_name)
 
 
-def _group(
-    draft: _Draft, uuids: set[str], by_name: Mapping[str, str], gpus: Mapping[str, Gpu], *, annotate: bool
-) -> None:
+def _put_group(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> None:
     """The pod's whole GPUs."""
-    text = _minors(uuids, gpus)
-    group = an.gpu_names(draft.has, GROUP_ANNOTATION)
+    text = _minors(uuids, draft.gpus)
+    group = an.gpu_names(draft.present, GROUP_ANNOTATION)
     if group is None:
-        if annotate:
-            draft.put({GROUP_ANNOTATION: text})
+        if draft.adds:
+            draft.put(GROUP_ANNOTATION, text)
         return
     if isinstance(group, Malformed):
         draft.correct(GROUP_ANNOTATION, group, f"GPUs {text}")
-        draft.put({GROUP_ANNOTATION: text})
+        draft.put(GROUP_ANNOTATION, text)
         return
     named = {by_name.get(name) for name in group}
     if named != uuids:
         draft.correct(GROUP_ANNOTATION, ",".join(group), f"GPUs {text}")
-        draft.put({GROUP_ANNOTATION: text})
+        draft.put(GROUP_ANNOTATION, text)
 
 
-def _visible(draft: _Draft, uuids: set[str], by_name: Mapping[str, str], gpus: Mapping[str, Gpu]) -> None:
+def _correct_visible(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> None:
     """The GPUs that the pod sees: its own, and others that a scheduler may have added.
 
     Only the container's environment shows the others, so kubelet's allocations cannot contradict them.
     """
-    held = f"GPUs {_minors(uuids, gpus)}"
-    visible = an.gpu_names(draft.has, VISIBLE_ANNOTATION)
+    own = _minors(uuids, draft.gpus)
+    visible = an.gpu_names(draft.present, VISIBLE_ANNOTATION)
     if visible is None:
         return
     if isinstance(visible, Malformed):
-        draft.correct(VISIBLE_ANNOTATION, visible, held)
-        draft.put({VISIBLE_ANNOTATION: _minors(uuids, gpus)})
+        draft.correct(VISIBLE_ANNOTATION, visible, f"GPUs {own}")
+        draft.put(VISIBLE_ANNOTATION, own)
         return
     seen = {by_name[name] for name in visible if name in by_name}
     if not seen >= uuids:
-        draft.correct(VISIBLE_ANNOTATION, ",".join(visible), held)
-        draft.put({VISIBLE_ANNOTATION: _minors(seen | uuids, gpus)})
+        draft.correct(VISIBLE_ANNOTATION, ",".join(visible), f"GPUs {own}")
+        draft.put(VISIBLE_ANNOTATION, _minors(seen | uuids, draft.gpus))
 
 
 def _minors(uuids: Iterable[str], gpus: Mapping[str, Gpu]) -> str:
@@ -307,14 +367,17 @@ def _minors(uuids: Iterable[str], gpus: Mapping[str, Gpu]) -> str:
     return ",".join(map(str, minors))
 
 
-def _numbered(has: Mapping[str, str], key: str, gpus: Mapping[str, Gpu]) -> dict[str, str]:
+# For all of them.
+
+
+def _numbered(draft: _Draft, key: str) -> dict[str, str]:
     """The annotation, if there is one, with UUIDs of this node's GPUs replaced by their minor numbers."""
-    text = has.get(key)
+    text = draft.present.get(key)
     if text is None:
         return {}
     if "GPU-" not in text:  # it names no GPU by UUID, as usual
         return {key: text}
-    for uuid, gpu in gpus.items():
+    for uuid, gpu in draft.gpus.items():
         minor = str(gpu.minor)
         if text == uuid:  # V1 has the name alone
             return {key: minor}
@@ -326,14 +389,6 @@ def _by_number(amounts: Amounts, gpus: Mapping[str, Gpu]) -> dict[int, int]:
     """Minor number to units, of all kinds together."""
     total: Counter[int] = Counter()
     for (uuid, _), units in amounts.items():
-        total[gpus[uuid].minor] += units
+        minor = gpus[uuid].minor
+        total[minor] += units
     return dict(sorted(total.items()))
-
-
-def _totals(held: PodHeld, gpus: Mapping[str, Gpu], unit: MemoryUnit) -> dict[int, int]:
-    """Minor number to the units of memory that the GPU has in all."""
-    totals = {}
-    for uuid, kind in held.of(GPU_MEM):
-        gpu = gpus[uuid]
-        totals[gpu.minor] = units_of(gpu, kind, unit)
-    return totals

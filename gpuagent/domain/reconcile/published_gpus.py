@@ -31,9 +31,11 @@ def node_annotations(state: State) -> dict[str, str]:
 
 def _is_read(state: State) -> bool:
     """Whether the agent knows what schedulers have to know."""
+    if not state.node.mode_known or state.isolation.unheard:
+        return False
     has_holdings = state.holdings.listed is not None
     has_gpus = state.gpus.driver_problem != NOT_READ
-    return state.node.mode_known and has_holdings and has_gpus and not state.isolation.unheard
+    return has_holdings and has_gpus
 
 
 def published_gpus(state: State) -> NodeGpus:
@@ -44,31 +46,38 @@ def published_gpus(state: State) -> NodeGpus:
     kinds = {name: kind for name, kind in state.resource_kinds.items() if name in RESOURCES}
     gpus: tuple[NodeGpu, ...] = ()
     if kinds and not at_zero(state):
-        blocks = _blocks(state, kinds)
-        gpus = tuple(_node_gpu(minor, blocks[uuid]) for minor, uuid in _by_minor(state))
+        gpus = _node_gpus(state, kinds)
     links = ""
     if gpus and GPU_WHOLE in kinds:
         # Only in mode `topology` does a ConfigMap have the bandwidths.
-        links = links_hash(link_mbps(bandwidths(state), [gpu.minor for gpu in gpus]))
+        minors = [gpu.minor for gpu in gpus]
+        links = links_hash(link_mbps(bandwidths(state), minors))
     policy = state.policy
-    caps = [policy.max_pods_per_gpu]
+    limits = [policy.max_pods_per_gpu]
     if state.layer.max_sharers is not None:
-        caps.append(state.layer.max_sharers)
+        limits.append(state.layer.max_sharers)
     return NodeGpus(
         gpus,
         unit_mib=policy.unit.mib,
-        most_pods=min(caps),
+        most_pods=min(limits),
         core_step=policy.core_step,
         both=policy.core_mem_both and state.node.mode is Mode.CORE_MEM,
         links=links,
     )
 
 
+def _node_gpus(state: State, kinds: Mapping[str, Kind]) -> tuple[NodeGpu, ...]:
+    """The GPUs by minor number, with their units of these resources."""
+    blocks = _blocks(state, kinds)
+    return tuple(_node_gpu(minor, blocks[uuid]) for minor, uuid in _by_minor(state))
+
+
 def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str, DeviceRange]]:
     """GPU UUID and resource to its units on the device list."""
     blocks: dict[str, dict[str, DeviceRange]] = defaultdict(dict)
     for name, kind in kinds.items():
-        for block in state.advertised.lists.get(name, ()):
+        listed = state.advertised.lists.get(name, ())
+        for block in listed:
             if block.kind is kind:
                 blocks[block.gpu.uuid][name] = block
     return blocks
@@ -76,9 +85,10 @@ def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str
 
 def _by_minor(state: State) -> list[tuple[int, str]]:
     """Minor number and UUID of each GPU. A GPU that the driver lists now may have the number of a lost one."""
-    gpus = state.gpus
-    lost_first = sorted(gpus.by_uuid, key=lambda uuid: uuid in gpus.topology.gpus)
-    by_minor = {gpus.by_uuid[uuid].minor: uuid for uuid in lost_first}
+    gpus = state.gpus.by_uuid
+    listed = state.gpus.topology.gpus
+    lost_first = sorted(gpus, key=lambda uuid: uuid in listed)
+    by_minor = {gpus[uuid].minor: uuid for uuid in lost_first}
     return sorted(by_minor.items())
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from gpuagent.domain.certain_holdings import Amounts, PodHeld, certain, changed_pods
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.annotations import gpu_names
-from gpuagent.domain.pods.json_values import mapping
+from gpuagent.domain.pods.json_values import mapping_at
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, PodsHeld, held_gpus, held_gpus_text
@@ -34,15 +34,18 @@ def with_published_pods(before: State, after: State) -> PodsHeld:
         return former
     pods = changed_pods(after, before)
     if by_former_run:
-        looked_at = {pod.uid for pod in pods}
-        pods += [pod for pod in after.pods.seen if pod.uid in by_former_run - looked_at]
+        changed_uids = {pod.uid for pod in pods}
+        unchanged_uids = by_former_run - changed_uids
+        pods += [pod for pod in after.pods.seen if pod.uid in unchanged_uids]
     gpus = after.gpus.by_uuid
-    published = {uid: held for uid, held in former.items() if uid in after.pods.living_uids}
+    living_uids = after.pods.living_uids
+    published = {uid: held for uid, held in former.items() if uid in living_uids}
     for pod_held in certain(after, pods):
         uid = pod_held.pod.uid
         is_published = uid in former or uid in by_former_run
         if is_published or not is_said(pod_held, gpus):
             published[uid] = _gpus(pod_held, gpus)
+    # The same object, so that `step` sees that nothing has changed.
     return former if published == former else published
 
 
@@ -58,19 +61,22 @@ def is_said(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     whole = {gpus[uuid].minor for uuid, _ in held.of(GPU_WHOLE)}
     if whole:
         return _is_group(held.pod, whole)
-    core = GPU_CORE if held.of(GPU_CORE) else None
-    decided = decided_units(held.pod, GPU_MEM, core, {})
+    core_resource = GPU_CORE if held.of(GPU_CORE) else None
+    decided = decided_units(held.pod, GPU_MEM, core_resource, {})
     if decided is None or isinstance(decided, Ignored):
         return False
     _, tables = decided
-    holds = {place: _by_minor(amounts, gpus) for place, amounts in held.containers.items()}
+    holds = {position: _by_minor(amounts, gpus) for position, amounts in held.containers.items()}
     if _by_position(held.pod, tables) != holds:
         return False
     if not any(held.unnumbered.values()):
         return True
     # No annotation can name what sidecars and init containers hold. It follows if the pod is on its own GPUs only.
-    minors = {*_by_minor(held.of(GPU_MEM), gpus), *_by_minor(held.of(GPU_CORE), gpus)}
-    return len(minors) == (held.pod.gpu_count or 1)
+    memory = _by_minor(held.of(GPU_MEM), gpus)
+    core = _by_minor(held.of(GPU_CORE), gpus)
+    minors = {*memory, *core}
+    wanted_count = held.pod.gpu_count or 1
+    return len(minors) == wanted_count
 
 
 def _is_group(pod: Pod, minors: set[int]) -> bool:
@@ -78,12 +84,15 @@ def _is_group(pod: Pod, minors: set[int]) -> bool:
     names = gpu_names(pod.annotations, GROUP_ANNOTATION)
     if not isinstance(names, tuple) or for_another_pod(pod):
         return False
-    return set(names) == {str(minor) for minor in minors}
+    texts = {str(minor) for minor in minors}
+    return set(names) == texts
 
 
 def _by_position(pod: Pod, tables: Mapping[str, ContainerUnits]) -> UnitsByPosition:
     """The decided units of each container."""
-    positions = {container.name: position for position, container in enumerate(pod.app_containers)}
+    positions = {}
+    for position, container in enumerate(pod.app_containers):
+        positions[container.name] = position
     units_of: UnitsByPosition = {}
     for resource, containers in tables.items():
         for name, units in containers.items():
@@ -110,21 +119,27 @@ def _gpus(held: PodHeld, gpus: Mapping[str, Gpu]) -> tuple[HeldGpu, ...]:
 
 
 def _by_minor(amounts: Amounts, gpus: Mapping[str, Gpu]) -> dict[int, int]:
+    """Minor number to units, of all kinds together."""
     total: dict[int, int] = {}
     for (uuid, _), units in amounts.items():
         minor = gpus[uuid].minor
-        total[minor] = total.get(minor, 0) + units
+        before = total.get(minor, 0)
+        total[minor] = before + units
     return total
 
 
 def _on_node(state: State) -> frozenset[str]:
     """UIDs of the pods that the Node shows now."""
-    metadata = mapping(mapping(state.node.object).get("metadata"))
-    text = mapping(metadata.get("annotations")).get(HELD_GPUS_ANNOTATION)
-    return _uids(text) if isinstance(text, str) else frozenset()
+    annotations = mapping_at(state.node.object, "metadata", "annotations")
+    text = annotations.get(HELD_GPUS_ANNOTATION)
+    if not isinstance(text, str):
+        return frozenset()
+    return _uids(text)
 
 
 @lru_cache(maxsize=1)
 def _uids(text: str) -> frozenset[str]:
     pods = held_gpus({HELD_GPUS_ANNOTATION: text})
-    return frozenset(pods) if isinstance(pods, dict) else frozenset()
+    if not isinstance(pods, dict):
+        return frozenset()
+    return frozenset(pods)

@@ -7,7 +7,7 @@ from typing import Any
 from gpuagent.domain.dra.resource_slice import is_known, slice_specs
 from gpuagent.domain.node_state.claims import Claims
 from gpuagent.domain.node_state.stored_slices import with_taints, without_times
-from gpuagent.domain.pods.json_values import mapping, mappings, number, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.domain.state import State
 
@@ -40,26 +40,33 @@ def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
     if not claims.followed or claims.superseded or not is_known(state):
         return []
     prefix = slice_name(node_name)
-    specs = {prefix + end: spec for end, spec in slice_specs(state, node_name).items()}
+    by_end = slice_specs(state, node_name)
+    specs = {prefix + end: spec for end, spec in by_end.items()}
     generation = _generation(specs, claims)
     wanted = {name: _of_generation(spec, generation) for name, spec in specs.items()}
     writes = []
     for name, spec in wanted.items():
         if name not in claims.slices:
-            writes.append(SliceWrite(name, "create", _new(name, spec, state, node_name)))
+            body = _new(name, spec, state, node_name)
+            writes.append(SliceWrite(name, "create", body))
     writes += _changes(wanted, claims)
     return writes
 
 
 def _of_generation(spec: Json, generation: int) -> Json:
-    return {**spec, "pool": {**spec["pool"], "generation": generation}}
+    pool = {**spec["pool"], "generation": generation}
+    return {**spec, "pool": pool}
 
 
 def same_slices(state: State, other: State) -> bool:
     """Whether `slice_writes` must be the same for both: it takes milliseconds where sets of GPUs are published."""
     parts = ("policy", "gpus", "health", "node", "isolation", "claims")
-    same = all(getattr(state, name) is getattr(other, name) for name in parts)
-    return same and state.blocked == other.blocked and is_known(state) == is_known(other)
+    for name in parts:
+        if getattr(state, name) is not getattr(other, name):
+            return False
+    if state.blocked != other.blocked:
+        return False
+    return is_known(state) == is_known(other)
 
 
 def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]:
@@ -74,9 +81,13 @@ def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]
             yield SliceWrite(name, "delete", {"preconditions": precondition})
             continue
         is_current = without_times(spec) == wanted[name]
-        if not is_current and not _is_answered(name, wanted[name], spec, claims):
-            body = {"metadata": precondition, "spec": _with_times(wanted[name], spec)}
-            yield SliceWrite(name, "patch", body)
+        if is_current or _is_answered(name, wanted[name], spec, claims):
+            continue
+        body = {
+            "metadata": precondition,
+            "spec": _with_times(wanted[name], spec),
+        }
+        yield SliceWrite(name, "patch", body)
 
 
 def _is_answered(name: str, wanted: Json, present: Json, claims: Claims) -> bool:
@@ -92,11 +103,11 @@ def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:
 
     The scheduler takes nothing of a pool until it sees as many slices of the newest generation as there should be.
     """
-    present = {name: mapping(found.get("spec")) for name, found in claims.slices.items()}
-    newest = max(map(_generation_of, present.values()), default=0)
+    specs = {name: mapping(present.get("spec")) for name, present in claims.slices.items()}
+    newest = max(map(_generation_of, specs.values()), default=0)
     if not newest:
         return 1
-    for name, spec in present.items():
+    for name, spec in specs.items():
         is_newest = _generation_of(spec) == newest
         if is_newest and not _has_same_devices(name, spec, wanted, claims):
             return newest + 1
@@ -114,21 +125,30 @@ def _has_same_devices(name: str, present: Json, wanted: Mapping[str, Json], clai
 
 
 def _generation_of(spec: Json) -> int:
-    return number(mapping(spec.get("pool")).get("generation")) or 0
+    pool = mapping(spec.get("pool"))
+    return number(pool.get("generation")) or 0
 
 
 def _content(spec: Json) -> tuple[object, ...]:
     """The part of a spec that is the same in all slices of one generation."""
-    names = sorted(text(device.get("name")) for device in mappings(spec.get("devices")))
-    return names, spec.get("sharedCounters"), mapping(spec.get("pool")).get("resourceSliceCount")
+    devices = mappings(spec.get("devices"))
+    names = sorted(text(device.get("name")) for device in devices)
+    pool = mapping(spec.get("pool"))
+    return names, spec.get("sharedCounters"), pool.get("resourceSliceCount")
 
 
 def _new(name: str, spec: Json, state: State, node_name: str) -> Json:
     metadata: dict[str, Any] = {"name": name}
-    node_metadata = mapping(mapping(state.node.object).get("metadata"))
+    node_metadata = mapping_at(state.node.object, "metadata")
     uid = text(node_metadata.get("uid"))
     if uid:
-        owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": uid, "controller": True}
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": node_name,
+            "uid": uid,
+            "controller": True,
+        }
         metadata["ownerReferences"] = [owner]
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -149,7 +169,9 @@ def _with_times(wanted: Json, present: Json) -> Json:
 
     def timed(device: str, taint: Json) -> Json:
         time = times.get(_identity(device, taint))
-        return {**taint, "timeAdded": time} if time else taint
+        if not time:
+            return taint
+        return {**taint, "timeAdded": time}
 
     return with_taints(wanted, timed)
 

@@ -29,11 +29,15 @@ def shows_amounts(state: State) -> bool:
 
 def unwanted_taint(state: State) -> str:
     """Key of the taint to remove now; empty for none."""
-    return state.policy.startup_taint if taint_stands(state) and shows_amounts(state) else ""
+    if taint_stands(state) and shows_amounts(state):
+        return state.policy.startup_taint
+    return ""
 
 
 def _shows(state: State, resource: str) -> bool:
     blocks = state.advertised.lists.get(resource, ())
     healthy = sum(block.count for block in blocks if block.healthy)
+    if healthy <= 0:
+        return False
     amount = state.node.allocatable.get(resource, 0)
-    return healthy > 0 and same_quantity(str(amount), str(healthy))
+    return same_quantity(str(amount), str(healthy))
