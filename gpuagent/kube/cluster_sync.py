@@ -64,6 +64,7 @@ class ClusterSync:
     ) -> None:
         policy = policy or Policy()
         self._node_name = node_name
+        self._post = post
         self._client = Client(None if kubeconfig is None else str(kubeconfig), answered=answered)
         self._watcher = Watcher(
             self._client,
@@ -72,31 +73,21 @@ class ClusterSync:
             resources=(*policy.resources.names, GPU_COUNT),
             burst_s=0.01,
         )
-        self._node = NodeWriter(self._client, node_name, lambda problem: post(ev.NodeKept(problem, time.monotonic())))
-        self._config_maps = ConfigMapWriter(
-            self._client, lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
-        )
-        self._annotations = AnnotationWriter(
-            self._client,
-            lambda problem: post(ev.AnnotationsKept(problem, time.monotonic())),
-            lambda write: post(ev.AnnotationsCorrected(write.pod, write.corrections, time.monotonic())),
-        )
-        self._events = EventSender(
-            self._client, node_name, on_problem=lambda problem: post(ev.EventsSent(problem, time.monotonic()))
-        )
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
-        self._slice_writer = SliceWriter(
-            self._client,
-            lambda problem: post(ev.SliceWritten(problem, time.monotonic())),
-            lambda name, sent, stored: post(ev.SliceStored(name, sent, stored, time.monotonic())),
-        )
-        self._prepare_again = PrepareAgain(
-            self._client, on_problem=lambda problem: post(ev.PreparesTried(problem, time.monotonic()))
-        )
+        self._node = NodeWriter(self._client, node_name, self._posting(ev.NodeKept))
+        self._config_maps = ConfigMapWriter(self._client, self._posting(ev.ReportsKept))
+        self._annotations = AnnotationWriter(self._client, self._posting(ev.AnnotationsKept), self._corrected)
+        self._events = EventSender(self._client, node_name, on_problem=self._posting(ev.EventsSent))
+        self._slice_writer = SliceWriter(self._client, self._posting(ev.SliceWritten), self._slice_stored)
+        self._prepare_again = PrepareAgain(self._client, on_problem=self._posting(ev.PreparesTried))
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
         self._reconcilers = (
-            *(self._node, self._config_maps, self._annotations),
-            *(self._slice_writer, self._prepare_again, self._forgotten),
+            self._node,
+            self._config_maps,
+            self._annotations,
+            self._slice_writer,
+            self._prepare_again,
+            self._forgotten,
         )
         self._claims_read = threading.BoundedSemaphore(MOST_READS)
         self._uids: dict[PodName, str] = {}
@@ -105,6 +96,16 @@ class ClusterSync:
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
         self._skipped: dict[str, tuple[PodName, str]] = {}
         self._fetching = threading.Thread()
+
+    def _posting(self, event: Callable[[str | None, float], ev.Event]) -> Callable[[str | None], None]:
+        """What a writer calls with its problem, which becomes this event."""
+        return lambda problem: self._post(event(problem, time.monotonic()))
+
+    def _corrected(self, write: pod_annotations.PodWrite) -> None:
+        self._post(ev.AnnotationsCorrected(write.pod, write.corrections, time.monotonic()))
+
+    def _slice_stored(self, name: str, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+        self._post(ev.SliceStored(name, sent, stored, time.monotonic()))
 
     def start(self) -> None:
         for part in (self._watcher, *self._reconcilers, self._events):
@@ -143,15 +144,15 @@ class ClusterSync:
         """
         if self._fetching.is_alive():
             return None
-        found: list[frozenset[str] | None] = []
+        answers: list[frozenset[str] | None] = []
 
         def read() -> None:
-            found.append(self._watcher.fetch(pods))
+            answers.append(self._watcher.fetch(pods))
 
         self._fetching = threading.Thread(target=read, name="kube-fetch", daemon=True)
         self._fetching.start()
         self._fetching.join(timeout_s)
-        return found[0] if found else None
+        return answers[0] if answers else None
 
     def claim(self, namespace: str, name: str) -> dict[str, Any]:
         """Read the fields of a ResourceClaim that the agent needs. Raises Refusal: it cannot be read now."""
@@ -187,8 +188,10 @@ class ClusterSync:
 
     def _annotate(self, state: State) -> None:
         known = self._annotated
-        if not state.pods.watched or (known and known.pods.seen is state.pods.seen and known.same_allocations(state)):
-            return  # the server refuses writes to an outdated pod; held units are checked only after a change
+        if not state.pods.watched:
+            return  # the server refuses writes to an outdated pod
+        if known and known.pods.seen is state.pods.seen and known.same_allocations(state):
+            return  # held units are checked only after a change
         self._annotated = state
         self._writes = pod_annotations.writes(state, known, self._writes)
         self._annotations.desire(self._writes)
@@ -197,15 +200,21 @@ class ClusterSync:
 
     def _log_skipped(self, state: State) -> None:
         """Log why pods are not annotated, each reason once."""
-        skipped = {pod.uid: (pod.name, why) for pod, why in uncertain(state, state.pods.seen)}
-        for uid, (name, why) in skipped.items():
-            if self._skipped.get(uid) != (name, why):
-                log.debug("Did not annotate a pod", extra={"pod": str(name), "reason": why})
+        skipped = {}
+        for pod, why in uncertain(state, state.pods.seen):
+            skipped[pod.uid] = pod.name, why
+            if self._skipped.get(pod.uid) != (pod.name, why):
+                log.debug("Did not annotate a pod", extra={"pod": str(pod.name), "reason": why})
         self._skipped = skipped
 
     def send_event(self, announcement: Announcement) -> None:
         """Send an Event about each pod of the announcement, or about the node if it is about no pod."""
         kind = "Warning" if announcement.warning else "Normal"
-        pods = [Involved.pod(pod.namespace, pod.name, self._uids.get(pod, "")) for pod in announcement.pods]
-        for about in pods or [Involved.node(self._node_name)]:
-            self._events.add(about, kind, announcement.reason, announcement.message)
+        objects = []
+        for pod in announcement.pods:
+            uid = self._uids.get(pod, "")
+            objects.append(Involved.pod(pod.namespace, pod.name, uid))
+        if not objects:
+            objects.append(Involved.node(self._node_name))
+        for involved in objects:
+            self._events.add(involved, kind, announcement.reason, announcement.message)

@@ -42,7 +42,12 @@ class ApiError(KubeError):
     """
 
     def __init__(
-        self, status: int, reason: str, message: str, hint: str = "", retry_after_s: int | None = None
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        hint: str = "",
+        retry_after_s: int | None = None,
     ) -> None:
         self.status = status
         self.reason = reason

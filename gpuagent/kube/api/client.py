@@ -263,7 +263,8 @@ class Client:
             self.close()  # credentials may have been rotated on disk: read them again next time
         if response.status == FORBIDDEN and self.clock() < self._back_at + ROLES_S:
             return ApiStarting()
-        return error_of(verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After"))
+        retry_after = response.headers.get("Retry-After")
+        return error_of(verb, path, response.status, response.reason or "", data, retry_after)
 
 
 def _start_of(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
@@ -285,12 +286,12 @@ def _decoded(status: int, data: bytes, fields: frozenset[str] | None) -> Json:
 
     try:
         # The hook is called for each object as soon as that is read, so what it leaves out is free at once.
-        found = json.loads(data, object_pairs_hook=None if fields is None else kept)
+        value = json.loads(data, object_pairs_hook=None if fields is None else kept)
     except ValueError as err:
         raise _no_json(status) from err
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ApiError(status, "BadAnswer", "the answer is not a JSON object; is this an API server?")
-    return found
+    return value
 
 
 def _no_json(status: int) -> ApiError:

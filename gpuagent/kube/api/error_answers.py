@@ -6,12 +6,18 @@ import re
 from gpuagent.domain.pods.json_values import mapping, number
 from gpuagent.kube.api.api_errors import ApiError, refused
 
-UNAUTHORIZED, FORBIDDEN = 401, 403
+UNAUTHORIZED = 401
+FORBIDDEN = 403
 _SECONDS = re.compile("[0-9]{1,6}", re.ASCII)
 
 
 def error_of(  # noqa: PLR0913 - what the answer has
-    verb: str, path: str, status: int, reason: str, data: bytes, retry_after: str | None = None
+    verb: str,
+    path: str,
+    status: int,
+    reason: str,
+    data: bytes,
+    retry_after: str | None = None,
 ) -> ApiError:
     """The error that an answer with a bad status is.
 
@@ -29,10 +35,14 @@ def error_of(  # noqa: PLR0913 - what the answer has
         answer = {}
     message = str(answer.get("message") or reason)
     if status == FORBIDDEN:
-        return refused(verb, *resource_of(path), message)
-    seconds = int(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
-    if seconds is None:
-        seconds = number(mapping(answer.get("details")).get("retryAfterSeconds"))
+        resource, group = resource_of(path)
+        return refused(verb, resource, group, message)
+    seconds = None
+    if retry_after and _SECONDS.fullmatch(retry_after):
+        seconds = int(retry_after)
+    else:
+        details = mapping(answer.get("details"))
+        seconds = number(details.get("retryAfterSeconds"))
     named = str(answer.get("reason") or reason)
     hint = ""
     if status == UNAUTHORIZED:
@@ -44,8 +54,14 @@ def error_of(  # noqa: PLR0913 - what the answer has
 def resource_of(path: str) -> tuple[str, str]:
     """Return (resource, API group) as RBAC names them: ``/api/v1/nodes/n/status`` gives ``("nodes/status", "")``."""
     head, *parts = path.strip("/").split("/")
-    group = parts[0] if head == "apis" else ""
-    parts = parts[2:] if head == "apis" else parts[1:]
-    if parts[:1] == ["namespaces"] and len(parts) > 2:
-        parts = parts[2:]
-    return "/".join([*parts[:1], *parts[2:3]]), group
+    group = ""
+    if head == "apis":
+        group, *parts = parts
+    after_version = parts[1:]
+    is_namespaced = after_version[:1] == ["namespaces"] and len(after_version) > 2
+    if is_namespaced:
+        after_version = after_version[2:]
+    # The object's name stands between its resource and a subresource.
+    resource = after_version[:1]
+    subresource = after_version[2:3]
+    return "/".join([*resource, *subresource]), group

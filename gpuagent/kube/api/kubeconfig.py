@@ -67,15 +67,19 @@ def _loaded(path: str, context: str | None) -> Configuration:
     try:
         kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
     except Exception as err:  # invalid input can make the loader raise any exception
-        if context is not None and (names := _contexts(path)) and context not in names:
-            raise ApiConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
+        names = [] if context is None else _contexts(path)
+        if names and context not in names:
+            known = ", ".join(names)
+            raise ApiConfigError(f"kubeconfig {path} has no context {context!r}; it has {known}") from err
         raise ApiConfigError(f"kubeconfig {path} is malformed: {_loader_words(err)}") from err
     finally:
         logging.getLogger().removeHandler(errors)
-    if errors.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
+    has_credentials = configuration.api_key or configuration.cert_file or configuration.username
+    if errors.texts and not has_credentials:
         raise ApiConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
-    if not is_server(str(configuration.host)):
-        raise ApiConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+    server = str(configuration.host)
+    if not is_server(server):
+        raise ApiConfigError(f"kubeconfig {path} is malformed: its server is {server!r}, not a URL")
     return configuration
 
 

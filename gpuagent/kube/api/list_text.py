@@ -18,19 +18,31 @@ def read_list(pieces: Iterable[bytes]) -> tuple[Json, Iterator[Json]]:
     ValueError for a body that is not a List, also while items are taken, and any error of reading `pieces`.
     """
     body = _Body(pieces)
-    while (at := body.text.find(_ITEMS)) < 0 and body.more():
-        pass
-    try:
-        head = json.loads(body.text[:at] + _ITEMS + "]}") if at >= 0 else None
-    except ValueError:
-        head = None
-    if not isinstance(head, dict) or head.get("items") != [] or "metadata" not in head:
-        found = json.loads(body.whole())
-        if not isinstance(found, dict):
-            raise ValueError("no JSON object")
-        return _metadata(found), iter(found["items"] if isinstance(found.get("items"), list) else ())
+    at = body.find(_ITEMS)
+    head = _head(body.text[:at]) if at >= 0 else None
+    if head is None:
+        return _decoded(body.whole())
     body.drop(at + len(_ITEMS))
     return _metadata(head), _items(body)
+
+
+def _head(text: str) -> Json | None:
+    """A List without its items from the text before them; None if it has another order."""
+    try:
+        head = json.loads(f"{text}{_ITEMS}]}}")
+    except ValueError:
+        return None
+    # The items of another field may be called so, too.
+    is_list = isinstance(head, dict) and head.get("items") == [] and "metadata" in head
+    return head if is_list else None
+
+
+def _decoded(text: str) -> tuple[Json, Iterator[Json]]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 (the text is wrong, not the type of an argument)
+    items = value.get("items")
+    return _metadata(value), iter(items if isinstance(items, list) else ())
 
 
 class _Body:
@@ -44,14 +56,23 @@ class _Body:
         self.at = 0
 
     def drop(self, end: int) -> None:
-        self.text, self.at = self.text[end:], 0
+        self.text = self.text[end:]
+        self.at = 0
+
+    def find(self, text: str) -> int:
+        """Where the text is; reads until it is there. -1 if it does not come."""
+        while True:
+            at = self.text.find(text)
+            if at >= 0 or not self.more():
+                return at
 
     def more(self) -> bool:
         """Read about as much again as is buffered, so that a long item is not parsed at every piece."""
         if self._ended:
             return False
         self.drop(self.at)
-        parts, wanted = [self.text], len(self.text)
+        parts = [self.text]
+        wanted = len(self.text)
         while wanted >= 0:
             piece = next(self._pieces, None)
             self._ended = piece is None
@@ -71,15 +92,16 @@ class _Body:
         """Whether `char` is next; if so, skip it."""
         while self.at >= len(self.text) and self.more():
             pass
-        found = self.text.startswith(char, self.at)
-        self.at += len(char) if found else 0
-        return found
+        is_next = self.text.startswith(char, self.at)
+        if is_next:
+            self.at += len(char)
+        return is_next
 
     def value(self) -> Any:  # noqa: ANN401 - JSON
         """Take the next JSON value; reads until it is complete."""
         while True:
             try:
-                found, end = _DECODER.raw_decode(self.text, self.at)
+                value, end = _DECODER.raw_decode(self.text, self.at)
             except ValueError:
                 if not self.more():
                     raise
@@ -87,11 +109,11 @@ class _Body:
                 # A number at the end of the text may have more digits.
                 if end < len(self.text) or not self.more():
                     self.at = end
-                    return found
+                    return value
 
 
-def _metadata(found: Json) -> Json:
-    metadata = found.get("metadata")
+def _metadata(head: Json) -> Json:
+    metadata = head.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 
 

@@ -16,9 +16,12 @@ Keep = Callable[[Object], T | None]
 PAGE = 500
 """Objects a page, as kubectl requests them."""
 MOST_STARTS = 4
-MOST_WAITS, LONGEST_WAIT_S = 3, 10
-"""How often, and for how long at a time, to wait for a list that the server delays (429)."""
-_GONE, _TOO_MANY = 410, 429
+MOST_WAITS = 3
+"""How often to wait for a list that the server delays (429)."""
+LONGEST_WAIT_S = 10
+"""For how long at a time."""
+_GONE = 410
+_TOO_MANY = 429
 
 
 class Listed(Generic[T]):
@@ -66,7 +69,8 @@ def _page(client: Api, path: str, query: Params) -> tuple[Object, Iterator[Objec
         try:
             return client.page(path, query)
         except ApiError as err:
-            if err.status != _TOO_MANY or err.retry_after_s is None or err.retry_after_s > LONGEST_WAIT_S:
+            pause_s = err.retry_after_s
+            if err.status != _TOO_MANY or pause_s is None or pause_s > LONGEST_WAIT_S:
                 raise
-            time.sleep(err.retry_after_s)
+            time.sleep(pause_s)
     return client.page(path, query)

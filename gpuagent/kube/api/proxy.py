@@ -36,19 +36,27 @@ def proxy_url(text: str) -> str:
     url = text.strip()
     scheme, separator, _ = url.partition("://")
     if not separator:
-        scheme, url = "http", f"http://{url}"
+        scheme = "http"
+        url = f"http://{url}"
     scheme = scheme.lower()
     advice = "Set HTTPS_PROXY, or proxy-url in the kubeconfig, to a URL such as http://proxy.example.com:3128"
     if scheme and scheme not in _SCHEMES:
         raise ApiConfigError(f"a proxy with the scheme {scheme} is not supported. {advice}")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:  # brackets without an IPv6 address, or a port that is not a number up to 65535
-        host, port = None, None
-    if not scheme or not host or not host.isprintable() or " " in host or port == 0:
+    if not scheme or not _has_host(url):
         raise ApiConfigError(f"the proxy has no valid host and port. {advice}")
     return url
+
+
+def _has_host(url: str) -> bool:
+    """Whether the URL has a host that can be looked up, and no invalid port."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = parts.port
+    except ValueError:  # brackets without an IPv6 address, or a port that is not a number up to 65535
+        return False
+    is_name = host.isprintable() and " " not in host
+    return bool(host) and is_name and port != 0
 
 
 def _is_loopback(server: str) -> bool:
@@ -60,7 +68,8 @@ def _is_loopback(server: str) -> bool:
 def _is_excepted(server: str, no_proxy: str) -> bool:
     """Whether `NO_PROXY` names the server: by name, domain, address, network, or any of these with its port."""
     parts = urlsplit(server)
-    host, host_and_port = parts.hostname or "", parts.netloc.lower()
+    host = parts.hostname or ""
+    host_and_port = parts.netloc.lower()
     address = _address(host)
     for entry in no_proxy.lower().split(","):
         excepted = entry.strip()
@@ -69,9 +78,13 @@ def _is_excepted(server: str, no_proxy: str) -> bool:
         if excepted == "*" or _contains(excepted, address):
             return True
         domain = excepted.lstrip(".")
-        if any(name == domain or name.endswith(f".{domain}") for name in (host, host_and_port)):
+        if _is_below(host, domain) or _is_below(host_and_port, domain):
             return True
     return False
+
+
+def _is_below(name: str, domain: str) -> bool:
+    return name == domain or name.endswith(f".{domain}")
 
 
 def _contains(network: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:

@@ -192,8 +192,11 @@ def _pools(access: Access) -> urllib3.PoolManager:
 
 def _proxy_pools(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
     parts = urlsplit(proxy)
-    login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    headers = urllib3.make_headers(proxy_basic_auth=login) if parts.username else None
+    headers = None
+    if parts.username:
+        user = unquote(parts.username)
+        password = unquote(parts.password or "")
+        headers = urllib3.make_headers(proxy_basic_auth=f"{user}:{password}")
     return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
 
 

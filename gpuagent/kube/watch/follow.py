@@ -26,7 +26,7 @@ _STEADY_S = 5.0
 class Follower(Protocol[T]):
     """Receives the objects. Only the following thread calls it."""
 
-    def read(self, found: dict[str, Any]) -> T:
+    def read(self, json: dict[str, Any]) -> T:
         """Return the item to keep of one object. The object is dropped before the next one is read."""
 
     def listed(self, items: Sequence[T]) -> None:
@@ -113,10 +113,10 @@ class Follow(Generic[T]):
             try:
                 version = self._watch(version)
             finally:
-                steady = self.clock() - began >= _STEADY_S
-                if steady:
+                was_steady = self.clock() - began >= _STEADY_S
+                if was_steady:
                     self.backoff.reset()
-            if not steady:
+            if not was_steady:
                 self._stopped.wait(self.backoff.next_s())
 
     def _watch(self, version: str) -> str:
@@ -136,31 +136,30 @@ class Follow(Generic[T]):
                     self._open = None
         return version
 
-    def _read(self, found: dict[str, Any]) -> T | None:
+    def _read(self, json: dict[str, Any]) -> T | None:
         """The item to keep of an object of a list; None if the follower cannot read the object."""
         try:
-            return self.follower.read(found)
+            return self.follower.read(json)
         except Exception as err:  # noqa: BLE001 - one odd object must not hide the others
-            self._leave_out(found, err)
+            self._leave_out(json, err)
             return None
 
-    def _change(self, kind: str, found: dict[str, Any]) -> None:
+    def _change(self, kind: str, json: dict[str, Any]) -> None:
         try:
-            self.follower.changed(kind, self.follower.read(found))
+            self.follower.changed(kind, self.follower.read(json))
         except Exception as err:
-            self._leave_out(found, err)
+            self._leave_out(json, err)
             if kind == "DELETED":
                 # The follower may still have the object from before: a new list removes it.
                 raise ApiError(0, "BadAnswer", "the watch deleted an object that cannot be read") from err
 
-    def _leave_out(self, found: Mapping[str, Any], err: Exception) -> None:
-        meta = mapping(found.get("metadata"))
-        parts = [text(meta.get("namespace")), text(meta.get("name"))]
-        name = "/".join(part for part in parts if part) or "without a name"
-        if name not in self._odd:
-            self._odd.add(name)
-            reason = f"{type(err).__name__}: {err}"
-            log.warning("Left out an object", extra={"path": self.path, "object": name, "reason": reason})
+    def _leave_out(self, json: Mapping[str, Any], err: Exception) -> None:
+        name = _name(json)
+        if name in self._odd:
+            return
+        self._odd.add(name)
+        reason = f"{type(err).__name__}: {err}"
+        log.warning("Left out an object", extra={"path": self.path, "object": name, "reason": reason})
 
     def _fail(self, reason: str) -> None:
         if self._stopped.is_set() or reason in self._reported:
@@ -175,5 +174,12 @@ def _query(selector: str, version: str) -> dict[str, str]:
     return {key: value for key, value in query.items() if value}
 
 
-def _version(found: Mapping[str, Any]) -> str:
-    return text(mapping(found.get("metadata")).get("resourceVersion"))
+def _version(json: Mapping[str, Any]) -> str:
+    metadata = mapping(json.get("metadata"))
+    return text(metadata.get("resourceVersion"))
+
+
+def _name(json: Mapping[str, Any]) -> str:
+    metadata = mapping(json.get("metadata"))
+    parts = [text(metadata.get("namespace")), text(metadata.get("name"))]
+    return "/".join(part for part in parts if part) or "without a name"

@@ -93,23 +93,32 @@ class Watcher:
 
         Returns the UIDs of those there are, None if the API server did not answer.
         """
-        uids = set[str]()
         node = f"spec.nodeName={self._node_name}"
-        everything = "/api/v1/pods", f"{node},{_NOT_ENDED}"
-        named = [(f"/api/v1/namespaces/{p.namespace}/pods", f"metadata.name={p.name},{node}") for p in pods or ()]
-        for path, selector in [everything] if pods is None else named:
+        if pods is None:
+            queries = [("/api/v1/pods", f"{node},{_NOT_ENDED}")]
+        else:
+            queries = []
+            for pod in pods:
+                path = f"/api/v1/namespaces/{pod.namespace}/pods"
+                queries.append((path, f"metadata.name={pod.name},{node}"))
+        uids = set[str]()
+        for path, selector in queries:
             try:
-                there = None
-                while there is None:
-                    lists = self.pods.lists
-                    _, items = self._client.page(path, {"fieldSelector": selector})
-                    found = [self.pods.read(item) for item in items]
-                    there = self.pods.fetched(found, lists, complete=pods is None)
-                uids |= there
+                uids |= self._fetch(path, selector, complete=pods is None)
             except (KubeError, ValueError) as err:
                 log.warning("Failed to read pods", extra={"path": path, "selector": selector, "error": str(err)})
                 return None
         return frozenset(uids)
+
+    def _fetch(self, path: str, selector: str, *, complete: bool) -> set[str]:
+        """Read pods until no list of the watch came meanwhile. Raises KubeError, ValueError."""
+        while True:
+            lists = self.pods.lists
+            _, items = self._client.page(path, {"fieldSelector": selector})
+            pods = [self.pods.read(item) for item in items]
+            uids = self.pods.fetched(pods, lists, complete=complete)
+            if uids is not None:
+                return uids
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
@@ -138,8 +147,8 @@ class _Node:
         self.kubelet = ""
         self.answered = threading.Event()
 
-    def read(self, found: Json) -> Json:
-        node = trim_node(found)
+    def read(self, json: Json) -> Json:
+        node = trim_node(json)
         self.kubelet = text(node["status"]["nodeInfo"].get("kubeletVersion"))
         return node
 
@@ -178,7 +187,12 @@ class NodePods:
     """
 
     def __init__(
-        self, node_name: str, post: Post, clock: Callable[[], float], burst_s: float, resources: Collection[str] = ()
+        self,
+        node_name: str,
+        post: Post,
+        clock: Callable[[], float],
+        burst_s: float,
+        resources: Collection[str] = (),
     ) -> None:
         self._node_name = node_name
         self._post = post
@@ -195,10 +209,11 @@ class NodePods:
         self._read_alone = set[str]()
         self._listed_together = set[str]()
         self.lists = 0
-        self.complete = self.followed = False
+        self.complete = False
+        self.followed = False
 
-    def read(self, found: Json) -> Pod:
-        pod = kept(parse_pod(found), self._resources)
+    def read(self, json: Json) -> Pod:
+        pod = kept(parse_pod(json), self._resources)
         if not pod.uid:
             raise ValueError("it has no uid")
         return pod
@@ -247,14 +262,20 @@ class NodePods:
         with self._lock:
             if lists != self.lists:
                 return None
-            there = {item.uid: item for item in sorted(items, key=_age) if item.uid not in self._deleted}
-            new = {uid: item for uid, item in there.items() if uid not in self.known}
-            self.known |= new
-            self._read_alone |= new.keys()
-            self._changed = self._changed or bool(new) or complete > self.complete
-            self.complete = self.complete or complete
+            uids = set[str]()
+            for pod in sorted(items, key=_age):
+                if pod.uid in self._deleted:
+                    continue
+                uids.add(pod.uid)
+                if pod.uid not in self.known:
+                    self.known[pod.uid] = pod
+                    self._read_alone.add(pod.uid)
+                    self._changed = True
+            if complete and not self.complete:
+                self.complete = True
+                self._changed = True
         self._updated.set()
-        return set(there)
+        return uids
 
     def _forget(self, uid: str) -> None:
         self.known.pop(uid, None)
@@ -301,9 +322,11 @@ class NodePods:
 
 def _same(known: Pod, listed: Pod) -> Pod:
     """The former object of an unchanged pod: its identity shows other code that nothing changed."""
-    return known if known.version and known.version == listed.version else listed
+    is_unchanged = known.version and known.version == listed.version
+    return known if is_unchanged else listed
 
 
 def _age(pod: Pod) -> tuple[str, int]:
     """The pod's creation time in seconds, and its version, which etcd counts up."""
-    return pod.created, int(pod.version) if pod.version.isdecimal() else 0
+    version = int(pod.version) if pod.version.isdecimal() else 0
+    return pod.created, version

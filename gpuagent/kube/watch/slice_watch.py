@@ -26,7 +26,11 @@ class SliceWatch:
     """
 
     def __init__(
-        self, client: Api, node_name: str, name: str, post: Callable[[SlicesSeen | ApiUnavailable], None]
+        self,
+        client: Api,
+        node_name: str,
+        name: str,
+        post: Callable[[SlicesSeen | ApiUnavailable], None],
     ) -> None:
         self._name = name
         self._post = post
@@ -46,31 +50,41 @@ class SliceWatch:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def read(self, found: Json) -> Json:
+    def read(self, json: Json) -> Json:
         """What the core reads of a slice."""
-        return {"metadata": found.get("metadata"), "spec": found.get("spec")}
+        return {"metadata": json.get("metadata"), "spec": json.get("spec")}
 
     def listed(self, items: Sequence[Json]) -> None:
         """Take the slices that there are."""
-        self._slices = {_name_of(item): item for item in items if self._is_ours(item)}
-        self._post(SlicesSeen(dict(self._slices), time.monotonic()))
+        self._slices = {}
+        for item in items:
+            name = _name_of(item)
+            if self._is_ours(name):
+                self._slices[name] = item
+        self._post_slices()
 
     def changed(self, kind: str, item: Json) -> None:
         """Take one change."""
-        if self._is_ours(item):
-            self._slices.pop(_name_of(item), None)
-            if kind != "DELETED":
-                self._slices[_name_of(item)] = item
-            self._post(SlicesSeen(dict(self._slices), time.monotonic()))
+        name = _name_of(item)
+        if not self._is_ours(name):
+            return
+        self._slices.pop(name, None)
+        if kind != "DELETED":
+            self._slices[name] = item
+        self._post_slices()
 
     def failed(self, reason: str) -> None:
         """Take that the slices cannot be followed."""
         self._post(ApiUnavailable(f"watching resource slices: {reason}", time.monotonic(), "slices"))
 
-    def _is_ours(self, item: Json) -> bool:
-        name = _name_of(item)
+    def _post_slices(self) -> None:
+        # A copy: the event must not change with the next slice.
+        self._post(SlicesSeen(dict(self._slices), time.monotonic()))
+
+    def _is_ours(self, name: str) -> bool:
         return name == self._name or name.startswith(f"{self._name}-")
 
 
 def _name_of(item: Json) -> str:
-    return text(mapping(item.get("metadata")).get("name"))
+    metadata = mapping(item.get("metadata"))
+    return text(metadata.get("name"))

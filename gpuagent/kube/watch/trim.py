@@ -14,20 +14,24 @@ _ANNOTATIONS = (NODE_GPUS_ANNOTATION, HELD_GPUS_ANNOTATION, KNOWN_GPUS_ANNOTATIO
 
 def trim_node(node: Mapping[str, Any]) -> Json:
     """Return the Node without others' annotations, image list, field ownership, volumes, and other long parts."""
-    metadata, spec, status = (mapping(node.get(part)) for part in ("metadata", "spec", "status"))
+    metadata = mapping(node.get("metadata"))
+    spec = mapping(node.get("spec"))
+    status = mapping(node.get("status"))
+    annotations = mapping(metadata.get("annotations"))
+    node_info = mapping(status.get("nodeInfo"))
     return {
         "metadata": {
             **_picked(metadata, ("name", "uid", "resourceVersion", "labels")),
-            "annotations": _picked(mapping(metadata.get("annotations")), _ANNOTATIONS),
+            "annotations": _picked(annotations, _ANNOTATIONS),
         },
         "spec": {"taints": list(mappings(spec.get("taints")))},
         "status": {
             **_picked(status, ("capacity", "allocatable")),
             "conditions": list(mappings(status.get("conditions"))),
-            "nodeInfo": _picked(mapping(status.get("nodeInfo")), ("kubeletVersion",)),
+            "nodeInfo": _picked(node_info, ("kubeletVersion",)),
         },
     }
 
 
-def _picked(found: Mapping[str, Any], names: Iterable[str]) -> Json:
-    return {name: found[name] for name in names if name in found}
+def _picked(fields: Mapping[str, Any], names: Iterable[str]) -> Json:
+    return {name: fields[name] for name in names if name in fields}

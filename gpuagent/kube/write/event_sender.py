@@ -126,7 +126,9 @@ class EventSender(Worker):
         key = _Key(involved, kind, reason, printable(message[:MESSAGE_CHARS]))
         now_s = self._wall()
         with self._wake:
-            series = self._queue.get(key) or self._recent(key, now_s) or self._new(key, now_s)
+            series = self._queue.get(key) or self._recent(key, now_s)
+            if series is None:
+                series = self._new(key, now_s)
             series.count += 1
             series.last_s = now_s
             self._queue[key] = series
@@ -155,23 +157,36 @@ class EventSender(Worker):
 
     def _next(self) -> tuple[_Key, _Series] | None:
         with self._wake:
-            while not self._stopped and (key := self._first_due()) is None:
-                next_due = min((series.due for series in self._queue.values()), default=None)
-                self._wake.wait(None if next_due is None else max(0.0, next_due - self._clock()))
-            if self._stopped or key is None:
-                return None
-            self._busy = True
-            series = self._queue.pop(key)
-            # Before the call, so that a repeat during the call is counted on this one.
-            self._begun[key] = series
-            self._begun.move_to_end(key)
-            if len(self._begun) > _REMEMBERED:
-                self._begun.popitem(last=False)
-            return key, series
+            while not self._stopped:
+                key = self._first_due()
+                if key is not None:
+                    return key, self._begin(key)
+                self._wake.wait(self._until_due_s())
+            return None
+
+    def _begin(self, key: _Key) -> _Series:
+        self._busy = True
+        series = self._queue.pop(key)
+        # Before the call, so that a repeat during the call is counted on this one.
+        self._begun[key] = series
+        self._begun.move_to_end(key)
+        if len(self._begun) > _REMEMBERED:
+            self._begun.popitem(last=False)
+        return series
 
     def _first_due(self) -> _Key | None:
         now = self._clock()
-        return next((key for key, series in self._queue.items() if series.due <= now), None)
+        for key, series in self._queue.items():
+            if series.due <= now:
+                return key
+        return None
+
+    def _until_due_s(self) -> float | None:
+        """Seconds until an Event of the queue is due; None if the queue is empty."""
+        if not self._queue:
+            return None
+        due = min(series.due for series in self._queue.values())
+        return max(0.0, due - self._clock())
 
     def _try(self, key: _Key, series: _Series) -> float:
         """Send one; return how long to wait before the next, in seconds."""
@@ -194,26 +209,28 @@ class EventSender(Worker):
     def _report(self) -> None:
         """Report a namespace whose Events are refused, as long as no Event is taken there."""
         now = self._clock()
-        recent = {name: refusal for name, refusal in self._refusing.items() if now - refusal[1] < REFUSED_S}
-        self._refusing = recent
-        problem = next((text for text, _ in recent.values()), None)
+        for namespace, (_, at) in tuple(self._refusing.items()):
+            if now - at >= REFUSED_S:
+                del self._refusing[namespace]
+        texts = [text for text, _ in self._refusing.values()]
+        problem = texts[0] if texts else None
         if problem != self._problem:
             self._problem = problem
             self._on_problem(problem)
 
     def _failed(self, key: _Key, series: _Series, err: Exception) -> float:
-        # While the server does not answer, the watch of the Node reports that.
-        if isinstance(err, ApiError) and str(err) not in self._reported:
-            self._reported.add(str(err))
-            log.warning("Failed to send Event", extra={"reason": key.reason, "error": str(err)})
-        if isinstance(err, ApiError) and err.status == _FORBIDDEN and series.forbidden < FORBIDDEN_TRIES:
+        """What becomes of an Event that was not sent; how long to wait before the next one, in seconds."""
+        if isinstance(err, ApiError):
+            self._log_once(key, err)
+        is_forbidden = isinstance(err, ApiError) and err.status == _FORBIDDEN
+        if is_forbidden and series.forbidden < FORBIDDEN_TRIES:
             with self._wake:
                 series.forbidden += 1
                 series.due = self._clock() + FORBIDDEN_GAP_S
                 self._queue[key] = series
             return 0.0
-        if not isinstance(err, KubeError) or (isinstance(err, ApiError) and not err.passing):
-            # Permanently refused (RBAC, a namespace in deletion): it must not delay the others.
+        if _is_permanent(err):
+            # For example RBAC, or a namespace in deletion: it must not delay the others.
             with self._wake:
                 self._count(refused=1)
             if not _is_ending(err):
@@ -225,13 +242,19 @@ class EventSender(Worker):
             self._queue.move_to_end(key, last=False)
         return self._backoff.next_s()
 
+    def _log_once(self, key: _Key, err: ApiError) -> None:
+        """Log an answer. While the server does not answer, the watch of the Node reports that."""
+        text = str(err)
+        if text not in self._reported:
+            self._reported.add(text)
+            log.warning("Failed to send Event", extra={"reason": key.reason, "error": text})
+
     def _send(self, key: _Key, series: _Series) -> None:
         path = f"/api/v1/namespaces/{key.involved.namespace or 'default'}/events"
         if series.created:
+            count = {"count": series.count, "lastTimestamp": rfc3339(series.last_s)}
             try:
-                self._client.patch(
-                    f"{path}/{series.name}", {"count": series.count, "lastTimestamp": rfc3339(series.last_s)}
-                )
+                self._client.patch(f"{path}/{series.name}", count)
             except ApiError as err:
                 if err.status != _NOT_FOUND:
                     raise
@@ -273,16 +296,26 @@ class EventSender(Worker):
 
     def _recent(self, key: _Key, now_s: float) -> _Series | None:
         series = self._begun.get(key)
-        return series if series is not None and now_s - series.last_s < _REPEAT_S else None
+        if series is None or now_s - series.last_s >= _REPEAT_S:
+            return None
+        return series
 
     def _new(self, key: _Key, now_s: float) -> _Series:
         # As client-go names them: the object, and a time that is never the same twice.
-        name = f"{key.involved.name[:_NAME_CHARS].rstrip('.-')}.{time.time_ns():x}"
+        about = key.involved.name[:_NAME_CHARS].rstrip(".-")
+        name = f"{about}.{time.time_ns():x}"
         return _Series(name, 0, now_s, now_s)
 
     def _count(self, *, sent: int = 0, dropped: int = 0, refused: int = 0) -> None:
         had = self._counts
         self._counts = EventCounts(had.sent + sent, had.dropped + dropped, had.refused + refused)
+
+
+def _is_permanent(err: Exception) -> bool:
+    """Whether the server would refuse the same Event again. An error of this program is no better at the next try."""
+    if isinstance(err, ApiError):
+        return not err.passing
+    return not isinstance(err, KubeError)
 
 
 def _is_ending(err: Exception) -> bool:
@@ -293,8 +326,8 @@ def _is_ending(err: Exception) -> bool:
 
 
 def _refusal(key: _Key, err: Exception) -> str:
-    rights = (
-        "; the agent needs create and patch on events" if isinstance(err, ApiError) and err.status == _FORBIDDEN else ""
-    )
     where = key.involved.namespace or "default"
-    return f"the API server refuses Events in namespace {where}: {err}{rights}"
+    text = f"the API server refuses Events in namespace {where}: {err}"
+    if isinstance(err, ApiError) and err.status == _FORBIDDEN:
+        text += "; the agent needs create and patch on events"
+    return text

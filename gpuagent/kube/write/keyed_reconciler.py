@@ -122,17 +122,22 @@ class KeyedReconciler(Worker, Generic[V]):
         desired = {self.key(value): value for value in values}
         with self._wake:
             for key, value in desired.items():
-                if key not in self._items:
-                    self._items[key] = _Item(self._delays.pace(), self._delays.backoff(), self._delays.conflicts())
-                item = self._items[key]
-                if item.value != value:
-                    item.value = value
-                    item.done = False
-                    item.due = item.not_before
-                    self._wake.notify_all()
+                self._desire(key, value)
             for key in self._items.keys() - desired.keys():
                 self._withdraw(key)
             self._report()
+
+    def _desire(self, key: Hashable, value: V) -> None:
+        item = self._items.get(key)
+        if item is None:
+            item = _Item(self._delays.pace(), self._delays.backoff(), self._delays.conflicts())
+            self._items[key] = item
+        if item.value == value:
+            return
+        item.value = value
+        item.done = False
+        item.due = item.not_before
+        self._wake.notify_all()
 
     def nudge(self) -> None:
         """End the delay of a server that could not be reached, as another request has reached it; never blocks."""
@@ -144,7 +149,10 @@ class KeyedReconciler(Worker, Generic[V]):
     def flush(self, timeout_s: float) -> bool:
         """Wait until every desired value is done; False where ``timeout_s`` was too short."""
         with self._wake:
-            return self._wake.wait_for(lambda: not self._busy and all(one.done for one in self._desired()), timeout_s)
+            return self._wake.wait_for(self._is_settled, timeout_s)
+
+    def _is_settled(self) -> bool:
+        return not self._busy and all(item.done for item in self._desired())
 
     @property
     def problem(self) -> str:
@@ -155,7 +163,7 @@ class KeyedReconciler(Worker, Generic[V]):
         return [item for item in self._items.values() if item.value is not None]
 
     def _withdraw(self, key: Hashable) -> None:
-        """Forget the value now, and the delays when they no longer matter."""
+        """Drop the value now, and its back-off after `quiet_s`."""
         item = self._items[key]
         if item.value is not None:
             item.value = None
@@ -178,18 +186,20 @@ class KeyedReconciler(Worker, Generic[V]):
         """Wait for the next attempt that is due; None when stopped."""
         with self._wake:
             while not self._stopped:
-                item = min(self._desired(), key=lambda one: one.due, default=None)
-                now = time.monotonic()
+                item = min(self._desired(), key=lambda item: item.due, default=None)
                 if item is None or item.value is None or item.due == math.inf:
                     self._wake.wait()
-                elif (wait_s := max(item.due, self._unreachable_until) - now) > 0:
+                    continue
+                now = time.monotonic()
+                wait_s = max(item.due, self._unreachable_until) - now
+                if wait_s > 0:
                     self._wake.wait(wait_s)
-                else:
-                    if now - item.began_at > self._delays.quiet_s:
-                        item.pace.reset()
-                    item.began_at = now
-                    self._busy = True
-                    return item, item.value
+                    continue
+                if now - item.began_at > self._delays.quiet_s:
+                    item.pace.reset()
+                item.began_at = now
+                self._busy = True
+                return item, item.value
             return None
 
     def _attempt(self, value: V) -> Outcome | KubeError:
@@ -202,20 +212,24 @@ class KeyedReconciler(Worker, Generic[V]):
             return KubeError(f"{type(err).__name__}: {err}")
 
     def _settle(self, item: _Item[V], value: V, result: Outcome | KubeError) -> None:
-        if isinstance(result, ApiStarting):
-            failure = item.failure  # the next attempts show whether it is one
-        else:
-            failure = self.describe(value, result) if isinstance(result, KubeError) else ""
-        if failure and failure != item.failure:
-            log.debug("Failed to write", extra={"reason": failure})
-        elif item.failure and not failure:
-            log.info("Wrote after a failure", extra={"reason": item.failure})
-        item.failure = failure if item.value is not None else ""
-        item.done = result is Outcome.DONE and item.value is value
+        failure = self._failure_after(item, value, result)
+        _log_change(item.failure, failure)
+        was_withdrawn = item.value is None
+        item.failure = "" if was_withdrawn else failure
+        # Another value may have come during the attempt.
+        is_newest = item.value is value
+        item.done = result is Outcome.DONE and is_newest
         now = time.monotonic()
         item.not_before = now + self._delay_s(item, result, now)
-        again = isinstance(result, KubeError) or item.value is not value
-        item.due = item.not_before if again else now + self._delays.recheck_s
+        must_repeat = isinstance(result, KubeError) or not is_newest
+        item.due = item.not_before if must_repeat else now + self._delays.recheck_s
+
+    def _failure_after(self, item: _Item[V], value: V, result: Outcome | KubeError) -> str:
+        if isinstance(result, ApiStarting):
+            return item.failure  # the next attempts show whether it is one
+        if isinstance(result, KubeError):
+            return self.describe(value, result)
+        return ""
 
     def _delay_s(self, item: _Item[V], result: Outcome | KubeError, now: float) -> float:
         if isinstance(result, ApiUnreachable):
@@ -239,3 +253,10 @@ class KeyedReconciler(Worker, Generic[V]):
         if problem != self._problem:
             self._problem = problem
             self._on_problem(problem or None)
+
+
+def _log_change(known: str, failure: str) -> None:
+    if failure and failure != known:
+        log.debug("Failed to write", extra={"reason": failure})
+    elif known and not failure:
+        log.info("Wrote after a failure", extra={"reason": known})

@@ -48,7 +48,7 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
         """As every reconciler; a pod that has a sandbox by now is forgotten."""
         waiting = {self.key(value): value for value in values}
         super().desire(waiting.values())
-        for uid in [*self._tries]:
+        for uid in tuple(self._tries):
             if uid not in waiting:
                 self._tries.pop(uid, None)
 
@@ -60,8 +60,16 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
         if not any(self._is_ours(value, name) for name in value.claims):
             self._tries[value.uid] = tries, now + SLOW_S  # an allocation does not change while a pod uses it
             return Outcome.DONE
+        self._annotate(value)
+        tries += 1
+        pause_s = FIRST_S if tries < QUICK else SLOW_S
+        self._tries[value.uid] = tries, now + pause_s
+        return Outcome.DONE
+
+    def _annotate(self, value: Unprepared) -> None:
         pod = value.name
         annotation = {PREPARE_AGAIN_ANNOTATION: str(time.time_ns())}
+        # With its UID: another pod may have the name by now.
         body = {"metadata": {"uid": value.uid, "annotations": annotation}}
         try:
             self._client.patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)
@@ -69,8 +77,6 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
             if err.status != _NOT_FOUND:
                 raise
         log.info("Had kubelet prepare a pod's claims again", extra={"pod": str(pod)})
-        self._tries[value.uid] = tries + 1, now + (FIRST_S if tries + 1 < QUICK else SLOW_S)
-        return Outcome.DONE
 
     def describe(self, value: Unprepared, err: KubeError) -> str:
         return f"pod {value.name} waits for its claims longer than it would have to: {err}"

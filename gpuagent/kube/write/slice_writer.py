@@ -48,20 +48,28 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
                 case "delete":
                     self._client.delete(f"{SLICES}/{value.name}", value.body)
         except KubeError as err:
-            if err.status not in (_CONFLICT, _NOT_FOUND) or (err.status == _NOT_FOUND and value.verb == "create"):
-                raise
-            if value.verb == "create" and not self._is_followed(value):
-                raise
-            return Outcome.OUTDATED
+            if self._is_outdated(value, err):
+                return Outcome.OUTDATED
+            raise
         return Outcome.DONE
+
+    def _is_outdated(self, value: SliceWrite, err: KubeError) -> bool:
+        """Whether the slice has changed, so that the watch brings what to write now."""
+        if value.verb == "create":
+            return err.status == _CONFLICT and self._is_followed(value)
+        return err.status in {_CONFLICT, _NOT_FOUND}
 
     def _stored(self, value: SliceWrite, answer: Json) -> None:
         self._on_stored(value.name, value.body["spec"], mapping(answer.get("spec")))
 
     def _is_followed(self, value: SliceWrite) -> bool:
         """Whether the slice that is in the way is of this node and driver, so that the watch shows it."""
-        spec = mapping(self._client.get(f"{SLICES}/{value.name}").get("spec"))
-        return all(spec.get(name) == value.body["spec"][name] for name in ("driver", "nodeName"))
+        stored = self._client.get(f"{SLICES}/{value.name}")
+        spec = mapping(stored.get("spec"))
+        desired = value.body["spec"]
+        is_of_driver: bool = spec.get("driver") == desired["driver"]
+        is_of_node: bool = spec.get("nodeName") == desired["nodeName"]
+        return is_of_driver and is_of_node
 
     def describe(self, value: SliceWrite, err: KubeError) -> str:
         reason = str(err)
