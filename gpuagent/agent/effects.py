@@ -114,7 +114,7 @@ class Effects:
 def _has_first_reads(state: State) -> bool:
     """Whether GPUs, kubelet's allocations and every isolation driver are known: the device lists are complete."""
     has_allocations = state.holdings.listed is not None
-    return bool(state.gpus.by_uuid) and has_allocations and not state.isolation.unheard
+    return bool(state.gpus.by_uuid) and has_allocations and not state.isolation.unreported
 
 
 def _must_read_holdings(before: State, after: State) -> bool:

@@ -24,7 +24,7 @@ def first_state(settings: Settings, remembered: LastMode, drivers: Collection[st
         advertised=Advertised(lists=dict.fromkeys(settings.resources.names, ())),
         isolation=IsolationDrivers(
             layers={name: Layer(driver=name, installed=False) for name in drivers},
-            unheard=frozenset(drivers),
+            unreported=frozenset(drivers),
         ),
     )
 

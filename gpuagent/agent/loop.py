@@ -89,7 +89,7 @@ class Loop:
 
     def _silent_driver(self) -> ev.LayerSeen | None:
         """Report an isolation driver that has not reported in time as one that does not work."""
-        silent = self.state.isolation.unheard
+        silent = self.state.isolation.unreported
         now = self._clock()
         if not silent or now - self._began < DRIVER_PATIENCE_S:
             return None

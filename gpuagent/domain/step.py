@@ -7,12 +7,12 @@ from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
-from gpuagent.domain.reconcile.startup_taint import shows_amounts, taint_stands
+from gpuagent.domain.reconcile.startup_taint import has_startup_taint, shows_amounts
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.health_notices import health_notices
-from gpuagent.domain.status.interop import by_former_units
+from gpuagent.domain.status.interop import warn_of_former_units
 from gpuagent.domain.status.pod_notices import pod_notices
 from gpuagent.domain.status.problems import problems
 
@@ -86,7 +86,7 @@ def _with_former_units(before: State, after: State) -> State:
     """Update `former_units`. This reads each held unit, so it runs only if pods or allocations changed."""
     if before.pods.seen is after.pods.seen and after.same_allocations(before):
         return after
-    found = tuple(by_former_units(after))
+    found = tuple(warn_of_former_units(after))
     return after if found == after.former_units else replace(after, former_units=found)
 
 
@@ -121,7 +121,7 @@ def _of_change(before: State, after: State) -> tuple[Announcement, ...]:
         changes.append(Announcement("ModeLabelRemoved", text))
     if node.placement is not was.placement:
         changes.append(Announcement("PlacementSwitch", f"placement {was.placement} -> {node.placement}"))
-    if taint_stands(before) and not taint_stands(after) and shows_amounts(after):
+    if has_startup_taint(before) and not has_startup_taint(after) and shows_amounts(after):
         text = f"the node shows its amounts; its taint {after.policy.startup_taint} is removed"
         changes.append(Announcement("StartupTaintRemoved", text))
     for uuid in before.gpus.fenced.keys() - after.gpus.fenced.keys():

@@ -198,7 +198,7 @@ class MpsIsolation:
             can_use_all = len(usable) == len(need.gpus)
             self._start(() if can_use_all else tuple(usable))
         else:
-            self._state = self._state.missing(self._daemon.places, self._policy)
+            self._state = self._state.missing(self._daemon.pipe_dirs, self._policy)
 
     def _ask(self) -> None:
         """Make a round trip to the daemon."""

@@ -52,22 +52,22 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
     if why := untrusted(pipe_dir):
         raise MpsStartError(why)
     ending = StopSignal()
-    asked = Control(program, pipe_dir)
+    client = Control(program, pipe_dir)
     with contextlib.suppress(NoDaemonError):
-        asked.alive()
+        client.alive()
         raise MpsStartError(f"another MPS control daemon answers at {pipe_dir}: leave it, or end it first")
     if exclusive:
         _set_mode(smi, "EXCLUSIVE_PROCESS")
     try:
-        daemon = _start(program, asked, pipe_dir, log_dir, ending)
-        return _keep(daemon, asked, ending)
+        daemon = _start(program, client, pipe_dir, log_dir, ending)
+        return _keep(daemon, client, ending)
     finally:
         if exclusive:
             _set_mode(smi, "DEFAULT")
 
 
 def _start(
-    program: Path, asked: Control, pipe_dir: Path, log_dir: Path, ending: StopSignal
+    program: Path, client: Control, pipe_dir: Path, log_dir: Path, ending: StopSignal
 ) -> "subprocess.Popen[bytes]":
     """Return the daemon once it answers, or once this process shall end.
 
@@ -81,7 +81,7 @@ def _start(
         until = time.monotonic() + START_S
         while daemon.poll() is None:
             with contextlib.suppress(MpsError):
-                asked.alive()
+                client.alive()
                 print(f"MPS control daemon runs: {program} {' '.join(options)}, pipes {pipe_dir}", flush=True)
                 return daemon
             if time.monotonic() >= until:
@@ -93,13 +93,13 @@ def _start(
     raise MpsStartError(f"{program} -f ended with {daemon.returncode}: its log is in {log_dir}")
 
 
-def _keep(daemon: "subprocess.Popen[bytes]", asked: Control, ending: StopSignal) -> int:
+def _keep(daemon: "subprocess.Popen[bytes]", client: Control, ending: StopSignal) -> int:
     """Wait for the daemon's end, or stop the daemon when this process receives a stop signal."""
     while daemon.poll() is None:
         if not ending.wait(LOOK_AFTER_S):
             continue
         try:
-            asked.quit(force_after_s=0, deadline_s=QUIT_S)
+            client.quit(force_after_s=0, deadline_s=QUIT_S)
             daemon.wait(QUIT_S)
         except (MpsError, subprocess.TimeoutExpired) as err:
             print(f"the daemon does not quit, it is killed: {err}", file=sys.stderr)

@@ -109,7 +109,7 @@ class MpsDaemon:
         return self.pipe_dir == self._own
 
     @property
-    def places(self) -> tuple[Path, ...]:
+    def pipe_dirs(self) -> tuple[Path, ...]:
         """Pipe directories in which one is looked for, the agent's own first."""
         return (self._own, *self._known)
 
@@ -117,7 +117,7 @@ class MpsDaemon:
     def untrusted(self) -> tuple[str, ...]:
         """Daemons that are not used because another user may run them, in words."""
         reasons = []
-        for pipe_dir in self.places:
+        for pipe_dir in self.pipe_dirs:
             socket = pipe_dir / CONTROL_SOCKET
             reason = untrusted(pipe_dir) if socket.exists() else None
             if reason:
@@ -126,7 +126,7 @@ class MpsDaemon:
 
     def find(self) -> bool:
         """Look for a daemon of root's or this user's, the agent's own directory first, and adopt it."""
-        for pipe_dir in self.places:
+        for pipe_dir in self.pipe_dirs:
             if not (pipe_dir / CONTROL_SOCKET).exists():
                 continue
             try:

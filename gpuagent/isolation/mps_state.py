@@ -13,7 +13,7 @@ from gpuagent.isolation.interface import Need
 NOT_LOOKED = "the MPS control daemon has not been looked for yet"
 NOT_WANTED = "the MPS control daemon is not needed: it is started when a mode in force asks for isolation with MPS"
 NOT_OURS = (
-    "no MPS control daemon answers, and the agent must start none (--mps-start false): run one at {places}; "
+    "no MPS control daemon answers, and the agent must start none (--mps-start false): run one at {pipe_dirs}; "
     "the chart's DaemonSet mps-control does"
 )
 STARTS_SOON = "the MPS control daemon is about to be started"
@@ -137,9 +137,9 @@ class MpsState:
         """There is a daemon; whether it answers now is asked next."""
         return replace(self, is_found=True)
 
-    def missing(self, places: Iterable[Path], policy: MpsPolicy) -> "MpsState":
+    def missing(self, pipe_dirs: Iterable[Path], policy: MpsPolicy) -> "MpsState":
         """There is no daemon, and the agent must not start one."""
-        problem = NOT_OURS.format(places=" or ".join(map(str, places)))
+        problem = NOT_OURS.format(pipe_dirs=" or ".join(map(str, pipe_dirs)))
         return replace(self, phase=Phase.MISSING, problem=problem, pause_s=policy.every_s)
 
     def start_awaited(self, at: float, policy: MpsPolicy) -> "MpsState":

@@ -10,13 +10,13 @@ from typing import Any
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.certain_holdings import uncertain
-from gpuagent.domain.dra.unprepared import left_over, unprepared
+from gpuagent.domain.dra.unprepared import unprepared, unused_claims
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slice_writes
-from gpuagent.domain.reconcile.startup_taint import unwanted_taint
+from gpuagent.domain.reconcile.startup_taint import taint_to_remove
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_COUNT, Mode
@@ -173,7 +173,7 @@ class ClusterSync:
             status_page.node_labels(state),
             status_page.node_capacity(state),
             status_page.node_condition(state),
-            unwanted_taint(state),
+            taint_to_remove(state),
             node_annotations(state),
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
@@ -183,7 +183,7 @@ class ClusterSync:
             self._sliced = state
             self._slice_writer.desire(slice_writes(state, self._node_name))
         self._prepare_again.desire(unprepared(state))
-        self._forgotten.desire(left_over(state))
+        self._forgotten.desire(unused_claims(state))
         self._annotate(state)
 
     def _annotate(self, state: State) -> None:

@@ -10,7 +10,7 @@ from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.usage.by_container import GpuSample, Used
 from gpuagent.domain.usage.guarantee import MIB, Share
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Item, Labels, MetricValues, Reading, Values, known_of, labels
+from gpuagent.metrics.reading import Item, Labels, MetricValues, Reading, Values, known_values, labels
 
 _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology"}
 
@@ -20,10 +20,10 @@ def containers(reading: Reading) -> MetricValues:
     shares = _by_labels(reading, reading.derived.shares)
     use = _by_labels(reading, reading.use.by_container)
     yield f.CLAIM, _claims(shares)
-    yield f.MEMORY_LIMIT, known_of(shares, attrgetter("memory_bytes"))
-    yield f.MEMORY_USED, known_of(use, attrgetter("memory_bytes"))
-    yield f.COMPUTE_LIMIT, known_of(shares, attrgetter("compute"))
-    yield f.COMPUTE_USED, known_of(use, _busy)
+    yield f.MEMORY_LIMIT, known_values(shares, attrgetter("memory_bytes"))
+    yield f.MEMORY_USED, known_values(use, attrgetter("memory_bytes"))
+    yield f.COMPUTE_LIMIT, known_values(shares, attrgetter("compute"))
+    yield f.COMPUTE_USED, known_values(use, _busy)
 
 
 def _by_labels(reading: Reading, items: Mapping[tuple[str, ContainerRef], Item]) -> dict[Labels, Item]:
@@ -71,9 +71,9 @@ def arena(reading: Reading) -> MetricValues:
     rows: dict[Labels, _Row] = {}
     for row in _rows(reading):
         rows[row.labels] = row
-    yield f.ARENA_DUTY, known_of(rows, _duty_percent)
-    yield f.ARENA_USED, known_of(rows, _used_bytes)
-    yield f.ARENA_TOTAL, known_of(rows, _total_bytes)
+    yield f.ARENA_DUTY, known_values(rows, _duty_percent)
+    yield f.ARENA_USED, known_values(rows, _used_bytes)
+    yield f.ARENA_TOTAL, known_values(rows, _total_bytes)
 
 
 class _Row(NamedTuple):

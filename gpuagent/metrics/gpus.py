@@ -10,7 +10,7 @@ from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuSample
 from gpuagent.domain.usage.guarantee import MIB, Share
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values, known, known_of, labels
+from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values, known, known_values, labels
 
 
 def gpus(reading: Reading) -> MetricValues:
@@ -152,12 +152,12 @@ def _compute_given(shares: Collection[Share], *, gives_compute: bool) -> float |
 def _sampled(reading: Reading) -> MetricValues:
     samples = _samples(reading)
     yield f.SAMPLE, _answered(reading)
-    yield f.USED, known_of(samples, attrgetter("memory_used_bytes"))
+    yield f.USED, known_values(samples, attrgetter("memory_used_bytes"))
     yield f.UNATTRIBUTED, _unattributed(reading, samples)
     yield f.UNATTRIBUTED_PROCESSES, _unattributed_processes(reading)
-    yield f.BUSY, known_of(samples, attrgetter("busy"))
-    yield f.TEMPERATURE, known_of(samples, attrgetter("temperature_celsius"))
-    yield f.POWER, known_of(samples, attrgetter("power_watts"))
+    yield f.BUSY, known_values(samples, attrgetter("busy"))
+    yield f.TEMPERATURE, known_values(samples, attrgetter("temperature_celsius"))
+    yield f.POWER, known_values(samples, attrgetter("power_watts"))
 
 
 def _samples(reading: Reading) -> dict[Labels, GpuSample]:

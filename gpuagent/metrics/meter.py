@@ -14,7 +14,7 @@ from gpuagent.metrics.exposition import exposition
 from gpuagent.metrics.family import Family
 from gpuagent.metrics.gpus import gpus
 from gpuagent.metrics.node import node, resources
-from gpuagent.metrics.reading import Reading, Sources, take
+from gpuagent.metrics.reading import Reading, Sources, read_sources
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -72,7 +72,7 @@ class Metrics:
     def _read(self) -> str:
         if self._sources is None:
             return ""
-        reading = take(self._sources, self._former)
+        reading = read_sources(self._sources, self._former)
         self._former = reading
         parts = [node, resources, gpus, containers]
         if self._sources.node_name is not None:

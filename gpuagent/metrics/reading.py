@@ -106,7 +106,7 @@ class Reading:
         return use(self.samples, self.state, self.derived.shares, resolved=self.resolved)
 
 
-def take(sources: Sources, former: Reading | None) -> Reading:
+def read_sources(sources: Sources, former: Reading | None) -> Reading:
     """Read all sources now. Values that the former reading derived from the same state are reused."""
     state = sources.state()
     derived = Derived(state)
@@ -154,7 +154,7 @@ def known(values: Mapping[Labels, float | None]) -> Values:
     return {named: value for named, value in values.items() if value is not None}
 
 
-def known_of(items: Mapping[Labels, Item], value: Callable[[Item], float | None]) -> Values:
+def known_values(items: Mapping[Labels, Item], value: Callable[[Item], float | None]) -> Values:
     """A value of each item, without those that are not known.
 
     Args:

@@ -157,4 +157,4 @@ def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[
 def _is_known(state: State) -> bool:
     has_read_gpus = bool(state.gpus.by_uuid)
     has_read_allocations = state.holdings.listed is not None
-    return has_read_gpus and has_read_allocations and not state.isolation.unheard
+    return has_read_gpus and has_read_allocations and not state.isolation.unreported

@@ -43,14 +43,14 @@ class GpuHold:
         self._is_forgotten = is_forgotten
         self._holding = threading.Lock()
 
-    def hold(self, call: Call, given: Mapping[str, Any], claim: PreparedClaim) -> None:
+    def hold(self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim) -> None:
         """Hold the GPUs for the claim, as soon as other claims leave room for it.
 
         If the files cannot be written, the GPUs stay held until kubelet tries again or unprepares the claim.
 
         Args:
             call: kubelet's.
-            given: the ResourceClaim.
+            resource_claim: the ResourceClaim.
             claim: to be prepared.
 
         Raises:
@@ -59,7 +59,7 @@ class GpuHold:
         began = time.monotonic()
         look_at = began
         while True:
-            in_the_way = self._try_hold(call, given, claim)
+            in_the_way = self._try_hold(call, resource_claim, claim)
             if in_the_way is None:
                 return
             if time.monotonic() >= look_at:
@@ -77,7 +77,7 @@ class GpuHold:
         state = self._latest.state
         return state is not None and in_use(in_the_way.others, state.pods.seen)
 
-    def _try_hold(self, call: Call, given: Mapping[str, Any], claim: PreparedClaim) -> Conflict | None:
+    def _try_hold(self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim) -> Conflict | None:
         """Hold the GPUs for the claim, unless others have them or kubelet no longer waits; what is in the way.
 
         The other front end gives none of them from now on.
@@ -86,7 +86,7 @@ class GpuHold:
         with self._holding, self._files.locked():
             self._claims.refresh()
             with self._latest.changed:
-                in_the_way = self._check(given, claim, self._latest.state)
+                in_the_way = self._check(resource_claim, claim, self._latest.state)
                 if in_the_way is not None:
                     return in_the_way
                 if not call.is_wanted():
@@ -96,14 +96,14 @@ class GpuHold:
                 self._files.show(claim)
         return None
 
-    def _check(self, given: Mapping[str, Any], claim: PreparedClaim, state: State | None) -> Conflict | None:
+    def _check(self, resource_claim: Mapping[str, Any], claim: PreparedClaim, state: State | None) -> Conflict | None:
         """What other prepared claims leave no room for. Raises Refusal: the claim must not have its GPUs."""
         if state is None:
             return None
         claims = self._claims
         claims.check_other_front_end(claim.uid, claim.used, state)
         # The call may have waited for pods or for another claim since the first check.
-        unusable = unusable_gpu(given, claim.gpus, claims.kept_by(claim.uid), state)
+        unusable = unusable_gpu(resource_claim, claim.gpus, claims.kept_by(claim.uid), state)
         if unusable is not None:
             raise unusable.refusal
         check_alone(claim, claims.every, state.pods.seen)

@@ -50,7 +50,7 @@ def best_sets(mbps: Mbps) -> BestSets:
 
 
 @lru_cache(maxsize=16)
-def worth_having(mbps: Mbps, size: int) -> tuple[Set, ...]:
+def offered_sets(mbps: Mbps, size: int) -> tuple[Set, ...]:
     """Sets of `size` GPUs that a claim for linked GPUs may get, by index, best links first; at most `MOST_SETS`.
 
     These are the sets in a ring of links that are faster than the node's slowest ones. If all links are equally fast,
@@ -123,7 +123,7 @@ def _is_linked(members: Set, fast: list[int]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def singles(mbps: Mbps, free: frozenset[int]) -> tuple[int, ...]:
+def single_gpus_first(mbps: Mbps, free: frozenset[int]) -> tuple[int, ...]:
     """The free GPUs in the order in which single ones should be taken, so that good sets are left."""
     remaining = set(free)
     ordered: list[int] = []
@@ -135,13 +135,13 @@ def singles(mbps: Mbps, free: frozenset[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def in_order(mbps: Mbps, size: int, part: int, free: frozenset[int]) -> tuple[Set, ...]:
-    """The sets of one part of `worth_having`, the one to take first; none if there is no such part.
+def ranked_sets(mbps: Mbps, size: int, part: int, free: frozenset[int]) -> tuple[Set, ...]:
+    """The sets of one part of `offered_sets`, the one to take first; none if there is no such part.
 
     A part has the sets of one slice, which are the same whatever GPUs are free.
     """
     start = part * PART
     end = start + PART
-    sets = worth_having(mbps, size)[start:end]
+    sets = offered_sets(mbps, size)[start:end]
     ranked = best_sets(mbps).ranked(free, sets)
     return tuple(ranked)

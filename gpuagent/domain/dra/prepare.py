@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuagent.domain.dra.device_classes import CORE_CLASS, SHARE_CLASS
 from gpuagent.domain.dra.gpu_sets import members_of
-from gpuagent.domain.dra.requests import asked, check_requests
+from gpuagent.domain.dra.requests import check_requests, requests_of
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
@@ -261,7 +261,7 @@ def _classes(claim: Json) -> set[str]:
     """Classes of the requests, and of the alternatives of requests, that have a device of this driver."""
     allocated = {text(result.get("request")) for result in _results(claim)}
     classes = set()
-    for name, request in asked(claim).items():
+    for name, request in requests_of(claim).items():
         if name in allocated:
             classes.add(text(request.get("deviceClassName")))
     return classes

@@ -19,7 +19,7 @@ _MOST_GUESS = 5
 """Digits of a number that may have been meant as GiB."""
 
 
-def asked(claim: Json) -> dict[str, Json]:
+def requests_of(claim: Json) -> dict[str, Json]:
     """The requests of a claim, by the name that its allocation has for them."""
     requests: dict[str, Json] = {}
     devices = mapping_at(claim, "spec", "devices")
@@ -42,7 +42,7 @@ def check_requests(claim: Json, allocated: set[str]) -> None:
     Raises:
         Refusal: an amount is too small, too large or not whole, or the claim has a configuration for this driver.
     """
-    for name, request in asked(claim).items():
+    for name, request in requests_of(claim).items():
         if name not in allocated:
             continue
         amounts = mapping_at(request, "capacity", "requests")

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpuagent.domain.dra.device_attributes import gpu_attributes, set_attributes
 from gpuagent.domain.dra.device_taints import taints
-from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, in_order, set_name, singles
+from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, ranked_sets, set_name, single_gpus_first
 from gpuagent.domain.dra.ledger import most_sharers
 from gpuagent.domain.gpus.gpu import Gpu, key_of
 from gpuagent.domain.sharing.claim import ClaimedGpu
@@ -88,7 +88,7 @@ def is_known(state: State) -> bool:
         return False
     if state.node.mode is not Mode.DRA:
         return True
-    return bool(state.gpus.by_uuid) and not state.isolation.unheard
+    return bool(state.gpus.by_uuid) and not state.isolation.unreported
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class _Devices:
         return frozenset(free)
 
     @cached_property
-    def kept_sets(self) -> dict[str, frozenset[str]]:
+    def claimed_sets(self) -> dict[str, frozenset[str]]:
         """Sets that claims have, by name: without the device, the scheduler would give their GPUs again."""
         members: dict[str, set[str]] = {}
         for claimed in self._claimed():
@@ -146,7 +146,7 @@ class _Devices:
 
     @property
     def has_sets(self) -> bool:
-        return self.offers_sets or bool(self.kept_sets)
+        return self.offers_sets or bool(self.claimed_sets)
 
     @property
     def offers_sets(self) -> bool:
@@ -161,8 +161,8 @@ class _Devices:
 
         Of empty GPUs, those come first without which good sets are left.
         """
-        singles_first = singles(self.mbps, self.free)
-        places = {number: place for place, number in enumerate(singles_first)}
+        ordered = single_gpus_first(self.mbps, self.free)
+        places = {number: place for place, number in enumerate(ordered)}
 
         def rank(number: int) -> tuple[bool, float, int]:
             is_full, part = self._fullness(self.usable[number])
@@ -191,7 +191,7 @@ class _Devices:
     def counters(self) -> Json:
         """A counter for each GPU that a device can have, also of sets whose GPUs are not usable any more."""
         usable = {gpu.uuid for gpu in self.usable}
-        uuids = usable.union(*self.kept_sets.values())
+        uuids = usable.union(*self.claimed_sets.values())
         return _counters(sorted(uuids))
 
     def sets(self) -> dict[str, list[Json]]:
@@ -212,7 +212,7 @@ class _Devices:
             if sets:
                 slices[f"-sets-{size}-{part}"] = self._sets(sets)
                 offered |= sets.keys()
-        of_size = {name: uuids for name, uuids in sorted(self.kept_sets.items()) if len(uuids) == size}
+        of_size = {name: uuids for name, uuids in sorted(self.claimed_sets.items()) if len(uuids) == size}
         kept = {name: uuids for name, uuids in of_size.items() if name not in offered}
         if kept:
             slices[f"-sets-{size}-kept"] = self._sets(kept)
@@ -225,7 +225,7 @@ class _Devices:
     def _offered_sets(self, size: int, part: int) -> dict[str, frozenset[str]]:
         """Name and UUIDs of each set of usable GPUs in one slice, best first."""
         sets = {}
-        ordered = in_order(self.mbps, size, part, self.free)
+        ordered = ranked_sets(self.mbps, size, part, self.free)
         for numbers in ordered:
             uuids = frozenset(self.usable[number].uuid for number in numbers)
             sets[set_name(uuids)] = uuids

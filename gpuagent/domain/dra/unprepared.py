@@ -37,7 +37,7 @@ def unprepared(state: State) -> Iterator[Unprepared]:
             yield Unprepared(pod.name, pod.uid, frozenset(pod.claims))
 
 
-def left_over(state: State) -> Iterator[PreparedClaim]:
+def unused_claims(state: State) -> Iterator[PreparedClaim]:
     """Prepared claims that no pod of the node has, while kubelet answers: it should unprepare them."""
     kubelet_answers = state.holdings.problem is None
     if not kubelet_answers or not state.pods.watched or not _answers(state):

@@ -16,16 +16,16 @@ class IsolationDrivers:
     Attributes:
         layers: isolation driver's name to its reported state, best first.
         bound: mode to the isolation driver of its running containers, which they keep if another driver appears.
-        unheard: isolation drivers that have not reported their state yet.
+        unreported: isolation drivers that have not reported their state yet.
     """
 
     layers: Mapping[str, Layer] = field(default_factory=dict)
     bound: Mapping[Mode, str] = field(default_factory=dict)
-    unheard: frozenset[str] = frozenset()
+    unreported: frozenset[str] = frozenset()
 
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.LayerSeen():
                 layers = {**self.layers, event.layer.driver: event.layer}
-                return replace(self, layers=layers, unheard=self.unheard - {event.layer.driver})
+                return replace(self, layers=layers, unreported=self.unreported - {event.layer.driver})
         return self

@@ -31,7 +31,7 @@ def node_annotations(state: State) -> dict[str, str]:
 
 def _is_read(state: State) -> bool:
     """Whether the agent knows what schedulers have to know."""
-    if not state.node.mode_known or state.isolation.unheard:
+    if not state.node.mode_known or state.isolation.unreported:
         return False
     has_holdings = state.holdings.listed is not None
     has_gpus = state.gpus.driver_problem != NOT_READ

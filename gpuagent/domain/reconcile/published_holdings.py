@@ -43,7 +43,7 @@ def with_published_pods(before: State, after: State) -> PodsHeld:
     for pod_held in certain(after, pods):
         uid = pod_held.pod.uid
         is_published = uid in former or uid in by_former_run
-        if is_published or not is_said(pod_held, gpus):
+        if is_published or not is_in_annotations(pod_held, gpus):
             published[uid] = _gpus(pod_held, gpus)
     # The same object, so that `step` sees that nothing has changed.
     return former if published == former else published
@@ -56,7 +56,7 @@ def held_annotation(state: State) -> dict[str, str]:
     return {HELD_GPUS_ANNOTATION: held_gpus_text(state.published_pods)}
 
 
-def is_said(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
+def is_in_annotations(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     """Whether the pod's annotations, read as a scheduler reads them, say just what the pod holds."""
     whole = {gpus[uuid].minor for uuid, _ in held.of(GPU_WHOLE)}
     if whole:

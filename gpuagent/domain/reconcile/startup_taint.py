@@ -5,7 +5,7 @@ from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
 
-def taint_stands(state: State) -> bool:
+def has_startup_taint(state: State) -> bool:
     """Whether the node has the taint that `--startup-taint` names."""
     key = state.policy.startup_taint
     return bool(key) and state.node.has_taint(key)
@@ -27,9 +27,9 @@ def shows_amounts(state: State) -> bool:
     return all(_shows(state, resource) for resource in state.resource_kinds)
 
 
-def unwanted_taint(state: State) -> str:
+def taint_to_remove(state: State) -> str:
     """Key of the taint to remove now; empty for none."""
-    if taint_stands(state) and shows_amounts(state):
+    if has_startup_taint(state) and shows_amounts(state):
         return state.policy.startup_taint
     return ""
 

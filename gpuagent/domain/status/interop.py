@@ -16,7 +16,7 @@ MANY_PODS = 8
 """Maximum number of pods that one message names."""
 
 
-def by_division(state: State) -> Iterator[str]:
+def warn_of_unequal_gpus(state: State) -> Iterator[str]:
     """A warning if the GPUs differ in size, in a mode that advertises memory: other programs assume equal GPUs."""
     kind = state.resource_kinds.get(GPU_MEM)
     if kind is None or not state.gpus.by_uuid:
@@ -41,7 +41,7 @@ def _advertised_units(gpu: Gpu, kind: Kind, state: State) -> int:
     return units_of(gpu, kind, state.policy.unit)
 
 
-def by_number(state: State) -> Iterator[str]:
+def warn_of_minor_numbers(state: State) -> Iterator[str]:
     """A warning if the GPUs are not numbered from 0."""
     if GPU_MEM not in state.resource_kinds:
         return
@@ -56,7 +56,7 @@ def by_number(state: State) -> Iterator[str]:
     )
 
 
-def by_former_units(state: State) -> Iterator[str]:
+def warn_of_former_units(state: State) -> Iterator[str]:
     """Warnings of pods whose units are from a time with another unit size or another size of their GPU."""
     gpus = state.gpus.by_uuid
     by_key = {gpu.key: gpu for gpu in gpus.values()}

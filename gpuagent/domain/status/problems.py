@@ -15,7 +15,7 @@ from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.pod import Holding
-from gpuagent.domain.reconcile.startup_taint import taint_stands
+from gpuagent.domain.reconcile.startup_taint import has_startup_taint
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, PROMISES, Mode
 from gpuagent.domain.sharing.units import (
@@ -123,7 +123,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
 def _health_problems(state: State) -> Iterator[Problem]:
     faults = state.health.faults
     gpus = state.gpus.by_index
-    shared_fault = _only_cause(faults.values(), len(gpus))
+    shared_fault = _shared_cause(faults.values(), len(gpus))
     if shared_fault:
         yield Problem("GPUUnhealthy", f"all {len(faults)} GPUs of this node: {shared_fault}")
     for gpu in gpus:
@@ -148,19 +148,19 @@ def _unreadable_problems(state: State) -> Iterator[Problem]:
     # Without any GPU, the node serves nothing.
     blocking = not gpus.by_uuid
     count = len(unreadable) + len(gpus.topology.gpus)
-    shared_reason = _only_cause([bad.reason for bad in unreadable], count)
+    shared_reason = _shared_cause([gpu.reason for gpu in unreadable], count)
     if shared_reason:
         text = f"none of the {count} GPUs can be read: {shared_reason}"
         yield Problem("GPUUnreadable", text, blocking=blocking)
         return
     read_before = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in state.health.faults}
-    for bad in unreadable:
-        consequence = "stays as it was read before" if bad.index in read_before else "is left out"
-        text = f"GPU {bad.index} {consequence}: {bad.reason}"
+    for gpu in unreadable:
+        consequence = "stays as it was read before" if gpu.index in read_before else "is left out"
+        text = f"GPU {gpu.index} {consequence}: {gpu.reason}"
         yield Problem("GPUUnreadable", text, blocking=blocking)
 
 
-def _only_cause(causes: Collection[str], count: int) -> str:
+def _shared_cause(causes: Collection[str], count: int) -> str:
     """The cause that all of several GPUs have, so that it is said once; empty if there is none."""
     different = set(causes)
     all_have_one = len(causes) == count > 1
@@ -252,8 +252,8 @@ def _promise_problems(state: State) -> Iterator[Problem]:
     mode = state.node.mode
     layer = state.layer
     promised = ", ".join(sorted(PROMISES[mode]))
-    if state.isolation.unheard or layer.standby:
-        yield from _unheard_problems(state)
+    if state.isolation.unreported or layer.standby:
+        yield from _unreported_problems(state)
         return
     keeps_promise = layer.keeps(mode)
     could_serve = layer.installed and mode in layer.modes
@@ -281,11 +281,11 @@ def _promise_problems(state: State) -> Iterator[Problem]:
         yield Problem("IsolationDisabled", text, blocking=True)
 
 
-def _unheard_problems(state: State) -> Iterator[Problem]:
+def _unreported_problems(state: State) -> Iterator[Problem]:
     """Drivers that have not reported yet, while the mode promises isolation."""
     if not unkept_promise(state):
         return
-    awaited = state.isolation.unheard or {state.layer.driver}
+    awaited = state.isolation.unreported or {state.layer.driver}
     names = ", ".join(sorted(awaited))
     text = (
         f"mode {state.node.mode} waits for the first report of isolation driver {names}: "
@@ -406,7 +406,7 @@ def _claim_problems(state: State) -> Iterator[Problem]:
         return
     yield from _stored_slice_problems(state)
     layer = serving_layer(state)
-    if state.isolation.unheard:
+    if state.isolation.unreported:
         return
     yield from _layer_problems(state, layer)
     problem = layer.problem_in(serving_mode(state))
@@ -504,7 +504,7 @@ def _outside_problems(state: State) -> Iterator[Problem]:
     if state.pods.problem is not None:
         yield Problem("PodsUnavailable", state.pods.problem)
     yield from _write_problems(state)
-    if taint_stands(state):
+    if has_startup_taint(state):
         text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
         yield Problem("StartupTaint", text, warning=False)
 
@@ -554,7 +554,7 @@ def _misread_problems(state: State) -> Iterator[Problem]:
     """Amounts of the node that other programs take for something else."""
     for text in state.former_units:
         yield Problem("UnitsChanged", text)
-    for text in interop.by_division(state):
+    for text in interop.warn_of_unequal_gpus(state):
         yield Problem("MixedGPUs", text, warning=False)
-    for text in interop.by_number(state):
+    for text in interop.warn_of_minor_numbers(state):
         yield Problem("NonContiguousGPUMinors", text, warning=False)

@@ -116,7 +116,7 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
         return ()
     data = None
     if shall_be:
-        data = {"nodeName": node_name, **_squares(state)}
+        data = {"nodeName": node_name, **_report_texts(state)}
     facts = ConfigMapFacts(
         namespace="kube-system",
         name=f"{node_name}-gputopo-report",
@@ -130,7 +130,7 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
 
 def bandwidths(state: State) -> list[list[float]]:
     """GB/s each way between every two GPUs. GPU N is row and column N, by minor number as in annotations."""
-    return [_gbps(row) for row in _square(state)]
+    return [_gbps(row) for row in _links_by_minor(state)]
 
 
 def _gbps(row: Iterable[Link | None]) -> list[float]:
@@ -146,7 +146,7 @@ def _types(row: Iterable[Link | None]) -> list[str]:
 
 
 @once
-def _square(state: State) -> list[list[Link | None]]:
+def _links_by_minor(state: State) -> list[list[Link | None]]:
     """The links by minor number; None for a number that the driver does not list."""
     topology = state.gpus.topology
     by_uuid = state.gpus.by_uuid
@@ -160,14 +160,14 @@ def _square(state: State) -> list[list[Link | None]]:
     return square
 
 
-def _squares(state: State) -> dict[str, str]:
+def _report_texts(state: State) -> dict[str, str]:
     by_uuid = state.gpus.by_uuid
     listed = [by_uuid[uuid] for uuid in state.gpus.topology.gpus]
     # A GPU that the driver no longer lists is unhealthy. Another GPU may have its minor number, and then counts.
     listed_last = [*by_uuid.values(), *listed]
     health = {gpu.minor: _health(gpu, state.unhealthy) for gpu in listed_last}
     devices = {str(minor): health[minor] for minor in sorted(health)}
-    types = [_types(row) for row in _square(state)]
+    types = [_types(row) for row in _links_by_minor(state)]
     return {
         "devices": json.dumps(devices),
         BANDWIDTH_KEY: json.dumps(bandwidths(state)),

@@ -13,11 +13,11 @@ from gpuagent.domain.dra.gpu_sets import (
     PART,
     SIZES,
     best_sets,
-    in_order,
     members_of,
+    offered_sets,
+    ranked_sets,
     set_name,
-    singles,
-    worth_having,
+    single_gpus_first,
 )
 from gpuagent.domain.dra.resource_slice import device_name, slice_specs
 from gpuagent.domain.reconcile.slice_writes import slice_name, slice_writes
@@ -67,21 +67,21 @@ def test_equal_links_make_every_set_worth_having():
 
 def test_gpus_far_from_each_other_are_no_set_but_where_they_are_all():
     slow = tuple(tuple(0 if i == j else 20 if i // 2 == j // 2 else 5 for j in range(4)) for i in range(4))
-    assert worth_having(slow, 2) == ((0, 1), (2, 3))
-    assert worth_having(slow, 4) == ((0, 1, 2, 3),)
-    assert worth_having(slow, 8) == ()
+    assert offered_sets(slow, 2) == ((0, 1), (2, 3))
+    assert offered_sets(slow, 4) == ((0, 1, 2, 3),)
+    assert offered_sets(slow, 8) == ()
 
 
 def test_two_boards_of_fast_links_are_no_set_of_all_sizes():
     boards = tuple(tuple(0 if i == j else 20 if i // 4 == j // 4 else 5 for j in range(12)) for i in range(12))
-    assert worth_having(boards, 8) == ()
-    assert worth_having(boards, 4) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
+    assert offered_sets(boards, 8) == ()
+    assert offered_sets(boards, 4) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
 
 
 def test_many_equal_sets_are_a_choice_that_fills_the_node_and_has_every_gpu():
     equal = tuple(tuple(0 if i == j else 5 for j in range(16)) for i in range(16))
     for size in SIZES:
-        found = worth_having(equal, size)
+        found = offered_sets(equal, size)
         assert len(found) == min(MOST_SETS, len([*combinations(range(16), size)]))
         whole = [tuple(range(start, start + size)) for start in range(0, 16, size)]
         assert set(whole) <= set(found)
@@ -148,11 +148,11 @@ def test_the_order_is_total_and_stable_and_begins_with_a_best_set(data):
     mbps = tuple(tuple(pairs.get((min(i, j), max(i, j)), 0) for j in range(count)) for i in range(count))
     free = frozenset(data.draw(st.sets(st.integers(0, count - 1), min_size=2)))
     chooser = best_sets(mbps)
-    assert sorted(singles(mbps, free)) == sorted(free)
-    assert singles(mbps, free)[0] == chooser.choose(free, 1)[0]
+    assert sorted(single_gpus_first(mbps, free)) == sorted(free)
+    assert single_gpus_first(mbps, free)[0] == chooser.choose(free, 1)[0]
     for size in SIZES:
-        sets = worth_having(mbps, size)
-        found = in_order(mbps, size, 0, free)
+        sets = offered_sets(mbps, size)
+        found = ranked_sets(mbps, size, 0, free)
         assert sorted(found) == sorted(sets), "whatever is free, the sets are the same"
         assert chooser.ranked(free, sets) == [*found]
         usable = [members for members in found if free.issuperset(members)]

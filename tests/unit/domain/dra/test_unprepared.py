@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.dra.unprepared import left_over, unprepared
+from gpuagent.domain.dra.unprepared import unprepared, unused_claims
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.domain.builders import NodeUnderTest, box, pod_json
 from tests.unit.domain.dra.prepared_claims import prepared
@@ -82,24 +82,24 @@ THEIRS = replace(prepared("mine", box(2)[1]), namespace="blue", uid="uid-theirs"
 def test_a_claim_is_left_over_if_no_pod_of_its_namespace_has_it():
     """A pod in another namespace has a claim of the same name."""
     one = holding(MINE, THEIRS)
-    assert [*left_over(one.pods(claimed("p", "ml"), claimed("p", "blue")).state)] == []
-    assert [*left_over(one.pods(claimed("p", "blue")).state)] == [MINE]
-    assert [*left_over(one.pods(claimed("p", "ml")).state)] == [THEIRS]
-    assert [*left_over(one.pods().state)] == [MINE, THEIRS]
+    assert [*unused_claims(one.pods(claimed("p", "ml"), claimed("p", "blue")).state)] == []
+    assert [*unused_claims(one.pods(claimed("p", "blue")).state)] == [MINE]
+    assert [*unused_claims(one.pods(claimed("p", "ml")).state)] == [THEIRS]
+    assert [*unused_claims(one.pods().state)] == [MINE, THEIRS]
 
 
 def test_nothing_is_left_over_before_all_was_read():
     one = holding(MINE).pods()
-    assert [*left_over(one.state)] == [MINE]
+    assert [*unused_claims(one.state)] == [MINE]
     for event in (
         ev.DraRegistered("no", 1.0),
         ev.DraSuperseded(by_newer=True, at=1.0),
         ev.HoldingsUnavailable("kubelet is away", 1.0),
     ):
-        assert not [*left_over(holding(MINE).pods().send(event).state)]
-    assert not [*left_over(holding(MINE).state)], "the pods were not read yet"
+        assert not [*unused_claims(holding(MINE).pods().send(event).state)]
+    assert not [*unused_claims(holding(MINE).state)], "the pods were not read yet"
     unread = replace(MINE, gpus=())
-    assert not [*left_over(holding(unread).pods().state)], "its record cannot be read"
+    assert not [*unused_claims(holding(unread).pods().state)], "its record cannot be read"
 
 
 def test_pods_of_one_name_in_two_namespaces_both_wait():

@@ -77,7 +77,7 @@ def test_the_last_annotation_stays_until_everything_is_read():
     state = NodeUnderTest(Mode.SHARE).inventory(*box()).holdings().state
     assert publishes()
     assert not publishes(node=replace(state.node, mode_known=False))
-    assert not publishes(isolation=replace(state.isolation, unheard=frozenset({"mps"})))
+    assert not publishes(isolation=replace(state.isolation, unreported=frozenset({"mps"})))
     assert not publishes(holdings=NodeUnderTest(Mode.SHARE).inventory(*box()).state.holdings)
     unread = NodeUnderTest(Mode.SHARE).holdings()
     assert not publishes(gpus=unread.state.gpus)

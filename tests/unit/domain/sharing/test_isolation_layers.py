@@ -107,7 +107,7 @@ def test_what_every_driver_lacks_is_reported_where_none_is_installed():
 
 
 def test_before_the_drivers_have_looked_that_is_shown_and_no_event_is_sent():
-    node = living().isolation(unheard=frozenset({"cgpu"}))
+    node = living().isolation(unreported=frozenset({"cgpu"}))
     assert reasons(node) == ["IsolationNotYetKnown"]
     assert node.wait(1).announced() == []
     reports(node, replace(CGPU, installed=False))

@@ -248,7 +248,7 @@ def a_node(data: st.DataObject) -> NodeUnderTest:
         gpu_sets=data.draw(st.booleans(), "sets"),
     )
     drivers = {name: Layer(driver=name, installed=False) for name in ("cgpu", "mps")}
-    return node.isolation(layers=drivers, unheard=frozenset(drivers))
+    return node.isolation(layers=drivers, unreported=frozenset(drivers))
 
 
 @given(st.data())
@@ -264,7 +264,7 @@ def test_on_a_node_that_was_ready_a_low_amount_has_a_problem_that_explains_it(da
     """Histories that begin where most nodes are: everything was read and works."""
     node = a_node(data)
     mode = node.state.node.mode
-    node.isolation(layers={"cgpu": WORKS}, unheard=frozenset())
+    node.isolation(layers={"cgpu": WORKS}, unreported=frozenset())
     node.inventory(*(gpu(n) for n in range(MOST_GPUS))).holdings().label(str(mode))
     for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=25), "history"):
         action(node, data)
