@@ -63,14 +63,15 @@ def path(table: BoxTable, text: str) -> tuple[str, ...]:
 def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) -> None:
     """Check that two paths have the same first part exactly if their GPUs share a NUMA node. Raises BoxError."""
     numa_nodes: dict[int, int] = {}
-    starts: dict[int, str] = {}
+    roots: dict[int, str] = {}
     for index, (numa_node, pcie_path) in enumerate(gpus):
         if numa_node is not None and pcie_path:
             numa_nodes[index] = numa_node
-            starts[index] = pcie_path[0]
-    for gpu, other in combinations(starts, 2):
-        are_near = numa_nodes[gpu] == numa_nodes[other]
-        if (starts[gpu] == starts[other]) != are_near:
+            roots[index] = pcie_path[0]
+    for gpu, other in combinations(roots, 2):
+        share_node = numa_nodes[gpu] == numa_nodes[other]
+        share_root = roots[gpu] == roots[other]
+        if share_node != share_root:
             raise BoxError(
                 f"{where}: numa_nodes and pcie_paths do not agree whether GPU {gpu} and GPU {other} are near"
             )
@@ -79,24 +80,29 @@ def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) 
 def link_up(where: str, table: BoxTable, bus_ids: Sequence[str]) -> list[Wired]:
     """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered in the file's order."""
     links: list[list[BoxLink]] = [[] for _ in bus_ids]
+    fabrics: list[BoxFabric | None] = [None for _ in bus_ids]
     _join_pairs(where, table, bus_ids, links)
-    fabric = None
-    members: list[int] = []
     values = table.take("nvswitch", dict, None)
     if values is not None:
         switch = BoxTable(f"{where}, [nvswitch]", values)
-        members = _members(switch, len(bus_ids))
-        switch_links = _switch_links(switch)
-        for gpu in members:
-            links[gpu] += switch_links
-        fabric = _fabric(switch)
+        _join_switch(switch, links, fabrics)
         switch.end()
     wired: list[Wired] = []
     for gpu, own in enumerate(links):
         if len(own) > MOST_LINKS:
             raise BoxError(f"{where}: GPU {gpu} has {len(own)} NVLinks; NVML counts {MOST_LINKS} at most")
-        wired.append((tuple(own), fabric if gpu in members else None))
+        wired.append((tuple(own), fabrics[gpu]))
     return wired
+
+
+def _join_switch(switch: BoxTable, links: list[list[BoxLink]], fabrics: list[BoxFabric | None]) -> None:
+    """Add the links to the switches, and the fabric, to the GPUs that have them."""
+    members = _members(switch, len(links))
+    switch_links = _switch_links(switch)
+    fabric = _fabric(switch)
+    for gpu in members:
+        links[gpu] += switch_links
+        fabrics[gpu] = fabric
 
 
 def _join_pairs(where: str, table: BoxTable, bus_ids: Sequence[str], links: list[list[BoxLink]]) -> None:
@@ -111,24 +117,29 @@ def _join_pairs(where: str, table: BoxTable, bus_ids: Sequence[str], links: list
             if ends in joined:
                 raise BoxError(f"{bridges.where}: pairs: GPU {gpu} and GPU {other} are joined twice")
             joined.add(ends)
-            links[gpu] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[other])] * count
-            links[other] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[gpu])] * count
+            to_other = BoxLink(version=version, end=End.GPU, bus_id=bus_ids[other])
+            to_gpu = BoxLink(version=version, end=End.GPU, bus_id=bus_ids[gpu])
+            links[gpu] += [to_other] * count
+            links[other] += [to_gpu] * count
         bridges.end()
 
 
 def _version(table: BoxTable) -> int:
     text = table.take("version", str)
-    number = next((number for number, name in VERSIONS.items() if name == text), None)
-    if number is None:
-        raise BoxError(f"{table.where}: version {text!r} is not one of {', '.join(VERSIONS.values())}")
-    return number
+    for number, name in VERSIONS.items():
+        if name == text:
+            return number
+    known = ", ".join(VERSIONS.values())
+    raise BoxError(f"{table.where}: version {text!r} is not one of {known}")
 
 
 def _pair(table: BoxTable, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
-    if [type(value) for value in pair] == [int] * 3:
+    # For Python, true and false are numbers.
+    are_numbers = all(type(value) is int for value in pair)
+    if are_numbers and len(pair) == 3:
         gpu, other, count = pair
-        known = range(gpus)
-        if gpu in known and other in known and gpu != other and count > 0:
+        are_gpus = {gpu, other} <= set(range(gpus))
+        if are_gpus and gpu != other and count > 0:
             return gpu, other, count
     raise BoxError(f"{table.where}: pairs: {pair!r} is not GPU, other GPU (0 to {gpus - 1}), number of links")
 
@@ -136,8 +147,9 @@ def _pair(table: BoxTable, pair: Sequence[Any], gpus: int) -> tuple[int, int, in
 def _members(table: BoxTable, gpus: int) -> list[int]:
     every = list(range(gpus))
     members = table.items("gpus", int, every)
-    has_twice = len(set(members)) < len(members)
-    if not members or has_twice or not set(members) <= set(every):
+    different = set(members)
+    are_valid = different <= set(every) and len(different) == len(members)
+    if not members or not are_valid:
         raise BoxError(f"{table.where}: gpus {members!r} must be different GPUs from 0 to {gpus - 1}")
     return members
 
@@ -152,12 +164,17 @@ def _switch_links(table: BoxTable) -> list[BoxLink]:
     table.check("pci_id", [pci_id], _PCI_ID)
     bus_ids = table.items("bus_ids", str, [])
     table.check("bus_ids", bus_ids, BUS_ID)
-    end = End.SWITCH if table.take("tells_type", bool, True) else End.UNKNOWN
+    tells_type = table.take("tells_type", bool, True)
     spread = bus_ids or [""]
     links = []
     for number in range(count):
-        bus_id = spread[number % len(spread)]
-        links.append(BoxLink(version=version, end=end, bus_id=bus_id, pci_id=int(pci_id, 16)))
+        link = BoxLink(
+            version=version,
+            end=End.SWITCH if tells_type else End.UNKNOWN,
+            bus_id=spread[number % len(spread)],
+            pci_id=int(pci_id, 16),
+        )
+        links.append(link)
     return links
 
 

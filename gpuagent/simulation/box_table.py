@@ -27,22 +27,24 @@ class BoxTable:
         value = self._values.pop(key, default)
         if value is _REQUIRED:
             raise BoxError(f"{self.where}: {key} is missing")
-        if value is not default and type(value) is not kind:  # a bool is no int here
+        is_default = value is default
+        # Not isinstance: for Python, true and false are numbers.
+        if not is_default and type(value) is not kind:
             raise BoxError(f"{self.where}: {key} must be {kind.__name__}, not {value!r}")
         return value
 
     def items(self, key: str, kind: type, default: object = _REQUIRED) -> list[Any]:
         values: list[Any] = self.take(key, list, default)
-        wrong = next((value for value in values if type(value) is not kind), None)
-        if wrong is not None:
-            raise BoxError(f"{self.where}: {key} must be a list of {kind.__name__}, not {wrong!r}")
+        for value in values:
+            if type(value) is not kind:
+                raise BoxError(f"{self.where}: {key} must be a list of {kind.__name__}, not {value!r}")
         return values
 
     def check(self, key: str, texts: Iterable[str], pattern: re.Pattern[str]) -> None:
         """Check that every text of `key` matches `pattern`. Raises BoxError."""
-        wrong = next((text for text in texts if not pattern.fullmatch(text)), None)
-        if wrong is not None:
-            raise BoxError(f"{self.where}: {key}: {wrong!r} is not like {pattern.pattern}")
+        for text in texts:
+            if not pattern.fullmatch(text):
+                raise BoxError(f"{self.where}: {key}: {text!r} is not like {pattern.pattern}")
 
     def end(self) -> None:
         if self._values:

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import tomllib
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,8 +67,8 @@ class Box:
 
     def __post_init__(self) -> None:
         for name in ("uuid", "minor", "pci_bus_id"):
-            values = Counter(getattr(gpu, name) for gpu in self.gpus)
-            twice = [value for value, count in values.items() if count > 1]
+            values = [getattr(gpu, name) for gpu in self.gpus]
+            twice = {value for value in values if values.count(value) > 1}
             if twice:
                 raise BoxError(f"box {self.name}: more than one GPU has {name} {min(twice)}")
         most_links = max((len(gpu.links) for gpu in self.gpus), default=0)
@@ -95,7 +94,8 @@ def load(name_or_path: str | Path) -> Box:
         return parse(path.stem, path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         what = f"no box file {text}" if is_path else f"unknown box {text!r}"
-        raise BoxError(f"{what}; known boxes: {', '.join(names())}; or give the path of a .toml file") from None
+        known = ", ".join(names())
+        raise BoxError(f"{what}; known boxes: {known}; or give the path of a .toml file") from None
     except (OSError, UnicodeDecodeError) as err:
         raise BoxError(f"box file {path} cannot be read: {error_words(err)}") from err
     except BoxError as err:
@@ -114,7 +114,8 @@ def parse(name: str, text: str) -> Box:
     table = BoxTable(where, page)
     gpus: list[BoxGpu] = []
     for number, group in enumerate(table.take("gpus", list, []), 1):
-        gpus += _group(f"{where}, [[gpus]] number {number}", group, name, len(gpus))
+        first = len(gpus)
+        gpus += _group(f"{where}, [[gpus]] number {number}", group, name, first)
     if not 1 <= len(gpus) <= MOST_GPUS:
         raise BoxError(f"{where}: has {len(gpus)} GPUs; a box has 1 to {MOST_GPUS}")
     check_paths(where, [(gpu.numa_node, gpu.pcie_path) for gpu in gpus])

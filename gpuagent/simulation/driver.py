@@ -25,6 +25,8 @@ _ACTIONS = {
     79: _REBOOT,
 }
 """The recovery action by XID; any other XID has none."""
+RECOVERY_SINCE = 570
+"""First version of the driver that asks for a recovery action."""
 KINDS = ("compute", "graphics", "mps")
 """Kinds of processes, each with a list of its own in NVML."""
 
@@ -75,10 +77,12 @@ class SimulatedGpu:
     @property
     def used_bytes(self) -> int:
         """Memory in use, without the part that driver and firmware reserve."""
-        known: dict[int, int] = {}
-        for process in self.processes.values():  # one may be in several lists
-            known[process.pid] = max(known.get(process.pid, 0), process.memory_bytes or 0)
-        return sum(known.values())
+        by_pid: dict[int, int] = {}
+        for process in self.processes.values():
+            # A process may be in several lists, with the same memory.
+            used = process.memory_bytes or 0
+            by_pid[process.pid] = max(by_pid.get(process.pid, 0), used)
+        return sum(by_pid.values())
 
     @property
     def address(self) -> int:
@@ -104,7 +108,8 @@ def error_code(error: str | int) -> int:
     """``GPU_IS_LOST``, ``NVML_ERROR_GPU_IS_LOST`` or 15 as a number. Raises FaultError."""
     if isinstance(error, int):
         return error
-    code = getattr(pynvml, f"NVML_ERROR_{error.removeprefix('NVML_ERROR_')}", None)
+    short_name = error.removeprefix("NVML_ERROR_")
+    code = getattr(pynvml, f"NVML_ERROR_{short_name}", None)
     if code is None:
         raise FaultError(f"NVML has no error {error!r}; say for example GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN")
     return int(code)
@@ -112,7 +117,9 @@ def error_code(error: str | int) -> int:
 
 def base_name(function: str) -> str:
     """The function without its version: nvmlDeviceGetMemoryInfo_v2 and nvmlDeviceGetMemoryInfo are one."""
-    return "nvmlInit" if function.startswith("nvmlInit") else re.sub(r"_v\d+$", "", function)
+    if function.startswith("nvmlInit"):
+        return "nvmlInit"
+    return re.sub(r"_v\d+$", "", function)
 
 
 class SimulatedDriver:
@@ -123,12 +130,15 @@ class SimulatedDriver:
         lock = threading.RLock()
         self.changed = threading.Condition(lock)
         self.joined = threading.Condition(lock)
-        self.gpus = [SimulatedGpu(index, spec, spec.mig) for index, spec in enumerate(box.gpus)]
+        self.gpus: list[SimulatedGpu] = []
+        for index, spec in enumerate(box.gpus):
+            self.gpus.append(SimulatedGpu(index, spec, spec.mig))
         self.sets: dict[int, EventSet] = {}
         self.sessions = 0
         self.absent: int | None = None
         self.waiters = 0
-        self.asks_for_recovery = int(box.driver_version.partition(".")[0]) >= 570
+        major, _, _ = box.driver_version.partition(".")
+        self.asks_for_recovery = int(major) >= RECOVERY_SINCE
         self._functions = functions
         self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
         self.hanging: set[tuple[str, int | None]] = set()
@@ -192,7 +202,12 @@ class SimulatedDriver:
             self.find(gpu).slowdown = reasons
 
     def process(
-        self, gpu: GpuRef, pid: int, mib: int | None = None, kind: str = "compute", sm: int | None = None
+        self,
+        gpu: GpuRef,
+        pid: int,
+        mib: int | None = None,
+        kind: str = "compute",
+        sm: int | None = None,
     ) -> None:
         """Let a process use `gpu`, or change its use. `mib` None: the driver does not report its memory."""
         if kind not in KINDS:
@@ -257,10 +272,12 @@ class SimulatedDriver:
             if what not in ODD:
                 raise FaultError(f"what: {what!r} is not one of {', '.join(ODD)}")
             own = getattr(self.box.gpus[simulated.index], what)
-            if value is not None and type(value) is not type(own):
+            if value is None:
+                value = own
+            if type(value) is not type(own):
                 raise FaultError(f"value: {value!r} is no {what}: that is a {type(own).__name__}")
-            changed: dict[str, Any] = {what: own if value is None else value}
-            simulated.spec = replace(simulated.spec, **changed)
+            changes: dict[str, Any] = {what: value}
+            simulated.spec = replace(simulated.spec, **changes)
 
     def nvlink(self, gpu: GpuRef, link: int, up: bool) -> None:
         """Take `gpu`'s end of an NVLink down, or up again. The other end reports the same as before."""
@@ -288,7 +305,10 @@ class SimulatedDriver:
         if not address:
             return None
         first = address - address % _STEP
-        return next((gpu for gpu in self.gpus if gpu.address == first), None)
+        for gpu in self.gpus:
+            if gpu.address == first:
+                return gpu
+        return None
 
     def find(self, gpu: GpuRef) -> SimulatedGpu:
         """The GPU with that index or UUID. Raises FaultError."""
@@ -296,24 +316,26 @@ class SimulatedDriver:
             for simulated in self.gpus:
                 if gpu in (simulated.index, simulated.spec.uuid):
                     return simulated
-        raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {len(self.gpus) - 1}, or a UUID)")
+        last = len(self.gpus) - 1
+        raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {last}, or a UUID)")
 
     def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
         """Apply faults to a call before it starts: block while it hangs; return NVML's code if it fails, else 0."""
         base = base_name(function)
-        names = (function, base)
-        keys: set[tuple[str, int | None]] = {(name, None) for name in names}
+        # A fault is about one version of a function or about all, on one GPU or on any.
+        keys: set[tuple[str, int | None]] = {(function, None), (base, None)}
         if gpu:
-            keys |= {(name, gpu.index) for name in names}
+            keys |= {(function, gpu.index), (base, gpu.index)}
         with self.changed:
             self.changed.wait_for(lambda: not keys & self.hanging)
-            code = next((self._failures[key] for key in keys if key in self._failures), 0)
-            if code:
-                return code
+            for key in keys & self._failures.keys():
+                return self._failures[key]
             works_without_session = base == "nvmlInit" or function == "nvmlErrorString"
             if not self.sessions and not works_without_session:
                 return int(pynvml.NVML_ERROR_UNINITIALIZED)
-            return int(pynvml.NVML_ERROR_GPU_IS_LOST) if gpu and gpu.lost else 0
+            if gpu and gpu.lost:
+                return int(pynvml.NVML_ERROR_GPU_IS_LOST)
+            return 0
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -335,16 +357,17 @@ class SimulatedDriver:
     def _emit(self, gpu: GpuRef | None, kind: int, data: int, *, any_waiter: bool = False) -> int:
         with self._changing():
             simulated = None if gpu is None else self.find(gpu)
-            waiting = [event_set for event_set in self.sets.values() if any(event_set.registered.values())]
+            waiting = [events for events in self.sets.values() if any(events.registered.values())]
             handle = 0
             receivers = waiting
             if simulated and any_waiter:
                 handle = simulated.address + 1
                 # The sets of other GPUs come first.
-                receivers = sorted(waiting, key=lambda event_set: simulated.index in event_set.registered)[:1]
+                waiting.sort(key=lambda events: simulated.index in events.registered)
+                receivers = waiting[:1]
             elif simulated:
                 handle = simulated.address
-                receivers = [event_set for event_set in waiting if event_set.registered.get(simulated.index, 0) & kind]
+                receivers = [events for events in waiting if events.registered.get(simulated.index, 0) & kind]
             for event_set in receivers:
                 event_set.queue.append((handle, kind, data))
             return len(receivers)
@@ -353,7 +376,8 @@ class SimulatedDriver:
         base_names = {base_name(name) for name in self._functions}
         if function not in self._functions and function not in base_names:
             raise FaultError(f"the simulated NVML has no function {function!r}")
-        return function, None if gpu is None else self.find(gpu).index
+        index = None if gpu is None else self.find(gpu).index
+        return function, index
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -101,18 +101,27 @@ def _count(driver: SimulatedDriver, out: Any) -> int:
 
 @of(LOOKUP, "nvmlDeviceGetHandleByIndex_v2")
 def _by_index(driver: SimulatedDriver, index: Any) -> SimulatedGpu | None:
-    return driver.gpus[index.value] if index.value < len(driver.gpus) else None
+    number = int(index.value)
+    return driver.gpus[number] if number < len(driver.gpus) else None
 
 
 @of(LOOKUP, "nvmlDeviceGetHandleByUUID")
 def _by_uuid(driver: SimulatedDriver, uuid: Any) -> SimulatedGpu | None:
-    return next((gpu for gpu in driver.gpus if gpu.spec.uuid.encode() == uuid.value), None)
+    for gpu in driver.gpus:
+        if gpu.spec.uuid.encode() == uuid.value:
+            return gpu
+    return None
 
 
 @of(LOOKUP, "nvmlDeviceGetHandleByPciBusId_v2")
 def _by_bus(driver: SimulatedDriver, bus_id: Any) -> SimulatedGpu | None:
-    asked = bus_id.value.decode().upper().rjust(16, "0")  # the domain may be written with four digits
-    return next((gpu for gpu in driver.gpus if gpu.spec.pci_bus_id == asked), None)
+    text = bus_id.value.decode().upper()
+    # The domain may be written with four digits.
+    wanted = text.rjust(16, "0")
+    for gpu in driver.gpus:
+        if gpu.spec.pci_bus_id == wanted:
+            return gpu
+    return None
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -198,8 +207,10 @@ def _pci_info(driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     info = out._obj  # noqa: SLF001
     info.busId = gpu.spec.pci_bus_id
     info.busIdLegacy = gpu.spec.pci_bus_id[4:]
-    own = driver.box.gpus[gpu.index].pci_bus_id  # also where `odd` is in force
-    domain, bus, device = own.partition(".")[0].split(":")
+    # Not that of `odd`, which may be no address at all.
+    own = driver.box.gpus[gpu.index].pci_bus_id
+    address_only, _, _ = own.partition(".")
+    domain, bus, device = address_only.split(":")
     info.domain = int(domain, 16)
     info.bus = int(bus, 16)
     info.device = int(device, 16)
@@ -214,8 +225,9 @@ def _brand(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
 
 @of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
 def _compute_capability(_driver: SimulatedDriver, gpu: SimulatedGpu, major: Any, minor: Any) -> int:
-    put(major, gpu.spec.compute_capability[0])
-    return put(minor, gpu.spec.compute_capability[1])
+    major_number, minor_number = gpu.spec.compute_capability
+    put(major, major_number)
+    return put(minor, minor_number)
 
 
 @of(DEVICE, "nvmlDeviceGetMigMode")
@@ -228,7 +240,9 @@ def _mig_mode(_driver: SimulatedDriver, gpu: SimulatedGpu, current: Any, pending
 
 @of(DEVICE, "nvmlDeviceGetNumaNodeId")
 def _numa_node(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    return NOT_SUPPORTED if gpu.spec.numa_node is None else put(out, gpu.spec.numa_node)
+    if gpu.spec.numa_node is None:
+        return NOT_SUPPORTED
+    return put(out, gpu.spec.numa_node)
 
 
 @of(DEVICE, "nvmlDeviceGetCurrentClocksEventReasons")
@@ -265,7 +279,8 @@ def _field(driver: SimulatedDriver, gpu: SimulatedGpu, field: int) -> tuple[int,
         return OK, value
     # A driver that is too old does not know the field of the recovery action.
     is_known = field in known and field != health_calls.RECOVERY_ACTION
-    return (NOT_SUPPORTED if is_known else INVALID), 0
+    code = NOT_SUPPORTED if is_known else INVALID
+    return code, 0
 
 
 def _number(name: str, value: Callable[[SimulatedGpu], int]) -> None:

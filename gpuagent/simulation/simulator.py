@@ -176,21 +176,33 @@ def _put_library(library: Any) -> Any:
 
 def _checked(fault: str, method: Callable[..., object], given: Fields, **kinds: Any) -> Fields:
     """The arguments of a fault, as its method takes them. Raises FaultError."""
-    fields = inspect.signature(method).parameters
-    required = [name for name, field in fields.items() if field.default is field.empty]
-    missing = [name for name in required if name not in given]
-    if missing:
-        raise FaultError(f"fault {fault} needs {' and '.join(missing)}")
-    unknown = [name for name in given if name not in fields]
-    if unknown:
-        raise FaultError(f"fault {fault} has no field {' or '.join(unknown)}; it has {', '.join(fields)}")
-    kinds = {**kinds, "error": str | int | None, "gpu": str | int | None}
+    _check_names(fault, method, given)
+    kinds["error"] = str | int | None
+    kinds["gpu"] = str | int | None
     for key, kind in kinds.items():
         if key in given:
             _check(f"fault {fault}: {key}", key, kind, given[key])
     if isinstance(given.get("error"), str):
         error_code(given["error"])
     return given
+
+
+def _check_names(fault: str, method: Callable[..., object], given: Fields) -> None:
+    """Check that every argument without a default is there, and no other. Raises FaultError."""
+    parameters = inspect.signature(method).parameters
+    missing = []
+    for name, parameter in parameters.items():
+        is_required = parameter.default is parameter.empty
+        if is_required and name not in given:
+            missing.append(name)
+    if missing:
+        needed = " and ".join(missing)
+        raise FaultError(f"fault {fault} needs {needed}")
+    unknown = [name for name in given if name not in parameters]
+    if unknown:
+        names = " or ".join(unknown)
+        known = ", ".join(parameters)
+        raise FaultError(f"fault {fault} has no field {names}; it has {known}")
 
 
 def _check(what: str, key: str, kind: Any, value: object) -> None:
