@@ -178,6 +178,20 @@ class Jobs:
         """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
         key = key_of(pod)
         job = self._jobs.get(key)
+        answer = self._bind(job, key, pod, node, now)
+        if job:
+            # Its plan may have broken.
+            self._due_jobs.settle(job, now)
+        return answer
+
+    def _bind(
+        self,
+        job: Job | None,
+        key: JobKey,
+        pod: PodFacts,
+        node: str,
+        now: float,
+    ) -> Choice | BindWait | BindRefused:
         place = job.place_of(pod.uid) if job else None
         if job is None or job.plan is None or place is None:
             return BindRefused(f"job {key[1]} has no plan for this pod any more; kube-scheduler tries it again")

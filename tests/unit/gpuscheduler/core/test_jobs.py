@@ -309,6 +309,20 @@ def test_a_job_is_planned_again_when_gpus_of_the_plan_are_not_usable_any_more(tw
     assert not [action for action in two_nodes.done if isinstance(action, CommitJob)]
 
 
+def test_a_plan_that_breaks_in_bind_is_made_again_soon():
+    cluster = JobUnderTest(whole_node("n1"), whole_node("n2"))
+    for name in ("a", "b"):
+        cluster.create(name, whole=3)
+    on = {name: cluster.filter(name).nodes[0] for name in ("a", "b")}
+    cluster.bind("a", on["a"])
+    cluster.scheduling.node_seen(whole_node(on["a"], gpus=2))
+    cluster.bind("b", on["b"])
+    assert cluster.reserved() == 0
+    cluster.now = RETRY_FIRST_S
+    cluster.scheduling.tick(cluster.now)
+    assert cluster.reserved() == 2
+
+
 def test_a_pod_of_a_written_plan_gets_other_gpus_when_its_own_are_not_usable_any_more():
     cluster = JobUnderTest(*[whole_node(f"n{n}", gpus=4) for n in range(3)])
     for name in ("a", "b"):
