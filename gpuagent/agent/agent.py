@@ -53,8 +53,8 @@ class Agent:
 
     def __init__(self, settings: Settings, *, isolation: Mapping[str, Isolation] | None = None) -> None:
         self._settings = settings
-        self._isolation = isolation or drivers.make(settings.isolation_options)
-        self._watched_drivers = {name: driver for name, driver in self._isolation.items() if name != NONE}
+        isolation = isolation or drivers.make(settings.isolation_options)
+        self._watched_drivers = {name: driver for name, driver in isolation.items() if name != NONE}
         self._clock = time.monotonic
         self._events = EventQueue()
         self._gate = StartGate()
@@ -68,9 +68,9 @@ class Agent:
         plugins = settings.kubelet_dir / "device-plugins"
         self._pod_resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
         self.holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
-        self.allocator = self._make_allocator()
-        self._claim_files = ClaimFiles(settings.state_dir, settings.cdi_dir)
-        self.preparer = self._make_preparer()
+        self.allocator = self._make_allocator(isolation)
+        claim_files = ClaimFiles(settings.state_dir, settings.cdi_dir)
+        self.preparer = self._make_preparer(isolation, claim_files)
         self._device_plugins = DevicePlugins(
             resources=settings.resources.names,
             directory=plugins,
@@ -83,8 +83,8 @@ class Agent:
             gate=self._gate,
         )
         device_health = HealthServicer(settings.node_name)
-        self._dra_driver = self._make_dra_driver(device_health)
-        self._publisher = Publisher(
+        self._dra_driver = self._make_dra_driver(device_health, claim_files.records)
+        publisher = Publisher(
             allocator=self.allocator,
             preparer=self.preparer,
             device_health=device_health,
@@ -92,8 +92,8 @@ class Agent:
             kube=self.kube,
             remembered=self._remembered if settings.uses_api_server else None,
         )
-        self._loop = Loop(state, self._events, self._count_allocates, self._make_effects(), self._clock)
-        self._reports = self._make_reports()
+        self._loop = Loop(state, self._events, self._count_allocates, self._make_effects(publisher), self._clock)
+        self._reports = self._make_reports(publisher)
         self._http: HttpServer | None = None
 
     # -- the parts -------------------------------------------------------------------------------------------
@@ -118,33 +118,33 @@ class Agent:
             lambda: claims_of_kubelet(settings.kubelet_dir),
         )
 
-    def _make_allocator(self) -> Allocator:
+    def _make_allocator(self, isolation: Mapping[str, Isolation]) -> Allocator:
         return Allocator(
             clock=self._clock,
             kubelet=self.holdings,
-            isolation=self._isolation,
+            isolation=isolation,
             strategy=self._settings.device_strategy,
             send_event=self.kube.send_event,
             allocated=self.holdings.refresh_soon,
             fetch=self.kube.fetch,
         )
 
-    def _make_preparer(self) -> Preparer:
+    def _make_preparer(self, isolation: Mapping[str, Isolation], files: ClaimFiles) -> Preparer:
         return Preparer(
             pool=self._settings.node_name,
             read_claim=self.kube.claim,
-            isolation=self._isolation,
+            isolation=isolation,
             strategy=self._settings.device_strategy,
-            files=self._claim_files,
+            files=files,
             changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
             send_event=self.kube.send_event,
             is_forgotten=self.kube.is_forgotten,
         )
 
-    def _make_dra_driver(self, device_health: HealthServicer) -> DraDriver:
+    def _make_dra_driver(self, device_health: HealthServicer, records: Path) -> DraDriver:
         return DraDriver(
             kubelet_dir=self._settings.kubelet_dir,
-            records=self._claim_files.records,
+            records=records,
             make_servicer=lambda: DraServicer(self.preparer, device_health, self.metrics),
             records_changed=self.preparer.refresh,
             post=self.post,
@@ -153,10 +153,10 @@ class Agent:
             is_possible=self._settings.uses_api_server,
         )
 
-    def _make_effects(self) -> Effects:
+    def _make_effects(self, publisher: Publisher) -> Effects:
         is_forced = self._settings.mode is not None
         return Effects(
-            publisher=self._publisher,
+            publisher=publisher,
             first_reads=self._device_plugins.first_reads,
             kube=self.kube,
             holdings=self.holdings,
@@ -168,11 +168,11 @@ class Agent:
             clock=self._clock,
         )
 
-    def _make_reports(self) -> Reports:
+    def _make_reports(self, publisher: Publisher) -> Reports:
         return Reports(
             self._settings,
             state=lambda: self.state,
-            snapshot=lambda: self._publisher.snapshot,
+            snapshot=lambda: publisher.snapshot,
             endpoints=self._device_plugins.views,
             silent_s=lambda: self._clock() - self.beat_at,
             restart_helps=lambda: self.nvml.restart_helps,

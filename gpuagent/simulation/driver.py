@@ -122,8 +122,8 @@ def base_name(function: str) -> str:
     return re.sub(r"_v\d+$", "", function)
 
 
-class SimulatedDriver:
-    """The driver of a box. Faults may come from any thread; each takes effect at once, on waiting calls too."""
+class DriverState:
+    """What the simulated functions of NVML answer from; all methods but `enter` are for calls that hold `changed`."""
 
     def __init__(self, box: Box, functions: frozenset[str]) -> None:
         self.box = box
@@ -139,13 +139,67 @@ class SimulatedDriver:
         self.waiters = 0
         major, _, _ = box.driver_version.partition(".")
         self.asks_for_recovery = int(major) >= RECOVERY_SINCE
-        self._functions = functions
+        self.functions = functions
         self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
         self.hanging: set[tuple[str, int | None]] = set()
         """Functions that hang, each on one GPU or (None) on any."""
-        self._failures: dict[tuple[str, int | None], int] = {}
+        self.failures: dict[tuple[str, int | None], int] = {}
 
-    # -- faults ----------------------------------------------------------------------------------------------
+    def at(self, address: int | None) -> SimulatedGpu | None:
+        """The GPU with that handle; more than one address is a handle of each GPU."""
+        if not address:
+            return None
+        first = address - address % _STEP
+        for gpu in self.gpus:
+            if gpu.address == first:
+                return gpu
+        return None
+
+    def find(self, gpu: GpuRef) -> SimulatedGpu:
+        """The GPU with that index or UUID. Raises FaultError."""
+        if not isinstance(gpu, bool):  # for Python, true and false are numbers
+            for simulated in self.gpus:
+                if gpu in (simulated.index, simulated.spec.uuid):
+                    return simulated
+        last = len(self.gpus) - 1
+        raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {last}, or a UUID)")
+
+    def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
+        """Apply faults to a call before it starts: block while it hangs; return NVML's code if it fails, else 0."""
+        base = base_name(function)
+        # A fault is about one version of a function or about all, on one GPU or on any.
+        keys: set[tuple[str, int | None]] = {(function, None), (base, None)}
+        if gpu:
+            keys |= {(function, gpu.index), (base, gpu.index)}
+        with self.changed:
+            self.changed.wait_for(lambda: not keys & self.hanging)
+            for key in keys & self.failures.keys():
+                return self.failures[key]
+            works_without_session = base == "nvmlInit" or function == "nvmlErrorString"
+            if not self.sessions and not works_without_session:
+                return int(pynvml.NVML_ERROR_UNINITIALIZED)
+            if gpu and gpu.lost:
+                return int(pynvml.NVML_ERROR_GPU_IS_LOST)
+            return 0
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Wrap a client's idle wait for events: `waiters` counts the waits, `joined` signals a new one."""
+        self.waiters += 1
+        self.joined.notify_all()
+        try:
+            yield
+        finally:
+            self.waiters -= 1
+
+    def new_set(self) -> int:
+        address = next(self._new_sets)
+        self.sets[address] = EventSet()
+        return address
+
+
+class SimulatedDriver(DriverState):
+    """The driver of a box. Faults may come from any thread; each takes effect at once, on waiting calls too."""
 
     def xid(self, gpu: GpuRef | None, code: int, any_waiter: bool = False) -> int:
         """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets received it.
@@ -245,9 +299,9 @@ class SimulatedDriver:
         with self._changing():
             key = self._key(function, gpu)
             if error is None:
-                self._failures.pop(key, None)
+                self.failures.pop(key, None)
             else:
-                self._failures[key] = error_code(error)
+                self.failures[key] = error_code(error)
 
     def driver(self, present: bool, error: str | int = "DRIVER_NOT_LOADED") -> None:
         """Take the driver away (initialization then returns `error`) or bring it back; sessions do not survive it."""
@@ -298,62 +352,6 @@ class SimulatedDriver:
                 raise FaultError(f"GPU {simulated.index} ({simulated.spec.model}) has no NVLink fabric")
             simulated.fabric_ready = ready
 
-    # -- for the entry points; all but `enter` with `changed` held -----------------------------------------------
-
-    def at(self, address: int | None) -> SimulatedGpu | None:
-        """The GPU with that handle; more than one address is a handle of each GPU."""
-        if not address:
-            return None
-        first = address - address % _STEP
-        for gpu in self.gpus:
-            if gpu.address == first:
-                return gpu
-        return None
-
-    def find(self, gpu: GpuRef) -> SimulatedGpu:
-        """The GPU with that index or UUID. Raises FaultError."""
-        if not isinstance(gpu, bool):  # for Python, true and false are numbers
-            for simulated in self.gpus:
-                if gpu in (simulated.index, simulated.spec.uuid):
-                    return simulated
-        last = len(self.gpus) - 1
-        raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {last}, or a UUID)")
-
-    def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
-        """Apply faults to a call before it starts: block while it hangs; return NVML's code if it fails, else 0."""
-        base = base_name(function)
-        # A fault is about one version of a function or about all, on one GPU or on any.
-        keys: set[tuple[str, int | None]] = {(function, None), (base, None)}
-        if gpu:
-            keys |= {(function, gpu.index), (base, gpu.index)}
-        with self.changed:
-            self.changed.wait_for(lambda: not keys & self.hanging)
-            for key in keys & self._failures.keys():
-                return self._failures[key]
-            works_without_session = base == "nvmlInit" or function == "nvmlErrorString"
-            if not self.sessions and not works_without_session:
-                return int(pynvml.NVML_ERROR_UNINITIALIZED)
-            if gpu and gpu.lost:
-                return int(pynvml.NVML_ERROR_GPU_IS_LOST)
-            return 0
-
-    @contextmanager
-    def idle(self) -> Iterator[None]:
-        """Wrap a client's idle wait for events: `waiters` counts the waits, `joined` signals a new one."""
-        self.waiters += 1
-        self.joined.notify_all()
-        try:
-            yield
-        finally:
-            self.waiters -= 1
-
-    def new_set(self) -> int:
-        address = next(self._new_sets)
-        self.sets[address] = EventSet()
-        return address
-
-    # ------------------------------------------------------------------------------------------------------------
-
     def _emit(self, gpu: GpuRef | None, kind: int, data: int, *, any_waiter: bool = False) -> int:
         with self._changing():
             simulated = None if gpu is None else self.find(gpu)
@@ -373,8 +371,8 @@ class SimulatedDriver:
             return len(receivers)
 
     def _key(self, function: str, gpu: GpuRef | None) -> tuple[str, int | None]:
-        base_names = {base_name(name) for name in self._functions}
-        if function not in self._functions and function not in base_names:
+        base_names = {base_name(name) for name in self.functions}
+        if function not in self.functions and function not in base_names:
             raise FaultError(f"the simulated NVML has no function {function!r}")
         index = None if gpu is None else self.find(gpu).index
         return function, index
