@@ -167,8 +167,9 @@ class CgpuIsolation:
     def prepare(self, grant: Grant) -> Grant:
         env = dict(grant.env)
         if "," in env.get("ALIYUN_COM_GPU_MEM_DEV", ""):
-            sizes = ", ".join(f"GPU {gpu.index}: {gpu.memory_mib} MiB" for gpu in grant.gpus)
-            raise CannotIsolateError(f"cGPU takes one size for all GPUs of a container, and these differ ({sizes})")
+            sizes = [f"GPU {gpu.index}: {gpu.memory_mib} MiB" for gpu in grant.gpus]
+            words = ", ".join(sizes)
+            raise CannotIsolateError(f"cGPU takes one size for all GPUs of a container, and these differ ({words})")
         if grant.kind is Kind.CORE_CORE_MEM:
             weight = grant.units // self._percent_per_weight
             env["ALIYUN_COM_GPU_SCHD_WEIGHT"] = str(max(1, weight))

@@ -152,12 +152,18 @@ def _compute_given(shares: Collection[Share], *, gives_compute: bool) -> float |
 def _sampled(reading: Reading) -> MetricValues:
     samples = _samples(reading)
     yield f.SAMPLE, _answered(reading)
-    yield f.USED, known_values(samples, attrgetter("memory_used_bytes"))
+    yield f.USED, known_values(samples, _used_bytes)
     yield f.UNATTRIBUTED, _unattributed(reading, samples)
     yield f.UNATTRIBUTED_PROCESSES, _unattributed_processes(reading)
-    yield f.BUSY, known_values(samples, attrgetter("busy"))
-    yield f.TEMPERATURE, known_values(samples, attrgetter("temperature_celsius"))
-    yield f.POWER, known_values(samples, attrgetter("power_watts"))
+    yield f.BUSY, known_values(samples, _busy)
+    yield f.TEMPERATURE, known_values(samples, _temperature)
+    yield f.POWER, known_values(samples, _power)
+
+
+_used_bytes = attrgetter("memory_used_bytes")
+_busy = attrgetter("busy")
+_temperature = attrgetter("temperature_celsius")
+_power = attrgetter("power_watts")
 
 
 def _samples(reading: Reading) -> dict[Labels, GpuSample]:

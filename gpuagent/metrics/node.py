@@ -94,11 +94,10 @@ def _isolation(reading: Reading) -> Values:
 
 def resources(reading: Reading) -> MetricValues:
     """The metrics of each resource."""
-    views = reading.endpoints
     yield f.REGISTERED, _registered(reading)
-    yield f.REGISTRATIONS, {(name,): view.registrations for name, view in views.items()}
+    yield f.REGISTRATIONS, _registrations(reading)
     yield f.DEVICES, _devices(reading)
-    yield f.LIST_BYTES, {(name,): view.list_bytes for name, view in views.items()}
+    yield f.LIST_BYTES, _list_bytes(reading)
 
 
 def _registered(reading: Reading) -> Values:
@@ -108,6 +107,16 @@ def _registered(reading: Reading) -> Values:
     if _publishes(reading):
         registered[DRA_DRIVER,] = float(reading.state.claims.registered)
     return registered
+
+
+def _registrations(reading: Reading) -> Values:
+    views = reading.endpoints
+    return {(resource,): view.registrations for resource, view in views.items()}
+
+
+def _list_bytes(reading: Reading) -> Values:
+    views = reading.endpoints
+    return {(resource,): view.list_bytes for resource, view in views.items()}
 
 
 def _devices(reading: Reading) -> Values:

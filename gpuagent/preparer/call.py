@@ -60,7 +60,8 @@ class LatestState:
 
     def is_over(self, call: Call) -> bool:
         """Whether a call must not wait any longer."""
-        return self._stopping or time.monotonic() > call.until or not call.is_wanted()
+        is_late = time.monotonic() > call.until
+        return self._stopping or is_late or not call.is_wanted()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the next change; whether one came in time."""

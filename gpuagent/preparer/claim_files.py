@@ -72,10 +72,11 @@ class ClaimFiles:
             OSError: one could not be written.
             ValueError: the UID cannot be a file's name.
         """
-        record = json.dumps(claim.record())
+        record_path = self._record(claim.uid)
+        spec_path = self._spec(claim.uid)
         # The record first: without one, nobody would ever remove the specification.
-        write_whole(self._record(claim.uid), record)
-        write_whole(self._spec(claim.uid), json.dumps(spec, indent=1))
+        write_whole(record_path, json.dumps(claim.record()))
+        write_whole(spec_path, json.dumps(spec, indent=1))
 
     def show(self, claim: PreparedClaim) -> None:
         """Write the record for other agents on the node, without waiting for the disk. Raises as `write`."""

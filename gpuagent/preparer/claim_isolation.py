@@ -139,19 +139,22 @@ def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[
     promised = must_isolate(claim, gpus)
     mode = layer_mode(state)
     layer = state.layer_of(mode)
-    left_out = next((layer.left_out[gpu.uuid] for gpu in gpus if gpu.uuid in layer.left_out), None)
-    works = layer.keeps(mode) and left_out is None
-    # Nothing is promised to whole GPUs. A share without a promise is isolated too, where that is possible.
-    goes_without = gpus[0].unlimited or not (promised or works)
-    if goes_without:
-        return Mode.SHARE, NONE
+    reasons = [layer.left_out[gpu.uuid] for gpu in gpus if gpu.uuid in layer.left_out]
+    works = layer.keeps(mode) and not reasons
+    if gpus[0].unlimited:
+        return Mode.SHARE, NONE  # whole GPUs and monitors have no limits
+    if not promised and not works:
+        return Mode.SHARE, NONE  # a share without a promise is isolated only where that is possible
     if works and promised <= PROMISES[mode]:
         return mode, layer.driver
     if state.policy.allow_unisolated:
         return Mode.SHARE, NONE
-    missing = f"it does not isolate {', '.join(sorted(promised))}"
-    reason = layer.problem_in(mode) or left_out or missing
-    raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {reason}")
+    problem = layer.problem_in(mode)
+    if problem is not None:
+        reasons.insert(0, problem)
+    names = ", ".join(sorted(promised))
+    reasons.append(f"it does not isolate {names}")
+    raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {reasons[0]}")
 
 
 def _is_known(state: State) -> bool:

@@ -141,7 +141,8 @@ class Preparer:
     def _read(self, call: Call) -> Mapping[str, Any]:
         """The claim, which must be the one that kubelet means and not a later one of the same name."""
         claim = self._read_claim(call.namespace, call.name)
-        present_uid = claim.get("metadata", {}).get("uid")
+        metadata = claim.get("metadata", {})
+        present_uid = metadata.get("uid")
         if present_uid != call.uid:
             text = f"claim {call.namespace}/{call.name} has UID {present_uid} by now, not {call.uid}"
             raise Refusal(Reason.UNKNOWN_POD, text)
@@ -159,7 +160,10 @@ class Preparer:
 
     def _has_seen(self, uids: frozenset[str]) -> bool:
         state = self._latest.state
-        return state is not None and uids <= {pod.uid for pod in state.pods.seen}
+        if state is None:
+            return False
+        seen_uids = {pod.uid for pod in state.pods.seen}
+        return uids <= seen_uids
 
     def _write_files(self, prepared: PreparedClaim, isolated: IsolatedClaim) -> None:
         edits = [(part.devices, part.grant) for part in isolated.parts]

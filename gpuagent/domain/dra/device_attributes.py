@@ -7,7 +7,7 @@ a value that no other device has: a GPU without NVLinks is a domain of its own.
 Names: those of Kubernetes (KEP-4381, KEP-6072), and those of NVIDIA's driver for whoever selects by them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuagent.domain.dra.isolation import isolates_now, layer_mode
@@ -93,13 +93,15 @@ def set_attributes(  # noqa: PLR0913 (all by name)
 def _common(gpus: Sequence[Gpu], name: str, state: State) -> Json:
     """Attributes that follow from what all GPUs of a device have in common."""
     minors = ",".join(str(gpu.minor) for gpu in gpus)
-    model = _same([gpu.model for gpu in gpus])
-    brand = _same([gpu.brand for gpu in gpus])
-    capability = _same([gpu.compute_capability for gpu in gpus])
+    model = _same(gpus, "model")
+    brand = _same(gpus, "brand")
+    capability = _same(gpus, "compute_capability")
     compute_capability = ".".join(map(str, capability or ()))
-    pcie_root = _same([gpu.pcie_root for gpu in gpus])
-    numa_node = _same([gpu.numa_node for gpu in gpus])
-    node = {"int": NO_NODE if numa_node is None else numa_node}
+    pcie_root = _same(gpus, "pcie_root")
+    numa_node = _same(gpus, "numa_node")
+    if numa_node is None:
+        numa_node = NO_NODE
+    node = {"int": numa_node}
     return {
         "gpus": {"int": len(gpus)},
         "minors": _text(minors),
@@ -146,13 +148,12 @@ def version(text: str) -> str:
     return ".".join(map(str, three))
 
 
-def _same(values: Sequence[Any]) -> Any:  # noqa: ANN401 (of any kind)
-    """The value that all have; None if they differ or there are none."""
-    if not values:
+def _same(gpus: Iterable[Gpu], name: str) -> Any:  # noqa: ANN401 (of any kind)
+    """The attribute of that name, which all GPUs have; None if they differ or there are none."""
+    different: set[Any] = {getattr(gpu, name) for gpu in gpus}
+    if len(different) != 1:
         return None
-    first = values[0]
-    is_same = all(value == first for value in values)
-    return first if is_same else None
+    return different.pop()
 
 
 def _text(value: str) -> Mapping[str, str]:

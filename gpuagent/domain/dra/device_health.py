@@ -36,11 +36,13 @@ def device_healths(state: State) -> tuple[DeviceHealth, ...]:
     healths: dict[str, Health] = {}
     members: dict[str, set[str]] = {}
     for uuid, gpu in state.gpus.by_uuid.items():
+        name = device_name(gpu)
+        members[name] = {uuid}
         healths[uuid] = _health(gpu, state)
-        members[device_name(gpu)] = {uuid}
     for claimed in _claimed(state):
         uuid = claimed.uuid
-        members.setdefault(claimed.device, set()).add(uuid)
+        of_device = members.setdefault(claimed.device, set())
+        of_device.add(uuid)
         if uuid not in state.gpus.by_uuid:
             healths[uuid] = False, f"GPU {uuid} is not on the node any more"
     devices = []

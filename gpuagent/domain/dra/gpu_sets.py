@@ -20,6 +20,9 @@ MOST_SETS = 2 * PART
 
 Mbps = tuple[tuple[int, ...], ...]
 Set = tuple[int, ...]
+Rank = tuple[int, int, bool]
+"""Of a set; the lowest is the best: the bandwidth of the weakest link and of all links, both negative, and whether the
+set leaves a rest."""
 
 
 def set_name(uuids: Iterable[str]) -> str:
@@ -65,18 +68,20 @@ def offered_sets(mbps: Mbps, size: int) -> tuple[Set, ...]:
     if any(fast) and size < count:
         candidates = [members for members in candidates if _is_linked(members, fast)]
 
-    def rank(members: Set) -> tuple[int, int, bool]:
+    def rank(members: Set) -> Rank:
         weakest = sets.weakest(members) or 0
         total = sets.total(members)
         return -weakest, -total, not _fills_up(members)
 
-    def spread(members: Set) -> tuple[tuple[int, int, bool], int]:
+    def spread(members: Set) -> tuple[Rank, int]:
         # The numbers spread a choice among equal sets over all GPUs.
-        number = crc32(bytes(members))
-        return rank(members), number
+        return rank(members), crc32(bytes(members))
+
+    def by_members(members: Set) -> tuple[Rank, Set]:
+        return rank(members), members
 
     best = sorted(candidates, key=spread)[:MOST_SETS]
-    best.sort(key=lambda members: (rank(members), members))
+    best.sort(key=by_members)
     return tuple(best)
 
 
@@ -108,9 +113,11 @@ def _is_linked(members: Set, fast: list[int]) -> bool:
     """Whether each GPU has fast links to two others of the set, or to the only other, and they lead to all."""
     mask = sum(1 << gpu for gpu in members)
     links = {gpu: fast[gpu] & mask for gpu in members}
-    needed = min(2, len(members) - 1)
-    if any(peers.bit_count() < needed for peers in links.values()):
-        return False
+    others = len(members) - 1
+    needed = min(2, others)
+    for peers in links.values():
+        if peers.bit_count() < needed:
+            return False
     # Go along the links from the first GPU until no new one is reached.
     reached = 1 << members[0]
     former = 0

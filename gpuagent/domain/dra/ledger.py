@@ -123,13 +123,14 @@ def _shortage(wanted: ClaimedGpu, users: list[PreparedClaim], gpu: Gpu, sharers:
 
 
 def _advice(users: list[PreparedClaim]) -> str:
-    sorted_names = sorted(str(user) for user in users)
-    names = ", ".join(sorted_names[:MOST_NAMES])
+    all_names = sorted(str(user) for user in users)
+    names = ", ".join(all_names[:MOST_NAMES])
     rest = len(users) - MOST_NAMES
     if rest > 0:
-        names += f" and {rest} more"
-    noun = "claim" if len(users) == 1 else "claims"
-    subject = f"{noun} {names}"
+        names = f"{names} and {rest} more"
+    subject = f"claims {names}"
+    if len(users) == 1:
+        subject = f"claim {names}"
     return f" for {subject}. The claim is prepared when that ends: look for the pods that use {subject}"
 
 

@@ -66,20 +66,22 @@ def claimed_gpus(claim: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> 
 def _check_one_size(claimed: Collection[ClaimedGpu]) -> None:
     """A container has one environment, so all GPUs of a claim have to be of one size."""
     used = [gpu for gpu in claimed if not gpu.admin]
-    if used and len(used) < len(claimed):
-        words = (
-            "the claim has GPUs with adminAccess and others, and a container can have one kind: make a claim for each"
-        )
-        raise Refusal(Reason.MIXED_RESOURCES, words)
+    has_monitor = len(used) < len(claimed)
     shares = {(gpu.memory_mib, gpu.cores) for gpu in used if not gpu.whole}
     has_whole = any(gpu.whole for gpu in used)
-    if len(shares) + has_whole > 1:
-        words = "the claim has different shares, and a container can have one size: make a claim for each size"
-        raise Refusal(Reason.MIXED_RESOURCES, words)
+    size_count = len(shares) + has_whole
     uuids = {gpu.uuid for gpu in used}
-    if len(uuids) < len(used):
-        words = "the claim has two shares of one GPU, and a container can have one: make one request for both"
-        raise Refusal(Reason.MIXED_RESOURCES, words)
+    problem = ""
+    if used and has_monitor:
+        problem = (
+            "the claim has GPUs with adminAccess and others, and a container can have one kind: make a claim for each"
+        )
+    elif size_count > 1:
+        problem = "the claim has different shares, and a container can have one size: make a claim for each size"
+    elif len(uuids) < len(used):
+        problem = "the claim has two shares of one GPU, and a container can have one: make one request for both"
+    if problem:
+        raise Refusal(Reason.MIXED_RESOURCES, problem)
 
 
 def has_device(claim: Json) -> bool:
@@ -89,8 +91,12 @@ def has_device(claim: Json) -> bool:
 
 def has_device_of(claim: Json, prepared: PreparedClaim) -> bool:
     """Whether the claim still has one of the devices with which it was prepared."""
-    allocated = {(result.get("pool"), result.get("device")) for result in _results(claim)}
     devices = {(gpu.pool, gpu.device) for gpu in prepared.gpus}
+    allocated = set()
+    for result in _results(claim):
+        pool = result.get("pool")
+        device = result.get("device")
+        allocated.add((pool, device))
     return bool(allocated & devices)
 
 
@@ -154,15 +160,24 @@ def _consumed(result: Json, gpu: Gpu, unit: MemoryUnit) -> tuple[int, int]:
         words = f"device {device}: the allocation does not say how much of it is consumed"
         raise Refusal(Reason.INTERNAL, words)
     memory_mib = memory // MIB
+    problem = ""
     if memory_mib < unit.mib:
-        words = f"the claim has {given_memory} of memory, and the node shares out units of {unit}"
-        raise Refusal(Reason.CLAIM_INVALID, f"{words}: create the claim again, with {unit.mib}Mi or more")
-    if memory_mib >= gpu.memory_mib + unit.mib:
-        words = f"the claim has {given_memory} of memory, and GPU {gpu.index} has {gpu.memory_mib} MiB"
-        raise Refusal(Reason.CLAIM_INVALID, f"{words}: create the claim again")
-    if cores > CORE_PERCENT_PER_GPU:
-        words = f"the claim has {cores} cores, and a GPU has {CORE_PERCENT_PER_GPU}: cores are percent of its compute"
-        raise Refusal(Reason.CLAIM_INVALID, f"{words}. Create the claim again, with {CORE_PERCENT_PER_GPU} or less")
+        problem = (
+            f"the claim has {given_memory} of memory, and the node shares out units of {unit}: "
+            f"create the claim again, with {unit.mib}Mi or more"
+        )
+    elif memory_mib >= gpu.memory_mib + unit.mib:
+        problem = (
+            f"the claim has {given_memory} of memory, and GPU {gpu.index} has {gpu.memory_mib} MiB: "
+            "create the claim again"
+        )
+    elif cores > CORE_PERCENT_PER_GPU:
+        problem = (
+            f"the claim has {cores} cores, and a GPU has {CORE_PERCENT_PER_GPU}: cores are percent of its compute. "
+            f"Create the claim again, with {CORE_PERCENT_PER_GPU} or less"
+        )
+    if problem:
+        raise Refusal(Reason.CLAIM_INVALID, problem)
     return memory_mib, cores
 
 
@@ -179,25 +194,30 @@ def tolerations_of(claim: Json, device: str) -> list[Json]:
 def reserved_for(claim: Json) -> frozenset[str]:
     """UIDs of the pods that the scheduler reserved the claim for."""
     status = mapping(claim.get("status"))
-    consumers = mappings(status.get("reservedFor"))
-    pods = [consumer for consumer in consumers if consumer.get("resource") == "pods"]
-    return frozenset(text(pod.get("uid")) for pod in pods)
+    uids = set()
+    for consumer in mappings(status.get("reservedFor")):
+        if consumer.get("resource") == "pods":
+            uids.add(text(consumer.get("uid")))
+    return frozenset(uids)
 
 
 def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> None:
     """Check that no container uses the claim and another one. Raises Refusal."""
-    of_namespace = [other for other in others if other.namespace == claim.namespace]
+    namespace = claim.namespace
+    of_namespace = [other for other in others if other.namespace == namespace]
     names = [other.name for other in of_namespace if other.name != claim.name]
     for pod in pods:
-        if pod.name.namespace != claim.namespace:
+        if pod.name.namespace != namespace:
             continue
-        users = frozenset(pod.claims.get(claim.name, ()))
+        containers = frozenset(pod.claims.get(claim.name, ()))
         for name in names:
-            users_of_both = users.intersection(pod.claims.get(name, ()))
-            if users_of_both:
-                container = min(users_of_both)
-                words = f"container {container} of pod {pod.name} has claim {name} as well"
-                raise Refusal(Reason.MIXED_RESOURCES, f"{words}, and a container can have one: make one claim for both")
+            with_both = containers.intersection(pod.claims.get(name, ()))
+            if with_both:
+                text = (
+                    f"container {min(with_both)} of pod {pod.name} has claim {name} as well, "
+                    "and a container can have one: make one claim for both"
+                )
+                raise Refusal(Reason.MIXED_RESOURCES, text)
 
 
 def container_parts(claim: Json, gpus: ClaimedGpus) -> tuple[ClaimedGpus, ...]:
@@ -238,8 +258,9 @@ def grants(gpus: ClaimedGpus, mode: Mode, known: GpusByUuid, access: DeviceAcces
     if first.unlimited:
         yield access.grant(DRA_DRIVER, Kind.WHOLE_TOPOLOGY, 1, devices)
         return
+    memory_kind = _KINDS[mode]
     units = first.memory_mib // access.unit.mib
-    yield access.grant(DRA_DRIVER, _KINDS[mode], units, devices)
+    yield access.grant(DRA_DRIVER, memory_kind, units, devices)
     if first.cores and mode is Mode.CORE_MEM:
         yield access.grant(DRA_DRIVER, Kind.CORE_CORE_MEM, first.cores, devices)
 

@@ -26,7 +26,8 @@ def requests_of(claim: Json) -> dict[str, Json]:
     for request in mappings(devices.get("requests")):
         name = text(request.get("name"))
         requests[name] = mapping(request.get("exactly"))
-        for alternative in mappings(request.get("firstAvailable")):
+        alternatives = mappings(request.get("firstAvailable"))
+        for alternative in alternatives:
             end = text(alternative.get("name"))
             requests[f"{name}/{end}"] = alternative
     return requests

@@ -212,8 +212,12 @@ class _Devices:
             if sets:
                 slices[f"-sets-{size}-{part}"] = self._sets(sets)
                 offered |= sets.keys()
-        of_size = {name: uuids for name, uuids in sorted(self.claimed_sets.items()) if len(uuids) == size}
-        kept = {name: uuids for name, uuids in of_size.items() if name not in offered}
+        # Sets that claims have, and that would not be published otherwise.
+        kept = {}
+        for name in sorted(self.claimed_sets.keys() - offered):
+            uuids = self.claimed_sets[name]
+            if len(uuids) == size:
+                kept[name] = uuids
         if kept:
             slices[f"-sets-{size}-kept"] = self._sets(kept)
         return slices
@@ -290,7 +294,10 @@ class _Devices:
         """Of the links between these GPUs; 0 if there is none."""
         topology = self.state.gpus.known_topology
         positions = sorted(topology.gpus.index(gpu.uuid) for gpu in gpus)
-        bandwidths = [topology.mbps[low][high] for low, high in combinations(positions, 2)]
+        bandwidths = []
+        for low, high in combinations(positions, 2):
+            row = topology.mbps[low]
+            bandwidths.append(row[high])
         return min(bandwidths, default=0)
 
 

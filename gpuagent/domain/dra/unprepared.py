@@ -32,9 +32,10 @@ def unprepared(state: State) -> Iterator[Unprepared]:
     if not serves_claims or not _answers(state):
         return
     for pod in state.pods.seen:
-        is_starting = not (pod.ended or pod.deleting or pod.sandboxed)
-        if pod.claims and is_starting:
-            yield Unprepared(pod.name, pod.uid, frozenset(pod.claims))
+        is_ending = pod.ended or pod.deleting
+        if pod.claims and not is_ending and not pod.sandboxed:
+            names = frozenset(pod.claims)
+            yield Unprepared(pod.name, pod.uid, names)
 
 
 def unused_claims(state: State) -> Iterator[PreparedClaim]:
@@ -44,7 +45,8 @@ def unused_claims(state: State) -> Iterator[PreparedClaim]:
         return
     used = set[tuple[str, str]]()
     for pod in state.pods.seen:
-        used.update((pod.name.namespace, name) for name in pod.claims)
+        namespace = pod.name.namespace
+        used.update((namespace, name) for name in pod.claims)
     for claim in state.claims.prepared.values():
         is_used = (claim.namespace, claim.name) in used
         # One without GPUs has a record that cannot be read. People have to look at it.

@@ -62,25 +62,42 @@ def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str],
 
 
 def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
-    if gpu.mig:
-        reason = f"{gpu} is in MIG mode, and claims are for GPUs without it"
-        remedy = f"disable it with nvidia-smi --id={gpu.index} -mig 0"
-        return Unusable(f"{reason}: {remedy}. {_ANOTHER_GPU}")
     fenced = state.gpus.fenced.get(gpu.uuid)
+    if gpu.mig:
+        return Unusable(
+            f"{gpu} is in MIG mode, and claims are for GPUs without it: "
+            f"disable it with nvidia-smi --id={gpu.index} -mig 0. {_ANOTHER_GPU}"
+        )
     if fenced:
-        reason = f"{gpu} is {fenced}, and new claims do not get it"
-        remedy = f"take the entry out of {state.policy.fence_file}"
-        return Unusable(f"{reason}: {remedy}. {_ANOTHER_GPU}")
-    health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
-    is_away = state.gpus.driver_gone or health.is_away
-    # A fault that has ended is not a reason: the GPU works while it settles, and the claim would only start later.
-    has_fault = bool(health.against) and not _tolerates_fault(gpu, tolerations, state)
-    if not is_away and not has_fault:
+        return Unusable(
+            f"{gpu} is {fenced}, and new claims do not get it: "
+            f"take the entry out of {state.policy.fence_file}. {_ANOTHER_GPU}"
+        )
+    if not _is_away(gpu, state) and not _has_fault(gpu, tolerations, state):
         return None
     cause = state.unhealthy[gpu.uuid]
-    reason = f"{gpu} cannot be used now: {cause}"
-    remedy = "The claim is prepared when the GPU is usable: look at nvidia-smi and dmesg on the node"
-    return Unusable(f"{reason}. {remedy}. {_ANOTHER_GPU}", passing=True)
+    return Unusable(
+        f"{gpu} cannot be used now: {cause}. The claim is prepared when the GPU is usable: "
+        f"look at nvidia-smi and dmesg on the node. {_ANOTHER_GPU}",
+        passing=True,
+    )
+
+
+def _is_away(gpu: Gpu, state: State) -> bool:
+    """Whether no container can use the GPU, whatever its claim tolerates."""
+    health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
+    return state.gpus.driver_gone or health.is_away
+
+
+def _has_fault(gpu: Gpu, tolerations: Iterable[Json], state: State) -> bool:
+    """Whether the GPU has a fault that the claim does not tolerate.
+
+    A fault that has ended is not a reason: the GPU works while it settles, and the claim would only start later.
+    """
+    health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
+    if not health.against:
+        return False
+    return not _tolerates_fault(gpu, tolerations, state)
 
 
 def _tolerates_fault(gpu: Gpu, tolerations: Iterable[Json], state: State) -> bool:

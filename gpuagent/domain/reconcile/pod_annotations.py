@@ -70,8 +70,11 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
     changed = changed_pods(state, before)
     seen_uids = {pod.uid for pod in state.pods.seen}
     changed_uids = {pod.uid for pod in changed}
-    unchanged_uids = seen_uids - changed_uids
-    needed = [write for write in former if write.uid in unchanged_uids]
+    needed = []
+    for write in former:
+        is_unchanged = write.uid in seen_uids and write.uid not in changed_uids
+        if is_unchanged:
+            needed.append(write)
     for held in certain(state, changed):
         write = _write(held, state)
         if _is_needed(write, held):
@@ -189,7 +192,8 @@ def _put_v1(draft: _Draft) -> None:
 def _v1_texts(draft: _Draft) -> dict[str, str]:
     """The annotations of V1 that the pod should have, with the plugin's confirmation. Notes contradictions."""
     memory = draft.memory
-    written = an.assumed({**draft.present, **_numbered(draft, an.V1_GPU)})
+    numbered = _numbered(draft, an.V1_GPU)
+    written = an.assumed({**draft.present, **numbered})
     decision = written if isinstance(written, Assumed) else None
     # A scheduler may ignore sidecars and init containers. So accept its sum as well as the sum of all holdings, and
     # prefer a GPU of the other containers.
@@ -202,27 +206,29 @@ def _v1_texts(draft: _Draft) -> dict[str, str]:
     units = memory[gpu]
     if decision and decision.units in accepted:
         units = decision.units
-    gpu_units = _totals(draft)[gpu]
-    texts = an.assumed_texts(Assumed(gpu, units, gpu_units, assigned=True))
-    if decision and decision.gpu == gpu:
-        texts[an.V1_GPU] = draft.present[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
-
+    totals = _totals(draft)
+    texts = an.assumed_texts(Assumed(gpu, units, totals[gpu], assigned=True))
     holds = f"{memory[gpu]} units of GPU {gpu}"
     if isinstance(written, Malformed):
         draft.correct(written.key, written, holds)
-        return texts
     if decision is None:
         return texts
+
+    if decision.gpu == gpu:
+        texts[an.V1_GPU] = draft.present[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
     is_right = decision.gpu == gpu and decision.units in {None, *accepted}
+    was_confirmed = draft.present.get(an.V1_ASSIGNED) == "true"
     if not is_right:
-        rest = len(memory) - 1
-        if rest:
-            holds = f"{holds} (and of {rest} more GPUs, which one index cannot say)"
-        draft.correct(an.V1_GPU, _v1_words(decision), holds)
-    elif decision.gpu_units is not None and draft.present.get(an.V1_ASSIGNED) == "true":
-        # The agent has confirmed it before. Keep the GPU's size of that time: it shows a later change of units.
+        draft.correct(an.V1_GPU, _v1_words(decision), holds + _on_other_gpus(memory))
+    elif was_confirmed and decision.gpu_units is not None:
+        # Keep the GPU's size of the time when the agent confirmed it: it shows a later change of units.
         del texts[an.V1_GPU_UNITS]
     return texts
+
+
+def _on_other_gpus(memory: Mapping[int, int]) -> str:
+    rest = len(memory) - 1
+    return f" (and of {rest} more GPUs, which one index cannot say)" if rest else ""
 
 
 def _largest(units: Mapping[int, int]) -> int:
@@ -332,14 +338,14 @@ def _put_group(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> No
         if draft.adds:
             draft.put(GROUP_ANNOTATION, text)
         return
-    if isinstance(group, Malformed):
-        draft.correct(GROUP_ANNOTATION, group, f"GPUs {text}")
-        draft.put(GROUP_ANNOTATION, text)
-        return
-    named = {by_name.get(name) for name in group}
-    if named != uuids:
-        draft.correct(GROUP_ANNOTATION, ",".join(group), f"GPUs {text}")
-        draft.put(GROUP_ANNOTATION, text)
+    words: object = group
+    if isinstance(group, tuple):
+        named = {by_name.get(name) for name in group}
+        if named == uuids:
+            return
+        words = ",".join(group)
+    draft.correct(GROUP_ANNOTATION, words, f"GPUs {text}")
+    draft.put(GROUP_ANNOTATION, text)
 
 
 def _correct_visible(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> None:
@@ -347,18 +353,20 @@ def _correct_visible(draft: _Draft, uuids: set[str], by_name: Mapping[str, str])
 
     Only the container's environment shows the others, so kubelet's allocations cannot contradict them.
     """
-    own = _minors(uuids, draft.gpus)
     visible = an.gpu_names(draft.present, VISIBLE_ANNOTATION)
     if visible is None:
         return
-    if isinstance(visible, Malformed):
-        draft.correct(VISIBLE_ANNOTATION, visible, f"GPUs {own}")
-        draft.put(VISIBLE_ANNOTATION, own)
+    seen: set[str] = set()
+    words: object = visible
+    if isinstance(visible, tuple):
+        seen = {by_name[name] for name in visible if name in by_name}
+        words = ",".join(visible)
+    if seen >= uuids:
         return
-    seen = {by_name[name] for name in visible if name in by_name}
-    if not seen >= uuids:
-        draft.correct(VISIBLE_ANNOTATION, ",".join(visible), f"GPUs {own}")
-        draft.put(VISIBLE_ANNOTATION, _minors(seen | uuids, draft.gpus))
+    own = _minors(uuids, draft.gpus)
+    all_seen = _minors(seen | uuids, draft.gpus)
+    draft.correct(VISIBLE_ANNOTATION, words, f"GPUs {own}")
+    draft.put(VISIBLE_ANNOTATION, all_seen)
 
 
 def _minors(uuids: Iterable[str], gpus: Mapping[str, Gpu]) -> str:

@@ -69,7 +69,10 @@ def published_gpus(state: State) -> NodeGpus:
 def _node_gpus(state: State, kinds: Mapping[str, Kind]) -> tuple[NodeGpu, ...]:
     """The GPUs by minor number, with their units of these resources."""
     blocks = _blocks(state, kinds)
-    return tuple(_node_gpu(minor, blocks[uuid]) for minor, uuid in _by_minor(state))
+    gpus = []
+    for minor, uuid in _by_minor(state):
+        gpus.append(_node_gpu(minor, blocks[uuid]))
+    return tuple(gpus)
 
 
 def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str, DeviceRange]]:
@@ -79,7 +82,8 @@ def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str
         listed = state.advertised.lists.get(name, ())
         for block in listed:
             if block.kind is kind:
-                blocks[block.gpu.uuid][name] = block
+                uuid = block.gpu.uuid
+                blocks[uuid][name] = block
     return blocks
 
 

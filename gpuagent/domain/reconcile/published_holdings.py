@@ -5,7 +5,7 @@ pod's annotations. A pod whose annotations once said something else stays publis
 changes them again and again causes no further write of the Node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from gpuagent.domain.certain_holdings import Amounts, PodHeld, certain, changed_pods
@@ -32,21 +32,25 @@ def with_published_pods(before: State, after: State) -> PodsHeld:
     same_pods = before.pods.seen is after.pods.seen
     if same_pods and after.same_allocations(before) and not by_former_run:
         return former
-    pods = changed_pods(after, before)
-    if by_former_run:
-        changed_uids = {pod.uid for pod in pods}
-        unchanged_uids = by_former_run - changed_uids
-        pods += [pod for pod in after.pods.seen if pod.uid in unchanged_uids]
-    gpus = after.gpus.by_uuid
     living_uids = after.pods.living_uids
-    published = {uid: held for uid, held in former.items() if uid in living_uids}
-    for pod_held in certain(after, pods):
-        uid = pod_held.pod.uid
-        is_published = uid in former or uid in by_former_run
-        if is_published or not is_in_annotations(pod_held, gpus):
-            published[uid] = _gpus(pod_held, gpus)
+    published = {uid: gpus for uid, gpus in former.items() if uid in living_uids}
+    for held in certain(after, _pods_to_judge(before, after, by_former_run)):
+        uid = held.pod.uid
+        stays_published = uid in former or uid in by_former_run
+        if stays_published or not is_in_annotations(held, after.gpus.by_uuid):
+            published[uid] = _gpus(held, after.gpus.by_uuid)
     # The same object, so that `step` sees that nothing has changed.
     return former if published == former else published
+
+
+def _pods_to_judge(before: State, after: State, by_former_run: Collection[str]) -> list[Pod]:
+    """The pods that have changed, and those that a former run has published (by UID)."""
+    pods = changed_pods(after, before)
+    changed_uids = {pod.uid for pod in pods}
+    for pod in after.pods.seen:
+        if pod.uid in by_former_run and pod.uid not in changed_uids:
+            pods.append(pod)
+    return pods
 
 
 def held_annotation(state: State) -> dict[str, str]:
@@ -58,7 +62,7 @@ def held_annotation(state: State) -> dict[str, str]:
 
 def is_in_annotations(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     """Whether the pod's annotations, read as a scheduler reads them, say just what the pod holds."""
-    whole = {gpus[uuid].minor for uuid, _ in held.of(GPU_WHOLE)}
+    whole = _by_minor(held.of(GPU_WHOLE), gpus)
     if whole:
         return _is_group(held.pod, whole)
     core_resource = GPU_CORE if held.of(GPU_CORE) else None
@@ -66,8 +70,9 @@ def is_in_annotations(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     if decided is None or isinstance(decided, Ignored):
         return False
     _, tables = decided
-    holds = {position: _by_minor(amounts, gpus) for position, amounts in held.containers.items()}
-    if _by_position(held.pod, tables) != holds:
+    decided_by_position = _by_position(held.pod, tables)
+    held_by_position = {position: _by_minor(amounts, gpus) for position, amounts in held.containers.items()}
+    if decided_by_position != held_by_position:
         return False
     if not any(held.unnumbered.values()):
         return True
@@ -79,7 +84,7 @@ def is_in_annotations(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     return len(minors) == wanted_count
 
 
-def _is_group(pod: Pod, minors: set[int]) -> bool:
+def _is_group(pod: Pod, minors: Iterable[int]) -> bool:
     """Whether the annotation of whole GPUs names exactly these, and is this pod's own."""
     names = gpu_names(pod.annotations, GROUP_ANNOTATION)
     if not isinstance(names, tuple) or for_another_pod(pod):

@@ -46,7 +46,8 @@ def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
     wanted = {name: _of_generation(spec, generation) for name, spec in specs.items()}
     writes = []
     for name, spec in wanted.items():
-        if name not in claims.slices:
+        is_missing = name not in claims.slices
+        if is_missing:
             body = _new(name, spec, state, node_name)
             writes.append(SliceWrite(name, "create", body))
     writes += _changes(wanted, claims)
@@ -95,7 +96,9 @@ def _is_answered(name: str, wanted: Json, present: Json, claims: Claims) -> bool
     answer = claims.stored.get(name)
     if answer is None or name in claims.retried:
         return False
-    return answer.sent == wanted and answer.stored == without_times(present)
+    if answer.sent != wanted:
+        return False
+    return answer.stored == without_times(present)
 
 
 def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:
@@ -104,11 +107,12 @@ def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:
     The scheduler takes nothing of a pool until it sees as many slices of the newest generation as there should be.
     """
     specs = {name: mapping(present.get("spec")) for name, present in claims.slices.items()}
-    newest = max(map(_generation_of, specs.values()), default=0)
+    generations = {name: _generation_of(spec) for name, spec in specs.items()}
+    newest = max(generations.values(), default=0)
     if not newest:
         return 1
     for name, spec in specs.items():
-        is_newest = _generation_of(spec) == newest
+        is_newest = generations[name] == newest
         if is_newest and not _has_same_devices(name, spec, wanted, claims):
             return newest + 1
     return newest
@@ -131,10 +135,14 @@ def _generation_of(spec: Json) -> int:
 
 def _content(spec: Json) -> tuple[object, ...]:
     """The part of a spec that is the same in all slices of one generation."""
-    devices = mappings(spec.get("devices"))
-    names = sorted(text(device.get("name")) for device in devices)
+    names = []
+    for device in mappings(spec.get("devices")):
+        name = text(device.get("name"))
+        names.append(name)
+    names.sort()
+    counters = spec.get("sharedCounters")
     pool = mapping(spec.get("pool"))
-    return names, spec.get("sharedCounters"), pool.get("resourceSliceCount")
+    return names, counters, pool.get("resourceSliceCount")
 
 
 def _new(name: str, spec: Json, state: State, node_name: str) -> Json:

@@ -29,14 +29,16 @@ def _fault_notices(before: State, after: State) -> Iterator[tuple[str, Announcem
     faults = after.health.faults
     for uuid in faults.keys() | former.keys():
         gpu = after.gpus.by_uuid[uuid]
-        if uuid not in faults:
-            stays = ""
-            if uuid in after.gpus.fenced:
-                stays = f"; it stays {after.gpus.fenced[uuid]}"
+        fault = faults.get(uuid)
+        if fault is None:
+            fenced = after.gpus.fenced.get(uuid)
+            stays = "" if fenced is None else f"; it stays {fenced}"
             text = f"{gpu} is healthy again{stays}; it was unhealthy: {former[uuid]}"
             yield uuid, Announcement("GPURecovered", text)
-        elif uuid not in former or _has_new_cause(uuid, before, after):
-            text = f"{gpu}, which this pod holds, is unhealthy: {faults[uuid]}"
+            continue
+        is_new = uuid not in former
+        if is_new or _has_new_cause(uuid, before, after):
+            text = f"{gpu}, which this pod holds, is unhealthy: {fault}"
             yield uuid, Announcement("GPUUnhealthy", text, warning=True)
 
 

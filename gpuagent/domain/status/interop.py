@@ -26,7 +26,10 @@ def warn_of_unequal_gpus(state: State) -> Iterator[str]:
     if len(set(counts)) <= 1:
         return
     share = sum(counts) // len(gpus)
-    each = ", ".join(f"GPU {gpu.minor} {count}" for gpu, count in zip(gpus, counts, strict=True))
+    amounts = []
+    for gpu, count in zip(gpus, counts, strict=True):
+        amounts.append(f"GPU {gpu.minor} {count}")
+    each = ", ".join(amounts)
     yield (
         f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is. But a scheduler or tool "
         f"that divides {GPU_MEM} by {GPU_COUNT}, as the gpushare scheduler extender does, takes each for {share}. "
@@ -63,7 +66,8 @@ def warn_of_former_units(state: State) -> Iterator[str]:
     units_at_answer = _units_at_answer(state)
     former: dict[str, set[str]] = defaultdict(set)
     for holding in state.living_holdings:
-        units_then = units_at_answer.get((holding.owner.container, holding.ids))
+        owner = holding.owner
+        units_then = units_at_answer.get((owner.container, holding.ids))
         for highest, _ in holding.units:
             gpu = by_key.get(highest.gpu_key)
             if gpu is None or not highest.kind.is_memory:
@@ -72,11 +76,12 @@ def warn_of_former_units(state: State) -> Iterator[str]:
             has_changed = units_then is not None and units_now not in units_then
             is_beyond = highest.n >= units_now
             if is_beyond or has_changed:
-                former[gpu.uuid].add(str(holding.owner.pod))
-    uuids = sorted(former, key=lambda uuid: gpus[uuid].minor)
-    for uuid in uuids:
-        pods = sorted(former[uuid])
-        yield _former(state, gpus[uuid], pods)
+                former[gpu.uuid].add(str(owner.pod))
+    affected = [gpus[uuid] for uuid in former]
+    affected.sort(key=lambda gpu: gpu.minor)
+    for gpu in affected:
+        pods = sorted(former[gpu.uuid])
+        yield _former(state, gpu, pods)
 
 
 def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset[int]]:

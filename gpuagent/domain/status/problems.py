@@ -153,9 +153,12 @@ def _unreadable_problems(state: State) -> Iterator[Problem]:
         text = f"none of the {count} GPUs can be read: {shared_reason}"
         yield Problem("GPUUnreadable", text, blocking=blocking)
         return
-    read_before = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in state.health.faults}
+    faults = state.health.faults
+    read_before = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in faults}
     for gpu in unreadable:
-        consequence = "stays as it was read before" if gpu.index in read_before else "is left out"
+        consequence = "is left out"
+        if gpu.index in read_before:
+            consequence = "stays as it was read before"
         text = f"GPU {gpu.index} {consequence}: {gpu.reason}"
         yield Problem("GPUUnreadable", text, blocking=blocking)
 
@@ -298,8 +301,11 @@ def _absent_layers(state: State) -> str:
     """In parentheses, why each driver that is not installed cannot be used; empty if none says why."""
     layers = state.isolation.layers.values()
     absent = [layer for layer in layers if layer.problem and not layer.installed]
-    reasons = "; ".join(f"{layer.driver}: {layer.problem}" for layer in absent)
-    return f" ({reasons})" if reasons else ""
+    if not absent:
+        return ""
+    reasons = [f"{layer.driver}: {layer.problem}" for layer in absent]
+    words = "; ".join(reasons)
+    return f" ({words})"
 
 
 def _layer_problems(state: State, layer: Layer) -> Iterator[Problem]:
@@ -321,7 +327,9 @@ def _unit_problems(state: State) -> Iterator[Problem]:
     if not small or not _shares_memory(state):
         return
     # Compute without one unit of memory is of no use, so mode core_mem advertises neither.
-    resources = [DRA_DRIVER] if state.node.mode is Mode.DRA else list(state.resource_kinds)
+    resources = list(state.resource_kinds)
+    if state.node.mode is Mode.DRA:
+        resources = [DRA_DRIVER]
     names = " and ".join(resources)
     if _all_too_small(state):
         stay = "stay" if len(resources) > 1 else "stays"
@@ -461,7 +469,9 @@ def _slice_problems(state: State) -> Iterator[Problem]:
         return
     # Another mode gets the GPUs only when the slices with them are gone.
     withholds_gpus = bool(claims.published) and not publishes
-    consequence = f"; mode {mode} gets its GPUs when the slices are deleted" if withholds_gpus else ""
+    consequence = ""
+    if withholds_gpus:
+        consequence = f"; mode {mode} gets its GPUs when the slices are deleted"
     if claims.problem is not None:
         does_not_follow = publishes and not claims.followed
         text = f"{claims.problem}{consequence}"
@@ -511,13 +521,14 @@ def _outside_problems(state: State) -> Iterator[Problem]:
 
 def _write_problems(state: State) -> Iterator[Problem]:
     """What the API server refuses."""
+    node = state.node
     # While the Node cannot be watched, that is the problem, and no write of it is new.
-    if state.node.write_problem is not None and state.node.problem is None:
-        yield Problem("NodeNotWritten", state.node.write_problem)
-    if state.node.events_problem is not None:
-        yield Problem("EventsRefused", state.node.events_problem)
-    if state.node.configmaps_problem is not None:
-        yield Problem("ReportNotWritten", state.node.configmaps_problem)
+    if node.write_problem is not None and node.problem is None:
+        yield Problem("NodeNotWritten", node.write_problem)
+    if node.events_problem is not None:
+        yield Problem("EventsRefused", node.events_problem)
+    if node.configmaps_problem is not None:
+        yield Problem("ReportNotWritten", node.configmaps_problem)
     if state.pods.annotations_problem is not None:
         yield Problem("AnnotationsNotWritten", state.pods.annotations_problem)
     if state.claims.retry_problem is not None:

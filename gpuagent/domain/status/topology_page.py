@@ -155,8 +155,9 @@ def _links_by_minor(state: State) -> list[list[Link | None]]:
     width = highest + 1
     square: list[list[Link | None]] = [[None] * width for _ in range(width)]
     for minor, links in zip(minors, topology.links, strict=True):
+        row = square[minor]
         for other, link in zip(minors, links, strict=True):
-            square[minor][other] = link
+            row[other] = link
     return square
 
 
@@ -166,7 +167,8 @@ def _report_texts(state: State) -> dict[str, str]:
     # A GPU that the driver no longer lists is unhealthy. Another GPU may have its minor number, and then counts.
     listed_last = [*by_uuid.values(), *listed]
     health = {gpu.minor: _health(gpu, state.unhealthy) for gpu in listed_last}
-    devices = {str(minor): health[minor] for minor in sorted(health)}
+    minors = sorted(health)
+    devices = {str(minor): health[minor] for minor in minors}
     types = [_types(row) for row in _links_by_minor(state)]
     return {
         "devices": json.dumps(devices),
