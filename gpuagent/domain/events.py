@@ -32,13 +32,13 @@ class DriverUnavailable:
 class XidRaised:
     """The driver reported an XID. ``uuid`` is None if the event names no GPU, or none of this node.
 
-    ``vitals`` is the GPU's health reading right after it, None if that failed.
+    ``reading`` is the GPU's health reading right after it, None if that failed.
     """
 
     uuid: str | None
     xid: int
     at: float
-    vitals: HealthReading | None = None
+    reading: HealthReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class HealthRead:
     """A GPU reported a change of its health. `returned`: the GPU or the driver was away before."""
 
     uuid: str
-    vitals: HealthReading
+    reading: HealthReading
     at: float
     returned: bool = False
 

@@ -100,8 +100,9 @@ def _of_event(event: ev.Event, after: State) -> tuple[Announcement, ...]:
             if event.xid in APPLICATION_XIDS:
                 text = f"GPU {uuid}: XID {event.xid} is an application's own fault; the GPU stays in use"
                 return (Announcement("ApplicationXID", text),)
-            why = "is on the list of those to be ignored" if event.vitals is None or event.vitals.action is None else ""
-            text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
+            says_no_recovery = event.reading is not None and event.reading.action is not None
+            why = "needs no recovery, says the driver" if says_no_recovery else "is on the list of those to be ignored"
+            text = f"GPU {uuid}: XID {event.xid} {why}; the GPU stays in use"
             return (Announcement("HarmlessXID", text),)
         case ev.AnnotationsCorrected(pod, texts):
             # After the write, which is delayed where a user edits annotations again and again: so are these Events.

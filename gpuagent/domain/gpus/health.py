@@ -133,7 +133,7 @@ class GpuHealth:
     """The health of one GPU. Times are monotonic seconds.
 
     Attributes:
-        vitals: the last reading.
+        reading: the last reading.
         lost: why the GPU does not answer; None while it does.
         unlisted: the driver lists other GPUs, but no longer this one.
         unread: why the driver lists the GPU but cannot read it; None while it can.
@@ -152,7 +152,7 @@ class GpuHealth:
         counts: XID to the number of its reports for this GPU in this run.
     """
 
-    vitals: HealthReading = HealthReading()
+    reading: HealthReading = HealthReading()
     lost: str | None = None
     unlisted: bool = False
     unread: str | None = None
@@ -185,7 +185,7 @@ class GpuHealth:
     @property
     def notes(self) -> tuple[str, ...]:
         """Minor problems that leave the GPU healthy, in words."""
-        return (*self.vitals.notes, *self.passing)
+        return (*self.reading.notes, *self.passing)
 
     @property
     def against(self) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class GpuHealth:
             faults.append(f"it cannot be read: {self.unread}")
         elif self.unlisted:
             faults.append("the driver does not list it any more")
-        return (*faults, *self.vitals.against)
+        return (*faults, *self.reading.against)
 
     @property
     def fault(self) -> str:
@@ -212,7 +212,7 @@ class GpuHealth:
             return "lost"
         if self.unread:
             return "unreadable"
-        return "unlisted" if self.unlisted else self.vitals.fault
+        return "unlisted" if self.unlisted else self.reading.fault
 
     @property
     def is_away(self) -> bool:
@@ -227,29 +227,29 @@ class GpuHealth:
     def xid(
         self,
         xid: int,
-        vitals: HealthReading | None,
+        reading: HealthReading | None,
         harmless: frozenset[int],
         at: float,
     ) -> "GpuHealth":
-        """The driver reported an XID; `vitals` is the reading right after it, None if that failed.
+        """The driver reported an XID; `reading` is the reading right after it, None if that failed.
 
         If the driver supports recovery actions and answers, its action decides; otherwise, the XID's class does.
         An application's XID does not count as the cause of an earlier fault.
         """
         counts = {**self.counts, xid: self.counts.get(xid, 0) + 1}
-        reading = self.vitals if vitals is None else vitals.after(self.vitals)
+        latest = self.reading if reading is None else reading.after(self.reading)
         is_fault = xid not in harmless
         stuck = False
-        if vitals is not None and vitals.decides:
+        if reading is not None and reading.decides:
             # Faults that the driver reported before this XID have another cause.
-            earlier = set() if is_fault else set(self.vitals.against)
-            is_fault = not earlier.issuperset(reading.against)
+            earlier = set() if is_fault else set(self.reading.against)
+            is_fault = not earlier.issuperset(latest.against)
         else:
             goes_on = xid in APPLICATION_XIDS | PASSING_XIDS
             stuck = self.stuck or (is_fault and not goes_on)
         after = replace(
             self,
-            vitals=reading,
+            reading=latest,
             last_xid=(xid, at),
             counts=counts,
             stuck=stuck,
@@ -261,15 +261,15 @@ class GpuHealth:
             xids = (*xids, xid)
         return replace(after, shaken=True, xids=xids)
 
-    def answers(self, vitals: HealthReading, *, returned: bool) -> "GpuHealth":
+    def answers(self, reading: HealthReading, *, returned: bool) -> "GpuHealth":
         """The GPU answered. With `returned`, it or the whole driver was away before, which is equivalent to a reset."""
-        known = vitals.after(self.vitals)
-        if returned and ACTION in vitals.silent_on:  # a reset clears the former recovery action
+        known = reading.after(self.reading)
+        if returned and ACTION in reading.silent_on:  # a reset clears the former recovery action
             known = replace(known, action=None)
-        after = replace(self, vitals=known, lost=None)
-        if returned or vitals.decides:
+        after = replace(self, reading=known, lost=None)
+        if returned or reading.decides:
             after = replace(after, stuck=False)
-        if vitals.partial:
+        if reading.partial:
             return after
         return replace(after, asked=True, awaited_until=None)
 
@@ -303,7 +303,7 @@ class GpuHealth:
             ended_at = at if since is None else since
             if at < ended_at + NOTE_S:
                 notes[note] = ended_at
-        return notes | dict.fromkeys(self.vitals.passing_notes)
+        return notes | dict.fromkeys(self.reading.passing_notes)
 
     def _weighed(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         against = self.against

@@ -44,13 +44,13 @@ class Health:
                 return replace(self, untied_xids=counts)
             case ev.XidRaised(uuid=str(uuid)):
                 health = self._of(uuid)
-                return self._with(uuid, health.xid(event.xid, event.vitals, policy.harmless_xids, event.at))
+                return self._with(uuid, health.xid(event.xid, event.reading, policy.harmless_xids, event.at))
             case ev.GpuLost():
                 health = self._of(event.uuid)
                 return self._with(event.uuid, health.goes(event.reason))
             case ev.HealthRead():
                 health = self._of(event.uuid)
-                return self._with(event.uuid, health.answers(event.vitals, returned=event.returned))
+                return self._with(event.uuid, health.answers(event.reading, returned=event.returned))
         return self
 
     def _of(self, uuid: str) -> GpuHealth:

@@ -116,14 +116,14 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
             threading.Event().wait(0.002)
         return wait_for_end(question)
 
-    def look(vitals: HealthPoll, patience_s: float) -> bool:
+    def look(poll: HealthPoll, patience_s: float) -> bool:
         until = time.monotonic() + patience_s
-        while patience_s and not vitals.has_answered:
+        while patience_s and not poll.has_answered:
             hung = {gpu for simulator in made for _, gpu in tuple(simulator.hanging)}
-            if not hung.isdisjoint({None, vitals.index}) and time.monotonic() >= until:
+            if not hung.isdisjoint({None, poll.index}) and time.monotonic() >= until:
                 break
             threading.Event().wait(0.002)
-        return first_reading(vitals, 0.0)
+        return first_reading(poll, 0.0)
 
     monkeypatch.setattr(HealthPoll, "first_reading", look)
     monkeypatch.setattr(

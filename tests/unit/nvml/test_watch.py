@@ -76,7 +76,7 @@ def test_an_xid_belongs_to_the_gpu_in_the_event_whichever_thread_receives_it(sim
         assert simulator.xid(index, code, any_waiter=True) == 1
         event = watched.next(XidRaised)
         assert (event.uuid, event.xid) == (uuid(simulator, index), code)
-        assert event.vitals == HealthReading(action=2 if code == 79 else 0), "with what the driver says of that GPU"
+        assert event.reading == HealthReading(action=2 if code == 79 else 0), "with what the driver says of that GPU"
     assert watched.quiet()
 
 
@@ -547,7 +547,7 @@ def test_a_gpu_that_does_not_report_its_memory_is_watched_like_any_other(simulat
     assert len(watched.next(InventoryRead).inventory.gpus) == 1
     watched.watching(0)
     simulator.action(0, 2)
-    while watched.event_named("HealthRead").vitals.action != 2:
+    while watched.event_named("HealthRead").reading.action != 2:
         pass
     simulator.lose(0, silent=True)
     assert watched.event_named("GpuLost").uuid == uuid(simulator, 0)

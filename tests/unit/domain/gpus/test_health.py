@@ -32,12 +32,12 @@ SETTLE_S = 60.0
 STUCK_XID, PASSING_XID = 79, 94
 
 
-def xid(node, code, vitals=None, n=0):
-    return node.send(ev.XidRaised(uuid(n), code, node.now, vitals))
+def xid(node, code, reading=None, n=0):
+    return node.send(ev.XidRaised(uuid(n), code, node.now, reading))
 
 
-def reports(node, vitals, n=0, *, returned=False):
-    return node.send(ev.HealthRead(uuid(n), vitals, node.now, returned))
+def reports(node, reading, n=0, *, returned=False):
+    return node.send(ev.HealthRead(uuid(n), reading, node.now, returned))
 
 
 def is_offered(node, n=0):
@@ -438,7 +438,7 @@ def test_flapping_while_it_settles_keeps_it_out_and_is_reported_once(node):
 
 # -- whatever happens -----------------------------------------------------------------------------------------------
 
-VITALS = st.builds(
+READINGS = st.builds(
     HealthReading,
     action=st.sampled_from([None, 0, 1, 5, 9]),
     remap_failed=st.booleans(),
@@ -446,8 +446,8 @@ VITALS = st.builds(
     silent_on=st.sampled_from([frozenset(), frozenset({ACTION}), frozenset({ACTION, REST})]),
 )
 CHANGES = st.one_of(
-    st.tuples(st.just("xid"), st.sampled_from([31, PASSING_XID, STUCK_XID]), st.none() | VITALS),
-    st.tuples(st.just("answers"), VITALS, st.booleans()),
+    st.tuples(st.just("xid"), st.sampled_from([31, PASSING_XID, STUCK_XID]), st.none() | READINGS),
+    st.tuples(st.just("answers"), READINGS, st.booleans()),
     st.tuples(st.just("goes")),
     st.tuples(st.just("listed"), st.booleans(), st.none() | st.just("UNKNOWN")),
     st.tuples(st.just("time"), st.sampled_from([0.0, 1.0, SETTLE_S, RELAPSE_S])),

@@ -34,7 +34,7 @@ def read(index=0):
         return replace(nvml.condition(handle), action=nvml.recovery_action(handle))
 
 
-def vitals_of(watched, simulator, index=0):
+def health_read(watched, simulator, index=0):
     event = watched.next(HealthRead)
     assert event.uuid == uuid(simulator, index)
     return event
@@ -119,8 +119,8 @@ def test_what_is_wrong_with_a_gpu_is_reported_before_the_gpu_itself(simulate, wa
     simulator.action(1, 2)
     simulator.hang("nvmlDeviceGetPciInfo", 1)
     watched = watch(simulator, **{**SELDOM, "patience_s": 0.05})
-    event = vitals_of(watched, simulator, 1)
-    assert (event.vitals, event.returned) == (HealthReading(action=2), False)
+    event = health_read(watched, simulator, 1)
+    assert (event.reading, event.returned) == (HealthReading(action=2), False)
     assert [gpu.index for gpu in watched.next(InventoryRead).inventory.gpus] == [0]
     simulator.unhang()
     while {gpu.index for gpu in watched.event_named("InventoryRead").inventory.gpus} != {0, 1}:
@@ -137,7 +137,7 @@ def test_gpus_are_reported_although_their_health_is_not_and_that_when_it_is(simu
     simulator.unhang()
     readings = {event.uuid: event for event in (watched.event_named("HealthRead"), watched.event_named("HealthRead"))}
     assert readings.keys() == inventory.unasked
-    assert all(event.vitals == WELL and not event.vitals.partial for event in readings.values())
+    assert all(event.reading == WELL and not event.reading.partial for event in readings.values())
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
@@ -147,7 +147,7 @@ def test_a_gpu_is_not_asked_until_all_was_asked(simulate, watch, make_box, funct
     watched = watch(simulator, **SELDOM)
     assert watched.next(InventoryRead).inventory.unasked == {uuid(simulator, 1)}
     simulator.unhang()
-    assert not vitals_of(watched, simulator, 1).vitals.partial
+    assert not health_read(watched, simulator, 1).reading.partial
 
 
 def test_a_gpu_does_not_get_the_fault_of_the_one_that_had_its_index(simulate, watch, make_box, monkeypatch):
@@ -156,7 +156,7 @@ def test_a_gpu_does_not_get_the_fault_of_the_one_that_had_its_index(simulate, wa
     names = [uuid(simulator, index) for index in range(3)]
     simulator.remap(0, failed=True)
     watched = watch(simulator, healthy_s=0.05, unhealthy_s=0.05)
-    assert vitals_of(watched, simulator).vitals.remap_failed
+    assert health_read(watched, simulator).reading.remap_failed
     watched.next(InventoryRead)
     watched.watching(0, 1, 2)
     asked = Nvml.condition
@@ -174,9 +174,9 @@ def test_a_gpu_does_not_get_the_fault_of_the_one_that_had_its_index(simulate, wa
 
     readings = [event_named()]
     hold.set()
-    while {event.uuid for event in readings if not event.vitals.partial} != set(names[1:]):
+    while {event.uuid for event in readings if not event.reading.partial} != set(names[1:]):
         readings.append(event_named())
-    assert not [event for event in readings if event.vitals.remap_failed]
+    assert not [event for event in readings if event.reading.remap_failed]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
@@ -185,25 +185,25 @@ def test_a_query_about_clocks_that_hangs_holds_up_no_recovery_action(simulate, w
     simulator = simulate(make_box(2))
     simulator.remap(0, pending=True)
     watched = watch(simulator, **OFTEN)
-    assert vitals_of(watched, simulator).vitals.remap_pending
+    assert health_read(watched, simulator).reading.remap_pending
     watched.next(InventoryRead)
     watched.watching(0, 1)
     simulator.hang(function, 0)
     event = watched.event_named("HealthRead")
-    assert (event.uuid, event.vitals) == (
+    assert (event.uuid, event.reading) == (
         uuid(simulator, 0),
         HealthReading(action=0, remap_pending=True, silent_on=frozenset({REST})),
     )
     simulator.xid(0, 95)
     event = watched.event_named("XidRaised")
-    assert (event.vitals.action, event.vitals.remap_pending) == (1, True)
+    assert (event.reading.action, event.reading.remap_pending) == (1, True)
     simulator.action(0, 0)
-    assert watched.event_named("HealthRead").vitals.action == 0
+    assert watched.event_named("HealthRead").reading.action == 0
     simulator.unhang()
-    assert watched.event_named("HealthRead").vitals == HealthReading(action=0, remap_pending=True)
+    assert watched.event_named("HealthRead").reading == HealthReading(action=0, remap_pending=True)
 
 
-def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box):
+def test_an_xid_does_not_come_with_the_health_of_another_gpu(simulate, make_box):
     simulator = simulate(make_box(2))
     stopping = threading.Event()
     schedule = resting(stopping)
@@ -303,9 +303,9 @@ def test_a_change_is_reported_once_and_its_end_too(simulate, watch, make_box):
     watched = watch(simulator, **OFTEN)
     watched.next(InventoryRead)
     simulator.throttle(0, thermal=True)
-    assert vitals_of(watched, simulator).vitals.hot
+    assert health_read(watched, simulator).reading.hot
     simulator.throttle(0)
-    assert vitals_of(watched, simulator).vitals == WELL
+    assert health_read(watched, simulator).reading == WELL
     assert watched.silent()
 
 
@@ -315,9 +315,9 @@ def test_an_xid_comes_with_what_the_driver_says_right_after_it(simulate, watch, 
     watched.next(InventoryRead)
     watched.watching(0, 1)
     simulator.xid(1, 95)
-    assert watched.next(XidRaised).vitals == HealthReading(action=1)
+    assert watched.next(XidRaised).reading == HealthReading(action=1)
     simulator.xid(0, 94)
-    assert watched.next(XidRaised).vitals == WELL
+    assert watched.next(XidRaised).reading == WELL
     assert watched.silent(), "what came with an XID is not told again"
 
 
@@ -330,12 +330,12 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box, 
     monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", 0.05)
     simulator.xid(0, 48)
     event = watched.next(XidRaised)
-    assert (event.xid, event.vitals) == (48, None)
+    assert (event.xid, event.reading) == (48, None)
     monkeypatch.setattr(xid_watch, "READING_PATIENCE_S", PATIENCE_S)
     simulator.xid(1, 95)
-    assert watched.next(XidRaised).vitals == HealthReading(action=1), "the other GPU's are told"
+    assert watched.next(XidRaised).reading == HealthReading(action=1), "the other GPU's are told"
     simulator.unhang()
-    assert vitals_of(watched, simulator).vitals == HealthReading(action=1)
+    assert health_read(watched, simulator).reading == HealthReading(action=1)
 
 
 def test_what_is_late_after_an_xid_is_reported_although_it_is_what_it_was(simulate, watch, make_box, monkeypatch):
@@ -346,9 +346,9 @@ def test_what_is_late_after_an_xid_is_reported_although_it_is_what_it_was(simula
     watched.watching(0)
     simulator.hang("nvmlDeviceGetFieldValues", 0)
     simulator.xid(0, 94)
-    assert watched.next(XidRaised).vitals is None
+    assert watched.next(XidRaised).reading is None
     simulator.unhang()
-    assert vitals_of(watched, simulator).vitals == WELL
+    assert health_read(watched, simulator).reading == WELL
 
 
 def test_what_fails_after_an_xid_is_reported_when_it_does_not_fail_any_more(simulate, watch, make_box):
@@ -358,12 +358,12 @@ def test_what_fails_after_an_xid_is_reported_when_it_does_not_fail_any_more(simu
     watched.watching(0)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
     simulator.xid(0, 94)
-    vitals = watched.event_named("XidRaised").vitals
-    assert ACTION in vitals.silent_on
+    reading = watched.event_named("XidRaised").reading
+    assert ACTION in reading.silent_on
     simulator.fail("nvmlDeviceGetFieldValues", None, 0)
-    while vitals != WELL:
-        assert vitals.silent_on, "what is asked at the same moment may be answered a moment later"
-        vitals = vitals_of(watched, simulator).vitals
+    while reading != WELL:
+        assert reading.silent_on, "what is asked at the same moment may be answered a moment later"
+        reading = health_read(watched, simulator).reading
     assert watched.silent()
 
 
@@ -390,8 +390,8 @@ def test_a_gpu_without_events_that_is_lost_is_noticed_and_so_is_its_return(simul
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
     assert watched.silent()
     simulator.restore(0)
-    event = vitals_of(watched, simulator)
-    assert (event.vitals, event.returned) == (WELL, True)
+    event = health_read(watched, simulator)
+    assert (event.reading, event.returned) == (WELL, True)
 
 
 def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate, watch, make_box, monkeypatch):
@@ -415,7 +415,7 @@ def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
     simulator.restore(0)
     polls[0].wake()
-    assert vitals_of(watched, simulator).returned
+    assert health_read(watched, simulator).returned
 
 
 def test_a_lost_gpu_that_is_back_is_reported_and_watched_again(simulate, watch, make_box):
@@ -449,7 +449,7 @@ def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, w
         assert watched.event_named("GpuLost").uuid == uuid(simulator, 0)
         simulator.fail(function, None, 0)
         event = watched.event_named("HealthRead")  # a look at the driver may come between
-        assert (event.uuid, event.vitals, event.returned) == (uuid(simulator, 0), WELL, False)
+        assert (event.uuid, event.reading, event.returned) == (uuid(simulator, 0), WELL, False)
         watched.watching(0, 1)
 
 
@@ -469,14 +469,14 @@ def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_b
     counted = looks(simulator, monkeypatch)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
     watched = watch(simulator, healthy_s=1000.0, unhealthy_s=0.02)
-    assert vitals_of(watched, simulator).vitals == SILENT
+    assert health_read(watched, simulator).reading == SILENT
     watched.next(InventoryRead)
     for _ in range(5):
         assert counted.acquire(timeout=PATIENCE_S)
     assert watched.silent()
     simulator.action(0, 1)
     simulator.fail("nvmlDeviceGetFieldValues", None, 0)
-    while (readings := vitals_of(watched, simulator).vitals) != HealthReading(action=1):
+    while (readings := health_read(watched, simulator).reading) != HealthReading(action=1):
         assert len(readings.silent_on) == 1, "what is asked at the same moment may be answered a moment later"
 
 
