@@ -143,8 +143,8 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     most_free = " and ".join(free)
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
     where = f"{_gpus(request)}{spread}"
-    wanted = f"{words(each)} wanted on {where}"
-    return f"{wanted}, at most {most_free} free on one GPU"
+    wanted = words(each)
+    return f"{wanted} wanted on {where}, at most {most_free} free on one GPU"
 
 
 def _gpus(request: GpuRequest) -> str:
