@@ -179,6 +179,7 @@ def _run(options: argparse.Namespace) -> int:
     except OSError as err:
         host, port = settings.http_address or ("", 0)
         raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
+    # A signal that comes earlier ends the agent at once.
     if not stop.wait(LOADED_S):
         gc.freeze()
         stop.wait()
@@ -316,9 +317,9 @@ def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:
 def _printable(value: Any) -> Any:  # noqa: ANN401 (whatever JSON has)
     """`value` with printable texts: a page names pods, devices and processes, and another program may have made it."""
     if isinstance(value, dict):
-        return {_printable(key): _printable(one) for key, one in value.items()}
+        return {_printable(key): _printable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_printable(one) for one in value]
+        return [_printable(item) for item in value]
     return printable(value) if isinstance(value, str) else value
 
 
@@ -327,7 +328,8 @@ def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
     if not _is_url(url):
         raise ConfigError(f"--url: {url!r} is not like {DEFAULT_STATUS_URL}")
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
+        address = f"{url.rstrip('/')}/{name}"
+        with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 (the operator's URL)
             page: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as err:
         raise OtherAgentError(f"what answers at {url} has no page /{name} ({err.code} {err.reason})") from err
@@ -337,7 +339,8 @@ def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
     except ValueError as err:
         raise OtherAgentError(f"what answers at {url} is no gpuagent") from err
     if not isinstance(page, dict) or not keys <= page.keys():
-        which = f"gpuagent {page['version']}" if isinstance(page, dict) and "version" in page else "no gpuagent"
+        is_ours = isinstance(page, dict) and "version" in page
+        which = f"gpuagent {page['version']}" if is_ours else "no gpuagent"
         raise OtherAgentError(f"what answers at {url} is {which}; this command is of gpuagent {__version__}")
     return page
 

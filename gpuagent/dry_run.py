@@ -47,7 +47,8 @@ def dry_run(settings: Settings) -> int:
         state, _ = step(state, seen)
         shown = status_page.status(state)
         amounts = {name: view["healthy"] for name, view in shown["resources"].items()}
-        if devices := slice_spec(state, settings.node_name):
+        devices = slice_spec(state, settings.node_name)
+        if devices:
             amounts[DRA_DRIVER] = len(devices["devices"])
         page[str(mode)] = {
             "resources": amounts,
@@ -60,7 +61,9 @@ def dry_run(settings: Settings) -> int:
 
 def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
     """The layers that the isolation drivers report; a driver that the agent would start on demand counts as working."""
-    made = {name: driver for name, driver in drivers.make(settings.isolation_options).items() if name != NONE}
+    made = drivers.make(settings.isolation_options)
+    # The driver that isolates nothing has no layer.
+    made = {name: driver for name, driver in made.items() if name != NONE}
     reports: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     layers = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}
     waiting = set(made)
@@ -70,7 +73,9 @@ def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
     with suppress(queue.Empty):
         while waiting:
             layer = reports.get(timeout=LAYER_S)
-            layers[layer.driver] = replace(layer, problem=None) if layer.standby else layer
+            if layer.standby:
+                layer = replace(layer, problem=None)
+            layers[layer.driver] = layer
             waiting.discard(layer.driver)
     for driver in made.values():
         driver.stop()

@@ -23,6 +23,7 @@ def accepts(path: Path) -> bool:
 def connect_error(path: Path) -> int | None:
     """The errno of a connection to a unix socket, for example ECONNREFUSED; None if a process listens on it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A socket whose queue is full would keep the caller waiting.
         probe.settimeout(1.0)
         try:
             probe.connect(os.fspath(path))

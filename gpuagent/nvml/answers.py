@@ -40,6 +40,7 @@ def read(function: str, answer: Any, parse: Callable[[Any], T]) -> T:  # noqa: A
     except UnicodeDecodeError as err:
         raise undecodable(function, err) from None
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError, ctypes.ArgumentError):
+        # Any of these can come from a parser that was given something else than it expects.
         words = f"answered a value of type {type(answer).__name__}, which is not what NVML defines"
         raise CallError(function, ODD, words) from None
 
@@ -51,6 +52,7 @@ def undecodable(function: str, err: UnicodeDecodeError) -> CallError:
 
 def whole(value: object, least: int, most: int) -> int:
     """`value`, a number of that range."""
+    # Not isinstance: for Python, true and false are numbers.
     if type(value) is not int or not least <= value <= most:
         raise OddAnswerError(value, f"a whole number from {least} to {most}")
     return value

@@ -45,6 +45,7 @@ class BoundedQuery(Generic[T]):
         self._late = late
         self._given_up = False
         self._end = threading.Condition()
+        # A daemon: a call that hangs in the driver cannot be ended, and must not keep the process.
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     @property
@@ -63,6 +64,7 @@ class BoundedQuery(Generic[T]):
         try:
             with self._nvml.session():
                 for known in self._ask():
+                    # What came before a call that hangs is of use.
                     self.known = known
         except Exception as err:  # noqa: BLE001 (the waiting caller receives it)
             self.error = err
@@ -105,4 +107,5 @@ class Questions(Generic[K, T]):
 
     def wait(self) -> None:
         """Wait for all; those that have ended by then are closed."""
+        # One after another, but each until its own time: the waits do not add up.
         self._open = {about: question for about, question in self._open.items() if not question.wait()}

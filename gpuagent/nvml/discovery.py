@@ -97,6 +97,7 @@ class Discovery:
             self._unavailable(f"reading the GPUs failed: {err!r}")
             return None
         self._periods.retries.reset()
+        # Before the inventory: a GPU that is lost must not be listed as healthy for a moment.
         self._post_losses(inventory)
         self._health.watch(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
         # Faults of a GPU are posted before the GPU: so no list advertises a GPU that the driver asks to reset.

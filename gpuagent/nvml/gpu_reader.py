@@ -59,6 +59,7 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV, 
                 if err.code in DRIVER_WIDE:
                     raise driver_error(err) from err
                 unreadable.append(UnreadableGpu(index, gpu_reason(err)))
+        # Paths are stored by the address of the other GPU, so a GPU without one is left out.
         bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id}
         try:
             for gpu in gpus:

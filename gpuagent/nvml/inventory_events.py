@@ -36,6 +36,7 @@ class InventoryEvents:
 
     def read(self, inventory: Inventory) -> bool:
         """Post `inventory` if it is new or ends a problem. Returns whether it was posted."""
+        # Posted with the lock held, so that the events come in the order of the decisions.
         with self._lock:
             if inventory == self._inventory and (self._problem is None or self.hangs()):
                 return False

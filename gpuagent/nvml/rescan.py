@@ -46,5 +46,6 @@ class RescanRequests:
                 left_s = due - time.monotonic()
                 if left_s <= 0:
                     return due < until
+                # Python's wait takes no infinity.
                 self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
             return True

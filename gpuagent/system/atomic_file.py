@@ -14,6 +14,7 @@ def write_whole(path: Path, text: str, *, on_disk: bool = True) -> None:
     user left there is followed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a file can be renamed only within a file system.
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     scratch = Path(name)
     try:
@@ -27,6 +28,7 @@ def write_whole(path: Path, text: str, *, on_disk: bool = True) -> None:
         scratch.unlink(missing_ok=True)
         raise
     if on_disk:
+        # Without it, the new file may be on disk, and its name still be the former file's.
         _sync(path.parent)
 
 

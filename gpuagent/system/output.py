@@ -26,11 +26,13 @@ def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
             code = run()
         except SystemExit as ended:  # argparse has shown help, or a mistake
             code = ended.code
+        # Here, because an error in the interpreter's own flush at the end could not be caught.
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
         code = PIPE_CLOSED
     except OSError as err:
+        # An error with a file's name is not that of the output.
         if err.errno not in _FULL or err.filename is not None:
             raise
         print(f"{program}: the output cannot be written: {err.strerror}", file=sys.stderr)

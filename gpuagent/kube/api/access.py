@@ -56,7 +56,8 @@ def _service_account(environment: Mapping[str, str], directory: Path) -> Access:
     if not is_server(server):
         raise ApiConfigError(f"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address: {server!r}")
     certificates = Certificates(str(directory / "ca.crt"))
-    certificates.context()  # says now what is wrong with them
+    # Made and dropped, so that an operator reads at the start what is wrong with them.
+    certificates.context()
     # Kubelet replaces the file before the token expires. To read it costs less than to notice that.
     return Access(
         server,

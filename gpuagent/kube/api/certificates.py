@@ -36,6 +36,7 @@ class Certificates:
         """
         try:
             context = ssl.create_default_context(cafile=self.authority)
+            # A file may name an intermediate authority only, which Go clients accept.
             context.verify_flags = ssl.VERIFY_X509_PARTIAL_CHAIN
             if not self.verify:
                 context.check_hostname = False
@@ -53,6 +54,7 @@ class Certificates:
         """Another value after one of the files was replaced."""
         versions = []
         for path in self._paths():
+            # A file that is replaced may be away for a moment. Then this is another version, too.
             with suppress(OSError):
                 status = Path(path).stat()
                 versions.append((status.st_mtime_ns, status.st_ino, status.st_size))

@@ -151,6 +151,7 @@ class Client:
         query = {
             **(params or {}),
             "watch": "true",
+            # They bring newer versions to a quiet watch, which would otherwise be too old when it has to begin again.
             "allowWatchBookmarks": "true",
             "timeoutSeconds": self.timeouts.watch_s,
         }
@@ -172,7 +173,8 @@ class Client:
     def close(self) -> None:
         """Drop credentials and idle connections; a later call starts afresh."""
         with self._lock:
-            transport, self._transport = self._transport, None
+            transport = self._transport
+            self._transport = None
         if transport is not None:
             transport.close()
 
@@ -191,6 +193,7 @@ class Client:
             start, is_whole = _start_of(pieces)
             if is_whole:
                 return _decoded(status, start, fields)
+            # Few large answers at a time, and one that is decoded: each takes many times its size in memory.
             with self._large:
                 data = b"".join((start, *pieces))
                 with self._decoding:
@@ -246,6 +249,7 @@ class Client:
         finally:
             self._answered(verb, code)
         if self._is_away:
+            # A server that has just started forbids everything until it has read its roles.
             self._is_away = False
             self._back_at = self.clock()
         return response

@@ -84,7 +84,8 @@ class Transport:
             headers["Accept-Encoding"] = "gzip"
         if request.body is not None:
             headers["Content-Type"] = request.content_type
-        if authorization := self._authorization():
+        authorization = self._authorization()
+        if authorization:
             headers["Authorization"] = authorization
         return headers
 
@@ -99,6 +100,7 @@ class Transport:
 
     def stream(self, request: Request, silence_s: float) -> urllib3.BaseHTTPResponse:
         """Send as ``send`` does, then let the body be silent for up to ``silence_s`` at a time."""
+        # The timeout of the answer's head is short, that of the events long: a watch may be quiet for minutes.
         response = self.send(request)
         sock = getattr(response.connection, "sock", None)
         if sock is not None:
@@ -121,6 +123,7 @@ class Transport:
         except urllib3.exceptions.HTTPError as err:
             raise self.unreachable(err, silence_s) from err
         finally:
+            # Bytes that nobody read would be taken for the next answer on this connection.
             if not ended:
                 response.close()
             response.release_conn()

@@ -274,6 +274,7 @@ class NodePods:
             if complete and not self.complete:
                 self.complete = True
                 self._changed = True
+        # Even without a new pod: whether the list is complete may have changed.
         self._updated.set()
         return uids
 
@@ -313,6 +314,7 @@ class NodePods:
                 self._post(seen)
             for failure in failures:
                 self._post(ApiUnavailable(failure, self._clock(), "pods"))
+            # What comes during the pause is posted together.
             self._stopped.wait(self._burst_s)
 
     def stop(self) -> None:

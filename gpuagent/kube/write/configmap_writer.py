@@ -31,7 +31,10 @@ class ConfigMapWriter(KeyedReconciler[ConfigMapFacts]):
     """
 
     def __init__(
-        self, client: Api, on_problem: Callable[[str | None], None] = lambda _: None, delays: Delays = DELAYS
+        self,
+        client: Api,
+        on_problem: Callable[[str | None], None] = lambda _: None,
+        delays: Delays = DELAYS,
     ) -> None:
         super().__init__("kube-configmaps", delays, on_problem)
         self._client = client
@@ -40,15 +43,14 @@ class ConfigMapWriter(KeyedReconciler[ConfigMapFacts]):
         return value.namespace, value.name
 
     def attempt(self, value: ConfigMapFacts) -> Outcome:
-        looks = 0
-        while (write := change(self._find(value), value)) is not None:
-            looks += 1
+        for look in range(1, _LOOKS + 1):
+            write = change(self._find(value), value)
+            if write is None:
+                break
             try:
                 self._send(write, value)
             except KubeError as err:
-                # Another writer has changed, made or deleted it since the read. A missing namespace differs.
-                outrun = err.status == _CONFLICT or (err.status == _NOT_FOUND and write.verb != "create")
-                if not outrun or looks == _LOOKS:
+                if not _is_outrun(write, err) or look == _LOOKS:
                     raise
             else:
                 break
@@ -81,6 +83,13 @@ class ConfigMapWriter(KeyedReconciler[ConfigMapFacts]):
                 self._client.patch(f"{path}/{facts.name}", write.body)
             case "delete":
                 self._client.delete(f"{path}/{facts.name}", write.body)
+
+
+def _is_outrun(write: Change, err: KubeError) -> bool:
+    """Whether another writer has changed, made or deleted it since the read. A missing namespace differs."""
+    if err.status == _CONFLICT:
+        return True
+    return err.status == _NOT_FOUND and write.verb != "create"
 
 
 def _collection(facts: ConfigMapFacts) -> str:

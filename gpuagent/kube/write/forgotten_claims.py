@@ -34,7 +34,10 @@ class ForgottenClaims(KeyedReconciler[PreparedClaim]):
     """
 
     def __init__(
-        self, client: Api, forget: Callable[[str], None], kubelet_claims: KubeletClaims = lambda: None
+        self,
+        client: Api,
+        forget: Callable[[str], None],
+        kubelet_claims: KubeletClaims = lambda: None,
     ) -> None:
         super().__init__("kube-forgotten", Delays(recheck_s=LOOK_S))
         self._client = client
@@ -49,7 +52,7 @@ class ForgottenClaims(KeyedReconciler[PreparedClaim]):
         """As every reconciler; looks count only while a claim is desired without a break."""
         desired = {self.key(value): value for value in values}
         super().desire(desired.values())
-        for uid in [*self._gone]:
+        for uid in tuple(self._gone):
             if uid not in desired:
                 self._gone.pop(uid, None)
 
@@ -88,4 +91,8 @@ class ForgottenClaims(KeyedReconciler[PreparedClaim]):
             if err.status != _NOT_FOUND:
                 raise
             return True
-        return mapping(current.get("metadata")).get("uid") != claim.uid or not has_device_of(current, claim)
+        metadata = mapping(current.get("metadata"))
+        # A claim of the same name may be another one.
+        if metadata.get("uid") != claim.uid:
+            return True
+        return not has_device_of(current, claim)

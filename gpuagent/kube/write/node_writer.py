@@ -89,8 +89,10 @@ class NodeWriter(KeyedReconciler[_Difference]):
             return Outcome.OUTDATED
         patch = _patches(value.node, value.desired, rfc3339(self._wall()))[value.part]
         path = f"{self._path}/{patch.subresource}".rstrip("/")
+        # The status has lists with keys, such as its conditions: a merge patch would replace those of kubelet.
+        content_type = STRATEGIC_MERGE_PATCH if patch.subresource else MERGE_PATCH
         try:
-            answer = self._client.patch(path, patch.body, STRATEGIC_MERGE_PATCH if patch.subresource else MERGE_PATCH)
+            answer = self._client.patch(path, patch.body, content_type)
         except KubeError as err:
             if err.status == _CONFLICT:
                 return Outcome.OUTDATED
@@ -109,9 +111,9 @@ class NodeWriter(KeyedReconciler[_Difference]):
         return f"node {value.part} cannot be written: {err}{rights}"
 
     def _compare(self) -> None:
-        self.desire(
-            _Difference(part, self._node, self._desired_node) for part in _patches(self._node, self._desired_node)
-        )
+        node = self._node
+        desired = self._desired_node
+        self.desire(_Difference(part, node, desired) for part in _patches(node, desired))
 
 
 def _patches(node: Mapping[str, Any], desired: DesiredNode, now: str = "") -> Mapping[str, NodePatch]:
@@ -119,7 +121,8 @@ def _patches(node: Mapping[str, Any], desired: DesiredNode, now: str = "") -> Ma
 
 
 def _uid(node: Mapping[str, Any]) -> str:
-    return str(node.get("metadata", {}).get("uid", ""))
+    metadata = node.get("metadata", {})
+    return str(metadata.get("uid", ""))
 
 
 def _is_older(node: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -133,4 +136,5 @@ def _is_older(node: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _version(node: Mapping[str, Any]) -> str:
-    return str(node.get("metadata", {}).get("resourceVersion", ""))
+    metadata = node.get("metadata", {})
+    return str(metadata.get("resourceVersion", ""))

@@ -81,8 +81,10 @@ class NvmlCalls:
         try:
             return getattr(pynvml, function)(*args)
         except pynvml.NVMLError as err:
+            # NVML's exceptions are unhashable and compare by number, so they end here.
             raise CallError(function, err.value, str(err)) from None
         except UnicodeDecodeError as err:
+            # The binding decodes texts itself.
             raise answers.undecodable(function, err) from None
         finally:
             self.pending = None

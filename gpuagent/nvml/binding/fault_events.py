@@ -45,7 +45,7 @@ class FaultEvents(NvmlCalls):
         try:
             yield events
         finally:
-            with suppress(CallError):
+            with suppress(CallError):  # the driver may be gone by now
                 self._call("nvmlEventSetFree", events)
 
     def register(self, gpu: Handle, kinds: int, events: Any) -> None:  # noqa: ANN401 (opaque)
@@ -62,6 +62,7 @@ class FaultEvents(NvmlCalls):
             raise CallError("nvmlEventSetWait_v2", err.value, str(err)) from None
         finally:
             self.waiting_since = None
+        # A null pointer: the event is about no GPU in particular.
         address = address_of(got.device)
         return NvmlEvent(
             device=got.device if address else None,

@@ -61,6 +61,7 @@ class GpuCalls(NvmlCalls):
     def handle(self, index: int) -> Handle:
         function = "nvmlDeviceGetHandleByIndex"
         pointer = self._call(function, index, gpu=index)
+        # By this number, the GPU of an event is recognized.
         address = answers.read(function, pointer, lambda pointer: unsigned(address_of(pointer)))
         return Handle(index, pointer, address)
 

@@ -40,6 +40,7 @@ class HealthCalls(GpuCalls):
         )
 
     def _mig_if_reported(self, gpu: Handle) -> bool | None:
+        # MIG mode is no matter of health, so a failure to report it must not hide the other values.
         try:
             return self.mig_enabled(gpu)
         except CallError as err:
@@ -53,6 +54,7 @@ class HealthCalls(GpuCalls):
             try:
                 return self._read(function, gpu, unsigned)
             except CallError as err:
+                # Slow clocks are only a note: a GPU that does not report them counts as healthy.
                 if err.code in GONE:
                     raise
         return 0

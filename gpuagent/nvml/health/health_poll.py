@@ -184,6 +184,7 @@ class HealthPoll:
     def _rest(self) -> None:
         """Wait until the next poll is due or requested, or the GPU no longer answers."""
         until = time.monotonic() + self._period_s()
+        # In short parts: after each, a cheap call shows whether the GPU is still there.
         while (left_s := until - time.monotonic()) > 0:
             with self._changed:
                 if self._changed.wait_for(self._is_due, min(left_s, self._schedule.alive_s)):
@@ -225,6 +226,7 @@ class HealthPoll:
             self._is_not_there(err)
             self._fails(gpu_reason(err))
             return
+        # An XID waits for the recovery action only: the other values may take longer.
         is_urgent = self._requests.awaited is not None
         try:
             reading = self._query.ask(self.nvml, handle, uuid, in_a_hurry=is_urgent)

@@ -49,6 +49,7 @@ class HealthQuery:
         the GPU is gone.
         """
         if uuid != self._uuid:
+            # Queries about the GPU that had the index before may still be open.
             self._uuid = uuid
             self._begin()
         silent: dict[str, str] = {}
@@ -85,6 +86,7 @@ class HealthQuery:
             self._asked_at = self._clock()
         self._questions.wait()
         if not asked.ended:
+            # The query stays open, and a later poll takes its answer.
             is_silent = self._clock() - self._asked_at >= SILENT_S
             return f"{asked.pending or 'an answer'} has not returned for {SILENT_S:g} s" if is_silent else ""
         self._asked_at = None

@@ -71,6 +71,7 @@ class HealthWatch:
         self.wake()
 
     def _add(self, index: int, uuid: str) -> None:
+        # Each is entered before it starts, because an event may come at once, for any GPU.
         poll = HealthPoll(index, uuid, self._schedule)
         watch = XidWatch(index, self._context, poll, self._on_event)
         self._polls[index] = poll
@@ -119,6 +120,7 @@ class HealthWatch:
             watch.raised(xid)
         else:
             self._raised_by_none(event, xid, error)
+        # Whichever GPU it was: the links of all GPUs are read again.
         if xid == NVLINK_XID:
             self._context.links_changed()
 
@@ -139,6 +141,7 @@ class HealthWatch:
 
     def _uuid_of(self, event: NvmlEvent) -> tuple[str, str]:
         """UUID of the GPU with that handle, or why it is not known. A driver that hangs costs `EVENT_PATIENCE_S`."""
+        # One at a time: the threads that wait for events share the queries.
         with self._asking:
             asked = self._owners.ask(event.address, "nvml-event", lambda nvml: [nvml.uuid_of(event)])
             self._owners.wait()

@@ -17,6 +17,7 @@ class UnattributedFaults:
         """Whether no other thread has had this fault; from now on it is reported."""
         fault = address, xid
         with self._lock:
+            # Otherwise the record would grow with every fault.
             self._forget_before(at - UNATTRIBUTED_S)
             if fault in self._reported_at:
                 return False

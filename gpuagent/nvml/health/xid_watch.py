@@ -116,6 +116,7 @@ class XidWatch:
 
     def raised(self, xid: int) -> None:
         """The driver reported an XID of this GPU, in whichever thread."""
+        # With the reading, the core need not guess from the XID's number how serious the fault is.
         uuid = self.uuid
         reading = self._poll.after_xid(uuid, READING_PATIENCE_S)
         if not self._context.stopping.is_set():

@@ -56,6 +56,7 @@ class ProcessCgroups:
             place = parse_cgroup(self._read(pid, "cgroup"))
         except OSError:
             return None
+        # The process may have ended meanwhile, and the cgroup be that of another with the same PID.
         if self._began(pid) != began:
             return None
         self._known[pid] = (began, place)

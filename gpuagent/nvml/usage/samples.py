@@ -97,6 +97,7 @@ class Sampler:
         asked = self._asked.setdefault(gpu.uuid, _Asked(gpu.uuid))
         if not _ended(asked.question) or self.clock() - asked.began < self.fresh_s:
             return
+        # Before the query is replaced: its answer may have come since the last request.
         self._keep(asked)
         nvml = UsageNvml(self.clock)
         asked.began = self.clock()
