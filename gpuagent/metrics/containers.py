@@ -1,8 +1,7 @@
 """Values of each container on each of its GPUs, and the names that arena reads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
-from typing import NamedTuple
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef, PodName
@@ -10,7 +9,7 @@ from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.usage.by_container import GpuSample, Used
 from gpuagent.domain.usage.guarantee import MIB, Share
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Item, Labels, MetricValues, Reading, Values, known_values, labels
+from gpuagent.metrics.reading import Item, Labels, MetricValues, Reading, Values, known, known_values, labels
 
 _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology"}
 
@@ -68,40 +67,17 @@ def arena(reading: Reading) -> MetricValues:
     arena adds up the used memory of a GPU's series where `allocate_mode` is ``share``, and takes the last one
     otherwise; of duty cycle and total it takes the last: those are the GPU's own.
     """
-    rows: dict[Labels, _Row] = {}
-    for row in _rows(reading):
-        rows[row.labels] = row
-    yield f.ARENA_DUTY, known_values(rows, _duty_percent)
-    yield f.ARENA_USED, known_values(rows, _used_bytes)
-    yield f.ARENA_TOTAL, known_values(rows, _total_bytes)
-
-
-class _Row(NamedTuple):
-    """A pod on a GPU, or a GPU without pods.
-
-    Attributes:
-        labels: of the series.
-        gpu: the GPU.
-        sample: of the GPU.
-        memory_bytes: of the GPU, in use by the pod; None if it is not known.
-        is_share: the pod has a part of the GPU.
-    """
-
-    labels: Labels
-    gpu: Gpu
-    sample: GpuSample
-    memory_bytes: int | None
-    is_share: bool
-
-
-def _rows(reading: Reading) -> Iterator[_Row]:
+    duty: dict[Labels, float | None] = {}
+    used: dict[Labels, float | None] = {}
+    total: dict[Labels, float | None] = {}
     for uuid, holders in reading.derived.holders.items():
         gpu = reading.state.gpus.by_uuid[uuid]
         sample = reading.samples.by_uuid.get(uuid)
-        if sample is None:
-            sample = GpuSample(uuid=uuid, at=0.0)  # no value of it is known
+        duty_percent = _duty_percent(sample)
+        total_bytes = _total_bytes(gpu)
+        used_bytes = sample.memory_used_bytes if sample else None
         pods = _pods(reading, uuid, holders)
-        for (pod, allocate_mode), memory_bytes in pods.items():
+        for (pod, allocate_mode), pod_bytes in pods.items():
             named = (
                 reading.node_name,
                 pod.namespace,
@@ -109,8 +85,12 @@ def _rows(reading: Reading) -> Iterator[_Row]:
                 *labels(gpu),
                 allocate_mode,
             )
-            is_share = allocate_mode == "share"
-            yield _Row(named, gpu, sample, memory_bytes, is_share)
+            duty[named] = duty_percent
+            used[named] = pod_bytes if allocate_mode == "share" else used_bytes
+            total[named] = total_bytes
+    yield f.ARENA_DUTY, known(duty)
+    yield f.ARENA_USED, known(used)
+    yield f.ARENA_TOTAL, known(total)
 
 
 def _pods(
@@ -134,20 +114,13 @@ def _pods(
     return pods
 
 
-def _duty_percent(row: _Row) -> float | None:
-    busy = row.sample.busy
-    if busy is None:
+def _duty_percent(sample: GpuSample | None) -> float | None:
+    if sample is None or sample.busy is None:
         return None
-    return round(busy * 100, 1)
+    return round(sample.busy * 100, 1)
 
 
-def _used_bytes(row: _Row) -> int | None:
-    if row.is_share:
-        return row.memory_bytes
-    return row.sample.memory_used_bytes
-
-
-def _total_bytes(row: _Row) -> int | None:
-    if not row.gpu.memory_mib:
+def _total_bytes(gpu: Gpu) -> int | None:
+    if not gpu.memory_mib:
         return None  # the driver does not report it
-    return row.gpu.memory_mib * MIB
+    return gpu.memory_mib * MIB
