@@ -120,6 +120,7 @@ class MpsIsolation:
         self._wakeup.wake()
         if self._thread.ident is None:
             return  # it was never started
+        # The thread may wait for a daemon that hangs, and the agent has to end nevertheless.
         self._thread.join(STOP_S)
         if self._thread.is_alive():
             log.warning("Left a thread that still waits for MPS")
@@ -134,6 +135,7 @@ class MpsIsolation:
         pipe_dir = str(daemon.pipe_dir)
         given = grant.env.get(PIPE_VARIABLE, pipe_dir)
         if given != pipe_dir:
+            # Kubelet keeps the environment for the life of the pod, so the container would look for no daemon.
             raise IsolationError(f"{whose} was given MPS at {given}, but it is at {pipe_dir} now: delete the pod")
         try:
             daemon.control.alive(deadline_s=VERIFY_S)
@@ -167,6 +169,7 @@ class MpsIsolation:
             try:
                 self._look(demand)
             except Exception as err:
+                # Without this thread, nobody would start a daemon again.
                 log.exception("Failed to look after MPS")
                 self._state = self._state.unable(f"looking after MPS failed: {err!r}", self._policy)
             self._report_change(demand.need)
@@ -195,6 +198,7 @@ class MpsIsolation:
         if self._state.is_found:
             self._ask()
         elif self._policy.starts:
+            # The server does not start on a GPU that cannot do MPS, so the daemon must not see one.
             can_use_all = len(usable) == len(need.gpus)
             self._start(() if can_use_all else tuple(usable))
         else:

@@ -74,6 +74,7 @@ def _start(
     The daemon lacks multi-user mode if the program does not support that.
     """
     env = environment(CUDA_MPS_PIPE_DIRECTORY=str(pipe_dir), CUDA_MPS_LOG_DIRECTORY=str(log_dir))
+    # Older drivers lack -M, and then the program ends at once.
     for options in (("-f", "-M"), ("-f",)):
         daemon = subprocess.Popen(  # noqa: S603 (the driver's own program)
             [program, *options], stdin=subprocess.DEVNULL, env=env, cwd="/"

@@ -132,7 +132,7 @@ class MpsDaemon:
             try:
                 self._at(pipe_dir).alive()
             except NoDaemonError:
-                continue
+                continue  # a daemon that was killed leaves its socket behind
             except MpsError as err:  # there is one: a second daemon on the node would not help
                 log.warning("Failed to read the state of an MPS control daemon", extra={"error": str(err)})
             self.pipe_dir = pipe_dir

@@ -49,6 +49,7 @@ class ExclusiveModes:
                 if modes[uuid] == EXCLUSIVE:
                     continue
                 try:
+                    # Before the change: a mode that was not noted would never be restored.
                     self._record.changed(uuid, modes[uuid])
                 except OSError as err:
                     why = error_words(err)

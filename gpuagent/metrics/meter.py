@@ -75,6 +75,7 @@ class Metrics:
         reading = read_sources(self._sources, self._former)
         self._former = reading
         parts = [node, resources, gpus, containers]
+        # Only with --compat-metrics. They repeat values of the other series under other names.
         if self._sources.node_name is not None:
             parts.append(arena)
         texts = []

@@ -113,6 +113,7 @@ def read_sources(sources: Sources, former: Reading | None) -> Reading:
     known_times: Mapping[float, float] = {}
     if former is not None:
         known_times = former.unix_times
+        # Then nothing is derived again: problems, the switch, shares.
         if _same(former.state, state):
             derived = former.derived
     return Reading(

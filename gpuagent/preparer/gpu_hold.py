@@ -62,6 +62,7 @@ class GpuHold:
             in_the_way = self._try_hold(call, resource_claim, claim)
             if in_the_way is None:
                 return
+            # API server and kubelet are asked about the claims, so not at each try.
             if time.monotonic() >= look_at:
                 dropped = [self._drop_forgotten(other) for other in in_the_way.others]
                 look_at = time.monotonic() + waits.LOOK_S

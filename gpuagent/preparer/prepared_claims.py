@@ -30,6 +30,7 @@ class PreparedClaims:
         self._files = files
         self._latest = latest
         self._changed = changed
+        # A lock lives as long as a call uses it.
         self._locks = WeakValueDictionary[str, threading.Lock]()
         self._claims: dict[str, PreparedClaim] = {}
 
@@ -70,6 +71,7 @@ class PreparedClaims:
 
     def remove(self, uid: str) -> None:
         """Remove a claim and its files, under its lock; it may be gone by now. Raises Refusal: a file stays."""
+        # The files first: with a file that stays, the claim would be prepared again after a restart.
         try:
             self._files.remove(uid)
         except (OSError, ValueError) as err:
@@ -98,6 +100,7 @@ class PreparedClaims:
 
     def _set(self, uid: str, claim: PreparedClaim | None) -> None:
         with self._latest.changed:
+            # A new mapping each time, because others read it without the lock.
             claims = {key: other for key, other in self._claims.items() if key != uid}
             if claim is not None:
                 claims[uid] = claim

@@ -108,6 +108,7 @@ class Preparer:
             with self._claims.lock(uid):
                 return self._prepare(call)
         except Refusal as refusal:
+            # A call that kubelet has given up says nothing about the claim: the next one may succeed.
             if is_wanted():
                 self._send_event(refusal_event(self._latest.state, namespace, name, refusal))
             raise
@@ -120,6 +121,7 @@ class Preparer:
     def _prepare(self, call: Call) -> tuple[PreparedClaim, CdiNames]:
         """As `prepare`, under the claim's lock."""
         claim = self._read(call)
+        # Before the GPUs are held: while the call waits for a driver, other claims may have them.
         isolated = self._isolation.isolated(call, claim)
         prepared = PreparedClaim(
             uid=call.uid,
@@ -128,6 +130,7 @@ class Preparer:
             layer=isolated.driver,
             gpus=isolated.gpus,
         )
+        # Only the pods show whether a container uses another claim as well.
         self._wait_for_pods(call, reserved_for(claim))
         self._hold.hold(call, claim, prepared)
         self._write_files(prepared, isolated)

@@ -9,6 +9,8 @@ from typing import Any
 from gpuagent.domain.sharing.grant import Grant, Mount
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 
+Json = dict[str, Any]
+
 KIND = f"{DRA_DRIVER}/claim"
 
 
@@ -17,7 +19,7 @@ def cdi_name(uid: str, device: str) -> str:
     return f"{KIND}={_name(uid, device)}"
 
 
-def cdi_spec(uid: str, grants: Iterable[tuple[Iterable[str], Grant]]) -> dict[str, Any]:
+def cdi_spec(uid: str, grants: Iterable[tuple[Iterable[str], Grant]]) -> Json:
     """The specification of a claim, with a CDI device for each of its devices.
 
     All devices of one grant have the same edits, so that it does not matter which of them a container gets. Kubelet
@@ -36,10 +38,11 @@ def cdi_spec(uid: str, grants: Iterable[tuple[Iterable[str], Grant]]) -> dict[st
     }
 
 
-def _edits(grant: Grant) -> dict[str, Any]:
-    edits: dict[str, Any] = {}
+def _edits(grant: Grant) -> Json:
+    edits: Json = {}
     if grant.env:
-        edits["env"] = [f"{name}={value}" for name, value in grant.env.items()]
+        variables = grant.env.items()
+        edits["env"] = [f"{name}={value}" for name, value in variables]
     if grant.device_nodes:
         edits["deviceNodes"] = [{"path": path} for path in grant.device_nodes]
     if grant.mounts:
@@ -47,7 +50,7 @@ def _edits(grant: Grant) -> dict[str, Any]:
     return edits
 
 
-def _mount(mount: Mount) -> dict[str, Any]:
+def _mount(mount: Mount) -> Json:
     access = "ro" if mount.read_only else "rw"
     return {
         "hostPath": mount.host_path,

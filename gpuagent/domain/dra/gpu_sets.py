@@ -20,6 +20,8 @@ MOST_SETS = 2 * PART
 
 Mbps = tuple[tuple[int, ...], ...]
 Set = tuple[int, ...]
+Free = frozenset[int]
+"""Numbers of the GPUs that a claim can have whole."""
 Rank = tuple[int, int, bool]
 """Of a set; the lowest is the best: the bandwidth of the weakest link and of all links, both negative, and whether the
 set leaves a rest."""
@@ -40,6 +42,7 @@ def members_of(name: str, uuids: Iterable[str]) -> tuple[str, ...]:
     for size in SIZES:
         if not name.startswith(f"gpus-{size}-"):
             continue
+        # The name is a hash of the members, so the only way back is to try all sets.
         for members in combinations(known, size):
             if set_name(members) == name:
                 return members
@@ -130,7 +133,7 @@ def _is_linked(members: Set, fast: list[int]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def single_gpus_first(mbps: Mbps, free: frozenset[int]) -> tuple[int, ...]:
+def single_gpus_first(mbps: Mbps, free: Free) -> tuple[int, ...]:
     """The free GPUs in the order in which single ones should be taken, so that good sets are left."""
     remaining = set(free)
     ordered: list[int] = []
@@ -142,7 +145,7 @@ def single_gpus_first(mbps: Mbps, free: frozenset[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def ranked_sets(mbps: Mbps, size: int, part: int, free: frozenset[int]) -> tuple[Set, ...]:
+def ranked_sets(mbps: Mbps, size: int, part: int, free: Free) -> tuple[Set, ...]:
     """The sets of one part of `offered_sets`, the one to take first; none if there is no such part.
 
     A part has the sets of one slice, which are the same whatever GPUs are free.

@@ -56,6 +56,7 @@ def claimed_gpus(claim: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> 
         claimed.extend(_claimed(result, pool, gpus, unit))
     _check_one_size(claimed)
     first = claimed[0]  # all have one size
+    # The class promises isolated compute, and a share without cores has no limit that could be isolated.
     has_compute = first.unlimited or bool(first.cores)
     if not has_compute and CORE_CLASS in _classes(claim):
         words = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
@@ -269,6 +270,7 @@ def merged(parts: list[Grant]) -> Grant:
     """One grant with what all of them have."""
     first = parts[0]
     env: dict[str, str] = {}
+    # Kept in order, each once: the grants of memory and compute have the same GPUs.
     device_nodes: dict[str, None] = {}
     mounts: dict[Mount, None] = {}
     for part in parts:

@@ -130,6 +130,7 @@ class _Devices:
         """Numbers of the usable GPUs that a claim can have whole."""
         free = set()
         for number, gpu in enumerate(self.usable):
+            # A new claim gets no GPU with a taint.
             if gpu.uuid not in self.used and not self.taints(gpu):
                 free.add(number)
         return frozenset(free)

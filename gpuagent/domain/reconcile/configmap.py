@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Json = Mapping[str, Any]
+Texts = Mapping[str, str | None]
+"""Text by key; None for a key that must be absent."""
 
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -29,7 +31,7 @@ class ConfigMapFacts:
     namespace: str
     name: str
     labels: Mapping[str, str]
-    data: Mapping[str, str | None] | None
+    data: Texts | None
     keys: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
@@ -70,7 +72,8 @@ def _removal(present: Json | None, facts: ConfigMapFacts) -> Change | None:
     return _deletion(present)
 
 
-def _creation(facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change:
+def _creation(facts: ConfigMapFacts, data: Texts) -> Change:
+    texts = {key: text for key, text in data.items() if text is not None}
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -79,12 +82,12 @@ def _creation(facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change:
             "name": facts.name,
             "labels": dict(facts.labels),
         },
-        "data": {key: text for key, text in data.items() if text is not None},
+        "data": texts,
     }
     return Change("create", body)
 
 
-def _patch(present: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change | None:
+def _patch(present: Json, facts: ConfigMapFacts, data: Texts) -> Change | None:
     present_labels = _labels(present)
     is_taken_over = TAKEN_OVER in present_labels
     labels = _difference(present_labels, facts.labels)
@@ -117,7 +120,7 @@ def _withdrawal(present: Json, facts: ConfigMapFacts) -> Change:
     return _patched(metadata, dict.fromkeys(keys))
 
 
-def _patched(metadata: dict[str, Any], texts: Mapping[str, str | None]) -> Change:
+def _patched(metadata: dict[str, Any], texts: Texts) -> Change:
     body: dict[str, Any] = {"metadata": metadata}
     if texts:
         body["data"] = texts
@@ -143,7 +146,7 @@ def _deletion(present: Json) -> Change:
     return Change("delete", body)
 
 
-def _difference(present: Json, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
+def _difference(present: Json, wanted: Texts) -> dict[str, str | None]:
     """The wanted texts that are not there; None for a key to remove."""
     return {key: text for key, text in wanted.items() if present.get(key) != text}
 
@@ -152,7 +155,10 @@ def _is_ours(present: Json, facts: ConfigMapFacts) -> bool:
     labels = _labels(present)
     if TAKEN_OVER in labels:
         return True
-    return bool(facts.labels) and facts.labels.items() <= labels.items()
+    # Without labels to go by, any object would be the agent's.
+    if not facts.labels:
+        return False
+    return facts.labels.items() <= labels.items()
 
 
 def _is_foreign(present: Json, facts: ConfigMapFacts) -> bool:

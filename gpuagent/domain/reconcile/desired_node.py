@@ -7,6 +7,8 @@ from typing import Any
 from gpuagent.domain.pods.quantity import amount
 
 Json = Mapping[str, Any]
+Texts = Mapping[str, str | None]
+"""Text by key; None for a key that must be absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class DesiredNode:
         condition: ``{"type": ..., "status": "True"|"False"|"Unknown", "reason": ..., "message": ...}``; None for none.
     """
 
-    labels: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Texts = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     condition: Mapping[str, str] | None = None
     no_taint: str = ""
@@ -113,7 +115,7 @@ def same_quantity(text: str, other: str) -> bool:
     return value == amount(other)
 
 
-def _texts(node: Json, part: str, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
+def _texts(node: Json, part: str, wanted: Texts) -> dict[str, str | None]:
     """The labels or annotations that differ."""
     metadata = node.get("metadata", {})
     present = metadata.get(part) or {}
@@ -125,8 +127,9 @@ def _amounts(node: Json, side: str, desired: DesiredNode) -> dict[str, str]:
     present = status.get(side) or {}
     amounts = {}
     for name, wanted in desired.capacity.items():
-        is_current = name in present and same_quantity(str(present[name]), wanted)
-        if not is_current:
+        quantity = present.get(name)
+        is_missing = quantity is None
+        if is_missing or not same_quantity(str(quantity), wanted):
             amounts[name] = wanted
     return amounts
 
@@ -137,9 +140,7 @@ def _condition(node: Json, desired: DesiredNode, now: str) -> dict[str, str] | N
         return None
     wanted = dict(desired.condition)
     present = _present_condition(node, wanted["type"])
-    # The server drops empty strings, so a missing one is equal to "".
-    is_current = all(present.get(key, "") == text for key, text in wanted.items())
-    if present and is_current:
+    if present and _has_texts(present, wanted):
         return None
     since = None
     if present.get("status") == wanted["status"]:
@@ -149,6 +150,11 @@ def _condition(node: Json, desired: DesiredNode, now: str) -> dict[str, str] | N
         "lastHeartbeatTime": now,
         "lastTransitionTime": since or now,
     }
+
+
+def _has_texts(condition: Json, wanted: Mapping[str, str]) -> bool:
+    # The server drops empty strings, so a missing one is equal to "".
+    return all(condition.get(key, "") == text for key, text in wanted.items())
 
 
 def _present_condition(node: Json, condition_type: str) -> Json:

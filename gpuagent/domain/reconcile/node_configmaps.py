@@ -15,9 +15,12 @@ def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     gpus = state.gpus.by_uuid
     if not gpus and state.gpus.driver_problem is not None:
         return ()
-    unhealthy = {gpus[uuid].minor for uuid in state.unhealthy}
+    unhealthy = set[int]()
+    healthy = set[int]()
+    for uuid, gpu in gpus.items():
+        minors = unhealthy if uuid in state.unhealthy else healthy
+        minors.add(gpu.minor)
     # Another GPU may have the minor number of a lost one now.
-    healthy = {gpu.minor for uuid, gpu in gpus.items() if uuid not in state.unhealthy}
     numbers = sorted(unhealthy - healthy)
     data = None
     if numbers:

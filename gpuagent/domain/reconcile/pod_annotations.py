@@ -20,6 +20,12 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANN
 from gpuagent.domain.sharing.units import units_of
 from gpuagent.domain.state import State
 
+GpusByUuid = Mapping[str, Gpu]
+UnitsByMinor = dict[int, int]
+"""Minor number of a GPU to units."""
+GpuNames = Mapping[str, str]
+"""Name of a GPU in annotations, a minor number or UUID, to its UUID."""
+
 _SHARES = ((GPU_MEM, an.MEMORY_ANNOTATION), (GPU_CORE, an.CORE_ANNOTATION))
 _DIGITS = 20
 _LONGEST = 200
@@ -72,8 +78,8 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
     changed_uids = {pod.uid for pod in changed}
     needed = []
     for write in former:
-        is_unchanged = write.uid in seen_uids and write.uid not in changed_uids
-        if is_unchanged:
+        is_gone = write.uid not in seen_uids
+        if not is_gone and write.uid not in changed_uids:
             needed.append(write)
     for held in certain(state, changed):
         write = _write(held, state)
@@ -105,9 +111,9 @@ class _Draft:
     """
 
     held: PodHeld
-    gpus: Mapping[str, Gpu]
+    gpus: GpusByUuid
     policy: Policy
-    memory: Mapping[int, int]
+    memory: UnitsByMinor
     texts: dict[str, str] = field(default_factory=dict)
     corrections: list[str] = field(default_factory=list)
     stamped: bool = False
@@ -186,7 +192,8 @@ def _put_v1(draft: _Draft) -> None:
         if adds_keys or key in draft.present:
             draft.put(key, text)
     confirms = an.V1_ASSIGNED in draft.texts
-    draft.stamped = confirms or _needs_time(draft.present.get(an.V1_ASSUMED), adds_keys=adds_keys)
+    time = draft.present.get(an.V1_ASSUMED)
+    draft.stamped = confirms or _needs_time(time, adds_keys=adds_keys)
 
 
 def _v1_texts(draft: _Draft) -> dict[str, str]:
@@ -207,7 +214,8 @@ def _v1_texts(draft: _Draft) -> dict[str, str]:
     if decision and decision.units in accepted:
         units = decision.units
     totals = _totals(draft)
-    texts = an.assumed_texts(Assumed(gpu, units, totals[gpu], assigned=True))
+    confirmed = Assumed(gpu, units, totals[gpu], assigned=True)
+    texts = an.assumed_texts(confirmed)
     holds = f"{memory[gpu]} units of GPU {gpu}"
     if isinstance(written, Malformed):
         draft.correct(written.key, written, holds)
@@ -216,22 +224,26 @@ def _v1_texts(draft: _Draft) -> dict[str, str]:
 
     if decision.gpu == gpu:
         texts[an.V1_GPU] = draft.present[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
-    is_right = decision.gpu == gpu and decision.units in {None, *accepted}
+    has_right_units = decision.units is None or decision.units in accepted
+    is_right = decision.gpu == gpu and has_right_units
     was_confirmed = draft.present.get(an.V1_ASSIGNED) == "true"
     if not is_right:
-        draft.correct(an.V1_GPU, _v1_words(decision), holds + _on_other_gpus(memory))
+        holds += _on_other_gpus(memory)
+        draft.correct(an.V1_GPU, _v1_words(decision), holds)
     elif was_confirmed and decision.gpu_units is not None:
         # Keep the GPU's size of the time when the agent confirmed it: it shows a later change of units.
         del texts[an.V1_GPU_UNITS]
     return texts
 
 
-def _on_other_gpus(memory: Mapping[int, int]) -> str:
+def _on_other_gpus(memory: UnitsByMinor) -> str:
     rest = len(memory) - 1
-    return f" (and of {rest} more GPUs, which one index cannot say)" if rest else ""
+    if not rest:
+        return ""
+    return f" (and of {rest} more GPUs, which one index cannot say)"
 
 
-def _largest(units: Mapping[int, int]) -> int:
+def _largest(units: UnitsByMinor) -> int:
     """The GPU with the most units; of several, the one with the lowest number."""
     numbers = sorted(units)
     return max(numbers, key=lambda number: units[number])
@@ -250,7 +262,7 @@ def _needs_time(time: str | None, *, adds_keys: bool) -> bool:
     return not is_number or len(time) > _DIGITS
 
 
-def _totals(draft: _Draft) -> dict[int, int]:
+def _totals(draft: _Draft) -> UnitsByMinor:
     """Minor number to the units of memory that the GPU has in all."""
     totals = {}
     for uuid, kind in draft.held.of(GPU_MEM):
@@ -289,13 +301,14 @@ def _put_v2(draft: _Draft, resource: str, key: str) -> None:
     written_units = _without_zeros(written)
     if has_unnumbered:
         # The author may have added entries for sidecars or init containers, at positions that no container has.
-        written_units = {position: of_gpus for position, of_gpus in written_units.items() if position in units}
+        positions = written_units.keys() & units.keys()
+        written_units = {position: written_units[position] for position in positions}
     if written_units != units:
         draft.correct(key, draft.present[key], text)
         draft.put(key, text)
 
 
-def _units_by_container(draft: _Draft, resource: str) -> dict[int, dict[int, int]]:
+def _units_by_container(draft: _Draft, resource: str) -> dict[int, UnitsByMinor]:
     """Position of a container in `spec.containers` to the units of `resource` by minor number."""
     units = {}
     for (name, position), amounts in sorted(draft.held.containers.items()):
@@ -304,7 +317,7 @@ def _units_by_container(draft: _Draft, resource: str) -> dict[int, dict[int, int
     return units
 
 
-def _without_zeros(shares: Shares) -> dict[int, dict[int, int]]:
+def _without_zeros(shares: Shares) -> dict[int, UnitsByMinor]:
     """What an annotation says, without GPUs of 0 units and containers that have none."""
     units = {}
     for position, by_gpu in shares.containers.items():
@@ -330,7 +343,7 @@ def _put_whole(draft: _Draft) -> None:
     _correct_visible(draft, uuids, by_name)
 
 
-def _put_group(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> None:
+def _put_group(draft: _Draft, uuids: set[str], by_name: GpuNames) -> None:
     """The pod's whole GPUs."""
     text = _minors(uuids, draft.gpus)
     group = an.gpu_names(draft.present, GROUP_ANNOTATION)
@@ -348,7 +361,7 @@ def _put_group(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> No
     draft.put(GROUP_ANNOTATION, text)
 
 
-def _correct_visible(draft: _Draft, uuids: set[str], by_name: Mapping[str, str]) -> None:
+def _correct_visible(draft: _Draft, uuids: set[str], by_name: GpuNames) -> None:
     """The GPUs that the pod sees: its own, and others that a scheduler may have added.
 
     Only the container's environment shows the others, so kubelet's allocations cannot contradict them.
@@ -369,7 +382,7 @@ def _correct_visible(draft: _Draft, uuids: set[str], by_name: Mapping[str, str])
     draft.put(VISIBLE_ANNOTATION, all_seen)
 
 
-def _minors(uuids: Iterable[str], gpus: Mapping[str, Gpu]) -> str:
+def _minors(uuids: Iterable[str], gpus: GpusByUuid) -> str:
     """The text of an annotation of this family: minor numbers, ascending."""
     minors = sorted(gpus[uuid].minor for uuid in uuids)
     return ",".join(map(str, minors))
@@ -393,7 +406,7 @@ def _numbered(draft: _Draft, key: str) -> dict[str, str]:
     return {key: text}
 
 
-def _by_number(amounts: Amounts, gpus: Mapping[str, Gpu]) -> dict[int, int]:
+def _by_number(amounts: Amounts, gpus: GpusByUuid) -> UnitsByMinor:
     """Minor number to units, of all kinds together."""
     total: Counter[int] = Counter()
     for (uuid, _), units in amounts.items():

@@ -15,6 +15,9 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind, Mod
 from gpuagent.domain.state import State
 from gpuagent.domain.status.topology_page import bandwidths
 
+Blocks = Mapping[str, DeviceRange]
+"""Resource to the units of one GPU on its device list."""
+
 
 def node_annotations(state: State) -> dict[str, str]:
     """The desired annotations of the Node.
@@ -45,6 +48,7 @@ def published_gpus(state: State) -> NodeGpus:
     """
     kinds = {name: kind for name, kind in state.resource_kinds.items() if name in RESOURCES}
     gpus: tuple[NodeGpu, ...] = ()
+    # At zero, kubelet would refuse every pod that a scheduler sends.
     if kinds and not at_zero(state):
         gpus = _node_gpus(state, kinds)
     links = ""
@@ -75,8 +79,8 @@ def _node_gpus(state: State, kinds: Mapping[str, Kind]) -> tuple[NodeGpu, ...]:
     return tuple(gpus)
 
 
-def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str, DeviceRange]]:
-    """GPU UUID and resource to its units on the device list."""
+def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Blocks]:
+    """By the UUIDs of the GPUs; none for a GPU that is on no list."""
     blocks: dict[str, dict[str, DeviceRange]] = defaultdict(dict)
     for name, kind in kinds.items():
         listed = state.advertised.lists.get(name, ())
@@ -96,7 +100,7 @@ def _by_minor(state: State) -> list[tuple[int, str]]:
     return sorted(by_minor.items())
 
 
-def _node_gpu(minor: int, blocks: Mapping[str, DeviceRange]) -> NodeGpu:
+def _node_gpu(minor: int, blocks: Blocks) -> NodeGpu:
     """A GPU with its units on the device lists; one that is on none is in MIG mode, or not free for this mode."""
     counts = {name: block.count for name, block in blocks.items()}
     is_healthy = all(block.healthy for block in blocks.values())

@@ -18,7 +18,9 @@ from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from gpuagent.domain.state import State
 
-UnitsByPosition = dict[tuple[str, int], dict[int, int]]
+GpusByUuid = Mapping[str, Gpu]
+UnitsByMinor = dict[int, int]
+UnitsByPosition = dict[tuple[str, int], UnitsByMinor]
 """Resource and position in `spec.containers` to minor number to units."""
 
 
@@ -60,7 +62,7 @@ def held_annotation(state: State) -> dict[str, str]:
     return {HELD_GPUS_ANNOTATION: held_gpus_text(state.published_pods)}
 
 
-def is_in_annotations(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
+def is_in_annotations(held: PodHeld, gpus: GpusByUuid) -> bool:
     """Whether the pod's annotations, read as a scheduler reads them, say just what the pod holds."""
     whole = _by_minor(held.of(GPU_WHOLE), gpus)
     if whole:
@@ -70,9 +72,10 @@ def is_in_annotations(held: PodHeld, gpus: Mapping[str, Gpu]) -> bool:
     if decided is None or isinstance(decided, Ignored):
         return False
     _, tables = decided
-    decided_by_position = _by_position(held.pod, tables)
-    held_by_position = {position: _by_minor(amounts, gpus) for position, amounts in held.containers.items()}
-    if decided_by_position != held_by_position:
+    held_by_position = {}
+    for position, amounts in held.containers.items():
+        held_by_position[position] = _by_minor(amounts, gpus)
+    if _by_position(held.pod, tables) != held_by_position:
         return False
     if not any(held.unnumbered.values()):
         return True
@@ -106,7 +109,7 @@ def _by_position(pod: Pod, tables: Mapping[str, ContainerUnits]) -> UnitsByPosit
     return units_of
 
 
-def _gpus(held: PodHeld, gpus: Mapping[str, Gpu]) -> tuple[HeldGpu, ...]:
+def _gpus(held: PodHeld, gpus: GpusByUuid) -> tuple[HeldGpu, ...]:
     memory = _by_minor(held.of(GPU_MEM), gpus)
     core = _by_minor(held.of(GPU_CORE), gpus)
     whole = _by_minor(held.of(GPU_WHOLE), gpus)
@@ -123,9 +126,9 @@ def _gpus(held: PodHeld, gpus: Mapping[str, Gpu]) -> tuple[HeldGpu, ...]:
     return tuple(held_gpus_of_pod)
 
 
-def _by_minor(amounts: Amounts, gpus: Mapping[str, Gpu]) -> dict[int, int]:
+def _by_minor(amounts: Amounts, gpus: GpusByUuid) -> UnitsByMinor:
     """Minor number to units, of all kinds together."""
-    total: dict[int, int] = {}
+    total: UnitsByMinor = {}
     for (uuid, _), units in amounts.items():
         minor = gpus[uuid].minor
         before = total.get(minor, 0)

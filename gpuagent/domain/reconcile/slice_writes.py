@@ -74,6 +74,7 @@ def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]
     for name, present in claims.slices.items():
         metadata = mapping(present.get("metadata"))
         spec = mapping(present.get("spec"))
+        # So the API server refuses the write if somebody else has changed the slice since it was read.
         precondition = {
             "uid": text(metadata.get("uid")),
             "resourceVersion": text(metadata.get("resourceVersion")),
@@ -112,6 +113,7 @@ def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:
     if not newest:
         return 1
     for name, spec in specs.items():
+        # Slices of an older generation are rewritten anyway.
         is_newest = generations[name] == newest
         if is_newest and not _has_same_devices(name, spec, wanted, claims):
             return newest + 1

@@ -16,6 +16,7 @@ def health_notices(before: State, after: State) -> Iterator[Announcement]:
         return
     holders = _holders(after, {uuid for uuid, _ in notices})
     for uuid, notice in notices:
+        # A fault is a problem of the node, and has an Event as such. That a problem has ended has none.
         if notice.reason == "GPURecovered":
             yield notice
         pods = holders.get(uuid)

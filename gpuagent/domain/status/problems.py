@@ -123,6 +123,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
 def _health_problems(state: State) -> Iterator[Problem]:
     faults = state.health.faults
     gpus = state.gpus.by_index
+    # A fault that all GPUs have is usually one of the driver or the host, and is said once.
     shared_fault = _shared_cause(faults.values(), len(gpus))
     if shared_fault:
         yield Problem("GPUUnhealthy", f"all {len(faults)} GPUs of this node: {shared_fault}")
@@ -181,8 +182,9 @@ def _usable_problems(state: State) -> Iterator[Problem]:
         return
     if _all_too_small(state):
         return  # a problem of its own, which says which unit would do
+    count = len(gpus.by_uuid)
     text = (
-        f"mode {state.node.mode} has no usable GPU: of {len(gpus.by_uuid)}, {unusable_words(state)}. "
+        f"mode {state.node.mode} has no usable GPU: of {count}, {unusable_words(state)}. "
         "The problems of the single GPUs say why, and what to do"
     )
     yield Problem("NoUsableGPU", text, blocking=True)
@@ -239,7 +241,9 @@ def _switch_problems(state: State) -> Iterator[Problem]:
     mode = state.node.mode
     progress = switch(state)
     if progress.waiting_for:
-        names = {f"{holding.owner} ({holding.resource})" for holding in progress.waiting_for}
+        names = set()
+        for holding in progress.waiting_for:
+            names.add(f"{holding.owner} ({holding.resource})")
         pods = ", ".join(sorted(names))
         text = f"mode {mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
         yield Problem("ModeSwitchWaiting", text, warning=False)
@@ -255,6 +259,7 @@ def _promise_problems(state: State) -> Iterator[Problem]:
     mode = state.node.mode
     layer = state.layer
     promised = ", ".join(sorted(PROMISES[mode]))
+    # Until all drivers have reported, a better one than the present may still come.
     if state.isolation.unreported or layer.standby:
         yield from _unreported_problems(state)
         return
@@ -355,7 +360,8 @@ def _shares_memory(state: State) -> bool:
 
 def _sized_gpus(state: State) -> list[Gpu]:
     """GPUs whose memory can be shared out."""
-    return [gpu for gpu in state.gpus.by_index if not gpu.mig and not gpu.only_whole]
+    without_mig = [gpu for gpu in state.gpus.by_index if not gpu.mig]
+    return [gpu for gpu in without_mig if not gpu.only_whole]
 
 
 def _all_too_small(state: State) -> bool:

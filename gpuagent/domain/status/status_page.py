@@ -17,6 +17,8 @@ from gpuagent.domain.status.problems import Problem, problems, switch
 from gpuagent.domain.usable_gpus import serves_gpus, usable_gpus
 from gpuagent.system.printable import printable
 
+Json = dict[str, Any]
+
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
 
 CONDITION_TYPE = "GPUAgentReady"
@@ -29,7 +31,9 @@ def node_labels(state: State) -> dict[str, str | None]:
     gpus = state.gpus.by_index
     if gpus:
         first = gpus[0]
-        name = _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_.")
+        allowed = _NOT_IN_LABELS.sub("-", first.model)
+        # A label's value has 63 characters at most, and begins and ends with a letter or digit.
+        name = allowed[:63].strip("-_.")
         memory = f"{first.memory_mib}MiB" if first.memory_mib else None
     elif _has_no_gpus(state):
         name = None
@@ -101,7 +105,7 @@ def _gpus_words(state: State) -> str:
     return f"{usable} of {count} GPUs can be used"
 
 
-def status(state: State) -> dict[str, Any]:
+def status(state: State) -> Json:
     """The node's state as plain JSON values, which `gpuagent status` shows."""
     mode_switch = switch(state)
     return {
@@ -121,7 +125,7 @@ def status(state: State) -> dict[str, Any]:
     }
 
 
-def _resources(state: State) -> dict[str, dict[str, Any]]:
+def _resources(state: State) -> dict[str, Json]:
     """The amounts on the device lists."""
     resources = {}
     for resource, blocks in state.advertised.lists.items():
@@ -134,7 +138,7 @@ def _resources(state: State) -> dict[str, dict[str, Any]]:
     return resources
 
 
-def _problem(problem: Problem) -> dict[str, Any]:
+def _problem(problem: Problem) -> Json:
     return {
         "reason": problem.reason,
         "severity": problem.severity,
@@ -143,7 +147,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _isolation(layer: Layer) -> dict[str, Any]:
+def _isolation(layer: Layer) -> Json:
     return {
         "driver": layer.driver,
         "version": layer.version,
@@ -154,7 +158,7 @@ def _isolation(layer: Layer) -> dict[str, Any]:
     }
 
 
-def _holding(holding: Holding) -> dict[str, Any]:
+def _holding(holding: Holding) -> Json:
     return {
         "container": str(holding.owner),
         "resource": holding.resource,
@@ -162,7 +166,7 @@ def _holding(holding: Holding) -> dict[str, Any]:
     }
 
 
-def _devices(state: State) -> dict[str, dict[str, Any]]:
+def _devices(state: State) -> dict[str, Json]:
     """The devices that the node publishes for claims, as a resource."""
     claims = state.claims
     if state.node.mode is not Mode.DRA and not claims.prepared:
@@ -190,7 +194,7 @@ def _amounts(claim: PreparedClaim, gpu: Gpu, state: State) -> Iterator[tuple[str
             yield CLAIM_CORES, cores
 
 
-def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
+def _gpu(gpu: Gpu, state: State) -> Json:
     cause = state.unhealthy.get(gpu.uuid)
     health = state.health.by_uuid.get(gpu.uuid)
     containers = _containers(gpu, state)
@@ -230,7 +234,7 @@ def _totals(gpu: Gpu, state: State) -> dict[str, int]:
     return totals
 
 
-def _held(gpu: Gpu, containers: Iterable[dict[str, Any]], state: State) -> dict[str, int]:
+def _held(gpu: Gpu, containers: Iterable[Json], state: State) -> dict[str, int]:
     """Resource to the units that containers and claims hold."""
     held: Counter[str] = Counter()
     for container in containers:
@@ -242,17 +246,18 @@ def _held(gpu: Gpu, containers: Iterable[dict[str, Any]], state: State) -> dict[
     return dict(held)
 
 
-def _containers(gpu: Gpu, state: State) -> list[dict[str, Any]]:
+def _containers(gpu: Gpu, state: State) -> list[Json]:
     """The containers that hold units of the GPU."""
     containers = []
     for holding in state.living_holdings:
-        units = sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus.by_uuid))
+        uuids = [uuid for uuid, _ in located(holding, state.gpus.by_uuid)]
+        units = uuids.count(gpu.uuid)
         if units:
             containers.append({**_holding(holding), "units": units})
     return containers
 
 
-def _claim_containers(gpu: Gpu, state: State) -> list[dict[str, Any]]:
+def _claim_containers(gpu: Gpu, state: State) -> list[Json]:
     """The containers of claims that have a part of the GPU."""
     containers = []
     for claim in state.claims.prepared.values():

@@ -1,7 +1,7 @@
 """Reports on a node's topology: the page for people, and the ConfigMap that arena reads."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpuagent.domain.gpus.gpu import Gpu
@@ -13,13 +13,18 @@ from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY
 from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
 from gpuagent.domain.state import State, once
 
+Json = dict[str, Any]
+Row = Sequence[Link | None]
+"""The links of one GPU to all others; None to itself."""
+Square = list[list[Link | None]]
+
 INEXACT = (
     "the best sets are not computed: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
     "joined differently. The agent builds a set link by link"
 )
 
 
-def page(state: State, sets: BestSets) -> dict[str, Any]:
+def page(state: State, sets: BestSets) -> Json:
     """Plain JSON values: GPUs, the link between every two, and the best set of each size among the free ones.
 
     Args:
@@ -46,7 +51,7 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
     }
 
 
-def _gpu(gpu: Gpu, state: State, holders: Mapping[str, list[str]]) -> dict[str, Any]:
+def _gpu(gpu: Gpu, state: State, holders: Mapping[str, list[str]]) -> Json:
     return {
         "index": gpu.index,
         "minor": gpu.minor,
@@ -79,11 +84,11 @@ def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
     return "Healthy"
 
 
-def _links(row: Iterable[Link | None]) -> list[Mapping[str, Any] | None]:
+def _links(row: Row) -> list[Json | None]:
     return [_link(link) for link in row]
 
 
-def _link(link: Link | None) -> Mapping[str, Any] | None:
+def _link(link: Link | None) -> Json | None:
     if link is None:
         return None
     return {
@@ -93,7 +98,7 @@ def _link(link: Link | None) -> Mapping[str, Any] | None:
     }
 
 
-def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[str, Any]:
+def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> Json:
     chosen = sets.choose(free, size)
     weakest_mbps = sets.weakest(chosen)
     total_mbps = sets.total(chosen)
@@ -112,8 +117,11 @@ _KEYS = frozenset({"nodeName", "devices", BANDWIDTH_KEY, "linkType"})
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """The desired ConfigMap: present in mode `topology`, absent in every other; none until the mode is determined."""
     shall_be = state.node.mode is Mode.TOPOLOGY
-    if not state.node.mode_known or (shall_be and not state.gpus.by_uuid):
+    has_gpus = bool(state.gpus.by_uuid)
+    if not state.node.mode_known:
         return ()
+    if shall_be and not has_gpus:
+        return ()  # they may just not have been read yet, and a report of an earlier run stays until then
     data = None
     if shall_be:
         data = {"nodeName": node_name, **_report_texts(state)}
@@ -133,7 +141,7 @@ def bandwidths(state: State) -> list[list[float]]:
     return [_gbps(row) for row in _links_by_minor(state)]
 
 
-def _gbps(row: Iterable[Link | None]) -> list[float]:
+def _gbps(row: Row) -> list[float]:
     return [_rounded_gbps(link) if link else 0 for link in row]
 
 
@@ -141,19 +149,21 @@ def _rounded_gbps(link: Link) -> float:
     return round(link.gbps, 3)
 
 
-def _types(row: Iterable[Link | None]) -> list[str]:
+def _types(row: Row) -> list[str]:
     return [link.type if link else "N/A" for link in row]
 
 
 @once
-def _links_by_minor(state: State) -> list[list[Link | None]]:
+def _links_by_minor(state: State) -> Square:
     """The links by minor number; None for a number that the driver does not list."""
     topology = state.gpus.topology
     by_uuid = state.gpus.by_uuid
     minors = [by_uuid[uuid].minor for uuid in topology.gpus]
     highest = max(minors, default=-1)
     width = highest + 1
-    square: list[list[Link | None]] = [[None] * width for _ in range(width)]
+    square: Square = []
+    for _ in range(width):
+        square.append([None] * width)
     for minor, links in zip(minors, topology.links, strict=True):
         row = square[minor]
         for other, link in zip(minors, links, strict=True):
