@@ -1,6 +1,7 @@
 """Text for terminals, without control characters and characters that reorder a line."""
 
 import json
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
@@ -30,6 +31,13 @@ def error_words(error: object) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, as many as `most`, and how many more there are."""
+    text = ", ".join(names[:most])
+    rest = len(names) - most
+    return f"{text} and {rest} more" if rest > 0 else text
 
 
 def _escape(char: str) -> str:

@@ -31,7 +31,8 @@ class DeviceHealth:
 
 def device_healths(state: State) -> tuple[DeviceHealth, ...]:
     """The health of every device that a claim can have, in the order of their names; none without mode `dra`."""
-    if state.node.mode is not Mode.DRA and not state.claims.prepared:
+    publishes = state.node.mode is Mode.DRA
+    if not publishes and not state.claims.prepared:
         return ()
     healths: dict[str, Health] = {}
     members: dict[str, set[str]] = {}
@@ -59,9 +60,13 @@ def _claimed(state: State) -> Iterator[ClaimedGpu]:
 
 def _of_device(name: str, of_gpus: Sequence[Health]) -> DeviceHealth:
     """The health of a device with these GPUs: the worst of theirs, and the messages of all."""
-    healthy = _worst([gpu_is_healthy for gpu_is_healthy, _ in of_gpus])
-    messages = [message for _, message in of_gpus if message]
-    return DeviceHealth(name, healthy, "; ".join(messages))
+    healths = []
+    messages = []
+    for healthy, message in of_gpus:
+        healths.append(healthy)
+        if message:
+            messages.append(message)
+    return DeviceHealth(name, _worst(healths), "; ".join(messages))
 
 
 def _worst(healths: list[bool | None]) -> bool | None:
@@ -76,20 +81,26 @@ def _health(gpu: Gpu, state: State) -> Health:
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
     has_fault = health.cause is not None and health.healthy_since is None
     is_unasked = gpu.uuid in state.health.unasked
-    if gpu.mig:
-        return False, f"{gpu} is in MIG mode, which claims cannot use"
     driver_problem = state.gpus.driver_problem
-    if driver_problem is not None:
-        return None, f"{gpu}: NVIDIA driver: {driver_problem}"
     cause = state.unhealthy.get(gpu.uuid)
-    if health.only_unread or is_unasked:
-        return None, f"{gpu}: {cause}"
-    if has_fault:
-        return False, f"{gpu} is unhealthy: {cause}"
-    if gpu.uuid in state.gpus.fenced:
-        return False, f"{gpu} is {cause}"
-    notes = [f"{gpu}: {note}" for note in _notes(health)]
-    return True, "; ".join(notes)
+    healthy: bool | None = False
+    if gpu.mig:
+        message = f"{gpu} is in MIG mode, which claims cannot use"
+    elif driver_problem is not None:
+        healthy = None
+        message = f"{gpu}: NVIDIA driver: {driver_problem}"
+    elif health.only_unread or is_unasked:
+        healthy = None
+        message = f"{gpu}: {cause}"
+    elif has_fault:
+        message = f"{gpu} is unhealthy: {cause}"
+    elif gpu.uuid in state.gpus.fenced:
+        message = f"{gpu} is {cause}"
+    else:
+        healthy = True
+        notes = [f"{gpu}: {note}" for note in _notes(health)]
+        message = "; ".join(notes)
+    return healthy, message
 
 
 def _notes(health: GpuHealth) -> Iterator[str]:

@@ -13,6 +13,7 @@ from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU
 from gpuagent.domain.state import State
+from gpuagent.system.printable import first_of
 
 MOST_NAMES = 3
 """Claims that a refusal names."""
@@ -106,31 +107,28 @@ def _shortage(wanted: ClaimedGpu, users: list[PreparedClaim], gpu: Gpu, sharers:
         return "is still prepared as a whole GPU"
     if wanted.whole:
         return "is needed whole, and a part of it is still prepared"
+    # Below 0 if an earlier agent has prepared claims that need more than the GPU has.
     free_mib = gpu.memory_mib - sum(part.memory_mib for part in parts)
+    free_cores = CORE_PERCENT_PER_GPU - sum(part.cores for part in parts)
     if wanted.memory_mib > free_mib:
-        # An earlier agent may have prepared claims that need more than the GPU has.
         free = _gib(max(0, free_mib))
         needed = _gib(wanted.memory_mib)
         total = _gib(gpu.memory_mib)
         return f"has {free} of memory free of {total}, and the claim needs {needed}: the rest is prepared"
-    free_cores = CORE_PERCENT_PER_GPU - sum(part.cores for part in parts)
     if wanted.cores > free_cores:
         free_percent = max(0, free_cores)
         return f"has {free_percent} % of compute free, and the claim needs {wanted.cores} %: the rest is prepared"
-    if len(parts) >= sharers:
-        return f"takes {sharers} shares at most, and {len(parts)} are prepared"
+    count = len(parts)
+    if count >= sharers:
+        return f"takes {sharers} shares at most, and {count} are prepared"
     return ""
 
 
 def _advice(users: list[PreparedClaim]) -> str:
     all_names = sorted(str(user) for user in users)
-    names = ", ".join(all_names[:MOST_NAMES])
-    rest = len(users) - MOST_NAMES
-    if rest > 0:
-        names = f"{names} and {rest} more"
-    subject = f"claims {names}"
-    if len(users) == 1:
-        subject = f"claim {names}"
+    names = first_of(all_names, MOST_NAMES)
+    noun = "claim" if len(users) == 1 else "claims"
+    subject = f"{noun} {names}"
     return f" for {subject}. The claim is prepared when that ends: look for the pods that use {subject}"
 
 

@@ -140,9 +140,11 @@ class _Devices:
         """Sets that claims have, by name: without the device, the scheduler would give their GPUs again."""
         members: dict[str, set[str]] = {}
         for claimed in self._claimed():
-            is_set = claimed.device != _name_of(claimed.uuid)
-            if is_set:
-                members.setdefault(claimed.device, set()).add(claimed.uuid)
+            is_single = claimed.device == _name_of(claimed.uuid)
+            if is_single:
+                continue
+            of_set = members.setdefault(claimed.device, set())
+            of_set.add(claimed.uuid)
         return {name: frozenset(uuids) for name, uuids in members.items()}
 
     @property
@@ -183,7 +185,8 @@ class _Devices:
         if gpu.only_whole:
             return gpu.uuid in self.used, 0.0
         used_mib = self.used[gpu.uuid]
-        is_full = used_mib > gpu.memory_mib - self.state.policy.unit.mib
+        free_mib = gpu.memory_mib - used_mib
+        is_full = free_mib < self.state.policy.unit.mib
         part = used_mib / gpu.memory_mib
         if self.state.node.placement is Placement.BINPACK:
             part = -part

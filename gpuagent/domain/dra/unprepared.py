@@ -28,8 +28,11 @@ class Unprepared:
 
 def unprepared(state: State) -> Iterator[Unprepared]:
     """The pods that kubelet may have to try again."""
-    serves_claims = state.node.mode is Mode.DRA or bool(state.claims.prepared)
-    if not serves_claims or not _answers(state):
+    publishes = state.node.mode is Mode.DRA
+    has_claims = bool(state.claims.prepared)
+    if not publishes and not has_claims:
+        return
+    if not _answers(state):
         return
     for pod in state.pods.seen:
         is_ending = pod.ended or pod.deleting
@@ -41,8 +44,10 @@ def unprepared(state: State) -> Iterator[Unprepared]:
 def unused_claims(state: State) -> Iterator[PreparedClaim]:
     """Prepared claims that no pod of the node has, while kubelet answers: it should unprepare them."""
     kubelet_answers = state.holdings.problem is None
-    if not kubelet_answers or not state.pods.watched or not _answers(state):
+    if not kubelet_answers or not _answers(state):
         return
+    if not state.pods.watched:
+        return  # pods that were not seen yet may have them
     used = set[tuple[str, str]]()
     for pod in state.pods.seen:
         namespace = pod.name.namespace

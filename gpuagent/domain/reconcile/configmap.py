@@ -108,16 +108,19 @@ def _patch(present: Json, facts: ConfigMapFacts, data: Texts) -> Change | None:
 
 def _withdrawal(present: Json, facts: ConfigMapFacts) -> Change:
     """Remove the agent's labels and keys, and leave the rest to its authors."""
-    labels = []
+    # In a merge patch, null removes a key.
+    labels: dict[str, None] = {}
     for key, value in _labels(present).items():
         is_ours = facts.labels.get(key) == value
         if is_ours or key == TAKEN_OVER:
-            labels.append(key)
-    keys = [key for key in _data(present) if key in facts.keys]
-    # In a merge patch, null removes a key.
+            labels[key] = None
+    texts: dict[str, None] = {}
+    for key in _data(present):
+        if key in facts.keys:
+            texts[key] = None
     metadata = _version(present)
-    metadata["labels"] = dict.fromkeys(labels)
-    return _patched(metadata, dict.fromkeys(keys))
+    metadata["labels"] = labels
+    return _patched(metadata, texts)
 
 
 def _patched(metadata: dict[str, Any], texts: Texts) -> Change:

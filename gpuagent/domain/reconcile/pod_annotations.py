@@ -182,11 +182,13 @@ def _put_v1(draft: _Draft) -> None:
     if not draft.memory:
         return
     has_v2 = an.MEMORY_ANNOTATION in draft.present
+    has_v1_gpu = an.V1_GPU in draft.present
     adds_v1 = draft.adds and draft.on_one_gpu and not has_v2
     if not draft.has_v1 and not adds_v1:
         return
     # If the pod is on several GPUs and V2 names them, V1 adds nothing: one index would only mislead.
-    adds_keys = draft.on_one_gpu or not has_v2 or an.V1_GPU in draft.present
+    is_only_in_v2 = has_v2 and not draft.on_one_gpu
+    adds_keys = has_v1_gpu or not is_only_in_v2
     texts = _v1_texts(draft)
     for key, text in texts.items():
         if adds_keys or key in draft.present:
@@ -209,8 +211,8 @@ def _v1_texts(draft: _Draft) -> dict[str, str]:
     gpu = _largest(counted)
     if decision and decision.gpu in counted:
         gpu = decision.gpu
-    accepted = {memory[gpu], counted[gpu]}
     units = memory[gpu]
+    accepted = {units, counted[gpu]}
     if decision and decision.units in accepted:
         units = decision.units
     totals = _totals(draft)
@@ -222,10 +224,11 @@ def _v1_texts(draft: _Draft) -> dict[str, str]:
     if decision is None:
         return texts
 
-    if decision.gpu == gpu:
+    has_right_gpu = decision.gpu == gpu
+    if has_right_gpu:
         texts[an.V1_GPU] = draft.present[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
     has_right_units = decision.units is None or decision.units in accepted
-    is_right = decision.gpu == gpu and has_right_units
+    is_right = has_right_gpu and has_right_units
     was_confirmed = draft.present.get(an.V1_ASSIGNED) == "true"
     if not is_right:
         holds += _on_other_gpus(memory)

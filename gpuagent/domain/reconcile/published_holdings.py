@@ -27,20 +27,23 @@ UnitsByPosition = dict[tuple[str, int], UnitsByMinor]
 def with_published_pods(before: State, after: State) -> PodsHeld:
     """The pods to publish, by UID, in the order in which they came."""
     former = after.published_pods
-    if after.holdings.listed is None or not after.pods.known:
+    knows_holdings = after.holdings.listed is not None
+    if not knows_holdings or not after.pods.known:
         return former
     # The Node still shows what a former run of the agent has published.
     by_former_run = _on_node(after) - former.keys()
     same_pods = before.pods.seen is after.pods.seen
     if same_pods and after.same_allocations(before) and not by_former_run:
         return former
+    gpus = after.gpus.by_uuid
     living_uids = after.pods.living_uids
-    published = {uid: gpus for uid, gpus in former.items() if uid in living_uids}
-    for held in certain(after, _pods_to_judge(before, after, by_former_run)):
+    published = {uid: held_gpus for uid, held_gpus in former.items() if uid in living_uids}
+    pods = _pods_to_judge(before, after, by_former_run)
+    for held in certain(after, pods):
         uid = held.pod.uid
         stays_published = uid in former or uid in by_former_run
-        if stays_published or not is_in_annotations(held, after.gpus.by_uuid):
-            published[uid] = _gpus(held, after.gpus.by_uuid)
+        if stays_published or not is_in_annotations(held, gpus):
+            published[uid] = _gpus(held, gpus)
     # The same object, so that `step` sees that nothing has changed.
     return former if published == former else published
 

@@ -17,7 +17,8 @@ def shows_amounts(state: State) -> bool:
     The Node may still show amounts from before a reboot, so kubelet must also follow every list. In a mode without
     resources, that is enough. In mode dra, kubelet must accept the driver, and a published GPU be free of taints.
     """
-    follows_lists = state.advertised.connected.issuperset(state.policy.resources.names)
+    connected = state.advertised.connected
+    follows_lists = connected.issuperset(state.policy.resources.names)
     if not state.node.mode_known or not follows_lists:
         return False
     if state.node.mode is Mode.DRA:

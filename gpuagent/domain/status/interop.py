@@ -11,6 +11,7 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM, Kind
 from gpuagent.domain.sharing.units import units_of
 from gpuagent.domain.state import State
+from gpuagent.system.printable import first_of
 
 MANY_PODS = 8
 """Maximum number of pods that one message names."""
@@ -21,7 +22,8 @@ def warn_of_unequal_gpus(state: State) -> Iterator[str]:
     kind = state.resource_kinds.get(GPU_MEM)
     if kind is None or not state.gpus.by_uuid:
         return
-    gpus = sorted(state.gpus.by_uuid.values(), key=lambda gpu: gpu.minor)
+    gpus = list(state.gpus.by_uuid.values())
+    gpus.sort(key=lambda gpu: gpu.minor)
     counts = [_advertised_units(gpu, kind, state) for gpu in gpus]
     if len(set(counts)) <= 1:
         return
@@ -64,7 +66,7 @@ def warn_of_former_units(state: State) -> Iterator[str]:
     gpus = state.gpus.by_uuid
     by_key = {gpu.key: gpu for gpu in gpus.values()}
     units_at_answer = _units_at_answer(state)
-    former: dict[str, set[str]] = defaultdict(set)
+    pods_by_uuid: dict[str, set[str]] = defaultdict(set)
     for holding in state.living_holdings:
         owner = holding.owner
         units_then = units_at_answer.get((owner.container, holding.ids))
@@ -74,14 +76,16 @@ def warn_of_former_units(state: State) -> Iterator[str]:
                 continue
             units_now = units_of(gpu, highest.kind, state.policy.unit)
             has_changed = units_then is not None and units_now not in units_then
+            # Without an amount in the checkpoint, only a unit that the GPU no longer has shows the change.
             is_beyond = highest.n >= units_now
             if is_beyond or has_changed:
-                former[gpu.uuid].add(str(owner.pod))
-    affected = [gpus[uuid] for uuid in former]
+                pods = pods_by_uuid[gpu.uuid]
+                pods.add(str(owner.pod))
+    affected = [gpus[uuid] for uuid in pods_by_uuid]
     affected.sort(key=lambda gpu: gpu.minor)
     for gpu in affected:
-        pods = sorted(former[gpu.uuid])
-        yield _former(state, gpu, pods)
+        names = sorted(pods_by_uuid[gpu.uuid])
+        yield _former(state, gpu, names)
 
 
 def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset[int]]:
@@ -96,10 +100,7 @@ def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset
 def _former(state: State, gpu: Gpu, pods: list[str]) -> str:
     unit = state.policy.unit
     count = gpu.memory_mib // unit.mib
-    names = ", ".join(pods[:MANY_PODS])
-    rest = len(pods) - MANY_PODS
-    if rest > 0:
-        names = f"{names} and {rest} more"
+    names = first_of(pods, MANY_PODS)
     return (
         f"{gpu} has {count} units of {unit} now; "
         f"these pods were given units of it when it had another number: {names}. "

@@ -29,6 +29,7 @@ from gpuagent.domain.sharing.units import (
 from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
 from gpuagent.domain.usable_gpus import gives_units, serves_gpus, unusable_words, usable_gpus
+from gpuagent.system.printable import first_of
 
 MANY_ENTRIES = 8
 """Maximum number of fence file entries that one message names."""
@@ -128,19 +129,23 @@ def _health_problems(state: State) -> Iterator[Problem]:
     if shared_fault:
         yield Problem("GPUUnhealthy", f"all {len(faults)} GPUs of this node: {shared_fault}")
     for gpu in gpus:
-        if gpu.mig:
-            text = f"{gpu} is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
-            yield Problem("MIGEnabled", text)
-        fault = faults.get(gpu.uuid)
-        if fault is not None and not shared_fault:
-            yield Problem("GPUUnhealthy", f"{gpu}: {fault}")
-        unasked = state.health.unasked.get(gpu.uuid)
-        if unasked:
-            yield Problem("GPUUnhealthy", f"{gpu}: {unasked}", warning=False, passing=True)
-        health = state.health.by_uuid.get(gpu.uuid)
-        notes = health.notes if health else ()
-        for note in notes:
-            yield Problem("GPUDegraded", f"{gpu}: {note}")
+        yield from _gpu_problems(gpu, state, has_shared_fault=bool(shared_fault))
+
+
+def _gpu_problems(gpu: Gpu, state: State, *, has_shared_fault: bool) -> Iterator[Problem]:
+    if gpu.mig:
+        text = f"{gpu} is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
+        yield Problem("MIGEnabled", text)
+    fault = state.health.faults.get(gpu.uuid)
+    if fault is not None and not has_shared_fault:
+        yield Problem("GPUUnhealthy", f"{gpu}: {fault}")
+    unasked = state.health.unasked.get(gpu.uuid)
+    if unasked:
+        yield Problem("GPUUnhealthy", f"{gpu}: {unasked}", warning=False, passing=True)
+    health = state.health.by_uuid.get(gpu.uuid)
+    notes = health.notes if health else ()
+    for note in notes:
+        yield Problem("GPUDegraded", f"{gpu}: {note}")
 
 
 def _unreadable_problems(state: State) -> Iterator[Problem]:
@@ -551,10 +556,7 @@ def _fence_problems(state: State) -> Iterator[Problem]:
         yield Problem("FenceUnreadable", text)
     unknown = gpus.fence.unknown(gpus.by_uuid.values())
     if gpus.by_uuid and unknown:
-        entries = ", ".join(unknown[:MANY_ENTRIES])
-        rest = len(unknown) - MANY_ENTRIES
-        if rest > 0:
-            entries = f"{entries} and {rest} more"
+        entries = first_of(unknown, MANY_ENTRIES)
         text = (
             f"fence file {file}: no GPU of this node is meant by {entries}; the rest "
             "is in force. An index is a minor number (N of /dev/nvidiaN); gpuagent status -o json shows them, and UUIDs"

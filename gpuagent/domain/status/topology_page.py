@@ -69,7 +69,8 @@ def _holders(state: State) -> dict[str, list[str]]:
     holders: dict[str, dict[str, None]] = {}
     for holding in state.living_holdings:
         owner = str(holding.owner)
-        for uuid, _ in located(holding, state.gpus.by_uuid):
+        held = located(holding, state.gpus.by_uuid)
+        for uuid, _ in held:
             owners = holders.setdefault(uuid, {})
             owners[owner] = None
     return {uuid: list(owners) for uuid, owners in holders.items()}
