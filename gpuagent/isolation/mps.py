@@ -223,7 +223,7 @@ class MpsIsolation:
         """Report the daemon's end. The next turns look for another daemon, and start one after a pause."""
         log.error("Lost the MPS control daemon", extra={"reason": reason, "started_here": self._daemon.is_ours})
         delay_s = self._delays.next_s()
-        is_adopted = not self._daemon.in_own_place
+        is_adopted = not self._daemon.in_own_directory
         self._state = self._state.lost(reason, self._clock(), delay_s, self._policy, adopted=is_adopted)
 
     def _start(self, visible: tuple[str, ...]) -> None:

@@ -90,7 +90,7 @@ class MpsDaemon:
             UntrustedError: another user may run it.
             MpsError: the control program is missing.
         """
-        return self._at(self.pipe_dir)
+        return self._control_at(self.pipe_dir)
 
     @property
     def started_one(self) -> bool:
@@ -101,10 +101,10 @@ class MpsDaemon:
     def is_ours(self) -> bool:
         """Whether this agent, or one before a restart, started it. The agent stops only such a daemon."""
         noted = self._record.daemon
-        return noted is not None and self.in_own_place and noted in {0, daemon_pid(self._own)}
+        return noted is not None and self.in_own_directory and noted in {0, daemon_pid(self._own)}
 
     @property
-    def in_own_place(self) -> bool:
+    def in_own_directory(self) -> bool:
         """It is, or was last, in the agent's own directory: no other program is expected to restart it."""
         return self.pipe_dir == self._own
 
@@ -130,7 +130,7 @@ class MpsDaemon:
             if not (pipe_dir / CONTROL_SOCKET).exists():
                 continue
             try:
-                self._at(pipe_dir).alive()
+                self._control_at(pipe_dir).alive()
             except NoDaemonError:
                 continue  # a daemon that was killed leaves its socket behind
             except MpsError as err:  # there is one: a second daemon on the node would not help
@@ -191,7 +191,7 @@ class MpsDaemon:
             self._record.started(None)
         return True
 
-    def _at(self, pipe_dir: Path) -> Control:
+    def _control_at(self, pipe_dir: Path) -> Control:
         if self.program is None:
             raise MpsError(NOT_FOUND)
         if why := untrusted(pipe_dir):

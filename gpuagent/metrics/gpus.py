@@ -23,7 +23,7 @@ def gpus(reading: Reading) -> MetricValues:
     yield f.TOTAL, _total_memory(state)
     yield f.RESERVED, _reserved_memory(state)
     if state.holdings.listed is not None:
-        yield from _given(reading)
+        yield from _allocated(reading)
     yield from _sampled(reading)
 
 
@@ -93,7 +93,7 @@ def _healths(state: State) -> dict[Labels, GpuHealth]:
     return healths
 
 
-def _given(reading: Reading) -> MetricValues:
+def _allocated(reading: Reading) -> MetricValues:
     by_uuid = reading.state.gpus.by_uuid
     gives_compute = _gives_compute(reading)
     memory: dict[Labels, float | None] = {}
@@ -103,8 +103,8 @@ def _given(reading: Reading) -> MetricValues:
         named = labels(by_uuid[uuid])
         sharers[named] = float(len(holders))
         shares = _different_shares(holders)
-        memory[named] = _memory_given(shares)
-        compute[named] = _compute_given(shares, gives_compute=gives_compute)
+        memory[named] = _allocated_memory(shares)
+        compute[named] = _allocated_compute(shares, gives_compute=gives_compute)
     yield f.ALLOCATED, known(memory)
     yield f.COMPUTE_ALLOCATED, known(compute)
     yield f.SHARERS, sharers
@@ -132,14 +132,14 @@ def _is_foreign(shares: Collection[Share]) -> bool:
     return any(share.mode is None for share in shares)
 
 
-def _memory_given(shares: Collection[Share]) -> float | None:
+def _allocated_memory(shares: Collection[Share]) -> float | None:
     """Bytes; None if another plugin gave the GPU to a container."""
     if _is_foreign(shares):
         return None
     return sum(share.memory_bytes or 0 for share in shares)
 
 
-def _compute_given(shares: Collection[Share], *, gives_compute: bool) -> float | None:
+def _allocated_compute(shares: Collection[Share], *, gives_compute: bool) -> float | None:
     """Part of the GPU's compute; None if another plugin gave the GPU to a container, or if shares do not limit it."""
     parts = [share.compute for share in shares if share.compute is not None]
     if parts:

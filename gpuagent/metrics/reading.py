@@ -114,7 +114,7 @@ def read_sources(sources: Sources, former: Reading | None) -> Reading:
     if former is not None:
         known_times = former.unix_times
         # Then nothing is derived again: problems, the switch, shares.
-        if _same(former.state, state):
+        if _shows_the_same(former.state, state):
             derived = former.derived
     return Reading(
         derived=derived,
@@ -140,7 +140,7 @@ def _unix_times(state: State, before: Mapping[float, float]) -> dict[float, floa
     return times
 
 
-def _same(former: State, state: State) -> bool:
+def _shows_the_same(former: State, state: State) -> bool:
     """Whether nothing has changed that metrics show. The beat of the loop makes a new state with the old parts."""
     return replace(former, allocates=state.allocates) == state
 

@@ -57,56 +57,58 @@ def check_requests(claim: Json, allocated: set[str]) -> None:
 def _check_memory(amounts: Json) -> None:
     if "memory" not in amounts:
         return
-    given = _given(amounts["memory"])
-    size = amount(given)
+    amount_text = _amount_text(amounts["memory"])
+    size = amount(amount_text)
     if size is None or size < LEAST_MEMORY:
-        words = f"the claim asks for memory {given}, which is less than one MiB: amounts are bytes without a suffix"
-        meant = _meant_memory(given)
+        words = (
+            f"the claim asks for memory {amount_text}, which is less than one MiB: amounts are bytes without a suffix"
+        )
+        meant = _meant_memory(amount_text)
         raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {meant}?")
 
 
 def _check_cores(amounts: Json) -> None:
     if "cores" not in amounts:
         return
-    given = _given(amounts["cores"])
-    percent = amount(given)
-    is_whole = given.isascii() and given.isdecimal()
+    amount_text = _amount_text(amounts["cores"])
+    percent = amount(amount_text)
+    is_whole = amount_text.isascii() and amount_text.isdecimal()
     if percent is None or percent > CORE_PERCENT_PER_GPU or not is_whole:
-        words = f"the claim asks for cores {given}, and cores are a whole percentage of a GPU, 0 to 100"
-        meant = _meant_cores(given)
+        words = f"the claim asks for cores {amount_text}, and cores are a whole percentage of a GPU, 0 to 100"
+        meant = _meant_cores(amount_text)
         raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {meant}?")
 
 
-def _given(value: object) -> str:
+def _amount_text(value: object) -> str:
     """The text of an amount, which YAML may have read as a number."""
     if isinstance(value, int):
         return str(value)
     return text(value)
 
 
-def _meant_memory(given: str) -> str:
+def _meant_memory(amount_text: str) -> str:
     """The amount that was probably meant: ``8Gi`` for ``8``, ``-8Gi`` and ``8k``."""
-    digits = _digits(given)
+    digits = _digits(amount_text)
     return f"{digits}Gi" if digits else "1Gi"
 
 
-def _meant_cores(given: str) -> str:
+def _meant_cores(amount_text: str) -> str:
     """The percentage that was probably meant: ``30`` for ``0.3``, ``-30`` and ``300m``."""
-    percent = given
-    if given.startswith("0."):
-        decimals = given.removeprefix("0.") + "0"
+    percent = amount_text
+    if amount_text.startswith("0."):
+        decimals = amount_text.removeprefix("0.") + "0"
         percent = decimals[:2]
-    elif given.endswith("m"):
-        thousandths = given.removesuffix("m")
+    elif amount_text.endswith("m"):
+        thousandths = amount_text.removesuffix("m")
         percent = thousandths[:-1]
     digits = _digits(percent)
     is_possible = bool(digits) and int(digits) <= CORE_PERCENT_PER_GPU
     return digits if is_possible else str(CORE_PERCENT_PER_GPU)
 
 
-def _digits(given: str) -> str:
+def _digits(amount_text: str) -> str:
     """The whole number with which the text begins, without a sign; empty if it is 0 or too long."""
-    unsigned = given.lstrip("+-").lstrip("0")
+    unsigned = amount_text.lstrip("+-").lstrip("0")
     digits = ""
     for char in unsigned:
         if char not in "0123456789":

@@ -32,7 +32,7 @@ def unprepared(state: State) -> Iterator[Unprepared]:
     has_claims = bool(state.claims.prepared)
     if not publishes and not has_claims:
         return
-    if not _answers(state):
+    if not _serves_kubelet(state):
         return
     for pod in state.pods.seen:
         is_ending = pod.ended or pod.deleting
@@ -44,7 +44,7 @@ def unprepared(state: State) -> Iterator[Unprepared]:
 def unused_claims(state: State) -> Iterator[PreparedClaim]:
     """Prepared claims that no pod of the node has, while kubelet answers: it should unprepare them."""
     kubelet_answers = state.holdings.problem is None
-    if not kubelet_answers or not _answers(state):
+    if not kubelet_answers or not _serves_kubelet(state):
         return
     if not state.pods.watched:
         return  # pods that were not seen yet may have them
@@ -59,6 +59,6 @@ def unused_claims(state: State) -> Iterator[PreparedClaim]:
             yield claim
 
 
-def _answers(state: State) -> bool:
+def _serves_kubelet(state: State) -> bool:
     """Whether kubelet calls this agent, and not one that has replaced it."""
     return state.claims.registered and not state.claims.superseded

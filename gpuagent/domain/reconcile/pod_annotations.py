@@ -201,14 +201,14 @@ def _put_v1(draft: _Draft) -> None:
 def _v1_texts(draft: _Draft) -> dict[str, str]:
     """The annotations of V1 that the pod should have, with the plugin's confirmation. Notes contradictions."""
     memory = draft.memory
-    numbered = _numbered(draft, an.V1_GPU)
+    numbered = _with_minor_numbers(draft, an.V1_GPU)
     written = an.assumed({**draft.present, **numbered})
     decision = written if isinstance(written, Assumed) else None
     # A scheduler may ignore sidecars and init containers. So accept its sum as well as the sum of all holdings, and
     # prefer a GPU of the other containers.
     of_containers = draft.held.of_containers(GPU_MEM)
     counted = _by_number(of_containers, draft.gpus) or memory
-    gpu = _largest(counted)
+    gpu = _with_most_units(counted)
     if decision and decision.gpu in counted:
         gpu = decision.gpu
     units = memory[gpu]
@@ -246,7 +246,7 @@ def _on_other_gpus(memory: UnitsByMinor) -> str:
     return f" (and of {rest} more GPUs, which one index cannot say)"
 
 
-def _largest(units: UnitsByMinor) -> int:
+def _with_most_units(units: UnitsByMinor) -> int:
     """The GPU with the most units; of several, the one with the lowest number."""
     numbers = sorted(units)
     return max(numbers, key=lambda number: units[number])
@@ -289,7 +289,7 @@ def _put_v2(draft: _Draft, resource: str, key: str) -> None:
         return  # the agent could not read it back, and would write it again and again
     # Annotations cannot number sidecars and init containers.
     has_unnumbered = bool(draft.held.unnumbered.get(resource))
-    written = an.shares(_numbered(draft, key), key)
+    written = an.shares(_with_minor_numbers(draft, key), key)
     if written is None:
         # With a sidecar, the annotation lacks the sidecar's units. V1 has all memory, if that is on one GPU.
         v1_has_all = resource == GPU_MEM and draft.on_one_gpu
@@ -394,7 +394,7 @@ def _minors(uuids: Iterable[str], gpus: GpusByUuid) -> str:
 # For all of them.
 
 
-def _numbered(draft: _Draft, key: str) -> dict[str, str]:
+def _with_minor_numbers(draft: _Draft, key: str) -> dict[str, str]:
     """The annotation, if there is one, with UUIDs of this node's GPUs replaced by their minor numbers."""
     text = draft.present.get(key)
     if text is None:

@@ -85,7 +85,7 @@ def warn_of_former_units(state: State) -> Iterator[str]:
     affected.sort(key=lambda gpu: gpu.minor)
     for gpu in affected:
         names = sorted(pods_by_uuid[gpu.uuid])
-        yield _former(state, gpu, names)
+        yield _former_units_text(state, gpu, names)
 
 
 def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset[int]]:
@@ -97,7 +97,7 @@ def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset
     return units
 
 
-def _former(state: State, gpu: Gpu, pods: list[str]) -> str:
+def _former_units_text(state: State, gpu: Gpu, pods: list[str]) -> str:
     unit = state.policy.unit
     count = gpu.memory_mib // unit.mib
     names = first_of(pods, MANY_PODS)

@@ -95,7 +95,7 @@ def problems(state: State) -> list[Problem]:
         *_usable_problems(state),
         *(Problem("GPUMissing", words) for words in missing_words(state)),
         *_mode_problems(state),
-        *_offer_problems(state),
+        *_device_list_problems(state),
         *_claim_problems(state),
         *_outside_problems(state),
         *_fence_problems(state),
@@ -388,7 +388,7 @@ def _smaller_unit(gpu: Gpu) -> str:
     return f"set --memory-unit to {unit} or less"
 
 
-def _offer_problems(state: State) -> Iterator[Problem]:
+def _device_list_problems(state: State) -> Iterator[Problem]:
     """Device lists that kubelet refuses, or that make it slow."""
     gpus = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     unit = state.policy.unit
