@@ -119,10 +119,13 @@ def _has_first_reads(state: State) -> bool:
 
 def _must_read_holdings(before: State, after: State) -> bool:
     """Whether kubelet's allocations have to be read at once, instead of at the next period."""
-    if after.pods.seen is not before.pods.seen and not before.pods.living_uids <= after.pods.living_uids:
-        return True  # a pod has ended, and its devices are free
+    if after.pods.seen is not before.pods.seen:
+        ended = before.pods.living_uids - after.pods.living_uids
+        if ended:
+            return True  # their devices are free
     unaudited = after.advertised.unaudited
-    if not unaudited <= before.advertised.unaudited:
+    newly_unaudited = unaudited - before.advertised.unaudited
+    if newly_unaudited:
         return True
     if unaudited and after.advertised.cleared_at != before.advertised.cleared_at:
         return True  # GPUs wait for a read that began after this moment

@@ -81,7 +81,7 @@ class Reports:
 
     def _unready(self) -> Iterator[str]:
         state = self._state()
-        # Before anything else: without a GPU to give, what is not registered matters less.
+        # First, because without a GPU to give it matters less what is not registered.
         for problem in problems.problems(state):
             if problem.blocking and problem.reason in _NO_GPU_TO_GIVE:
                 yield problem.message

@@ -37,6 +37,9 @@ from gpuagent.kube.write.slice_writer import SliceWriter
 
 log = logging.getLogger(__name__)
 
+ProblemEvent = Callable[[str | None, float], ev.Event]
+"""Makes an event from a problem, None for the end of one, and the time."""
+
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
 
@@ -97,9 +100,14 @@ class ClusterSync:
         self._skipped: dict[str, tuple[PodName, str]] = {}
         self._fetching = threading.Thread()
 
-    def _posting(self, event: Callable[[str | None, float], ev.Event]) -> Callable[[str | None], None]:
+    def _posting(self, event: ProblemEvent) -> Callable[[str | None], None]:
         """What a writer calls with its problem, which becomes this event."""
-        return lambda problem: self._post(event(problem, time.monotonic()))
+
+        def post(problem: str | None) -> None:
+            at = time.monotonic()
+            self._post(event(problem, at))
+
+        return post
 
     def _corrected(self, write: pod_annotations.PodWrite) -> None:
         self._post(ev.AnnotationsCorrected(write.pod, write.corrections, time.monotonic()))

@@ -162,8 +162,8 @@ def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
     for pod in pods:
         for container in pod.containers:
             owner = ContainerRef(PodName(pod.namespace, pod.name), container.name)
+            # Kubelet may list one resource of a container in several entries.
             for entry in container.devices:
-                # Kubelet may list one resource of a container in several entries.
                 ids[owner, entry.resource_name].update(entry.device_ids)
     holdings = []
     for (owner, resource), held in ids.items():

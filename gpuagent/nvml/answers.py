@@ -27,7 +27,11 @@ class OddAnswerError(ValueError):
     def __init__(self, value: object, wanted: str) -> None:
         # The repr of other types may contain an address, and would make every error a new one.
         is_plain = isinstance(value, str | bytes | int | float | None)
-        shown = ascii(value)[:_SHOWN] if is_plain else f"a value of type {type(value).__name__}"
+        if is_plain:
+            text = ascii(value)
+            shown = text[:_SHOWN]
+        else:
+            shown = f"a value of type {type(value).__name__}"
         super().__init__(f"answered {shown}, which is not {wanted}")
 
 

@@ -76,7 +76,7 @@ class BoundedQuery(Generic[T]):
             self._late()
 
 
-class Questions(Generic[K, T]):
+class BoundedQueries(Generic[K, T]):
     """Queries by their subject. A query that has not ended is neither repeated nor waited for a second time.
 
     Args:
@@ -91,12 +91,12 @@ class Questions(Generic[K, T]):
         self._late = late
         self._open: dict[K, BoundedQuery[T]] = {}
 
-    def ask(self, about: K, name: str, question: Callable[[Nvml], Iterable[T]]) -> BoundedQuery[T]:
-        """Return the open query about this subject, or start a new one."""
+    def ask(self, about: K, name: str, ask: Callable[[Nvml], Iterable[T]]) -> BoundedQuery[T]:
+        """Return the open query about this subject, or start a new one, in a thread of this name."""
         query = self._open.get(about)
         if query is None:
             nvml = Nvml(self._clock)
-            query = BoundedQuery(name, nvml, lambda: question(nvml), patience_s=self._patience_s, late=self._late)
+            query = BoundedQuery(name, nvml, lambda: ask(nvml), patience_s=self._patience_s, late=self._late)
             self._open[about] = query
         elif not query.ended:
             query.outdated = True
@@ -108,4 +108,4 @@ class Questions(Generic[K, T]):
     def wait(self) -> None:
         """Wait for all; those that have ended by then are closed."""
         # One after another, but each until its own time: the waits do not add up.
-        self._open = {about: question for about, question in self._open.items() if not question.wait()}
+        self._open = {about: query for about, query in self._open.items() if not query.wait()}

@@ -100,13 +100,13 @@ class DriverReader:
 
     def _check_hanging(self, readings: Sequence[GpuReading]) -> None:
         """Raise DriverError if no GPU answers that did before: otherwise all would stay as they were read then."""
+        count = len(readings)
         hanging = [reading.hangs_in for reading in readings if reading.hangs_in]
         # A single GPU may as well hang by its own fault.
-        if self._events.inventory and len(hanging) == len(readings) > 1:
-            what = f"{hanging[0]} has not returned for {self._patience_s:g} s"
-            raise DriverError(
-                f"none of the {len(readings)} GPUs answers: {what}; see NVRM lines in `dmesg` on the node"
-            )
+        if not self._events.inventory or count < 2 or len(hanging) < count:
+            return
+        what = f"{hanging[0]} has not returned for {self._patience_s:g} s"
+        raise DriverError(f"none of the {count} GPUs answers: {what}; see NVRM lines in `dmesg` on the node")
 
     def _check_shared(self, readings: Sequence[GpuReading]) -> None:
         """Raise DriverError if every GPU fails in the same way, because of the driver or of the agent's container."""

@@ -130,10 +130,10 @@ def _pcie_root(bus_id: str, sysfs: Path) -> str:
     return next((part for part in path.split("/") if _ROOT.fullmatch(part)), "")
 
 
-def _if_supported(question: Callable[[], T], otherwise: T) -> T:
+def _if_supported(call: Callable[[], T], otherwise: T) -> T:
     """The answer, or `otherwise` if the driver or the GPU does not have this fact. Raises CallError."""
     try:
-        return question()
+        return call()
     except CallError as err:
         if err.code in ABSENT:
             return otherwise

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.nvml.binding.nvml import Nvml
-from gpuagent.nvml.bounded_query import BoundedQuery, Questions
+from gpuagent.nvml.bounded_query import BoundedQueries, BoundedQuery
 from gpuagent.nvml.driver_errors import (
     DRIVER_WIDE,
     ODD,
@@ -78,8 +78,10 @@ class Readings:
         self._patience_s = links_patience_s
         self._sysfs = sysfs
         self._proc = proc
-        self._gpus: Questions[int, Gpu] = Questions(patience_s=patience_s, clock=clock, late=late)
-        self._wiring: Questions[_About, Wiring] = Questions(patience_s=links_patience_s, clock=clock, late=late)
+        self._gpus: BoundedQueries[int, Gpu] = BoundedQueries(patience_s=patience_s, clock=clock, late=late)
+        self._wiring: BoundedQueries[_About, Wiring] = BoundedQueries(
+            patience_s=links_patience_s, clock=clock, late=late
+        )
         self._answers: dict[_About, Wiring] = {}
 
     def look(self, count: int) -> list[GpuReading]:
@@ -127,25 +129,25 @@ class Readings:
 
     def _known(self, part: _Part) -> Wiring:
         """The answer; until there is one, the former answer, or the part of the new one so far."""
-        about, question = part
-        if question.ended:
-            known = _answer(question)
+        about, query = part
+        if query.ended:
+            known = _answer(query)
             self._answers[about] = known
             return known
         uuid, kind = about
-        pending = question.pending
+        pending = query.pending
         function = pending.function if pending else f"reading its {kind}"
-        if not question.outdated:
+        if not query.outdated:
             log.warning("Failed to read the links of a GPU", extra={"uuid": uuid, "call": function})
-        known = self._answers.get(about) or question.known or Wiring()
+        known = self._answers.get(about) or query.known or Wiring()
         problem = f"{function} has not returned for {self._patience_s:g} s"
         return replace(known, problems=(*known.problems, problem))
 
 
-def _answer(question: BoundedQuery[Wiring]) -> Wiring:
-    """The answer of a question that has ended, with its error as a problem. Raises DriverError, and unknown errors."""
-    known = question.known or Wiring()
-    error = question.error
+def _answer(query: BoundedQuery[Wiring]) -> Wiring:
+    """The answer of a query that has ended, with its error as a problem. Raises DriverError, and unknown errors."""
+    known = query.known or Wiring()
+    error = query.error
     if error is None:
         return known
     if not isinstance(error, CallError):
@@ -167,10 +169,10 @@ def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
         raise CallError("reading it", ODD, words) from err
 
 
-def _reading(index: int, question: BoundedQuery[Gpu]) -> GpuReading:
-    if not question.ended:
-        return GpuReading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
-    return GpuReading(index, question.known, error=question.error)
+def _reading(index: int, query: BoundedQuery[Gpu]) -> GpuReading:
+    if not query.ended:
+        return GpuReading(index, hangs_in=str(query.pending or f"reading GPU {index}"))
+    return GpuReading(index, query.known, error=query.error)
 
 
 def shared_failure(readings: Collection[GpuReading]) -> CallError | None:

@@ -20,36 +20,36 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
 
     Raises CallError only for errors of the driver as a whole.
     """
-    asking = _Asking()
-    gpu = asking.ask(lambda: nvml.handle(index), None)
-    wiring = Wiring(problems=asking.problems)
+    calls = _LinkCalls()
+    gpu = calls.ask(lambda: nvml.handle(index), None)
+    wiring = Wiring(problems=calls.problems)
     yield wiring
     if gpu is None:
         return
-    pcie = asking.ask(lambda: nvml.pcie(gpu), None)
-    wiring = replace(wiring, pcie=pcie, problems=asking.problems)
+    pcie = calls.ask(lambda: nvml.pcie(gpu), None)
+    wiring = replace(wiring, pcie=pcie, problems=calls.problems)
     yield wiring
     down: list[int] = []
     for number in range(MOST_LINKS):
-        is_up = _is_up(nvml, gpu, number, asking)
+        is_up = _is_up(nvml, gpu, number, calls)
         if is_up:
-            link = _nvlink(nvml, gpu, number, asking)
+            link = _nvlink(nvml, gpu, number, calls)
             wiring = replace(wiring, nvlinks=(*wiring.nvlinks, link))
         elif is_up is False:
             down.append(number)
-        wiring = replace(wiring, problems=asking.problems)
+        wiring = replace(wiring, problems=calls.problems)
         yield wiring
     if down:
-        inactive = _inactive(nvml, gpu, down, asking)
-        wiring = replace(wiring, inactive=inactive, problems=asking.problems)
+        inactive = _inactive(nvml, gpu, down, calls)
+        wiring = replace(wiring, inactive=inactive, problems=calls.problems)
         yield wiring
-    fabric = asking.ask(lambda: nvml.fabric(gpu), None)
-    yield replace(wiring, fabric=fabric, problems=asking.problems)
+    fabric = calls.ask(lambda: nvml.fabric(gpu), None)
+    yield replace(wiring, fabric=fabric, problems=calls.problems)
 
 
-def _inactive(nvml: Nvml, gpu: Handle, down: Sequence[int], asking: "_Asking") -> int:
+def _inactive(nvml: Nvml, gpu: Handle, down: Sequence[int], calls: "_LinkCalls") -> int:
     """How many of the links that are down the GPU has: some drivers report links as down that it does not have."""
-    count = asking.ask(lambda: nvml.link_count(gpu), None)
+    count = calls.ask(lambda: nvml.link_count(gpu), None)
     if count is None:
         return len(down)
     return sum(number < count for number in down)
@@ -64,14 +64,14 @@ def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterat
 
     Raises CallError only for errors of the driver as a whole.
     """
-    asking = _Asking()
+    calls = _LinkCalls()
     wiring = Wiring()
     yield wiring
     others = bus_ids.keys() - {index}
     after = sorted(other for other in others if other > index)
     before = sorted(other for other in others if other < index)
     for other in (*after, *before):
-        relation = asking.ask(
+        relation = calls.ask(
             partial(_relation, nvml, index, other),
             None,
             about="GPU",
@@ -81,7 +81,7 @@ def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterat
         relations = dict(wiring.relations)
         if relation is not None:
             relations[bus_ids[other]] = relation
-        wiring = replace(wiring, relations=relations, problems=asking.problems)
+        wiring = replace(wiring, relations=relations, problems=calls.problems)
         yield wiring
 
 
@@ -95,9 +95,9 @@ def _relation(nvml: Nvml, index: int, other: int) -> Relation | None:
     return nvml.relation(nvml.handle(index), nvml.handle(other))
 
 
-def _is_up(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> bool | None:
+def _is_up(nvml: Nvml, gpu: Handle, link: int, calls: "_LinkCalls") -> bool | None:
     """Whether the link is up; None if the GPU does not have this link, or does not answer."""
-    return asking.ask(
+    return calls.ask(
         lambda: nvml.link_is_up(gpu, link),
         None,
         about="NVLink",
@@ -106,11 +106,11 @@ def _is_up(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> bool | None
     )
 
 
-def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink:
+def _nvlink(nvml: Nvml, gpu: Handle, link: int, calls: "_LinkCalls") -> Nvlink:
     """One link that is up."""
 
-    def ask(question: Callable[[Handle, int], T], otherwise: U) -> T | U:
-        return asking.ask(lambda: question(gpu, link), otherwise, about="NVLink", number=link)
+    def ask(call: Callable[[Handle, int], T], otherwise: U) -> T | U:
+        return calls.ask(lambda: call(gpu, link), otherwise, about="NVLink", number=link)
 
     bus_id, pci_id = ask(nvml.link_remote, ("", 0))
     return Nvlink(
@@ -121,7 +121,7 @@ def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink:
     )
 
 
-class _Asking:
+class _LinkCalls:
     """Makes calls, and collects failures: one for all links or GPUs about which the same call failed alike."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Asking:
 
     def ask(
         self,
-        question: Callable[[], T],
+        call: Callable[[], T],
         otherwise: U,
         *,
         about: str = "",
@@ -138,7 +138,7 @@ class _Asking:
     ) -> T | U:
         """The answer; `otherwise` if NVML refuses, which is a problem unless its code is an `ordinary` one."""
         try:
-            return question()
+            return call()
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise

@@ -52,7 +52,8 @@ class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.123Z INFO  Registered resource=aliyun.com/gpu-mem``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        words = [_stamp(record), f"{record.levelname:<7}", escaped(record.getMessage())]
+        level = f"{record.levelname:<7}"
+        words = [_stamp(record), level, escaped(record.getMessage())]
         for key, value in _fields(record).items():
             words.append(f"{key}={_quoted(value)}")
         lines = [" ".join(words).rstrip()]

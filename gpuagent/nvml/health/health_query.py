@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
 from gpuagent.nvml.binding.calls import GONE, INVALID_ARGUMENT, Handle
 from gpuagent.nvml.binding.nvml import Nvml
-from gpuagent.nvml.bounded_query import Questions
+from gpuagent.nvml.bounded_query import BoundedQueries
 from gpuagent.nvml.driver_errors import CallError, gpu_reason
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ class HealthQuery:
 
     def _begin(self) -> None:
         """Drop all values and pending queries."""
-        self._questions = Questions[str, HealthReading](patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late)
+        self._queries = BoundedQueries[str, HealthReading](
+            patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late
+        )
         self._known: HealthReading | None = None
         self._asked_at: float | None = None
         self._silent: dict[str, str] = {}
@@ -81,20 +83,20 @@ class HealthQuery:
     def _ask_rest(self, gpu: Handle) -> str:
         """Read the other values, or keep the former ones if that takes long; why they are missing, or empty."""
         name = f"nvml-condition-{self._index}"
-        asked = self._questions.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
+        query = self._queries.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
         if self._asked_at is None:
             self._asked_at = self._clock()
-        self._questions.wait()
-        if not asked.ended:
+        self._queries.wait()
+        if not query.ended:
             # The query stays open, and a later poll takes its answer.
-            is_silent = self._clock() - self._asked_at >= SILENT_S
-            return f"{asked.pending or 'an answer'} has not returned for {SILENT_S:g} s" if is_silent else ""
+            if self._clock() - self._asked_at < SILENT_S:
+                return ""
+            return f"{query.pending or 'an answer'} has not returned for {SILENT_S:g} s"
         self._asked_at = None
-        if isinstance(asked.error, CallError):
-            if asked.error.code in _NOT_THERE:
-                raise asked.error
-            return gpu_reason(asked.error)
-        if asked.error:
-            raise asked.error
-        self._known = asked.known or HealthReading()
-        return ""
+        error = query.error
+        if error is None:
+            self._known = query.known or HealthReading()
+            return ""
+        if not isinstance(error, CallError) or error.code in _NOT_THERE:
+            raise error
+        return gpu_reason(error)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gpuagent.domain.events import XidRaised
 from gpuagent.nvml.binding.calls import Pending
 from gpuagent.nvml.binding.fault_events import XID, NvmlEvent
-from gpuagent.nvml.bounded_query import Questions
+from gpuagent.nvml.bounded_query import BoundedQueries
 from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule
 from gpuagent.nvml.health.unattributed_faults import UnattributedFaults
 from gpuagent.nvml.health.xid_watch import WatchContext, XidWatch
@@ -39,7 +39,9 @@ class HealthWatch:
         self._growing = threading.Lock()
         self._unattributed = UnattributedFaults()
         self._asking = threading.Lock()
-        self._owners = Questions[int | None, str](patience_s=EVENT_PATIENCE_S, clock=context.clock, late=lambda: None)
+        self._uuids = BoundedQueries[int | None, str](
+            patience_s=EVENT_PATIENCE_S, clock=context.clock, late=lambda: None
+        )
 
     @property
     def up(self) -> bool:
@@ -87,7 +89,10 @@ class HealthWatch:
         until = time.monotonic() + patience_s
         silent: set[int] = set()
         for index, poll in tuple(self._polls.items()):
-            left_s = 0.0 if index in self._waited_for else max(0.0, until - time.monotonic())
+            left_s = max(0.0, until - time.monotonic())
+            # One wait for each GPU: one that hangs must not delay every look at the driver.
+            if index in self._waited_for:
+                left_s = 0.0
             self._waited_for.add(index)
             if not poll.first_reading(left_s):
                 silent.add(index)
@@ -143,11 +148,13 @@ class HealthWatch:
         """UUID of the GPU with that handle, or why it is not known. A driver that hangs costs `EVENT_PATIENCE_S`."""
         # One at a time: the threads that wait for events share the queries.
         with self._asking:
-            asked = self._owners.ask(event.address, "nvml-event", lambda nvml: [nvml.uuid_of(event)])
-            self._owners.wait()
-        if not asked.ended:
+            query = self._uuids.ask(event.address, "nvml-event", lambda nvml: [nvml.uuid_of(event)])
+            self._uuids.wait()
+        if not query.ended:
             return "", f"its UUID was not returned within {EVENT_PATIENCE_S:g} s"
-        return asked.known or "", str(asked.error or "")
+        if query.error:
+            return "", str(query.error)
+        return query.known or "", ""
 
     def _raised_by_none(self, event: NvmlEvent, xid: int, error: str) -> None:
         """Report an XID that belongs to no known GPU, and poll the health of every GPU."""

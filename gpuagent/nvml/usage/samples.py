@@ -27,11 +27,11 @@ _Answer = tuple[GpuSample, float]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _SampledGpu:
     """The query and the last sample of one GPU. `sample` was made from `answer`."""
 
     uuid: str
-    question: BoundedQuery[_Answer] | None = None
+    query: BoundedQuery[_Answer] | None = None
     answer: _Answer | None = None
     began: float = float("-inf")
     sample: GpuSample | None = None
@@ -53,7 +53,7 @@ class Sampler:
     fresh_s: float = FRESH_S
     patience_s: float = PATIENCE_S
     old_s: float = OLD_S
-    _asked: dict[str, _Asked] = field(default_factory=dict)
+    _sampled: dict[str, _SampledGpu] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _cgroups: ProcessCgroups = field(init=False)
     _pids_seen: bool = field(init=False)
@@ -72,36 +72,36 @@ class Sampler:
             self._forget_all_but(known)
             for gpu in known.values():
                 self._ask(gpu)
-            for asked in self._asked.values():
-                if asked.question:
-                    asked.question.wait()
-                self._keep(asked)
+            for sampled in self._sampled.values():
+                if sampled.query:
+                    sampled.query.wait()
+                self._keep(sampled)
             self._cgroups.forget_all_but(self._pids())
             return self._shown(known)
 
     def _forget_all_but(self, known: Mapping[str, Gpu]) -> None:
         """Drop GPUs that are gone. Not one whose query still hangs: its thread would be forgotten, and made again."""
-        for uuid, asked in tuple(self._asked.items()):
-            if uuid not in known and _ended(asked.question):
-                del self._asked[uuid]
+        for uuid, sampled in tuple(self._sampled.items()):
+            if uuid not in known and _ended(sampled.query):
+                del self._sampled[uuid]
 
     def _pids(self) -> set[int]:
         """Of all processes in the samples."""
         pids = set[int]()
-        for asked in self._asked.values():
-            if asked.sample:
-                pids.update(process.pid for process in asked.sample.processes or ())
+        for sampled in self._sampled.values():
+            if sampled.sample:
+                pids.update(process.pid for process in sampled.sample.processes or ())
         return pids
 
     def _ask(self, gpu: Gpu) -> None:
-        asked = self._asked.setdefault(gpu.uuid, _Asked(gpu.uuid))
-        if not _ended(asked.question) or self.clock() - asked.began < self.fresh_s:
+        sampled = self._sampled.setdefault(gpu.uuid, _SampledGpu(gpu.uuid))
+        if not _ended(sampled.query) or self.clock() - sampled.began < self.fresh_s:
             return
         # Before the query is replaced: its answer may have come since the last request.
-        self._keep(asked)
+        self._keep(sampled)
         nvml = UsageNvml(self.clock)
-        asked.began = self.clock()
-        asked.question = BoundedQuery(
+        sampled.began = self.clock()
+        sampled.query = BoundedQuery(
             f"nvml-sample-{gpu.index}",
             nvml,
             lambda: [read_sample(nvml, gpu.index, gpu.uuid, self.clock)],
@@ -109,42 +109,42 @@ class Sampler:
             late=lambda: None,
         )
 
-    def _keep(self, asked: _Asked) -> None:
+    def _keep(self, sampled: _SampledGpu) -> None:
         """Store the query's result so far; a late answer counts too.
 
         The cgroups of processes are read here, one after the other: many threads that read would wait for each other.
         """
-        question = asked.question
-        if question is None:
+        query = sampled.query
+        if query is None:
             return
-        if not question.ended:
-            failure = f"{question.pending or 'sampling it'} has not returned for {self.patience_s:g} s"
-        elif question.error:
-            failure = str(question.error)
+        if not query.ended:
+            failure = f"{query.pending or 'sampling it'} has not returned for {self.patience_s:g} s"
+        elif query.error:
+            failure = str(query.error)
         else:
             failure = ""
-            answer = question.known
-            if answer and answer is not asked.answer:
+            answer = query.known
+            if answer and answer is not sampled.answer:
                 sample, asked_s = answer
-                asked.answer = answer
-                asked.sample = placed(sample, asked_s, self._cgroups)
-        if failure and failure != asked.failure:
-            log.warning("Failed to read the use of a GPU", extra={"uuid": asked.uuid, "error": failure})
-        asked.failure = failure
+                sampled.answer = answer
+                sampled.sample = placed(sample, asked_s, self._cgroups)
+        if failure and failure != sampled.failure:
+            log.warning("Failed to read the use of a GPU", extra={"uuid": sampled.uuid, "error": failure})
+        sampled.failure = failure
 
     def _shown(self, known: Mapping[str, Gpu]) -> Samples:
         now = self.clock()
         samples = {}
         failing = {}
-        for uuid, asked in self._asked.items():
+        for uuid, sampled in self._sampled.items():
             if uuid not in known:
                 continue
-            if asked.sample and now - asked.sample.at < self.old_s:
-                samples[uuid] = asked.sample
-            if asked.failure:
-                failing[uuid] = asked.failure
+            if sampled.sample and now - sampled.sample.at < self.old_s:
+                samples[uuid] = sampled.sample
+            if sampled.failure:
+                failing[uuid] = sampled.failure
         return Samples(samples, failing, self._pids_seen)
 
 
-def _ended(question: BoundedQuery[_Answer] | None) -> bool:
-    return question is None or question.ended
+def _ended(query: BoundedQuery[_Answer] | None) -> bool:
+    return query is None or query.ended

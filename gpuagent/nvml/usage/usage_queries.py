@@ -1,7 +1,7 @@
 """NVML's data on a GPU's use: memory, work, and the processes behind them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -63,16 +63,13 @@ class UsageNvml(Nvml):
         clients: set[int] = set()
         for kind in _LISTS:
             for process, used in self._process_list(kind, gpu):
-                pid = process[0]
                 # Each list may have the same memory of it.
-                by_instance[process] = _most(by_instance.get(process, 0), used)
+                known = by_instance.get(process, 0)
+                by_instance[process] = _most(known, used)
                 if kind == _MPS:
+                    pid, _, _ = process
                     clients.add(pid)
-        by_pid: dict[int, int | None] = {}
-        for process, used in by_instance.items():
-            pid = process[0]
-            # Its memory in each MIG instance is another part of it.
-            by_pid[pid] = _sum(by_pid.get(pid, 0), used)
+        by_pid = _by_pid(by_instance)
         return {pid: (used, pid in clients) for pid, used in by_pid.items()}
 
     def process_busy(self, gpu: Handle) -> dict[int, float]:
@@ -118,6 +115,15 @@ def _processes_of(entries: Any) -> list[tuple[_Process, int | None]]:  # noqa: A
         used = entry.usedGpuMemory
         processes.append((process, None if used is None else whole(used, 0, MOST_MEMORY)))
     return processes
+
+
+def _by_pid(by_instance: Mapping[_Process, int | None]) -> dict[int, int | None]:
+    by_pid: dict[int, int | None] = {}
+    for (pid, _, _), used in by_instance.items():
+        # Its memory in each MIG instance is another part of it.
+        known = by_pid.get(pid, 0)
+        by_pid[pid] = _sum(known, used)
+    return by_pid
 
 
 def _samples(entries: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 (NVML's structures)
@@ -197,8 +203,12 @@ def _unless_refused(ask: Callable[[], T]) -> T | None:
 
 
 def _most(amount: int | None, other: int | None) -> int | None:
-    return None if amount is None or other is None else max(amount, other)
+    if amount is None or other is None:
+        return None
+    return max(amount, other)
 
 
 def _sum(amount: int | None, other: int | None) -> int | None:
-    return None if amount is None or other is None else amount + other
+    if amount is None or other is None:
+        return None
+    return amount + other

@@ -111,10 +111,10 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     def hanging(call: Pending | None) -> bool:
         return any(hangs(simulator, call) for simulator in made)
 
-    def wait(question: BoundedQuery[Any]) -> bool:
-        while not question.ended and not (hanging(question.pending) and time.monotonic() >= question.until):
+    def wait(query: BoundedQuery[Any]) -> bool:
+        while not query.ended and not (hanging(query.pending) and time.monotonic() >= query.until):
             threading.Event().wait(0.002)
-        return wait_for_end(question)
+        return wait_for_end(query)
 
     def look(poll: HealthPoll, patience_s: float) -> bool:
         until = time.monotonic() + patience_s

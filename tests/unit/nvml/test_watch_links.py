@@ -278,10 +278,10 @@ def test_links_that_hang_are_waited_for_once(simulate, watch, settled, monkeypat
     given_up: list[BoundedQuery] = []
     wait = BoundedQuery.wait
 
-    def noted(question):
-        in_time = time.monotonic() < question.until
-        ended = wait(question)
-        given_up.extend([question] if in_time and not ended else [])
+    def noted(query):
+        in_time = time.monotonic() < query.until
+        ended = wait(query)
+        given_up.extend([query] if in_time and not ended else [])
         return ended
 
     monkeypatch.setattr(BoundedQuery, "wait", noted)

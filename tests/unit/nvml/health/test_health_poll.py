@@ -161,7 +161,7 @@ def test_a_gpu_does_not_get_the_fault_of_the_one_that_had_its_index(simulate, wa
     watched.watching(0, 1, 2)
     asked = Nvml.condition
     hold = threading.Event()
-    monkeypatch.setattr(BoundedQuery, "wait", lambda question: False)  # what is held is late
+    monkeypatch.setattr(BoundedQuery, "wait", lambda query: False)  # what is held is late
     monkeypatch.setattr(Nvml, "condition", lambda *args: (hold.wait(PATIENCE_S), asked(*args))[1])
     with simulator.changed:
         simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
