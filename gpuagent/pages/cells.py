@@ -52,6 +52,7 @@ def _char_width(char: str) -> int:
 
 def align(rows: Iterable[Row], *, colour: bool) -> list[str]:
     """Lines with columns as wide as their widest cell; the last cell of a row widens no column."""
+    # Before the widths: a character that a terminal does not show would shift the columns after it.
     printable_rows = [_printable(cells) for cells in rows]
     widths: dict[int, int] = {}
     for cells in printable_rows:
@@ -92,4 +93,5 @@ def painted(text: str, style: Style, *, colour: bool) -> str:
 def models(gpus: Sequence[dict[str, Any]]) -> str:
     """``8 x Tesla V100-SXM2-16GB``; of unequal GPUs every model."""
     counts = Counter(gpu["model"] for gpu in gpus)
-    return ", ".join(f"{count} x {model}" for model, count in counts.items())
+    parts = [f"{count} x {model}" for model, count in counts.items()]
+    return ", ".join(parts)

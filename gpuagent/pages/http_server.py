@@ -78,6 +78,7 @@ class HttpServer:
             self._loop.run_until_complete(self._serving)
         self._loop.close()
         self._listener.close()
+        # A page may wait for the driver, which may hang.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self) -> None:
@@ -114,6 +115,7 @@ class HttpServer:
                             return
                         head += more
                 answer = await self._answer(client, head)
+                # A client that reads nothing would hold its connection for good.
                 async with asyncio.timeout(ANSWER_S):
                     for piece in answer:
                         await self._loop.sock_sendall(client, piece)
@@ -183,6 +185,7 @@ def listen(address: tuple[str, int], backlog: int) -> socket.socket:
     try:
         if is_dual:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Otherwise a new agent could not listen while connections of the former one end.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # A connection is accepted with its first bytes: a probe's request is read before another can replace it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)

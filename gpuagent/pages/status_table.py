@@ -180,12 +180,16 @@ def _containers(gpu: dict[str, Any], unit: MemoryUnit) -> Iterator[str]:
     """A line for each, with its amounts: ``ml/fast[main] 10 GiB, 30 %``."""
     units_of: dict[str, Counter[str]] = {}
     for held in gpu["containers"]:
-        of_container = units_of.setdefault(held["container"], Counter())
-        of_container[held["resource"]] += held["units"]
+        container = held["container"]
+        resource = held["resource"]
+        if container not in units_of:
+            units_of[container] = Counter()
+        units_of[container][resource] += held["units"]
     for name, units in units_of.items():
         compute_last = sorted(units, key=lambda resource: resource in COMPUTE_RESOURCES)
         amounts = [_amount(resource, units[resource], unit) for resource in compute_last]
-        yield f"     {name} {', '.join(amounts)}"
+        line = ", ".join(amounts)
+        yield f"     {name} {line}"
 
 
 def _amount(resource: str, units: int, unit: MemoryUnit) -> str:

@@ -63,10 +63,11 @@ def _square(page: dict[str, Any], cell: LinkCell) -> list[list[str]]:
 
 
 def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "X", "the GPU itself"
     links: list[dict[str, Any]] = []
     for row in page["links"]:
+        # A GPU has no link to itself.
         links += [link for link in row if link is not None]
-    yield "X", "the GPU itself"
     nvlinks = [link for link in links if _nvlinks(link)]
     if not all(link["switched"] for link in nvlinks):
         yield "NV#", "over # NVLinks, straight to the other GPU"

@@ -87,12 +87,11 @@ def link_up(where: str, table: BoxTable, bus_ids: Sequence[str]) -> list[Wired]:
         switch = BoxTable(f"{where}, [nvswitch]", values)
         _join_switch(switch, links, fabrics)
         switch.end()
-    wired: list[Wired] = []
     for gpu, own in enumerate(links):
-        if len(own) > MOST_LINKS:
-            raise BoxError(f"{where}: GPU {gpu} has {len(own)} NVLinks; NVML counts {MOST_LINKS} at most")
-        wired.append((tuple(own), fabrics[gpu]))
-    return wired
+        count = len(own)
+        if count > MOST_LINKS:
+            raise BoxError(f"{where}: GPU {gpu} has {count} NVLinks; NVML counts {MOST_LINKS} at most")
+    return [(tuple(own), fabric) for own, fabric in zip(links, fabrics, strict=True)]
 
 
 def _join_switch(switch: BoxTable, links: list[list[BoxLink]], fabrics: list[BoxFabric | None]) -> None:
@@ -111,16 +110,16 @@ def _join_pairs(where: str, table: BoxTable, bus_ids: Sequence[str], links: list
     for number, values in enumerate(table.take("nvlinks", list, []), 1):
         bridges = BoxTable(f"{where}, [[nvlinks]] number {number}", values)
         version = _version(bridges)
-        for pair in bridges.items("pairs", list):
-            gpu, other, count = _pair(bridges, pair, len(bus_ids))
-            ends = frozenset({gpu, other})
+        for values_of_pair in bridges.items("pairs", list):
+            pair = _pair(bridges, values_of_pair, len(bus_ids))
+            ends = frozenset({pair.gpu, pair.other})
             if ends in joined:
-                raise BoxError(f"{bridges.where}: pairs: GPU {gpu} and GPU {other} are joined twice")
+                raise BoxError(f"{bridges.where}: pairs: GPU {pair.gpu} and GPU {pair.other} are joined twice")
             joined.add(ends)
-            to_other = BoxLink(version=version, end=End.GPU, bus_id=bus_ids[other])
-            to_gpu = BoxLink(version=version, end=End.GPU, bus_id=bus_ids[gpu])
-            links[gpu] += [to_other] * count
-            links[other] += [to_gpu] * count
+            to_other = BoxLink(version=version, end=End.GPU, bus_id=bus_ids[pair.other])
+            to_gpu = BoxLink(version=version, end=End.GPU, bus_id=bus_ids[pair.gpu])
+            links[pair.gpu] += [to_other] * pair.count
+            links[pair.other] += [to_gpu] * pair.count
         bridges.end()
 
 
@@ -133,15 +132,25 @@ def _version(table: BoxTable) -> int:
     raise BoxError(f"{table.where}: version {text!r} is not one of {known}")
 
 
-def _pair(table: BoxTable, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two GPUs, and how many links join them."""
+
+    gpu: int
+    other: int
+    count: int
+
+
+def _pair(table: BoxTable, values: Sequence[Any], gpus: int) -> _Pair:
     # For Python, true and false are numbers.
-    are_numbers = all(type(value) is int for value in pair)
-    if are_numbers and len(pair) == 3:
-        gpu, other, count = pair
-        are_gpus = {gpu, other} <= set(range(gpus))
-        if are_gpus and gpu != other and count > 0:
-            return gpu, other, count
-    raise BoxError(f"{table.where}: pairs: {pair!r} is not GPU, other GPU (0 to {gpus - 1}), number of links")
+    are_numbers = all(type(value) is int for value in values)
+    if are_numbers and len(values) == 3:
+        pair = _Pair(*values)
+        are_gpus = {pair.gpu, pair.other} <= set(range(gpus))
+        if are_gpus and pair.gpu != pair.other and pair.count > 0:
+            return pair
+    last = gpus - 1
+    raise BoxError(f"{table.where}: pairs: {values!r} is not GPU, other GPU (0 to {last}), number of links")
 
 
 def _members(table: BoxTable, gpus: int) -> list[int]:
@@ -150,7 +159,8 @@ def _members(table: BoxTable, gpus: int) -> list[int]:
     different = set(members)
     are_valid = different <= set(every) and len(different) == len(members)
     if not members or not are_valid:
-        raise BoxError(f"{table.where}: gpus {members!r} must be different GPUs from 0 to {gpus - 1}")
+        last = gpus - 1
+        raise BoxError(f"{table.where}: gpus {members!r} must be different GPUs from 0 to {last}")
     return members
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,13 +68,17 @@ class Box:
 
     def __post_init__(self) -> None:
         for name in ("uuid", "minor", "pci_bus_id"):
-            values = [getattr(gpu, name) for gpu in self.gpus]
-            twice = {value for value in values if values.count(value) > 1}
-            if twice:
-                raise BoxError(f"box {self.name}: more than one GPU has {name} {min(twice)}")
+            self._check_unique(name)
         most_links = max((len(gpu.links) for gpu in self.gpus), default=0)
-        if not 0 <= self.disabled_links <= MOST_LINKS - most_links:
+        listed = most_links + self.disabled_links
+        if self.disabled_links < 0 or listed > MOST_LINKS:
             raise BoxError(f"box {self.name}: disabled_links {self.disabled_links}: NVML counts {MOST_LINKS} at most")
+
+    def _check_unique(self, name: str) -> None:
+        values = [getattr(gpu, name) for gpu in self.gpus]
+        twice = {value for value in values if values.count(value) > 1}
+        if twice:
+            raise BoxError(f"box {self.name}: more than one GPU has {name} {min(twice)}")
 
 
 def names() -> tuple[str, ...]:
@@ -116,16 +121,13 @@ def parse(name: str, text: str) -> Box:
     for number, group in enumerate(table.take("gpus", list, []), 1):
         first = len(gpus)
         gpus += _group(f"{where}, [[gpus]] number {number}", group, name, first)
-    if not 1 <= len(gpus) <= MOST_GPUS:
-        raise BoxError(f"{where}: has {len(gpus)} GPUs; a box has 1 to {MOST_GPUS}")
+    count = len(gpus)
+    if not 1 <= count <= MOST_GPUS:
+        raise BoxError(f"{where}: has {count} GPUs; a box has 1 to {MOST_GPUS}")
     check_paths(where, [(gpu.numa_node, gpu.pcie_path) for gpu in gpus])
-    wired = link_up(where, table, [gpu.pci_bus_id for gpu in gpus])
-    linked = []
-    for gpu, (links, fabric) in zip(gpus, wired, strict=True):
-        linked.append(replace(gpu, links=links, fabric=fabric))
     box = Box(
         name=name,
-        gpus=tuple(linked),
+        gpus=tuple(_linked(where, table, gpus)),
         description=table.take("description", str, ""),
         driver_version=table.take("driver_version", str, DRIVER_VERSION),
         missing=frozenset(table.items("missing", str, [])),
@@ -133,6 +135,15 @@ def parse(name: str, text: str) -> Box:
     )
     table.end()
     return box
+
+
+def _linked(where: str, table: BoxTable, gpus: Sequence[BoxGpu]) -> list[BoxGpu]:
+    """The GPUs with their links, which lead to each other's addresses."""
+    wired = link_up(where, table, [gpu.pci_bus_id for gpu in gpus])
+    linked = []
+    for gpu, (links, fabric) in zip(gpus, wired, strict=True):
+        linked.append(replace(gpu, links=links, fabric=fabric))
+    return linked
 
 
 def uuid_of(name: str, index: int) -> str:

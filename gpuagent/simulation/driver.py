@@ -172,6 +172,7 @@ class DriverState:
         if gpu:
             keys |= {(function, gpu.index), (base, gpu.index)}
         with self.changed:
+            # As a call in the driver: nothing but the end of the fault ends it.
             self.changed.wait_for(lambda: not keys & self.hanging)
             for key in keys & self.failures.keys():
                 return self.failures[key]
@@ -325,11 +326,13 @@ class SimulatedDriver(DriverState):
             simulated = self.find(gpu)
             if what not in ODD:
                 raise FaultError(f"what: {what!r} is not one of {', '.join(ODD)}")
-            own = getattr(self.box.gpus[simulated.index], what)
+            spec = self.box.gpus[simulated.index]
+            own = getattr(spec, what)
             if value is None:
                 value = own
-            if type(value) is not type(own):
-                raise FaultError(f"value: {value!r} is no {what}: that is a {type(own).__name__}")
+            kind = type(own)
+            if type(value) is not kind:
+                raise FaultError(f"value: {value!r} is no {what}: that is a {kind.__name__}")
             changes: dict[str, Any] = {what: value}
             simulated.spec = replace(simulated.spec, **changes)
 

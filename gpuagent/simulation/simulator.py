@@ -53,6 +53,9 @@ _WORDS: dict[Any, str] = {
 }
 """The permitted values of a field of that name or type, in words for people."""
 _MOST = {"percent": 100, "sm": 100}
+"""The largest number for a field; `MOST_NUMBER` for any other."""
+MOST_NUMBER = 2**31 - 1
+"""What a signed C integer can hold."""
 
 
 Fields = dict[str, Any]
@@ -213,8 +216,10 @@ def _check(what: str, key: str, kind: Any, value: object) -> None:
         wanted = _WORDS.get(key) or _WORDS[kind]
         raise FaultError(f"{what} is {wanted}, not {value!r}")
     # The GPU is looked up later.
-    if key == "gpu" or not isinstance(value, int):
-        return
-    most = _MOST.get(key, 2**31 - 1)
-    if not 0 <= value <= most:
-        raise FaultError(f"{what} is a number from 0 to {most}, not {value}")
+    if isinstance(value, int) and key != "gpu":
+        _check_range(what, value, _MOST.get(key, MOST_NUMBER))
+
+
+def _check_range(what: str, number: int, most: int) -> None:
+    if not 0 <= number <= most:
+        raise FaultError(f"{what} is a number from 0 to {most}, not {number}")
