@@ -142,6 +142,12 @@ class State:
         exclusive = self.policy.resources.exclusive is not None
         return held_otherwise(self.living_holdings, self.gpus.by_uuid, self.node.mode, exclusive=exclusive)
 
+    @property
+    def has_startup_taint(self) -> bool:
+        """Whether the node has the taint that `--startup-taint` names."""
+        key = self.policy.startup_taint
+        return bool(key) and self.node.has_taint(key)
+
     @cached_property
     def other_plugin_gpus(self) -> int:
         """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode has them too."""

@@ -7,7 +7,7 @@ from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
-from gpuagent.domain.reconcile.startup_taint import has_startup_taint, shows_amounts
+from gpuagent.domain.reconcile.startup_taint import shows_amounts
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
 from gpuagent.domain.state import State
@@ -122,7 +122,7 @@ def _of_change(before: State, after: State) -> tuple[Announcement, ...]:
         changes.append(Announcement("ModeLabelRemoved", text))
     if node.placement is not was.placement:
         changes.append(Announcement("PlacementSwitch", f"placement {was.placement} -> {node.placement}"))
-    if has_startup_taint(before) and not has_startup_taint(after) and shows_amounts(after):
+    if before.has_startup_taint and not after.has_startup_taint and shows_amounts(after):
         text = f"the node shows its amounts; its taint {after.policy.startup_taint} is removed"
         changes.append(Announcement("StartupTaintRemoved", text))
     for uuid in before.gpus.fenced.keys() - after.gpus.fenced.keys():

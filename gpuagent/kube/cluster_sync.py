@@ -13,7 +13,7 @@ from gpuagent.domain.certain_holdings import uncertain
 from gpuagent.domain.dra.unprepared import unprepared, unused_claims
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.policy import Policy
-from gpuagent.domain.reconcile import node_configmaps, pod_annotations
+from gpuagent.domain.reconcile import node_configmaps, node_report, pod_annotations
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import taint_to_remove
@@ -21,7 +21,6 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_COUNT, Mode
 from gpuagent.domain.state import State
-from gpuagent.domain.status import status_page
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import Client
@@ -178,9 +177,9 @@ class ClusterSync:
     def desire(self, state: State) -> None:
         """Set the desired Node, ConfigMaps and pod annotations that follow from `state`."""
         self._node.set_desired(
-            status_page.node_labels(state),
-            status_page.node_capacity(state),
-            status_page.node_condition(state),
+            node_report.node_labels(state),
+            node_report.node_capacity(state),
+            node_report.node_condition(state),
             taint_to_remove(state),
             node_annotations(state),
         )

@@ -1,13 +1,13 @@
 """Every ConfigMap of a node: the topology for arena, the unhealthy GPUs for the gpushare scheduler extender."""
 
+from gpuagent.domain.reconcile import topology_report
 from gpuagent.domain.reconcile.configmap import MANAGED_BY, ConfigMapFacts
 from gpuagent.domain.state import State
-from gpuagent.domain.status import topology_page
 
 
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """The desired state of each ConfigMap by `state`; a ConfigMap whose content is not determined yet is absent."""
-    return (*topology_page.config_maps(state, node_name), *_unhealthy(state, node_name))
+    return (*topology_report.config_maps(state, node_name), *_unhealthy(state, node_name))
 
 
 def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:

@@ -9,11 +9,11 @@ from gpuagent.domain.missing_gpus import known_gpus_annotation
 from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.reconcile.published_holdings import held_annotation
+from gpuagent.domain.reconcile.topology_report import bandwidths
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind, Mode
 from gpuagent.domain.state import State
-from gpuagent.domain.status.topology_page import bandwidths
 
 Blocks = Mapping[str, DeviceRange]
 """Resource to the units of one GPU on its device list."""

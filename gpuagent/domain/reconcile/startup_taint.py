@@ -5,12 +5,6 @@ from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
 
-def has_startup_taint(state: State) -> bool:
-    """Whether the node has the taint that `--startup-taint` names."""
-    key = state.policy.startup_taint
-    return bool(key) and state.node.has_taint(key)
-
-
 def shows_amounts(state: State) -> bool:
     """Whether every resource of the mode is above 0, with the same amount on kubelet's lists and on the Node.
 
@@ -30,7 +24,7 @@ def shows_amounts(state: State) -> bool:
 
 def taint_to_remove(state: State) -> str:
     """Key of the taint to remove now; empty for none."""
-    if has_startup_taint(state) and shows_amounts(state):
+    if state.has_startup_taint and shows_amounts(state):
         return state.policy.startup_taint
     return ""
 

@@ -15,7 +15,6 @@ from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.pod import Holding
-from gpuagent.domain.reconcile.startup_taint import has_startup_taint
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, PROMISES, Mode
 from gpuagent.domain.sharing.units import (
@@ -525,7 +524,7 @@ def _outside_problems(state: State) -> Iterator[Problem]:
     if state.pods.problem is not None:
         yield Problem("PodsUnavailable", state.pods.problem)
     yield from _write_problems(state)
-    if has_startup_taint(state):
+    if state.has_startup_taint:
         text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
         yield Problem("StartupTaint", text, warning=False)
 

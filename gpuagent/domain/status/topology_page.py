@@ -1,6 +1,5 @@
-"""Reports on a node's topology: the page for people, and the ConfigMap that arena reads."""
+"""The page about a node's topology, for people."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -8,15 +7,11 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.topology import Link
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.holdings import located
-from gpuagent.domain.reconcile.configmap import ConfigMapFacts
-from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY
-from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
-from gpuagent.domain.state import State, once
+from gpuagent.domain.state import State
 
 Json = dict[str, Any]
 Row = Sequence[Link | None]
 """The links of one GPU to all others; None to itself."""
-Square = list[list[Link | None]]
 
 INEXACT = (
     "the best sets are not computed: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
@@ -59,7 +54,7 @@ def _gpu(gpu: Gpu, state: State, holders: Mapping[str, list[str]]) -> Json:
         "model": gpu.model,
         "pci_bus_id": gpu.pci_bus_id,
         "numa_node": gpu.numa_node,
-        "health": _health(gpu, state.unhealthy),
+        "health": health_word(gpu, state.unhealthy),
         "holders": holders.get(gpu.uuid, []),
     }
 
@@ -76,7 +71,7 @@ def _holders(state: State) -> dict[str, list[str]]:
     return {uuid: list(owners) for uuid, owners in holders.items()}
 
 
-def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
+def health_word(gpu: Gpu, unhealthy: Collection[str]) -> str:
     """``Healthy``, ``Unhealthy`` or ``MIG``; only ``Healthy`` GPUs are available to new pods."""
     if gpu.uuid in unhealthy:
         return "Unhealthy"
@@ -94,7 +89,7 @@ def _link(link: Link | None) -> Json | None:
         return None
     return {
         "type": link.type,
-        "gbps": _rounded_gbps(link),
+        "gbps": rounded_gbps(link),
         "switched": link.switched,
     }
 
@@ -112,77 +107,6 @@ def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> Json:
     }
 
 
-_KEYS = frozenset({"nodeName", "devices", BANDWIDTH_KEY, "linkType"})
-
-
-def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
-    """The desired ConfigMap: present in mode `topology`, absent in every other; none until the mode is determined."""
-    shall_be = state.node.mode is Mode.TOPOLOGY
-    has_gpus = bool(state.gpus.by_uuid)
-    if not state.node.mode_known:
-        return ()
-    if shall_be and not has_gpus:
-        return ()  # they may just not have been read yet, and a report of an earlier run stays until then
-    data = None
-    if shall_be:
-        data = {"nodeName": node_name, **_report_texts(state)}
-    facts = ConfigMapFacts(
-        namespace="kube-system",
-        name=f"{node_name}-gputopo-report",
-        # Arena finds it by labels, not by name.
-        labels={MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name},
-        data=data,
-        keys=_KEYS,
-    )
-    return (facts,)
-
-
-def bandwidths(state: State) -> list[list[float]]:
-    """GB/s each way between every two GPUs. GPU N is row and column N, by minor number as in annotations."""
-    return [_gbps(row) for row in _links_by_minor(state)]
-
-
-def _gbps(row: Row) -> list[float]:
-    return [_rounded_gbps(link) if link else 0 for link in row]
-
-
-def _rounded_gbps(link: Link) -> float:
+def rounded_gbps(link: Link) -> float:
+    """GB/s each way, as people and arena read it."""
     return round(link.gbps, 3)
-
-
-def _types(row: Row) -> list[str]:
-    return [link.type if link else "N/A" for link in row]
-
-
-@once
-def _links_by_minor(state: State) -> Square:
-    """The links by minor number; None for a number that the driver does not list."""
-    topology = state.gpus.topology
-    by_uuid = state.gpus.by_uuid
-    minors = [by_uuid[uuid].minor for uuid in topology.gpus]
-    highest = max(minors, default=-1)
-    width = highest + 1
-    square: Square = []
-    for _ in range(width):
-        square.append([None] * width)
-    for minor, links in zip(minors, topology.links, strict=True):
-        row = square[minor]
-        for other, link in zip(minors, links, strict=True):
-            row[other] = link
-    return square
-
-
-def _report_texts(state: State) -> dict[str, str]:
-    by_uuid = state.gpus.by_uuid
-    listed = [by_uuid[uuid] for uuid in state.gpus.topology.gpus]
-    # A GPU that the driver no longer lists is unhealthy. Another GPU may have its minor number, and then counts.
-    listed_last = [*by_uuid.values(), *listed]
-    health = {gpu.minor: _health(gpu, state.unhealthy) for gpu in listed_last}
-    minors = sorted(health)
-    devices = {str(minor): health[minor] for minor in minors}
-    types = [_types(row) for row in _links_by_minor(state)]
-    return {
-        "devices": json.dumps(devices),
-        BANDWIDTH_KEY: json.dumps(bandwidths(state)),
-        "linkType": json.dumps(types),
-    }

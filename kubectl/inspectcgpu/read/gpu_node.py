@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.reconcile.node_report import CONDITION_TYPE
 from gpuagent.domain.sharing.mode import (
     CORE_PERCENT_PER_GPU,
     GPU_CORE,
@@ -16,7 +17,6 @@ from gpuagent.domain.sharing.mode import (
     PLACEMENT_LABEL,
     Mode,
 )
-from gpuagent.domain.status.status_page import CONDITION_TYPE
 
 GPU_COUNT = "aliyun.com/gpu-count"
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)

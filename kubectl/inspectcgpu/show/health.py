@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 
-from gpuagent.domain.status.status_page import INFO_MARK
+from gpuagent.domain.reconcile.node_report import INFO_MARK
 from gpuagent.pages.cells import GAP, Row, Style, align, row, width
 from gpuagent.system.printable import printable
 from inspectcgpu.read.agent_page import SEVERITIES

@@ -8,10 +8,10 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.gpu import Inventory, UnreadableGpu
 from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, former_gpus
+from gpuagent.domain.reconcile.node_report import node_condition, node_labels
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.status.problems import problems
-from gpuagent.domain.status.status_page import node_condition, node_labels
 from tests.unit.domain.builders import NodeUnderTest, box, gpu, node_json, uuid
 
 

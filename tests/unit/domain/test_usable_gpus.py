@@ -11,10 +11,10 @@ from gpuagent.domain.dra.resource_slice import slice_spec
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import UnreadableGpu
 from gpuagent.domain.node_state.known_gpus import DRIVER_GRACE_S
+from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.domain.status.problems import problems
-from gpuagent.domain.status.status_page import node_condition
 from gpuagent.domain.step import deadline
 from gpuagent.domain.usable_gpus import usable_gpus
 from tests.unit.domain.builders import NodeUnderTest, box, gpu, in_force, uuid

@@ -5,9 +5,10 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.resource_slice import slice_spec
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
+from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.status.problems import problems
-from gpuagent.domain.status.status_page import node_condition, status
+from gpuagent.domain.status.status_page import status
 from gpuagent.nvml.driver_errors import DriverError
 from gpuagent.nvml.gpu_reader import UNKNOWN_MODEL, discover
 from gpuagent.simulation import boxes

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.policy import Policy
+from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.state import State
-from gpuagent.domain.status.status_page import node_condition
 from gpuagent.system.log import JsonFormatter, TextFormatter
 from gpuagent.system.printable import escaped, printable
 

@@ -9,11 +9,12 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.dra.refused import refusal_event
 from gpuagent.domain.dra.resource_slice import slice_spec
 from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Mode
 from gpuagent.domain.status.problems import problems, switch
-from gpuagent.domain.status.status_page import node_condition, status
+from gpuagent.domain.status.status_page import status
 from gpuagent.domain.usage.guarantee import shares
 from gpuagent.isolation.need import isolation_needs
 from gpuagent.pages.status_table import render

@@ -9,12 +9,12 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.reconcile.published_gpus import node_annotations, published_gpus
+from gpuagent.domain.reconcile.topology_report import config_maps
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus, node_gpus
 from gpuagent.domain.scheduling.node_links import node_links
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Kind, Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.domain.status.topology_page import config_maps
 from tests.unit.domain.builders import (
     DGX1V,
     MEM,

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.sharing.isolation_layers import AUTO, NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.domain.status.problems import problems
-from gpuagent.domain.status.status_page import node_condition, status
+from gpuagent.domain.status.status_page import status
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, node_json, unit_ids, uuid
 
 BOTH = frozenset(Isolates)

@@ -8,9 +8,10 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.pod import CheckpointEntry
 from gpuagent.domain.policy import Policy
+from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.domain.status import problems, status_page
+from gpuagent.domain.status import problems
 from tests.unit.domain.builders import MEM, NodeUnderTest, box, gpu, holding, in_force, pod_json, unit_ids
 
 MS = Kind.MEMORY_SHARE
@@ -27,7 +28,7 @@ def test_gpus_that_differ_are_reported_where_memory_is_advertised_and_leave_the_
     (text,) = messages(node, "MixedGPUs")
     assert "GPU 0 16, GPU 1 24" in text
     assert "takes each for 20" in text
-    assert status_page.node_condition(node.state)["status"] == "True"
+    assert node_condition(node.state)["status"] == "True"
     assert node.announced().count("MixedGPUs") == 1
 
 

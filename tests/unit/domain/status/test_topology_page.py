@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.placement.best_sets import BestSets
+from gpuagent.domain.reconcile.topology_report import config_maps
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, Kind, Mode
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.status import topology_page
@@ -65,7 +66,7 @@ def test_what_is_amiss_is_a_note_and_a_problem_of_the_node():
 
 
 def report(node: NodeUnderTest):
-    (facts,) = topology_page.config_maps(node.state, "n1")
+    (facts,) = config_maps(node.state, "n1")
     return facts
 
 
@@ -130,7 +131,7 @@ def test_the_config_map_goes_with_the_mode_and_is_not_touched_before_anything_is
     assert report(node).data is None
     node.label("topology")
     assert report(node).data
-    assert topology_page.config_maps(NodeUnderTest(Mode.TOPOLOGY).state, "n1") == ()
+    assert config_maps(NodeUnderTest(Mode.TOPOLOGY).state, "n1") == ()
     assert report(NodeUnderTest(Mode.SHARE)).data is None, "one of an earlier run goes, whatever the driver says"
 
 

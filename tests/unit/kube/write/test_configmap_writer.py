@@ -369,7 +369,7 @@ def test_the_kube_side_desires_what_the_report_says(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gpuagent.domain.status.topology_page.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
+        "gpuagent.domain.reconcile.topology_report.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
     )
     posted: list[Any] = []
     side = ClusterSync(server.write_kubeconfig(tmp_path / "config"), "n1", posted.append)
@@ -389,7 +389,7 @@ def test_the_kube_side_desires_what_the_report_says(
 def test_the_kube_side_stops_in_time_while_the_server_hangs(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuagent.domain.status.topology_page.config_maps", lambda *_: (REPORT,))
+    monkeypatch.setattr("gpuagent.domain.reconcile.topology_report.config_maps", lambda *_: (REPORT,))
     monkeypatch.setattr(
         "gpuagent.kube.cluster_sync.Client",
         lambda config, answered: Client(config, Timeouts(call_s=PATIENCE_S), answered=answered),
