@@ -219,6 +219,7 @@ class Agent:
         self.kube.stop()
         if self._http:
             self._http.stop()
+        # After the parts that post events to it.
         self._loop.stop()
         self._pod_resources.close()
         log.info("Stopped gpuagent")

@@ -121,6 +121,7 @@ class ClusterSync:
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_S
         parts = (self._watcher, self._slices, *self._reconcilers, self._events)
+        # All are told to stop before any is waited for, so that they end at the same time.
         for part in parts:
             part.stop(0.0)
         for part in parts:
@@ -156,6 +157,7 @@ class ClusterSync:
         def read() -> None:
             answers.append(self._watcher.fetch(pods))
 
+        # In a thread, because a call of kubelet's waits for it: a silent server must not hold that longer than this.
         self._fetching = threading.Thread(target=read, name="kube-fetch", daemon=True)
         self._fetching.start()
         self._fetching.join(timeout_s)
@@ -184,6 +186,7 @@ class ClusterSync:
             node_annotations(state),
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
+        # Most nodes publish no slices, and are spared the connection of this watch.
         if state.node.mode is Mode.DRA or state.claims.prepared:
             self._slices.start()
         if self._sliced is None or not same_slices(self._sliced, state):

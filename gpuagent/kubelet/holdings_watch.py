@@ -66,6 +66,7 @@ class HoldingsWatch:
     def refresh(self) -> None:
         """Request a read of kubelet's allocations; returns at once."""
         with self._changed:
+            # Not one more for each request: the next read serves all of them.
             self._wanted = self._begun + 1
             self._changed.notify_all()
 

@@ -171,6 +171,7 @@ class NvmlWatch:
         self._requests.now()
         self._health.wake()
         until = time.monotonic() + STOP_S
+        # A thread that was never started cannot be joined.
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.join(max(0.0, until - time.monotonic()))

@@ -179,6 +179,7 @@ def _read(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is not TOML: it is nested too deeply") from err
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"{path} is not TOML: {err}") from err
+    # A list or a table would be a text that no parser expects.
     for key, value in data.items():
         if not isinstance(value, (str, int, float, bool)):
             raise ConfigError(f"{path}: {key} is neither a text nor a number nor true or false")

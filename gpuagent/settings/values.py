@@ -43,6 +43,7 @@ def path_or_off(text: str) -> Path | None:
 
 
 def count(text: str) -> int:
+    # Digits of other scripts are decimal, too.
     is_number = text.isascii() and text.isdecimal()
     if not is_number or int(text) < 1:
         msg = f"{text!r} is not a whole number of 1 or more"
@@ -63,6 +64,7 @@ def seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = -1
+    # This refuses NaN as well, which is in no range.
     if not 0 <= number <= MOST_SECONDS:
         msg = f"{text!r} is not a number of seconds from 0 to {MOST_SECONDS}"
         raise ValueError(msg)
@@ -89,6 +91,7 @@ def address(text: str) -> tuple[str, int] | None:
     if not port.isdecimal() or int(port) > 65535:
         msg = f"{text!r} is not HOST:PORT, :PORT or off"
         raise ValueError(msg)
+    # An IPv6 address stands in brackets, because it has colons itself.
     return host.strip("[]"), int(port)
 
 

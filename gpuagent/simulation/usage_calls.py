@@ -96,6 +96,7 @@ for _name, _kind in (("Compute", "compute"), ("Graphics", "graphics"), ("MPSComp
 def _process_utilisation(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any, count: Any, since: Any) -> int:
     if gpu.mig:
         return NOT_SUPPORTED
+    # Without a sample that is new enough, the driver answers that it has found none.
     now_us = time.time_ns() // 1000
     if now_us <= since.value:
         return NOT_FOUND

@@ -70,6 +70,7 @@ class DirectoryWatch:
 
     def stop(self) -> None:
         """End the watch; harmless if it was never started."""
+        # The thread waits in select, which a pipe can end.
         os.write(self._stop_write, b"x")
         if self._thread.ident is not None:
             self._thread.join()

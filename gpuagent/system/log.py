@@ -124,6 +124,7 @@ def setup(log_format: str, level: str) -> Callable[[], None]:
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     listener = _Writer(lines, handler)
+    # By force, because a library may have set up logging before.
     logging.basicConfig(handlers=[_Later(lines)], level=level.upper(), force=True)
     listener.start()
     atexit.register(listener.stop)

@@ -32,6 +32,7 @@ def error_of(  # noqa: PLR0913 - what the answer has
     try:
         answer = mapping(json.loads(data))
     except ValueError:
+        # A proxy or a load balancer in between answers with a page of its own.
         answer = {}
     message = str(answer.get("message") or reason)
     if status == FORBIDDEN:

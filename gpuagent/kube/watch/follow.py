@@ -101,11 +101,13 @@ class Follow(Generic[T]):
                 self._open.close()
 
     def _list_and_watch(self) -> None:
+        # What could not be read is logged once for each list.
         self._odd.clear()
         selector = ",".join(filter(None, (self.selector, self.unlisted())))
         listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
         self._list_from = "0"
         self.follower.listed(listed.items)
+        # From now on, a failure is a new one, even if its text is the same.
         self._reported.clear()
         version = listed.version
         while not self._stopped.is_set():
@@ -124,6 +126,7 @@ class Follow(Generic[T]):
         with self.client.watch(self.path, _query(self.selector, version)) as watch:
             with self._lock:
                 self._open = watch
+                # `stop` may have come before there was a watch to close.
                 if self._stopped.is_set():
                     watch.close()
             try:

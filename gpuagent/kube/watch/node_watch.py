@@ -124,6 +124,7 @@ class Watcher:
         """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
         for follow in self._follows:
             follow.stop()
+        # The thread that lists the pods may still wait for the Node.
         self._node.answered.set()
         self.pods.stop()
         deadline = time.monotonic() + timeout_s

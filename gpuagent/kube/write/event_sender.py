@@ -250,6 +250,7 @@ class EventSender(Worker):
             log.warning("Failed to send Event", extra={"reason": key.reason, "error": text})
 
     def _send(self, key: _Key, series: _Series) -> None:
+        # A Node has no namespace. kubectl looks for its Events in `default`.
         path = f"/api/v1/namespaces/{key.involved.namespace or 'default'}/events"
         if series.created:
             count = {"count": series.count, "lastTimestamp": rfc3339(series.last_s)}

@@ -195,6 +195,7 @@ class KeyedReconciler(Worker, Generic[V]):
                 if wait_s > 0:
                     self._wake.wait(wait_s)
                     continue
+                # After such a pause, another value is no sign of a fight with another writer.
                 if now - item.began_at > self._delays.quiet_s:
                     item.pace.reset()
                 item.began_at = now
@@ -233,6 +234,7 @@ class KeyedReconciler(Worker, Generic[V]):
 
     def _delay_s(self, item: _Item[V], result: Outcome | KubeError, now: float) -> float:
         if isinstance(result, ApiUnreachable):
+            # No key is to blame, so all wait together, and none gets a longer delay of its own.
             self._unreachable_until = now + self._unreachable.next_s()
             return 0.0
         if isinstance(result, KubeError):

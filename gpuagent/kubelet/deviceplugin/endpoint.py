@@ -282,6 +282,7 @@ def sweep(directory: Path) -> list[Path]:
     """Remove sockets that a former run left behind (no process listens on them); returns the removed paths."""
     removed = []
     for path in directory.glob(f"{SOCKET_PREFIX}*.sock"):
+        # An agent that still runs removes its own.
         if is_socket(path) and not accepts(path):
             path.unlink(missing_ok=True)
             removed.append(path)

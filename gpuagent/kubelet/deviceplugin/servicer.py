@@ -60,6 +60,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     ) -> None:
         self._resource = resource
         self._feed = feed
+        # Kubelet reads the options only when the resource registers. `Feed.follow` ends the stream when they change.
         self._verified = feed.verified
         self.options = pb.DevicePluginOptions(
             pre_start_required=self._verified, get_preferred_allocation_available=True
@@ -101,13 +102,15 @@ class Servicer(pb_grpc.DevicePluginServicer):
             self._feed.wake()
 
         with self._lock:
-            if self._closing or not context.add_callback(close):
+            has_ended = not context.add_callback(close)
+            if self._closing or has_ended:
                 return
-            full = len(self._streams) >= MAX_STREAMS
-            if not full:
+            # Each stream holds a thread of the pool that answers Allocate, too.
+            is_full = len(self._streams) >= MAX_STREAMS
+            if not is_full:
                 self._streams.append(closed)
                 self._kubelets = self._kubelets or closed
-        if full:
+        if is_full:
             log.warning("Refused a list stream, as there are too many", extra={"resource": self._resource})
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} lists are open on this socket")
         self._streams_changed()
@@ -123,6 +126,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     ) -> pb.PreferredAllocationResponse:
         def preferred() -> pb.PreferredAllocationResponse:
             answer = pb.PreferredAllocationResponse()
+            # Kubelet asks for one container at a time. The API allows several.
             for asked in request.container_requests:
                 chosen = self._allocator.prefer(
                     self._resource,

@@ -56,6 +56,7 @@ class HealthServicer(pb_grpc.DRAResourceHealthServicer):
 
         with self._changed:
             self._streams.add(ended)
+        # The call may have ended before it came here. Then nothing calls back.
         if not context.add_callback(end):
             end()
         while not ended.is_set():
