@@ -1,5 +1,6 @@
 """The reference pages that are made from the code."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from docsite import (
@@ -18,16 +19,15 @@ PROBLEMS = FOLDER.parent / "problems.md"
 README = chart_page.VALUES.parent / "README.md"
 
 
-def pages() -> dict[str, str]:
-    """Text by path, from `FOLDER`."""
-    return {
-        str(PROBLEMS): problems_page.page(),
-        str(README): chart_page.readme(),
-        "chart-values.md": chart_page.page(),
-        "container-environment.md": environment_page.page(),
-        "events.md": events_page.page(),
-        "labels-and-annotations.md": names_page.page(),
-        "metrics.md": metrics_page.page(),
-        "packages.md": packages_page.page(),
-        "settings.md": settings_page.page(),
-    }
+PAGES: dict[str, Callable[[], str]] = {
+    str(PROBLEMS): problems_page.page,
+    str(README): chart_page.readme,
+    "chart-values.md": chart_page.page,
+    "container-environment.md": environment_page.page,
+    "events.md": events_page.page,
+    "labels-and-annotations.md": names_page.page,
+    "metrics.md": metrics_page.page,
+    "packages.md": packages_page.page,
+    "settings.md": settings_page.page,
+}
+"""What makes each page, by its path from `FOLDER`."""
