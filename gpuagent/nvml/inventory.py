@@ -132,11 +132,13 @@ class Readings:
         about, query = part
         if query.ended:
             known = _answer(query)
+            # It is shown again while a later query hangs.
             self._answers[about] = known
             return known
         uuid, kind = about
         pending = query.pending
         function = pending.function if pending else f"reading its {kind}"
+        # Logged once: a query that still hangs at the next look is outdated.
         if not query.outdated:
             log.warning("Failed to read the links of a GPU", extra={"uuid": uuid, "call": function})
         known = self._answers.get(about) or query.known or Wiring()

@@ -124,6 +124,7 @@ class HttpServer:
         except Exception:
             log.exception("HTTP connection failed")
         finally:
+            # Another connection may have replaced it.
             self._waiting.pop(client, None)
 
     async def _answer(self, client: socket.socket, head: bytes) -> Sequence[bytes]:

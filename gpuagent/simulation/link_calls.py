@@ -73,6 +73,7 @@ def _common_ancestor(driver: SimulatedDriver, gpu: SimulatedGpu, handle: Any, ou
     other = driver.at(address(handle))
     if other is None:
         return INVALID
+    # `enter` has looked at the first GPU only.
     if other.lost:
         return int(pynvml.NVML_ERROR_GPU_IS_LOST)
     path = gpu.spec.pcie_path

@@ -134,6 +134,7 @@ def _event_set_create(driver: SimulatedDriver, out: Any) -> int:
 
 @of(SYSTEM, "nvmlEventSetFree")
 def _event_set_free(driver: SimulatedDriver, events: Any) -> int:
+    # A wait for this set fails now.
     driver.changed.notify_all()
     return OK if driver.sets.pop(address(events) or 0, None) else INVALID
 
@@ -165,6 +166,7 @@ def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> in
             remaining_s = until - time.monotonic()
             if code != TIMEOUT or remaining_s <= 0:
                 return code
+            # The lock is free meanwhile, so that a fault can come.
             driver.changed.wait(remaining_s)
 
 

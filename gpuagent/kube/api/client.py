@@ -255,6 +255,7 @@ class Client:
         return response
 
     def _connected(self) -> "Transport":
+        # One for all threads, also if many make their first call together.
         with self._lock:
             if self._transport is None:
                 from gpuagent.kube.api import transport  # noqa: PLC0415 - loads urllib3

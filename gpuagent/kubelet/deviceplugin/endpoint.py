@@ -197,6 +197,7 @@ class Endpoint:
         if not self._stopping:
             log.info("Lost registration", extra={"resource": self.resource, "cause": loss()})
             self._enter(Stage.TEARDOWN)
+            # Further signs of the same restart come within this time.
             self._wait(lambda: False, SETTLE_S)
 
     def _loss(self, path: Path, kubelet: KubeletProcess, servicer: Servicer) -> str | None:
@@ -254,6 +255,7 @@ class Endpoint:
         end = time.monotonic() + timeout_s
         with self._wake:
             while not self._stopping:
+                # Before the check: a nudge that comes during it must not be lost.
                 self._nudged = False
                 if ready():
                     return True

@@ -162,6 +162,7 @@ class XidWatch:
         self.nvml.probe(handle)
         self._lost = False
         self._moved = False
+        # The driver refuses a registration for a kind that the GPU does not have.
         kinds = self.nvml.supported_events(handle) & (XID | DOUBLE_BIT_ECC)
         if not kinds & XID:
             self._report("it reports no XIDs; its faults show only when calls to it fail")
