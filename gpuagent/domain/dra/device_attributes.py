@@ -144,7 +144,8 @@ def version(text: str) -> str:
     """A version as a semantic one: ``570.124.06`` is ``570.124.6``; ``0.0.0`` if it is none."""
     parts = text.split(".")
     numbers = [int(part) for part in parts if part.isascii() and part.isdecimal()]
-    three = (*numbers, 0, 0, 0)[:3]
+    padded = [*numbers, 0, 0, 0]
+    three = padded[:3]
     return ".".join(map(str, three))
 
 

@@ -48,7 +48,8 @@ def device_healths(state: State) -> tuple[DeviceHealth, ...]:
             healths[uuid] = False, f"GPU {uuid} is not on the node any more"
     devices = []
     for name in sorted(members):
-        of_gpus = [healths[uuid] for uuid in sorted(members[name])]
+        uuids = sorted(members[name])
+        of_gpus = [healths[uuid] for uuid in uuids]
         devices.append(_of_device(name, of_gpus))
     return tuple(devices)
 

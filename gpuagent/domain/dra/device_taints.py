@@ -31,9 +31,9 @@ def taints(gpu: Gpu, state: State) -> Iterator[Json]:
     health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
     if health.cause is not None:
         yield from _health_taint(health, state)
-    is_unasked = gpu.uuid in state.health.unasked
     driver_fails = state.gpus.driver_problem is not None
-    if driver_fails or is_unasked or health.only_unread:
+    is_unread = health.only_unread or gpu.uuid in state.health.unasked
+    if driver_fails or is_unread:
         yield _taint(UNREADABLE_TAINT)
     if gpu.uuid in state.gpus.fenced:
         yield _taint(FENCED_TAINT)

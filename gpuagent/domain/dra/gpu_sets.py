@@ -71,21 +71,24 @@ def offered_sets(mbps: Mbps, size: int) -> tuple[Set, ...]:
     if any(fast) and size < count:
         candidates = [members for members in candidates if _is_linked(members, fast)]
 
-    def rank(members: Set) -> Rank:
-        weakest = sets.weakest(members) or 0
-        total = sets.total(members)
-        return -weakest, -total, not _fills_up(members)
-
     def spread(members: Set) -> tuple[Rank, int]:
         # The numbers spread a choice among equal sets over all GPUs.
-        return rank(members), crc32(bytes(members))
+        number = crc32(bytes(members))
+        return _rank(members, sets), number
 
     def by_members(members: Set) -> tuple[Rank, Set]:
-        return rank(members), members
+        return _rank(members, sets), members
 
     best = sorted(candidates, key=spread)[:MOST_SETS]
     best.sort(key=by_members)
     return tuple(best)
+
+
+def _rank(members: Set, sets: BestSets) -> Rank:
+    weakest = sets.weakest(members) or 0
+    total = sets.total(members)
+    leaves_rest = not _fills_up(members)
+    return -weakest, -total, leaves_rest
 
 
 def _fills_up(members: Set) -> bool:

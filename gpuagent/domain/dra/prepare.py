@@ -268,7 +268,6 @@ def grants(gpus: ClaimedGpus, mode: Mode, known: GpusByUuid, access: DeviceAcces
 
 def merged(parts: list[Grant]) -> Grant:
     """One grant with what all of them have."""
-    first = parts[0]
     env: dict[str, str] = {}
     # Kept in order, each once: the grants of memory and compute have the same GPUs.
     device_nodes: dict[str, None] = {}
@@ -277,7 +276,12 @@ def merged(parts: list[Grant]) -> Grant:
         env |= part.env
         device_nodes |= dict.fromkeys(part.device_nodes)
         mounts |= dict.fromkeys(part.mounts)
-    return replace(first, env=env, device_nodes=tuple(device_nodes), mounts=tuple(mounts))
+    return replace(
+        parts[0],
+        env=env,
+        device_nodes=tuple(device_nodes),
+        mounts=tuple(mounts),
+    )
 
 
 def _classes(claim: Json) -> set[str]:

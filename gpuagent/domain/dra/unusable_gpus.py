@@ -118,5 +118,8 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
     operator = text(toleration.get("operator")) or "Equal"
     if operator == "Exists":
         return True
-    has_value = text(toleration.get("value")) == taint.get("value", "")
-    return operator == "Equal" and has_value
+    if operator != "Equal":
+        return False
+    value = text(toleration.get("value"))
+    has_value: bool = taint.get("value", "") == value
+    return has_value

@@ -96,7 +96,10 @@ def _by_minor(state: State) -> list[tuple[int, str]]:
     gpus = state.gpus.by_uuid
     listed = state.gpus.topology.gpus
     lost_first = sorted(gpus, key=lambda uuid: uuid in listed)
-    by_minor = {gpus[uuid].minor: uuid for uuid in lost_first}
+    by_minor = {}
+    for uuid in lost_first:
+        minor = gpus[uuid].minor
+        by_minor[minor] = uuid
     return sorted(by_minor.items())
 
 

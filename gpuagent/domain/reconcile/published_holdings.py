@@ -32,8 +32,9 @@ def with_published_pods(before: State, after: State) -> PodsHeld:
         return former
     # The Node still shows what a former run of the agent has published.
     by_former_run = _on_node(after) - former.keys()
-    same_pods = before.pods.seen is after.pods.seen
-    if same_pods and after.same_allocations(before) and not by_former_run:
+    has_same_pods = before.pods.seen is after.pods.seen
+    has_changed = not has_same_pods or not after.same_allocations(before)
+    if not has_changed and not by_former_run:
         return former
     gpus = after.gpus.by_uuid
     living_uids = after.pods.living_uids

@@ -107,14 +107,17 @@ def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:
 
     The scheduler takes nothing of a pool until it sees as many slices of the newest generation as there should be.
     """
-    specs = {name: mapping(present.get("spec")) for name, present in claims.slices.items()}
-    generations = {name: _generation_of(spec) for name, spec in specs.items()}
-    newest = max(generations.values(), default=0)
+    specs = {}
+    newest = 0
+    for name, present in claims.slices.items():
+        spec = mapping(present.get("spec"))
+        specs[name] = spec
+        newest = max(newest, _generation_of(spec))
     if not newest:
         return 1
     for name, spec in specs.items():
         # Slices of an older generation are rewritten anyway.
-        is_newest = generations[name] == newest
+        is_newest = _generation_of(spec) == newest
         if is_newest and not _has_same_devices(name, spec, wanted, claims):
             return newest + 1
     return newest

@@ -70,12 +70,19 @@ def _links_by_minor(state: State) -> Square:
     return square
 
 
-def _report_texts(state: State) -> dict[str, str]:
+def _health_by_minor(state: State) -> dict[int, str]:
     by_uuid = state.gpus.by_uuid
     listed = [by_uuid[uuid] for uuid in state.gpus.topology.gpus]
     # A GPU that the driver no longer lists is unhealthy. Another GPU may have its minor number, and then counts.
     listed_last = [*by_uuid.values(), *listed]
-    health = {gpu.minor: health_word(gpu, state.unhealthy) for gpu in listed_last}
+    health = {}
+    for gpu in listed_last:
+        health[gpu.minor] = health_word(gpu, state.unhealthy)
+    return health
+
+
+def _report_texts(state: State) -> dict[str, str]:
+    health = _health_by_minor(state)
     minors = sorted(health)
     devices = {str(minor): health[minor] for minor in minors}
     types = [_types(row) for row in _links_by_minor(state)]

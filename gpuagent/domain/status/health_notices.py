@@ -31,16 +31,21 @@ def _fault_notices(before: State, after: State) -> Iterator[tuple[str, Announcem
     for uuid in faults.keys() | former.keys():
         gpu = after.gpus.by_uuid[uuid]
         fault = faults.get(uuid)
+        former_fault = former.get(uuid)
         if fault is None:
-            fenced = after.gpus.fenced.get(uuid)
-            stays = "" if fenced is None else f"; it stays {fenced}"
-            text = f"{gpu} is healthy again{stays}; it was unhealthy: {former[uuid]}"
+            stays = _stays_fenced(uuid, after)
+            text = f"{gpu} is healthy again{stays}; it was unhealthy: {former_fault}"
             yield uuid, Announcement("GPURecovered", text)
-            continue
-        is_new = uuid not in former
-        if is_new or _has_new_cause(uuid, before, after):
+        elif former_fault is None or _has_new_cause(uuid, before, after):
             text = f"{gpu}, which this pod holds, is unhealthy: {fault}"
             yield uuid, Announcement("GPUUnhealthy", text, warning=True)
+
+
+def _stays_fenced(uuid: str, state: State) -> str:
+    fenced = state.gpus.fenced.get(uuid)
+    if fenced is None:
+        return ""
+    return f"; it stays {fenced}"
 
 
 def _has_new_cause(uuid: str, before: State, after: State) -> bool:

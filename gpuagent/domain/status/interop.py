@@ -27,6 +27,7 @@ def warn_of_unequal_gpus(state: State) -> Iterator[str]:
     counts = [_advertised_units(gpu, kind, state) for gpu in gpus]
     if len(set(counts)) <= 1:
         return
+    # What such a program makes of the node.
     share = sum(counts) // len(gpus)
     amounts = []
     for gpu, count in zip(gpus, counts, strict=True):

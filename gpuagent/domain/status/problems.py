@@ -140,10 +140,12 @@ def _gpu_problems(gpu: Gpu, state: State, *, has_shared_fault: bool) -> Iterator
         yield Problem("GPUUnhealthy", f"{gpu}: {fault}")
     unasked = state.health.unasked.get(gpu.uuid)
     if unasked:
-        yield Problem("GPUUnhealthy", f"{gpu}: {unasked}", warning=False, passing=True)
+        text = f"{gpu}: {unasked}"
+        yield Problem("GPUUnhealthy", text, warning=False, passing=True)
     health = state.health.by_uuid.get(gpu.uuid)
-    notes = health.notes if health else ()
-    for note in notes:
+    if health is None:
+        return
+    for note in health.notes:
         yield Problem("GPUDegraded", f"{gpu}: {note}")
 
 
