@@ -82,6 +82,7 @@ class ClaimIsolation:
             Refusal: they cannot within the time of the call, or never.
         """
         while True:
+            # Anew after each wait, in which the GPUs and their holders may have changed.
             state = self._known_state(call)
             gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
             used = [gpu for gpu in gpus if not gpu.admin]
@@ -125,6 +126,7 @@ class ClaimIsolation:
         for part in container_parts(claim, gpus):
             of_resources = [driver.prepare(grant) for grant in grants(part, mode, state.gpus.by_uuid, access)]
             grant = merged(of_resources)
+            # Kubelet names the claim, and no container of it.
             driver.verify(grant, None)
             parts.append(ClaimPart(part, grant))
         return IsolatedClaim(name, gpus, tuple(parts))

@@ -97,7 +97,8 @@ def _common(gpus: Sequence[Gpu], name: str, state: State) -> Json:
     brand = _same(gpus, "brand")
     capability = _same(gpus, "compute_capability")
     compute_capability = ".".join(map(str, capability or ()))
-    pcie_root = _same(gpus, "pcie_root")
+    # Devices with unknown roots must not count as being at the same one, so each has a root of its own.
+    pcie_root = _same(gpus, "pcie_root") or name
     numa_node = _same(gpus, "numa_node")
     if numa_node is None:
         numa_node = NO_NODE
@@ -113,7 +114,7 @@ def _common(gpus: Sequence[Gpu], name: str, state: State) -> Json:
         "cudaDriverVersion": _version(state.gpus.cuda_version),
         "numaNode": node,
         f"{_KUBERNETES}/numaNode": node,
-        f"{_KUBERNETES}/pcieRoot": _text(pcie_root or name),
+        f"{_KUBERNETES}/pcieRoot": _text(pcie_root),
     }
 
 

@@ -111,6 +111,7 @@ def _results(claim: Json) -> list[Json]:
 def _claimed(result: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> Iterator[ClaimedGpu]:
     """The GPUs of one device: a GPU of which the claim has a share or all, or a set of whole GPUs."""
     device = text(result.get("device"))
+    # Containers name a request, and not the alternative of it that was allocated.
     request, _, _ = text(result.get("request")).partition("/")
     is_admin = result.get("adminAccess") is True
     single: list[Gpu] = []
@@ -129,6 +130,7 @@ def _claimed(result: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> Ite
             memory_mib = 0  # a monitor uses nothing
         elif not members and not gpu.only_whole:
             memory_mib, cores = _consumed(result, gpu, unit)
+        # Less than a unit is left, so nobody else can have a share.
         has_all_memory = memory_mib > gpu.memory_mib - unit.mib
         yield ClaimedGpu(
             request=request,
@@ -161,6 +163,7 @@ def _consumed(result: Json, gpu: Gpu, unit: MemoryUnit) -> tuple[int, int]:
         words = f"device {device}: the allocation does not say how much of it is consumed"
         raise Refusal(Reason.INTERNAL, words)
     memory_mib = memory // MIB
+    # The scheduler keeps to the slice. So the unit or the GPU was changed later, or the claim was written by others.
     problem = ""
     if memory_mib < unit.mib:
         problem = (

@@ -11,6 +11,7 @@ def refusal_event(state: State | None, namespace: str, name: str, refusal: Refus
     pods = state.pods.seen if state else ()
     for pod in pods:
         uses_claim = pod.name.namespace == namespace and name in pod.claims
+        # Its containers run, so it was prepared for this pod before.
         has_started = bool(pod.container_ids)
         if uses_claim and not has_started:
             waiting.append(pod.name)

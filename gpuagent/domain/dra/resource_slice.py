@@ -66,6 +66,7 @@ def slice_specs(state: State, node_name: str) -> dict[str, Json]:
     contents: dict[str, Json] = {"": {"devices": devices.gpus()}}
     sets = devices.sets()
     if sets:
+        # A slice has either counters or devices.
         counter_set = {"name": COUNTERS, "counters": devices.counters()}
         contents["-counters"] = {"sharedCounters": [counter_set]}
         for name, set_devices in sets.items():
@@ -175,6 +176,7 @@ class _Devices:
         count = len(self.usable)
         numbers = sorted(range(count), key=rank)
         devices = []
+        # The first taint or counter halves the devices that the API server takes in a slice.
         for number in numbers[:PART]:
             gpu = self.usable[number]
             devices.append(self._gpu(gpu))
@@ -322,6 +324,7 @@ def _capacity(gpu: Gpu, state: State) -> Json:
         # The API server refuses the slice if minimum and step together are more than the capacity.
         memory_range["step"] = least
     step = state.policy.core_step
+    # The API server takes only a maximum that is a whole number of steps.
     most_cores = CORE_PERCENT_PER_GPU // step * step
     cores_range = {"min": "0", "step": str(step), "max": str(most_cores)}
     return {

@@ -29,6 +29,7 @@ def node_labels(state: State) -> dict[str, str | None]:
         name = None
         memory = None
     else:
+        # What is not known is not 0: the labels of an earlier run stay until the driver has answered.
         return {}
     return {
         "aliyun.accelerator/nvidia_name": name,

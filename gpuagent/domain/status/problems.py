@@ -115,6 +115,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
     yield from _unreadable_problems(state)
     yield from _health_problems(state)
+    # Links matter only where whole GPUs are chosen by them.
     if any(kind.is_whole for kind in state.resource_kinds.values()):
         for note in gpus.topology.notes:
             yield Problem("GPULinkDegraded", note)

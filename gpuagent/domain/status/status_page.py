@@ -152,6 +152,7 @@ def _held(gpu: Gpu, containers: Iterable[Json], state: State) -> dict[str, int]:
     for container in containers:
         resource = container["resource"]
         held[resource] += container["units"]
+    # All containers of a claim have its share together.
     for claim in state.claims.prepared.values():
         for resource, units in _amounts(claim, gpu, state):
             held[resource] += units

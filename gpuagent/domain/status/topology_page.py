@@ -31,6 +31,7 @@ def page(state: State, sets: BestSets) -> Json:
     gpus = [state.gpus.by_uuid[uuid] for uuid in topology.gpus]
     taken = {*holders, *state.unhealthy}
     free = []
+    # In MIG mode, a GPU cannot be given whole.
     for position, gpu in enumerate(gpus):
         if gpu.uuid not in taken and not gpu.mig:
             free.append(position)
