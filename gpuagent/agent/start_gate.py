@@ -15,6 +15,7 @@ class StartGate:
     @contextmanager
     def passing(self) -> Iterator[bool]:
         """Whether a part may start now. `close` waits until the block has ended."""
+        # Held until the part has started, so that `close` cannot come in between.
         with self._lock:
             yield not self._is_closed
 

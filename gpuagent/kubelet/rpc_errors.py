@@ -78,6 +78,7 @@ def _no_connection(path: Path) -> str:
 
 def _bind_error(path: Path) -> int | None:
     """The number of the system's error for a socket at `path`; None if it has no objection now."""
+    # gRPC does not pass the system's error on, so the same is tried once more without it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(str(path))

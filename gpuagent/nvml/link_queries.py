@@ -20,6 +20,7 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
 
     Raises CallError only for errors of the driver as a whole.
     """
+    # Each answer is yielded, because a later call may hang.
     calls = _LinkCalls()
     gpu = calls.ask(lambda: nvml.handle(index), None)
     wiring = Wiring(problems=calls.problems)
@@ -76,6 +77,7 @@ def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterat
             None,
             about="GPU",
             number=other,
+            # The other GPU's loss is that GPU's problem.
             ordinary=ABSENT | {GPU_IS_LOST},
         )
         relations = dict(wiring.relations)
@@ -102,6 +104,7 @@ def _is_up(nvml: Nvml, gpu: Handle, link: int, calls: "_LinkCalls") -> bool | No
         None,
         about="NVLink",
         number=link,
+        # How NVML says that the GPU has no link of this number.
         ordinary=ABSENT | {INVALID_ARGUMENT},
     )
 

@@ -168,6 +168,7 @@ def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
     lists = {
         "minors": table.items("minors", int, list(indexes)),
         "uuids": table.items("uuids", str, [uuid_of(name, index) for index in indexes]),
+        # TOML has no null, so a number stands for no node.
         "numa_nodes": table.items("numa_nodes", int, [_NO_NUMA_NODE] * count),
         "pcie_paths": table.items("pcie_paths", str, [""] * count),
     }

@@ -58,6 +58,7 @@ class ForgottenClaims(KeyedReconciler[PreparedClaim]):
 
     def attempt(self, value: PreparedClaim) -> Outcome:
         if not self._is_gone(value):
+            # Only looks in a row count.
             self._gone[value.uid] = 0
             return Outcome.DONE
         self._gone[value.uid] += 1

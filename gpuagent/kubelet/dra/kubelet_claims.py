@@ -17,7 +17,9 @@ def claims_of_kubelet(kubelet_dir: Path) -> frozenset[str] | None:
     """UIDs of the claims in kubelet's file; None if that is not known."""
     path = kubelet_dir / FILE_NAME
     try:
-        checkpoint = json.loads(json.loads(path.read_text(encoding="utf-8"))["Data"])
+        file = json.loads(path.read_text(encoding="utf-8"))
+        # The state is a text in a document that has its checksum beside it.
+        checkpoint = json.loads(file["Data"])
         states = checkpoint["ClaimInfoStateList"] or []
         return frozenset(str(state["ClaimUID"]) for state in states)
     except FileNotFoundError:

@@ -124,6 +124,7 @@ class Sampler:
         else:
             failure = ""
             answer = query.known
+            # Only once for each answer: by the next request, its processes may have ended.
             if answer and answer is not sampled.answer:
                 sample, asked_s = answer
                 sampled.answer = answer
