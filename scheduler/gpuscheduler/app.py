@@ -187,7 +187,7 @@ class App:
             "bound": bound,
             "waiting": len(core.pods) - bound,
         }
-        # Also the states that no job has: a series that comes and goes breaks the rules of an alert.
+        # Also the states that no job has, because an alert cannot rely on a series that comes and goes.
         jobs_by_state = {state.value: jobs[state] for state in JobState}
         up = {name: follow.lost_at is None for name, follow in self._follows.items()}
         fragmented = core.fragmented_bytes(time.monotonic())
@@ -244,7 +244,11 @@ def _tls(settings: SchedulerSettings) -> ssl.SSLContext | None:
         raise ConfigError(str(err)) from err
 
 
-def _cannot_listen(setting: str, address: tuple[str, int], err: OSError) -> ConfigError:
+def _cannot_listen(
+    setting: str,
+    address: tuple[str, int],
+    err: OSError,
+) -> ConfigError:
     host, port = address
     why = err.strerror
     return ConfigError(f"cannot listen on --{setting} {host}:{port}: {why}")

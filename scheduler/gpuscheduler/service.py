@@ -179,7 +179,12 @@ class Service:
             return BindRefused(BEHIND)
         return self.core.bind(call.uid, call.node, time.monotonic(), time.time_ns())
 
-    async def _waited(self, call: BindCall, until: float, left: Left) -> BindWrite | BindRefused:
+    async def _waited(
+        self,
+        call: BindCall,
+        until: float,
+        left: Left,
+    ) -> BindWrite | BindRefused:
         """The answer when the job's other pods are in bind too, or its plan broke."""
         gone = asyncio.ensure_future(left())
         gone.add_done_callback(lambda _: self._wake())

@@ -87,7 +87,12 @@ class Connection:
         async with self._answer("create", "POST", path, body=body):
             pass
 
-    async def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> None:
+    async def patch(
+        self,
+        path: str,
+        body: Json,
+        content_type: str = MERGE_PATCH,
+    ) -> None:
         """PATCH an object or its subresource."""
         async with self._answer(
             "patch",
@@ -155,7 +160,12 @@ class Connection:
                 self._answered(verb, "none")
             raise ApiUnreachable(f"the API server {self._access.server} cannot be reached: {_words(err)}") from err
 
-    async def _error(self, verb: str, path: str, answer: aiohttp.ClientResponse) -> ApiError:
+    async def _error(
+        self,
+        verb: str,
+        path: str,
+        answer: aiohttp.ClientResponse,
+    ) -> ApiError:
         data = await answer.read()
         if answer.status == UNAUTHORIZED:
             await self._read_again(0.0)

@@ -111,7 +111,9 @@ class Lease:
     def _take(self, holder: str, seconds_left: float) -> None:
         self._read_at = time.monotonic()
         self._runs_out = self._read_at + seconds_left
-        leads = holder.rpartition("_")[0] == self._host
+        # kube-scheduler adds a random part to its host name.
+        host, _, _ = holder.rpartition("_")
+        leads = host == self._host
         self._other = "" if leads else holder
         self._set(leads=leads)
 
@@ -127,8 +129,9 @@ class Lease:
 
 def _seconds_left(spec: Mapping[str, Any]) -> float:
     """Until another kube-scheduler may take the lease. The holder wrote the time by the clock of this machine."""
+    written = text(spec.get("renewTime"))
     try:
-        renewed = datetime.fromisoformat(text(spec.get("renewTime")))
+        renewed = datetime.fromisoformat(written)
     except ValueError:
         return float("inf")
     duration: float = spec.get("leaseDurationSeconds", float("inf"))

@@ -67,11 +67,16 @@ class Bindings:
         )
         return BindWrite(pod.name, pod.uid, node, annotations)
 
-    def answered(self, uid: str, pod: PodFacts | None, outcome: BindOutcome) -> None:
+    def answered(
+        self,
+        uid: str,
+        pod: PodFacts | None,
+        outcome: BindOutcome,
+    ) -> None:
         """Take the result of a Binding. `pod` is as the watch shows it."""
         sent = self._unanswered.pop(uid, None)
         is_member = pod is not None and self._jobs.is_member(pod)
-        # The GPUs of a member stay with its job, whose written plan has the pod bound again.
+        # The GPUs of a member stay reserved by the plan of its job.
         if outcome is BindOutcome.REFUSED and not is_member:
             self._reservations.end([uid])
         if outcome is not BindOutcome.BOUND:

@@ -52,6 +52,7 @@ class ClusterUsage:
 
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
+        # A node that is deleted and created again has its pods still.
         if self.nodes.pop(name, None) is not None:
             self._units = None
             self._note(name)

@@ -40,7 +40,10 @@ class Amounts:
 
     def over(self, gpus: int) -> "Amounts":
         """The part on each of `gpus` GPUs, evenly, rounded up."""
-        return Amounts(-(-self.memory // gpus), -(-self.core // gpus))
+        # Twice negative, because `//` rounds down.
+        memory = -(-self.memory // gpus)
+        core = -(-self.core // gpus)
+        return Amounts(memory, core)
 
     def times_in(self, free: "Amounts", most: int) -> int:
         """How many times `free` has this, at most `most`."""
@@ -251,7 +254,11 @@ def _uneven(asking: Iterable[ContainerSpec], gpus: int) -> str:
     return ""
 
 
-def _groups(pod: Pod, amounts: Mapping[int, Amounts], names: Sequence[str]) -> tuple[Group, ...]:
+def _groups(
+    pod: Pod,
+    amounts: Mapping[int, Amounts],
+    names: Sequence[str],
+) -> tuple[Group, ...]:
     """The groups. Sidecars, and init containers whose units no container reuses, are in the first one.
 
     Args:
@@ -287,6 +294,7 @@ def _grouped_names(pod: Pod, app_names: Sequence[str]) -> list[set[str]]:
             # Kubelet hands the units of the init container on to all takers, so that they need the same GPUs.
             joined = [group for group in groups if not group.isdisjoint(takers)]
             if not joined:
+                # Nobody reuses its units, so that it may be anywhere.
                 joined = groups[:1]
             merged = joined[0]
             merged.add(init_name)

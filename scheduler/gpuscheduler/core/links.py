@@ -52,6 +52,7 @@ class Links:
 
     def weakest(self, node: NodeUsage, members: Collection[int]) -> int:
         """MB/s of the slowest link inside a set; 0 where it is not known, or for a single GPU."""
-        sets = self._sets.get(node.facts.gpus.links)
+        links = node.facts.gpus.links
+        sets = self._sets.get(links)
         weakest = sets.weakest(members) if sets else None
         return weakest or 0

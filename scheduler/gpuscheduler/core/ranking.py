@@ -94,6 +94,7 @@ class Ranking:
             return
         rows = self._nodes.rows_of(names)
         table.costs[rows] = np.inf
+        # With the current version, the row counts as rated until its node changes.
         table.versions[rows] = self._nodes.columns.version[rows]
 
     def warm(self, requests: Iterable[tuple[GpuRequest, float]]) -> None:
@@ -212,7 +213,12 @@ class Ranking:
         table.costs[unrated] = np.inf
         return unrated
 
-    def _rated(self, request: GpuRequest, cpu: float, fitting: Ints) -> tuple[Floats, Ints]:
+    def _rated(
+        self,
+        request: GpuRequest,
+        cpu: float,
+        fitting: Ints,
+    ) -> tuple[Floats, Ints]:
         """Costs on rows where the request may fit, and the position of the GPU to prefer on each."""
         fleet = self._nodes.fleet()
         parts = self._nodes.parts(request, fitting)
@@ -236,6 +242,7 @@ class Ranking:
         return costs, preferred
 
     def _read_changes(self) -> None:
-        if self._nodes.read_changes():
+        any_new = self._nodes.read_changes()
+        if any_new:
             # The typical node may be another one from now on.
             self._demands.clear()

@@ -56,6 +56,7 @@ class Reservations:
         sent: bool = False,
     ) -> Reservation:
         """Reserve GPUs, in place of those that were reserved for the pod."""
+        # Not on the nodes in `choices`: a release there would count as GPUs that became free, and wake other pods.
         self._release(pod.uid, choices)
         reservation = Reservation(pod, choices, until, sent)
         self._all[pod.uid] = reservation

@@ -33,6 +33,7 @@ class NodeNames(Collection[str]):
         self._names: list[str] | None = None
 
     def __contains__(self, name: object) -> bool:
+        # In quotes, because the name of a node may be a part of another's.
         return isinstance(name, str) and b'"%b"' % name.encode() in self._raw
 
     def __iter__(self) -> Iterator[str]:
@@ -158,6 +159,7 @@ def bind_call(body: bytes) -> BindCall:
     try:
         return _BIND.decode(body)
     except (msgspec.DecodeError, RecursionError) as err:
+        # Whoever reaches the port may send JSON that is nested without end.
         raise ProtocolError(f"ExtenderBindingArgs: {err}") from err
 
 

@@ -39,7 +39,12 @@ class CallServer:
         tls: to serve HTTPS; None for HTTP.
     """
 
-    def __init__(self, answers: Answers, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        listener: socket.socket,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._answers = answers
         self._listener = listener
         self._tls = tls

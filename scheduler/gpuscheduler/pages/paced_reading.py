@@ -34,6 +34,7 @@ class PacedReading(Generic[T]):
     def get(self) -> T:
         """The value, in any thread but the loop's. Raises TimeoutError, and what the reading raised."""
         future: Future[T] = Future()
+        # Only the loop's own thread may touch its lists and events.
         self._loop.call_soon_threadsafe(self._ask, future)
         return future.result(WAIT_S)
 

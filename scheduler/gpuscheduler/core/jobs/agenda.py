@@ -18,6 +18,7 @@ class Agenda:
         if at == float("inf"):
             self._times.pop(key, None)
         elif self._times.get(key) != at:
+            # The former entry stays: to take it out of the heap would mean to look through all of them.
             self._times[key] = at
             heappush(self._heap, (at, key))
 

@@ -19,6 +19,7 @@ def commit_text(places: Mapping[str, tuple[str, Choice]]) -> str:
     stored = {}
     for uid, (node, choice) in places.items():
         stored[uid] = [node, _choice_json(choice)]
+    # Without spaces: the plan of a thousand pods has to fit into an annotation.
     return json.dumps(stored, separators=(",", ":"))
 
 

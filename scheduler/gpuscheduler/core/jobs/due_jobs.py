@@ -93,6 +93,7 @@ class DueJobs:
 
     def _plan_next(self, now: float) -> None:
         """Plan the job whose turn it is, if it still waits."""
+        # It may be gone, or planned by a filter call, since its turn was noted.
         job = self._jobs.get(self._turns.popleft())
         if job and job.waits:
             self._planning.try_plan(job, now)

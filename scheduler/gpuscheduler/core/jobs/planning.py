@@ -123,6 +123,7 @@ class Planning:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
         if not self.ready or job.plan or job.retry_at > now:
             return
+        # A plan over thousands of nodes takes tens of milliseconds, so the same one is not tried twice.
         if job.tried == self._made_of(job):
             job.retry_at = float("-inf")
             return
@@ -136,10 +137,12 @@ class Planning:
             return
         job.retry_at = float("-inf")
         job.ask_at = float("inf")
+        # What they had reserved one by one counts as free for the plan.
         self._reservations.end(pod.uid for pod in pending)
         unsuitable = job.unsuitable()
         places = self._plan(job, pending, unsuitable)
         if len(places) < len(pending):
+            # Nothing is held while a job waits.
             job.tried = self._made_of(job)
             if any(unsuitable.values()):
                 job.ask_at = now + UNSUITABLE_S
@@ -148,7 +151,8 @@ class Planning:
             return
         job.plan = StartPlan(places, now + BARRIER_S)
         self.keep(job, job.plan)
-        self._wake(places, [pod for pod in pending if pod.uid != calling])
+        others = [pod for pod in pending if pod.uid != calling]
+        self._wake(places, others)
 
     def _plan(
         self,
@@ -287,7 +291,13 @@ def _are_all(names: Collection[str], pod: PodFacts, usage: ClusterUsage) -> bool
     return min(len(usage.nodes), len(names)) <= ALL_NAMED
 
 
-def _has_seen(node: str, names: Collection[str], pod: PodFacts, *, named_all: bool) -> bool:
+def _has_seen(
+    node: str,
+    names: Collection[str],
+    pod: PodFacts,
+    *,
+    named_all: bool,
+) -> bool:
     """Whether kube-scheduler has looked at the node. It tries the one that the pod is nominated for in any case."""
     if _only_nominated(names, pod):
         return False

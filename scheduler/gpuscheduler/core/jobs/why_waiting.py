@@ -55,7 +55,11 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     return f"job {job.name}: its {count} pods do not fit together, {fitting} ({example})"
 
 
-def _more_than_the_cluster(job: Job, pending: Collection[PodFacts], usage: ClusterUsage) -> str:
+def _more_than_the_cluster(
+    job: Job,
+    pending: Collection[PodFacts],
+    usage: ClusterUsage,
+) -> str:
     """That the job asks for more than all nodes have, in use or not; empty if it does not."""
     pods = [*pending, *job.members.bound()]
     requests = [pod.request for pod in pods]

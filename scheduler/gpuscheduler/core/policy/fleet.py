@@ -61,7 +61,12 @@ class CostPolicy(Protocol):
     checks them.
     """
 
-    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+    def costs(
+        self,
+        fleet: Fleet,
+        rows: Ints,
+        demand: Demand,
+    ) -> tuple[Floats, Ints]:
         """Cost of the cheapest choice on each of the rows, infinite where it does not fit, and its (first) GPU."""
 
 

@@ -27,7 +27,7 @@ class Binpack:
         is_empty_node = full_gpus >= fleet.gpus[rows]
         left = choices.free.sum(axis=1) - choices.need
         node_cost = EMPTY_NODE * is_empty_node + left / MOST_GPUS
-        # Divided once more, so that the GPUs decide only between nodes with equally much left.
+        # Divided once more, so that the rest of the GPUs decides only between nodes with equally much left.
         gpu_cost = EMPTY_GPU * is_full + choices.left / MOST_GPUS**2
         choice_cost = choices.over(gpu_cost)
         return choices.cheapest(node_cost[:, None] + choice_cost)

@@ -35,6 +35,7 @@ class Fragmentation:
         for group in request.groups:
             need = group.need.over(request.gpus)
             self._asked[need] = now
+            # The oldest comes first, and is the first to be forgotten.
             self._asked.move_to_end(need)
         while len(self._asked) > MOST_DEMANDS:
             self._asked.popitem(last=False)
@@ -85,7 +86,11 @@ def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     return f"{wanted}: {free}. A job of several pods can use them"
 
 
-def _share(pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts]) -> str:
+def _share(
+    pod: PodFacts,
+    nodes: Iterable[NodeUsage],
+    pods: Mapping[str, PodFacts],
+) -> str:
     """What nodes together have for a request for a share, and which pods hold it up; empty if it is not enough."""
     request = pod.request
     if len(request.groups) > 1:

@@ -59,7 +59,12 @@ class SinglePods:
         self._fragmentation = Fragmentation()
         self.wake_ups = WakeUps(usage, pods, self.fitting, cool_downs.of)
 
-    def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
+    def filter(
+        self,
+        pod: PodFacts,
+        names: Collection[str],
+        now: float,
+    ) -> FilterAnswer:
         """The best nodes for a pod among `names`, where its GPUs are reserved, or why there are none."""
         request = pod.request
         doubt = self._in_doubt(pod.uid)
@@ -106,7 +111,8 @@ class SinglePods:
     def fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
         """Names of the nodes where a pod may fit, best first."""
         resting = self._cool_downs.of(pod, now)
-        for name, _, _ in self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes):
+        nodes = self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes)
+        for name, _, _ in nodes:
             if name not in resting:
                 yield name
 
@@ -149,6 +155,7 @@ class SinglePods:
     ) -> dict[str, Choice]:
         """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
         choices: dict[str, Choice] = {}
+        # GPUs are reserved on each of the nodes, so that more than one costs other pods room.
         most = MOST_CANDIDATES if pod.wishes else 1
         limit = float("inf")
         too_full: list[str] = []
@@ -170,6 +177,7 @@ class SinglePods:
                 alike_full.add(alike)
             else:
                 break
+        # The next call for an equal request goes on after these nodes.
         self._ranking.no_room(pod.request, pod.cpu, too_full)
         return choices
 

@@ -55,11 +55,16 @@ def victims(  # noqa: PLR0913 (what a choice is made of)
     return min(sets, key=lambda uids: _price(uids, pods, size), default=None)
 
 
-def _lower(pod: PodFacts, node: NodeUsage, pods: Mapping[str, PodFacts]) -> list[str]:
+def _lower(
+    pod: PodFacts,
+    node: NodeUsage,
+    pods: Mapping[str, PodFacts],
+) -> list[str]:
     """UIDs of the node's pods of lower priority that do not end already."""
     lower = []
     for uid in node.users:
         user = pods.get(uid)
+        # A pod with a reservation is not on the node yet, so that it cannot be evicted.
         if user is None or not user.node or user.deleting:
             continue
         if user.priority < pod.priority:
@@ -67,7 +72,11 @@ def _lower(pod: PodFacts, node: NodeUsage, pods: Mapping[str, PodFacts]) -> list
     return lower
 
 
-def _pools(request: GpuRequest, node: NodeUsage, lower: Sequence[str]) -> list[list[str]]:
+def _pools(
+    request: GpuRequest,
+    node: NodeUsage,
+    lower: Sequence[str],
+) -> list[list[str]]:
     """Which of these users may have to go together: those of each GPU, and all, if the request may need several."""
     by_minor: dict[int, list[str]] = {}
     for uid in lower:
@@ -118,6 +127,7 @@ def _fits_without(
 
 def _without(node: NodeUsage, evicted: Collection[str], tries: Tries) -> NodeUsage:
     """The node without some of its users."""
+    # A call has hundreds of nodes, each with up to a hundred pods.
     tries.spend(len(evicted) // PODS_A_TRY)
     trial = node.copy()
     for uid in evicted:
@@ -150,6 +160,7 @@ def _seconds(created: str) -> float:
     try:
         return datetime.fromisoformat(created).timestamp()
     except (ValueError, OverflowError):
+        # The API server writes the time itself. Whatever else stands there must not end the call.
         return 0.0
 
 

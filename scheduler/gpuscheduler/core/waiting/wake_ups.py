@@ -152,7 +152,12 @@ class WakeUps:
             refused.tried.clear()
         return fits[alike]
 
-    def _wake(self, pod: PodFacts, nominated_for: set[str], now: float) -> Nudge | Nominate | None:
+    def _wake(
+        self,
+        pod: PodFacts,
+        nominated_for: set[str],
+        now: float,
+    ) -> Nudge | Nominate | None:
         """The write that wakes the pod; None where other pods of this check are nominated for all nodes that fit."""
         refused = self._refused[pod.uid]
         action = self._action(pod, refused, nominated_for, now)
@@ -188,4 +193,5 @@ class WakeUps:
 
 
 def _order(pod: PodFacts) -> tuple[int, str]:
+    """The highest priority first, then the oldest."""
     return -pod.priority, pod.created
