@@ -67,8 +67,8 @@ class Publisher:
         But after the calls have the pod, because a disk may be slow.
         """
         remembered = self._remembered
-        if remembered and latest.scheduler_seen is not remembered.scheduler_seen:
-            remembered.keep(schedulers=latest.scheduler_seen)
+        if remembered and latest.schedulers.seen is not remembered.scheduler_seen:
+            remembered.keep(schedulers=latest.schedulers.seen)
 
     def _publish_lists(self, state: State) -> None:
         unhealthy = frozenset(state.unhealthy)

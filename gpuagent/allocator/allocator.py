@@ -197,7 +197,7 @@ class Allocator:
         """Whether kubelet's allocations were read, or can be read again for one call."""
         if snap.holdings_known:
             return True
-        return bool(snap.kubelet) and not self._old.active
+        return bool(snap.allocations.kubelet) and not self._old.active
 
     def _checked_owner(
         self,
@@ -207,7 +207,7 @@ class Allocator:
     ) -> ContainerRef | None:
         """The container, after a check of the mode's promises. Reads kubelet's allocations again if they may be old."""
         owner = start.owner(occupancy.tracker)
-        recorded = start.snap.recorded
+        recorded = start.snap.allocation_index.recorded
         if owner:
             # Allocations that were read during the pod's admission are incomplete, so a refusal is not final.
             with suppress(Refusal):

@@ -98,11 +98,11 @@ class AllocatorState:
         if since_s >= DECIDED_PODS_S:
             return
         # Before the pods are read, each of them looks unseen, and may be refused for that.
-        self.wait(lambda snap: not snap.pods_awaited, FIRST_PODS_S - since_s)
+        self.wait(lambda snap: snap.pod_list.known, FIRST_PODS_S - since_s)
         if undecided:
             return
         until = self._registered_at + DECIDED_PODS_S
-        self.wait(lambda snap: snap.pods_known or not snap.schedulers, until - self.clock())
+        self.wait(lambda snap: snap.pod_list.known or not snap.schedulers.assumed, until - self.clock())
 
     def occupancy(self) -> Occupancy:
         """The devices in use now. Raises Refusal: no snapshot was published yet."""

@@ -105,7 +105,7 @@ class ContainerSearch:
 
     def _some_failed(self, pods: Collection[str], timeout_s: float) -> bool:
         """Wait until the API server shows that some of these pods (UIDs) do not live any more; whether it does."""
-        return self._state.wait(lambda snap: any(uid not in snap.pod_by_uid for uid in pods), timeout_s)
+        return self._state.wait(lambda snap: any(uid not in snap.pod_index.by_uid for uid in pods), timeout_s)
 
     def _search(
         self,
@@ -124,7 +124,7 @@ class ContainerSearch:
         was_silent = query.unanswered
         unread = self._pods_to_read(requester, query, occupancy)
         if unread is not None and not unread:
-            return requester if snap.schedulers else _without_decision(requester)
+            return requester if snap.schedulers.assumed else _without_decision(requester)
         shown = self._read_pods(unread)
         if shown:
             occupancy = self._state.occupancy()
@@ -139,9 +139,9 @@ class ContainerSearch:
             )
             return _without_decision(requester) if unread else requester
         self._rest_until = self._state.clock() + REST_S
-        if shown is None and snap.may_be_decided:
+        if shown is None and snap.schedulers.may_have_decided:
             # Most pods that were not read yet ask for no GPU: naming these would mislead.
-            candidates = () if snap.unread_pods else tuple(unread or snap.decided)
+            candidates = () if snap.unread_pods else tuple(unread or snap.schedulers.decided)
             why = "the API server did not show the node's pods in time"
             return UnseenPod(why=why, maybe_decided=True, candidates=candidates)
         return _without_decision(requester)
@@ -156,7 +156,7 @@ class ContainerSearch:
         snap = occupancy.snapshot
         if snap.unread_pods or isinstance(requester, UnseenPod | HiddenPod):
             return self._unseen_pods(occupancy, query)
-        if query.unanswered and snap.may_be_decided:
+        if query.unanswered and snap.schedulers.may_have_decided:
             return None
         return ()
 
@@ -180,8 +180,8 @@ class ContainerSearch:
         that another pod has its name now.
         """
         snap = occupancy.snapshot
-        is_resting = not snap.pods_known or self._state.clock() < self._rest_until
-        if is_resting and not snap.may_be_decided:
+        is_resting = not snap.pod_list.known or self._state.clock() < self._rest_until
+        if is_resting and not snap.schedulers.may_have_decided:
             # The agent never sees a static pod in time, so each of its calls would wait.
             return []
         resources = snap.resource_kinds
@@ -190,7 +190,7 @@ class ContainerSearch:
             return None
         bare = _without_devices(listed, snap)
         known = {pod.name for pod in snap.pods}
-        if not snap.pods_known:
+        if not snap.pod_list.known:
             asking = {pod.name for pod in snap.living_pods.values() if any(map(pod.asks, resources))}
             need_no_read = known - (bare & asking)
             names = [pod_name for pod_name, _ in listed]
@@ -224,7 +224,7 @@ def _seen_without_devices(occupancy: Occupancy) -> set[PodName]:
     snap = occupancy.snapshot
     tracker = occupancy.tracker
     resources = snap.resource_kinds
-    had_devices = {*snap.with_devices, *tracker.by_pod, *tracker.refused}
+    had_devices = {*snap.allocation_index.with_devices, *tracker.by_pod, *tracker.refused}
     seen = set()
     for pod in snap.living_pods.values():
         # Kubelet does not list the devices of ordinary init containers.

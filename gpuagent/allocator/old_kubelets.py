@@ -39,8 +39,8 @@ class OldKubelets:
     def publish(self, snap: Snapshot, tracker: AdmissionTracker) -> None:
         """Look at kubelet's version and allocations as they are now."""
         has_recent = any(allocation.exchanged for allocation in tracker.recent)
-        still_holds = bool(snap.exchanged) or has_recent
-        self.active = still_holds or picks_itself(snap.kubelet, asked=self._asked)
+        still_holds = bool(snap.allocations.exchanged) or has_recent
+        self.active = still_holds or picks_itself(snap.allocations.kubelet, asked=self._asked)
 
     def counts_although_asked(self, occupancy: Occupancy) -> bool:
         """Kubelet asks which ids to take; whether they still are counts, as it holds ids that it picked before."""
@@ -59,7 +59,7 @@ class OldKubelets:
         if not snap.holdings_known:
             text = f"{resource}: the GPU agent is starting and has not read yet what kubelet gave out; try again"
             raise Refusal(Reason.NOT_READY, text)
-        return joined(snap.exchanged, self._latest)
+        return joined(snap.allocations.exchanged, self._latest)
 
     def exchange(self, resource: str, picked: frozenset[str]) -> Exchanged:
         """Units in exchange for the ids that kubelet picked for a container; empty where they stand for themselves.
@@ -119,7 +119,7 @@ class OldKubelets:
         # An older pod of the same size may have taken a pod's turn, and that pod then gets what is chosen for this one.
         # So pods count as served by allocations from before the record of calls only.
         recent_ids = tracker.record.ids
-        served = frozenset([entry.pod_uid for entry in snap.checkpoint if entry.ids.isdisjoint(recent_ids)])
+        served = frozenset([entry.pod_uid for entry in snap.allocations.checkpoint if entry.ids.isdisjoint(recent_ids)])
         fitting = Search(request, tracker, snap).fitting(served)
         requester = counts.oldest(fitting, tracker.last)
         half = self._state.half() if snap.policy.core_mem_both else None

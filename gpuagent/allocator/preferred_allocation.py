@@ -121,7 +121,7 @@ class PreferredAllocation:
             return occupancy
         began = self._state.clock()
         if self._kubelet.read(timeout_s=NAMING_S):
-            self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
+            self._state.wait(lambda snap: snap.allocations.read_at >= began, NAMING_S)
         return self._state.occupancy()
 
     def _check_suspect(

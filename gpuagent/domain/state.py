@@ -6,7 +6,7 @@ from functools import cached_property, wraps
 from itertools import chain
 from typing import TypeVar
 
-from gpuagent.domain.node_state.allocations import Holdings
+from gpuagent.domain.node_state.allocations import Holdings, LivingHoldings
 from gpuagent.domain.node_state.claims import Claims
 from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls, DeviceRange
 from gpuagent.domain.node_state.health_by_gpu import Health
@@ -36,6 +36,7 @@ class State:
     Attributes:
         former_units: pods with units of another size than the current one, in words.
         published_pods: what pods hold whose annotations did not always say so.
+        living: what follows from `pods` and `holdings`, carried over from state to state; read `living_holdings`.
     """
 
     policy: Policy
@@ -50,6 +51,7 @@ class State:
     claims: Claims = Claims()
     former_units: tuple[str, ...] = ()
     published_pods: PodsHeld = field(default_factory=dict)
+    living: LivingHoldings = field(default=LivingHoldings(Holdings(), Pods()), compare=False, repr=False)
 
     @cached_property
     def resource_kinds(self) -> dict[str, Kind]:
@@ -63,22 +65,29 @@ class State:
 
     def layer_of(self, mode: Mode) -> Layer:
         """The isolation driver for `mode`: the one its running containers have, if there are any."""
-        return chosen(mode, self.policy.isolation, self.isolation.layers, self.isolation.bound)
+        isolation = self.isolation
+        return chosen(mode, self.policy.isolation, isolation.layers, isolation.bound)
 
     @cached_property
     def unhealthy(self) -> dict[str, str]:
         """By UUID, why the agent shows a GPU as unhealthy: a fault, a fence, no driver, or no answer yet."""
+        causes = (
+            self.health.faults,
+            self.gpus.fenced,
+            self.gpus.without_driver,
+            self.health.unasked,
+        )
         reasons: dict[str, list[str]] = {}
-        causes = (self.health.faults, self.gpus.fenced, self.gpus.without_driver, self.health.unasked)
         for by_uuid in causes:
             for uuid, reason in by_uuid.items():
-                reasons.setdefault(uuid, []).append(reason)
+                of_gpu = reasons.setdefault(uuid, [])
+                of_gpu.append(reason)
         return {uuid: "; ".join(of_gpu) for uuid, of_gpu in reasons.items()}
 
     @cached_property
     def living_holdings(self) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended, init containers' included."""
-        return self.holdings.living(self.pods)
+        return self.living.of(self.holdings, self.pods).all
 
     @cached_property
     def claim_holders(self) -> dict[str, dict[ContainerRef, frozenset[str]]]:
@@ -89,10 +98,13 @@ class State:
         if not self.claims.prepared:
             return {}
         users = self._claim_users
-        holders = {}
+        holders: dict[str, dict[ContainerRef, frozenset[str]]] = {}
         for claim in self.claims.prepared.values():
-            unseen = ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}")
-            holders[claim.uid] = users.get((claim.namespace, claim.name)) or {unseen: frozenset()}
+            containers = users.get((claim.namespace, claim.name))
+            if not containers:
+                unseen = ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}")
+                containers = {unseen: frozenset()}
+            holders[claim.uid] = containers
         return holders
 
     @property
@@ -100,17 +112,23 @@ class State:
         """Namespace and name of each claim to the containers of pods that use it, with the names of their requests."""
         users: dict[tuple[str, str], dict[ContainerRef, frozenset[str]]] = {}
         for pod in self.pods.seen:
-            for name, containers in pod.claims.items():
-                of_claim = users.setdefault((pod.name.namespace, name), {})
+            namespace = pod.name.namespace
+            for claim, containers in pod.claims.items():
+                of_claim = users.setdefault((namespace, claim), {})
                 for container in containers:
-                    requests = pod.claim_requests.get((name, container), frozenset())
-                    of_claim[ContainerRef(pod.name, container)] = requests
+                    owner = ContainerRef(pod.name, container)
+                    of_claim[owner] = pod.claim_requests.get((claim, container), frozenset())
         return users
 
     def claim_owners(self, claim: PreparedClaim, uuid: str) -> list[ContainerRef]:
         """The containers that have this GPU of a prepared claim."""
         requests = {gpu.request for gpu in claim.used if gpu.uuid == uuid}
-        return [owner for owner, own in self.claim_holders[claim.uid].items() if not own or own & requests]
+        owners = []
+        for owner, own_requests in self.claim_holders[claim.uid].items():
+            uses_all = not own_requests
+            if uses_all or not own_requests.isdisjoint(requests):
+                owners.append(owner)
+        return owners
 
     @cached_property
     def claim_holdings(self) -> tuple[Holding, ...]:
@@ -120,9 +138,10 @@ class State:
             claim = self.claims.prepared[uid]
             if claim.only_watches:
                 continue
-            for owner, own in owners.items():
-                uuids = frozenset(gpu.uuid for gpu in claim.used if not own or gpu.request in own)
-                holdings.append(Holding(owner, DRA_DRIVER, uuids))
+            for owner, own_requests in owners.items():
+                uses_all = not own_requests
+                uuids = [gpu.uuid for gpu in claim.used if uses_all or gpu.request in own_requests]
+                holdings.append(Holding(owner, DRA_DRIVER, frozenset(uuids)))
         return tuple(holdings)
 
     @cached_property
@@ -133,14 +152,24 @@ class State:
     @cached_property
     def held_under(self) -> set[tuple[Mode, str]]:
         """Mode and GPU UUID of every unit of this agent that a container holds by kubelet's allocations."""
-        by_key = {gpu.key: uuid for uuid, gpu in self.gpus.by_uuid.items()}
-        return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in self.held_units if unit.gpu_key in by_key}
+        uuid_of = {gpu.key: uuid for uuid, gpu in self.gpus.by_uuid.items()}
+        held: set[tuple[Mode, str]] = set()
+        for unit in self.held_units:
+            uuid = uuid_of.get(unit.gpu_key)
+            if uuid is not None:
+                held.add((unit.kind.mode, uuid))
+        return held
 
     @cached_property
     def held_otherwise(self) -> dict[str, list[Holding]]:
         """GPU UUID to the holdings that block its resources in the mode in force."""
-        exclusive = self.policy.resources.exclusive is not None
-        return held_otherwise(self.living_holdings, self.gpus.by_uuid, self.node.mode, exclusive=exclusive)
+        serves_default = self.policy.resources.exclusive is not None
+        return held_otherwise(
+            self.living_holdings,
+            self.gpus.by_uuid,
+            self.node.mode,
+            exclusive=serves_default,
+        )
 
     @property
     def has_startup_taint(self) -> bool:
@@ -151,24 +180,31 @@ class State:
     @cached_property
     def other_plugin_gpus(self) -> int:
         """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode has them too."""
-        return self._nvidia_gpus if self.resource_kinds or self.node.mode is Mode.DRA else 0
+        has_gpus = self.resource_kinds or self.node.mode is Mode.DRA
+        return self._nvidia_gpus if has_gpus else 0
 
     @property
     def _nvidia_gpus(self) -> int:
         """Number of GPUs that another plugin advertises as `nvidia.com/gpu`."""
         if NVIDIA_GPU in self.policy.resources.names:
             return 0
-        return amount(str(self.node.allocatable.get(NVIDIA_GPU, 0))) or 0
+        quantity = self.node.allocatable.get(NVIDIA_GPU, 0)
+        return amount(str(quantity)) or 0
 
     @cached_property
     def blocked(self) -> frozenset[str]:
         """UUIDs of GPUs that another mode or another plugin uses, or may use."""
-        if self.other_plugin_gpus or (self.node.mode is not Mode.DRA and self.claims.unreadable):
-            return frozenset(self.gpus.by_uuid)
         mode = self.node.mode
+        is_for_claims = mode is Mode.DRA
+        # A claim whose record cannot be read may have any GPU.
+        may_be_claimed = self.claims.unreadable and not is_for_claims
+        if self.other_plugin_gpus or may_be_claimed:
+            return frozenset(self.gpus.by_uuid)
         blocked = {*self.held_otherwise, *self.advertised.unaudited}
-        blocked |= {block.gpu.uuid for block in self._listed_blocks if block.kind.mode is not mode}
-        if mode is not Mode.DRA:
+        for block in self._listed_blocks:
+            if block.kind.mode is not mode:
+                blocked.add(block.gpu.uuid)
+        if not is_for_claims:
             blocked |= self.claims.held | self.claims.published
         return frozenset(blocked)
 
@@ -184,8 +220,10 @@ class State:
         if self._nvidia_gpus:
             return frozenset(gpus)
         held = held_otherwise(self.living_holdings, gpus, Mode.DRA, exclusive=True)
-        listed = (block.gpu.uuid for block in self._listed_blocks)
-        return frozenset({*held, *listed, *self.advertised.unaudited})
+        barred = {*held, *self.advertised.unaudited}
+        for block in self._listed_blocks:
+            barred.add(block.gpu.uuid)
+        return frozenset(barred)
 
     @cached_property
     def verified(self) -> frozenset[str]:
@@ -202,7 +240,8 @@ class State:
         """Whether kubelet's allocations, and the GPUs to interpret them, are those of `other`."""
         is_list_same = self.holdings.listed is other.holdings.listed
         is_checkpoint_same = self.holdings.checkpoint is other.holdings.checkpoint
-        return is_list_same and is_checkpoint_same and self.gpus.by_uuid is other.gpus.by_uuid
+        are_gpus_same = self.gpus.by_uuid is other.gpus.by_uuid
+        return is_list_same and is_checkpoint_same and are_gpus_same
 
 
 def once(work: Callable[[State], T]) -> Callable[[State], T]:

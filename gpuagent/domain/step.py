@@ -37,13 +37,16 @@ def deadline(state: State) -> float | None:
 def _taken(state: State, event: ev.Event) -> State:
     """Fold the event over the parts of the state."""
     gpus = state.gpus.taken(event)
+    pods = state.pods.taken(event)
+    holdings = state.holdings.taken(event)
     return replace(
         state,
         gpus=gpus,
         health=state.health.taken(event, gpus, state.policy),
         node=state.node.taken(event, state.policy),
-        pods=state.pods.taken(event),
-        holdings=state.holdings.taken(event),
+        pods=pods,
+        holdings=holdings,
+        living=state.living.of(holdings, pods),
         advertised=state.advertised.taken(event),
         allocates=state.allocates.taken(event),
         isolation=state.isolation.taken(event),

@@ -134,7 +134,7 @@ def locate(
     uuid = snapshot.units.get(next(iter(ids)))
     if kind and uuid:
         # Usually all ids are of one GPU. To find that out is ten times faster than to look at each id.
-        ids_of_gpu = snapshot.blocks.get((resource, uuid, kind), frozenset())
+        ids_of_gpu = snapshot.ids.blocks.get((resource, uuid, kind), frozenset())
         if ids_of_gpu.issuperset(ids):
             return Located(kind, {uuid: len(ids)}, listed=True)
     return _locate_each(resource, ids, snapshot)

@@ -325,7 +325,7 @@ def free_by_gpu(
         raise not_offered(resource, snap)
     free: dict[str, frozenset[str]] = {}
     located = 0
-    for (name, uuid, _), ids in snap.blocks.items():
+    for (name, uuid, _), ids in snap.ids.blocks.items():
         if name != resource:
             continue
         offered_here = ids & offered

@@ -84,7 +84,7 @@ def _healthy_units(resource: str, snap: Snapshot) -> frozenset[str]:
     units = frozenset[str]()
     for block in snap.lists.get(resource, ()):
         if block.healthy:
-            units |= snap.blocks[resource, *block.key]
+            units |= snap.ids.blocks[resource, *block.key]
     return units
 
 
@@ -92,7 +92,7 @@ def lapsed(occupancy: Occupancy) -> frozenset[str]:
     """Units of allocations that kubelet has freed: such a kubelet does not list free ids, only its allocations."""
     snap = occupancy.snapshot
     # A younger allocation may not be in the checkpoint yet.
-    written_before = snap.holdings_at - LAPSE_S
+    written_before = snap.allocations.read_at - LAPSE_S
     old = [allocation for allocation in occupancy.tracker.recent if allocation.at < written_before]
     return all_ids(old) - all_ids(snap.holdings)
 

@@ -142,9 +142,9 @@ class Requester:
 
     def decision(self, snap: Snapshot) -> Decision | Ignored | None:
         """The scheduler's decision for the pod, if there is one; not that of a newer pod of its name."""
-        if self.pod is None or self.pod.uid not in snap.pod_by_uid:
+        if self.pod is None or self.pod.uid not in snap.pod_index.by_uid:
             return None
-        return snap.decisions.get(self.pod.name)
+        return snap.schedulers.decisions.get(self.pod.name)
 
     def decided_gpus(self, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
         """GPUs that a scheduler chose for the container, or why it can get none; None where it chose none."""
@@ -246,18 +246,18 @@ def identify(
         certainly: query kubelet in any case.
     """
     search = Search(request, tracker, snap)
-    fitting = search.fitting(snap.with_devices)
+    fitting = search.fitting(snap.allocation_index.with_devices)
     reusing = search.reusing(fitting)
     if reusing is not None:
         return reusing
     is_only_checked = query is None
-    decisions_unread = snap.schedulers and not snap.pods_known
+    decisions_unread = snap.schedulers.assumed and not snap.pod_list.known
     if is_only_checked and decisions_unread:
         # The pods that were read may not be all that wait.
         return search.unseen(maybe_decided=True)
     # A query to kubelet takes longer than the rest of the call. So ask only if the answer depends on the container.
     if search.alike(fitting):
-        matters = snap.may_be_decided or certainly
+        matters = snap.schedulers.may_have_decided or certainly
         if not matters:
             return fitting[0] if fitting else search.unseen()
         if is_only_checked and fitting:
@@ -310,7 +310,7 @@ class Search:
         if next_container:
             fitting.append(next_container)
         # The agent may have restarted during the admission of a pod that holds something.
-        for pod in snap.unstarted:
+        for pod in snap.allocation_index.unstarted:
             if pod.uid in begun or pod.uid in refused:
                 continue
             requester = self.lacking(pod, self._recorded(pod))
@@ -319,7 +319,7 @@ class Search:
         resource = self.request.resource
         # A pod whose amount could not be read may request any number.
         for size in (self.request.size, None):
-            for pod, container in snap.first_asks.get((resource, size), ()):
+            for pod, container in snap.pod_index.first_asks.get((resource, size), ()):
                 uid = pod.uid
                 if uid in begun or uid in refused:
                     continue
@@ -349,7 +349,7 @@ class Search:
         last = self.tracker.last
         if last is None or not last.pod_uid:
             return None
-        pod = self.snap.pod_by_uid.get(last.pod_uid)
+        pod = self.snap.pod_index.by_uid.get(last.pod_uid)
         if pod is None or self._leaves_spare_units(pod):
             return None
         held = [*self.given_in_admission(), *self._recorded(pod)]
@@ -395,10 +395,10 @@ class Search:
 
     def _recorded(self, pod: Pod) -> list[_Held]:
         """Devices that kubelet has recorded for the pod, also from before the agent started."""
-        if pod.uid not in self.snap.with_devices:
+        if pod.uid not in self.snap.allocation_index.with_devices:
             return []
         holdings = [holding for holding in self.snap.holdings if holding.owner.pod == pod.name]
-        if not self.snap.checkpoint:
+        if not self.snap.allocations.checkpoint:
             # Without the checkpoint, which has UIDs, the devices may be those of a former pod of this name.
             resources = self.snap.policy.resources.names
             if of_another_pod(pod, holdings, resources):
@@ -463,11 +463,11 @@ class Search:
         # Kubelet may still admit a pod whose deletion the agent has seen.
         deleted = self.asking(entry.pod for entry in self.tracker.deleted)
         likely = {requester.pod.name: requester.pod for requester in fitting if requester.pod}
-        by_arrival = sorted(likely, key=self.snap.arrival.__getitem__)
+        by_arrival = sorted(likely, key=self.snap.pod_index.arrival.__getitem__)
         yield [*deleted, *[likely[name] for name in by_arrival]]
         living = self.snap.living_pods.values()
         yield [*deleted, *self.asking(living)]
-        if not lists_ended(self.snap.kubelet):
+        if not lists_ended(self.snap.allocations.kubelet):
             # A kubelet that was restarted may admit a pod again, and lists it only then.
             yield self.asking(living, refused=True)
 
@@ -516,7 +516,7 @@ class Search:
         # The pod may also be one that the agent has not seen: a scheduler may have decided on that one.
         maybe_unseen = self.snap.unread_pods
         if not fitting:
-            maybe_unseen = maybe_unseen or self.snap.schedulers
+            maybe_unseen = maybe_unseen or self.snap.schedulers.assumed
         return UnconfirmedPod(
             why=why,
             maybe_decided=bool(decided) or maybe_unseen,
@@ -596,7 +596,7 @@ class KubeletListing:
         deleted: list[Pod] = []
         living: list[Requester] = []
         for requester in (*with_devices, *without_devices):
-            if requester.pod and requester.pod.uid not in self.search.snap.pod_by_uid:
+            if requester.pod and requester.pod.uid not in self.search.snap.pod_index.by_uid:
                 deleted.append(requester.pod)
             else:
                 living.append(requester)
@@ -671,7 +671,7 @@ class KubeletListing:
         if not listed:
             # A pod has no devices before its admission, and none after kubelet has rejected it.
             is_in_admission = tracker.last is not None and tracker.last.pod_uid == pod.uid
-            had_devices = has_certain or pod.uid in snap.with_devices
+            had_devices = has_certain or pod.uid in snap.allocation_index.with_devices
             return had_devices and not is_in_admission
         if listed <= all_ids(allocations):
             return False
@@ -688,7 +688,7 @@ class KubeletListing:
         holders = record.holders(ids)
         old_ids = ids - record.ids
         if old_ids:
-            for entry in self.search.snap.checkpoint:
+            for entry in self.search.snap.allocations.checkpoint:
                 if not entry.ids.isdisjoint(old_ids):
                     holders.add(entry.pod_uid)
         return holders

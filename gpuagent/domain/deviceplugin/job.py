@@ -104,7 +104,7 @@ def named_for_others(
         if owner and allocation.resource == resource:
             held[owner.pod] += len(allocation.ids)
     named = frozenset[str]()
-    for other in occupancy.snapshot.decided_pods:
+    for other in occupancy.snapshot.pod_index.decided:
         if pod is not None and other.name == pod.name:
             continue
         if held[other.name] < asked(other, resource):
@@ -220,7 +220,7 @@ def visible_gpus(
     # If the pod were another one, the container would see GPUs of strangers. The same holds for annotations that may
     # have changed while the watch was broken.
     uuids: tuple[str, ...] = ()
-    if certain and snap.pods_watched:
+    if certain and snap.pod_list.watched:
         uuids = visible_gpus_of(pod, own, occupancy)
     warnings = []
     for text in differences(pod, own, uuids, snap):

@@ -113,9 +113,9 @@ class RecentAllocations:
         kept = []
         for allocation in self.allocations:
             is_young = allocation.at > oldest_kept
-            is_living = allocation.pod_uid in snap.pod_by_uid
+            is_living = allocation.pod_uid in snap.pod_index.by_uid
             # Until kubelet's allocations are read, no other record says that the pod has these devices.
-            is_unread = is_living and allocation.at >= snap.holdings_at
+            is_unread = is_living and allocation.at >= snap.allocations.read_at
             if is_young or is_unread:
                 kept.append(allocation)
         if len(kept) == len(self.allocations):
@@ -145,12 +145,12 @@ class RecentAllocations:
 
 def _with_named_container(allocation: RecentAllocation, snap: Snapshot) -> RecentAllocation:
     """With the container that kubelet's allocations name."""
-    if allocation.certain or allocation.at >= snap.holdings_at:
+    if allocation.certain or allocation.at >= snap.allocations.read_at:
         return allocation
     # Units that an old kubelet did not choose itself stay with the container that they were chosen for.
     if allocation.exchanged:
         return allocation
-    for record in snap.recorded.containers.get((allocation.resource, allocation.ids), ()):
+    for record in snap.allocation_index.recorded.containers.get((allocation.resource, allocation.ids), ()):
         # An entry of the checkpoint alone has no pod name.
         if record.container.pod.namespace:
             uid = record.pod.uid if record.pod else record.uid
@@ -301,7 +301,7 @@ class AdmissionTracker:
             tracker = tracker.after_pod_changes(former, snap, at)
         if tracker.refused_names:
             tracker = tracker.with_uids(snap)
-        if former is None or former.holdings_at < snap.holdings_at:
+        if former is None or former.allocations.read_at < snap.allocations.read_at:
             record = tracker.record.with_named_containers(snap)
             tracker = replace(tracker, record=record)
         return tracker
@@ -317,12 +317,12 @@ class AdmissionTracker:
         present = {pod.uid for pod in snap.pods}
         # A pod in admission has some devices, and kubelet may still ask for its other containers.
         in_admission = {allocation.pod_uid for allocation in self.admission}
-        with_devices = former.with_devices | self.by_pod.keys()
+        with_devices = former.allocation_index.with_devices | self.by_pod.keys()
         admitted = with_devices - in_admission
         # Kubelet may still admit a deleted pod, but neither one that it has rejected nor one that it has admitted.
         settled = present | self.refused | admitted
         deleted = [*self.deleted]
-        for uid, pod in former.pod_by_uid.items():
+        for uid, pod in former.pod_index.by_uid.items():
             if uid not in settled:
                 deleted.append(DeletedPod(at, pod))
         # A UID that no call can be for any more would stay for ever.
@@ -413,7 +413,7 @@ class Occupancy:
         allocation = tracker.recent[-1]
         owner = allocation.owner
         # An Allocate from before the last read may free units by which a later Allocate overrides that read.
-        is_after_read = allocation.at > self.snapshot.holdings_at
+        is_after_read = allocation.at > self.snapshot.allocations.read_at
         only_adds = is_after_read or tracker.recent[:-1] == self.tracker.recent
         # The number of an unidentified container depends on all others, so the indexes are built again for it.
         extended = None
@@ -452,10 +452,10 @@ class Occupancy:
         _ = self._used
         _ = self._unserved
         _ = self.snapshot.serving
-        _ = self.snapshot.first_asks
-        _ = self.snapshot.unstarted
-        _ = self.snapshot.pod_by_uid
-        _ = self.snapshot.arrival
+        _ = self.snapshot.pod_index.first_asks
+        _ = self.snapshot.allocation_index.unstarted
+        _ = self.snapshot.pod_index.by_uid
+        _ = self.snapshot.pod_index.arrival
         _ = self.snapshot.names
 
     def seen_with(self, offered: frozenset[str]) -> "Occupancy":
@@ -474,8 +474,8 @@ class Occupancy:
         if self.extended:
             return self.extended.allocations
         recent = self.tracker.recent
-        read_at = self.snapshot.holdings_at
-        listed = self.snapshot.placed
+        read_at = self.snapshot.allocations.read_at
+        listed = self.snapshot.allocation_index.placed
         # Kubelet has assigned these units again since the agent last read its allocations.
         reassigned = all_ids([allocation for allocation in recent if allocation.at > read_at])
         if reassigned:
@@ -505,7 +505,7 @@ class Occupancy:
     def may_live(self, allocation: InUse) -> bool:
         """Whether its pod may still be alive."""
         owner = allocation.owner
-        if owner is None or not self.snapshot.pods_known:
+        if owner is None or not self.snapshot.pod_list.known:
             return True
         pod = self.snapshot.living_pods.get(owner.pod)
         if pod is None:
@@ -630,12 +630,12 @@ class Occupancy:
     def _unserved(self) -> Mapping[PodName, list[DecidedContainer]]:
         if self.extended:
             return self.extended.unserved
-        if not self.snapshot.decided:
+        if not self.snapshot.schedulers.decided:
             return {}
         # A container whose units kubelet has lost still runs on them: it does not ask for them again.
         served = {allocation.owner for allocation, _ in self.in_use}
         served.update([allocation.owner for allocation in self.suspect])
-        return _without_served(self.snapshot.decided, served)
+        return _without_served(self.snapshot.schedulers.decided, served)
 
 
 def _sharers_of(in_use: Iterable[Placed]) -> dict[str, Sharers]:

@@ -36,7 +36,7 @@ class Start:
 
     def owner(self, tracker: AdmissionTracker) -> ContainerRef | None:
         """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
-        holdings_at = self.snap.holdings_at
+        holdings_at = self.snap.allocations.read_at
         # Such an allocation may be another container's, which the allocations as last read do not show yet.
         later = [allocation for allocation in tracker.recent if allocation.at >= holdings_at]
         if not all_ids(later).isdisjoint(self.ids):

@@ -30,20 +30,27 @@ class Fence:
         """The entry that names `gpu`, in words; None where none does."""
         if str(gpu.minor) in self.indexes:
             return f"index {gpu.minor}"
-        return "its UUID" if gpu.uuid in self.uuids else None
+        if gpu.uuid in self.uuids:
+            return "its UUID"
+        return None
 
     def unknown(self, gpus: Iterable[Gpu]) -> tuple[str, ...]:
         """Entries that name none of `gpus`, in words."""
-        known = tuple(gpus)
+        minors: set[str] = set()
+        uuids: set[str] = set()
+        for gpu in gpus:
+            minors.add(str(gpu.minor))
+            uuids.add(gpu.uuid)
         unknown_entries = {
-            "index": self.indexes - {str(gpu.minor) for gpu in known},
-            "uuid": self.uuids - {gpu.uuid for gpu in known},
+            "index": self.indexes - minors,
+            "uuid": self.uuids - uuids,
             "key": self.ignored,
         }
         words: list[str] = []
         for kind, texts in unknown_entries.items():
+            in_order = sorted(texts)
             # !r: the file may hold text that is not printable.
-            words += [f"{kind} {text!r:.60}" for text in sorted(texts)]
+            words += [f"{kind} {text!r:.60}" for text in in_order]
         return tuple(words)
 
 
@@ -52,7 +59,8 @@ def parse_fence(text: str) -> Fence:
     try:
         content = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as err:
-        raise ValueError(f"it is not JSON: {err.msg} in line {err.lineno}, column {err.colno}") from None
+        place = f"line {err.lineno}, column {err.colno}"
+        raise ValueError(f"it is not JSON: {err.msg} in {place}") from None
     except _Twice as err:
         raise ValueError(f"it has the key {err.key!r:.60} twice, or in two spellings") from None
     except (RecursionError, ValueError):
@@ -60,12 +68,15 @@ def parse_fence(text: str) -> Fence:
     if not isinstance(content, dict):
         raise ValueError(f"it is {_kind(content)} and not an object")  # noqa: TRY004 (one error for whatever is wrong)
     # Go programs read `Index` as `index`, so accept both.
-    keys = {key.lower(): key for key in content if key.lower() in _LISTS}
-    entries = {name: _entries(name, content.get(keys.get(name, name))) for name in _LISTS}
+    spelled = {key.lower(): key for key in content if key.lower() in _LISTS}
+    entries: dict[str, list[str]] = {}
+    for name in _LISTS:
+        key = spelled.get(name, name)
+        entries[name] = _entries(name, content.get(key))
     return Fence(
         indexes=frozenset(map(_plain, entries["index"])),
         uuids=frozenset(entries["uuid"]),
-        ignored=frozenset(content.keys() - set(keys.values())),
+        ignored=frozenset(content.keys() - set(spelled.values())),
     )
 
 
@@ -80,10 +91,11 @@ class _Twice(Exception):  # noqa: N818 (never leaves this module)
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: set[str] = set()
     for key, _ in pairs:
-        folded = key.lower() if key.lower() in _LISTS else key
-        if folded in seen:
+        lower = key.lower()
+        name = lower if lower in _LISTS else key
+        if name in seen:
             raise _Twice(key)
-        seen.add(folded)
+        seen.add(name)
     return dict(pairs)
 
 
@@ -97,15 +109,22 @@ def _entries(key: str, value: Any) -> list[str]:  # noqa: ANN401 (whatever JSON 
 
 
 def _entry(key: str, entry: Any) -> str:  # noqa: ANN401 (as above)
-    is_number = isinstance(entry, int) and not isinstance(entry, bool)
-    if not isinstance(entry, str) and not (is_number and key == "index"):
-        raise ValueError(f'"{key}" has {_kind(entry)} among its entries; each is a text in quotes')
+    if not isinstance(entry, str):
+        is_number = isinstance(entry, int) and not isinstance(entry, bool)
+        # Minor numbers may stand without quotes, and UUIDs are no numbers.
+        is_index = is_number and key == "index"
+        if not is_index:
+            kind = _kind(entry)
+            raise ValueError(f'"{key}" has {kind} among its entries; each is a text in quotes')
     return str(entry).strip()
 
 
 def _plain(index: str) -> str:
     """A number in its one spelling; any other text as it is."""
-    return index.lstrip("0") or "0" if index.isascii() and index.isdecimal() else index
+    is_number = index.isascii() and index.isdecimal()
+    if not is_number:
+        return index
+    return index.lstrip("0") or "0"
 
 
 def _kind(value: Any) -> str:  # noqa: ANN401 (as above)

@@ -12,11 +12,16 @@ from gpuagent.domain.gpus.link_reports import Wiring
 KEY_CHARS = 10
 """Length of a GPU's key: 50 bits. Two of a node's 16 GPUs share a key once in 10 million million nodes."""
 
+_Property = tuple[str, str | int]
+"""Name and value of a property that no two GPUs may share."""
+
 
 @lru_cache(maxsize=256)
 def key_of(uuid: str) -> str:
     """The GPU's name in device ids: a hash of its whole UUID, as UUIDs of one node may begin or end alike."""
-    return b32encode(sha256(uuid.encode()).digest())[:KEY_CHARS].decode().lower()
+    digest = sha256(uuid.encode()).digest()
+    encoded = b32encode(digest)[:KEY_CHARS]
+    return encoded.decode().lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,7 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
         known: GPUs that were read before. Kubelet may have allocations on one that the driver no longer lists.
     """
     listed = {gpu.uuid for gpu in inventory.gpus}
-    owners: defaultdict[tuple[str, str | int], list[Gpu]] = defaultdict(list)
+    owners: defaultdict[_Property, list[Gpu]] = defaultdict(list)
     for gpu in inventory.gpus:
         for name in _names(gpu):
             owners[name].append(gpu)
@@ -123,17 +128,35 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
         if shared is None:
             usable.append(gpu)
         else:
-            others = ", ".join(f"GPU {o.index} at {o.pci_bus_id}" for o in owners[shared] if o is not gpu)
-            reason = f"its {shared[0]} ({shared[1]}) is also that of {others}; see NVRM lines in `dmesg`"
+            reason = _shares(gpu, shared, owners[shared])
             left_out.append(UnreadableGpu(gpu.index, reason))
-    return replace(inventory, gpus=tuple(usable), unreadable=(*inventory.unreadable, *left_out))
+    return replace(
+        inventory,
+        gpus=tuple(usable),
+        unreadable=(*inventory.unreadable, *left_out),
+    )
 
 
-def _names(gpu: Gpu) -> tuple[tuple[str, str | int], ...]:
+def _shares(
+    gpu: Gpu,
+    shared: _Property,
+    owners: Collection[Gpu],
+) -> str:
+    """With which other GPUs a GPU shares a property, in words."""
+    name, value = shared
+    others = [owner for owner in owners if owner is not gpu]
+    words = [f"GPU {other.index} at {other.pci_bus_id}" for other in others]
+    named = ", ".join(words)
+    return f"its {name} ({value}) is also that of {named}; see NVRM lines in `dmesg`"
+
+
+def _names(gpu: Gpu) -> list[_Property]:
     """The properties that no two GPUs may share, each with its value."""
-    return (
+    names: list[_Property] = [
         ("UUID", gpu.uuid),
         ("device id key", gpu.key),
         ("minor number", gpu.minor),
-        *([("PCI address", gpu.pci_bus_id)] if gpu.pci_bus_id else []),
-    )
+    ]
+    if gpu.pci_bus_id:
+        names.append(("PCI address", gpu.pci_bus_id))
+    return names

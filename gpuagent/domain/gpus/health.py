@@ -78,14 +78,17 @@ class HealthReading:
     @property
     def unremarkable(self) -> bool:
         """Whether the reading has neither a fault nor a note."""
-        return self.well and not any((*self.notes, *self.passing_notes))
+        notes = (*self.notes, *self.passing_notes)
+        return self.well and not notes
 
     @property
     def against(self) -> Iterator[str]:
         """Faults that make the GPU unhealthy."""
         if self.action not in _HARMLESS_ACTIONS:
             advice = _ADVICE.get(self.action or 0)
-            yield f"the driver asks to {advice}" if advice else f"the driver asks for recovery action {self.action}"
+            # A newer driver may ask for an action that this agent does not know.
+            asks = f"asks to {advice}" if advice else f"asks for recovery action {self.action}"
+            yield f"the driver {asks}"
         if self.remap_failed:
             yield "a broken row of its memory could not be replaced; have the GPU replaced"
 
@@ -112,7 +115,8 @@ class HealthReading:
         if self.power_brake:
             yield "slowed down by the power brake; check the power supply"
         if self.silent_on:
-            yield f"the driver does not report {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
+            parts = sorted(self.silent_on)
+            yield f"the driver does not report {' and '.join(parts)}; the agent's log has its words"
 
     def after(self, former: "HealthReading") -> "HealthReading":
         """This reading, with values of `former` for the parts that the driver did not report."""
@@ -120,8 +124,8 @@ class HealthReading:
         if ACTION in self.silent_on:
             known = replace(known, action=former.action)
         if REST in self.silent_on or self.partial:
-            was = {name: getattr(former, name) for name in _REST}
-            known = replace(known, **was)
+            former_rest = {name: getattr(former, name) for name in _REST}
+            known = replace(known, **former_rest)
         return known
 
 
@@ -178,9 +182,12 @@ class GpuHealth:
     @property
     def next(self) -> float | None:
         """When the next change comes without an event: an unhealthy GPU recovers, or a note or a wait ends."""
-        times = [self.due, self.awaited_until]
-        times += [ended_at + NOTE_S for ended_at in self.passing.values() if ended_at is not None]
-        return min((at for at in times if at is not None), default=None)
+        times = [ended_at + NOTE_S for ended_at in self.passing.values() if ended_at is not None]
+        if self.due is not None:
+            times.append(self.due)
+        if self.awaited_until is not None:
+            times.append(self.awaited_until)
+        return min(times, default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -207,12 +214,15 @@ class GpuHealth:
         if self.cause is None:
             return ""
         if self.xids:
-            return "-".join(("xid", *map(str, self.xids)))
+            parts = ("xid", *map(str, self.xids))
+            return "-".join(parts)
         if self.lost:
             return "lost"
         if self.unread:
             return "unreadable"
-        return "unlisted" if self.unlisted else self.reading.fault
+        if self.unlisted:
+            return "unlisted"
+        return self.reading.fault
 
     @property
     def is_away(self) -> bool:
@@ -231,27 +241,27 @@ class GpuHealth:
         harmless: frozenset[int],
         at: float,
     ) -> "GpuHealth":
-        """The driver reported an XID; `reading` is the reading right after it, None if that failed.
+        """The driver reported an XID; `reading` is the one right after it, None if that failed.
 
         If the driver supports recovery actions and answers, its action decides; otherwise, the XID's class does.
         An application's XID does not count as the cause of an earlier fault.
         """
-        counts = {**self.counts, xid: self.counts.get(xid, 0) + 1}
-        latest = self.reading if reading is None else reading.after(self.reading)
+        earlier_reports = self.counts.get(xid, 0)
+        known = self.reading if reading is None else reading.after(self.reading)
         is_fault = xid not in harmless
         stuck = False
         if reading is not None and reading.decides:
             # Faults that the driver reported before this XID have another cause.
             earlier = set() if is_fault else set(self.reading.against)
-            is_fault = not earlier.issuperset(latest.against)
+            is_fault = not earlier.issuperset(known.against)
         else:
-            goes_on = xid in APPLICATION_XIDS | PASSING_XIDS
-            stuck = self.stuck or (is_fault and not goes_on)
+            needs_reset = xid not in APPLICATION_XIDS | PASSING_XIDS
+            stuck = self.stuck or (is_fault and needs_reset)
         after = replace(
             self,
-            reading=latest,
+            reading=known,
             last_xid=(xid, at),
-            counts=counts,
+            counts={**self.counts, xid: earlier_reports + 1},
             stuck=stuck,
         )
         if not is_fault:
@@ -261,10 +271,11 @@ class GpuHealth:
             xids = (*xids, xid)
         return replace(after, shaken=True, xids=xids)
 
-    def answers(self, reading: HealthReading, *, returned: bool) -> "GpuHealth":
+    def answered(self, reading: HealthReading, *, returned: bool) -> "GpuHealth":
         """The GPU answered. With `returned`, it or the whole driver was away before, which is equivalent to a reset."""
         known = reading.after(self.reading)
-        if returned and ACTION in reading.silent_on:  # a reset clears the former recovery action
+        if returned and ACTION in reading.silent_on:
+            # A reset clears the former recovery action.
             known = replace(known, action=None)
         after = replace(self, reading=known, lost=None)
         if returned or reading.decides:
@@ -275,9 +286,11 @@ class GpuHealth:
 
     def awaited(self, at: float) -> "GpuHealth":
         """The GPU is new, and did not report its health when queried."""
-        return self if self.asked else replace(self, awaited_until=at + FIRST_ANSWER_S)
+        if self.asked:
+            return self
+        return replace(self, awaited_until=at + FIRST_ANSWER_S)
 
-    def goes(self, reason: str) -> "GpuHealth":
+    def went_silent(self, reason: str) -> "GpuHealth":
         """The GPU no longer answers."""
         return replace(self, lost=self.lost or reason)
 
@@ -285,25 +298,24 @@ class GpuHealth:
         """The driver listed its GPUs. `unread` says why it could not read this one, which is no sign of a reset."""
         if unread is not None:
             return replace(self, unread=unread)
-        back = there and self.unlisted
-        return replace(self, unlisted=not there, unread=None, stuck=self.stuck and not back)
+        # A GPU that comes back has been reset.
+        is_back = there and self.unlisted
+        return replace(
+            self,
+            unlisted=not there,
+            unread=None,
+            stuck=self.stuck and not is_back,
+        )
 
     def judged(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         """The verdict at this moment. `known`: the GPU can be queried now; otherwise, it does not recover."""
         after = self._weighed(at, settle_s, known=known)
         if after.awaited_until is not None and at >= after.awaited_until:
             after = replace(after, awaited_until=None)
-        passing = self._passing(at)
-        return after if passing == after.passing else replace(after, passing=passing)
-
-    def _passing(self, at: float) -> dict[str, float | None]:
-        """The current passing notes, and those that ended within `NOTE_S`."""
-        notes: dict[str, float | None] = {}
-        for note, since in self.passing.items():
-            ended_at = at if since is None else since
-            if at < ended_at + NOTE_S:
-                notes[note] = ended_at
-        return notes | dict.fromkeys(self.reading.passing_notes)
+        passing = _passing_notes(self, at)
+        if passing == after.passing:
+            return after
+        return replace(after, passing=passing)
 
     def _weighed(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         against = self.against
@@ -315,7 +327,8 @@ class GpuHealth:
             return replace(self, healthy_since=None)
         if self.healthy_since is None:
             return replace(self, healthy_since=at)
-        if at < self.healthy_since + self.settle_s:
+        has_settled = at >= self.healthy_since + self.settle_s
+        if not has_settled:
             return self
         return replace(
             self,
@@ -346,16 +359,31 @@ class GpuHealth:
             cause="; ".join(words),
             causes=self.causes.union(words),
             shaken=False,
-            settle_s=self._settles(at, settle_s) if has_just_begun else self.settle_s,
+            settle_s=_settle_time(self, at, settle_s) if has_just_begun else self.settle_s,
             healthy_since=at if is_over else None,
         )
 
-    def _settles(self, at: float, settle_s: float) -> float:
-        """The settle time of a GPU that becomes unhealthy now."""
-        if at - self.recovered_at >= RELAPSE_S:
-            return settle_s
-        doubled = max(2 * self.settle_s, LEAST_RELAPSE_S)
-        return max(settle_s, min(doubled, MOST_SETTLE_S))
+
+def _passing_notes(health: GpuHealth, at: float) -> dict[str, float | None]:
+    """The current passing notes, and those that ended within `NOTE_S`."""
+    notes: dict[str, float | None] = {}
+    for note, since in health.passing.items():
+        ended_at = at if since is None else since
+        if at < ended_at + NOTE_S:
+            notes[note] = ended_at
+    current = dict.fromkeys(health.reading.passing_notes)
+    return notes | current
+
+
+def _settle_time(health: GpuHealth, at: float, settle_s: float) -> float:
+    """The settle time of a GPU that becomes unhealthy now."""
+    has_relapsed = at - health.recovered_at < RELAPSE_S
+    if not has_relapsed:
+        return settle_s
+    doubled = max(2 * health.settle_s, LEAST_RELAPSE_S)
+    bounded = min(doubled, MOST_SETTLE_S)
+    # The operator may have set more than the bound.
+    return max(settle_s, bounded)
 
 
 def _words(xids: tuple[int, ...]) -> str:

@@ -28,7 +28,13 @@ _USUAL_PCIE = (3, 16)
 """Assumed for GPUs that do not report theirs."""
 
 
-_SHARE = {Relation.PIX: 1.0, Relation.PXB: 0.9, Relation.PHB: 0.8, Relation.NODE: 0.7, Relation.SYS: 0.5}
+_SHARE = {
+    Relation.PIX: 1.0,
+    Relation.PXB: 0.9,
+    Relation.PHB: 0.8,
+    Relation.NODE: 0.7,
+    Relation.SYS: 0.5,
+}
 """Share of a GPU's PCIe bandwidth that it has to another GPU. Three values are NCCL's (src/graph/topo.h: 12, 10 and 6
 GB/s): 1 below a switch, 0.8 through an Intel CPU, 0.5 between sockets. The others only keep the order."""
 
@@ -45,7 +51,9 @@ class Link:
     @property
     def type(self) -> str:
         """``NV2`` for two NVLinks, else the PCIe relation, as ``nvidia-smi topo -m`` shows it."""
-        return f"NV{self.nvlinks}" if self.nvlinks else str(self.relation)
+        if self.nvlinks:
+            return f"NV{self.nvlinks}"
+        return str(self.relation)
 
 
 @dataclass(frozen=True)
@@ -69,28 +77,40 @@ class Topology:
 
 
 def _mbps_of(row: Sequence[Link | None]) -> tuple[int, ...]:
-    return tuple(round(link.gbps * 1000) if link else 0 for link in row)
+    speeds = []
+    for link in row:
+        gbps = link.gbps if link else 0
+        speeds.append(round(gbps * 1000))
+    return tuple(speeds)
 
 
 def topology(gpus: Sequence[Gpu], wiring: Mapping[str, Wiring]) -> Topology:
     """Combine the report of each GPU (`wiring`, by UUID). If two reports differ, the worse one counts, with a note."""
     ordered = sorted(gpus, key=lambda gpu: gpu.index)
-    ends = [_Ends.of(gpu, wiring.get(gpu.uuid, Wiring())) for gpu in ordered]
+    ends: list[_Ends] = []
+    for gpu in ordered:
+        reported = wiring.get(gpu.uuid, Wiring())
+        ends.append(_Ends.of(gpu, reported))
     notes: list[str] = []
     for end in ends:
-        notes += [f"GPU {end.gpu.index}: {problem}" for problem in end.wiring.problems]
+        name = f"GPU {end.gpu.index}"
+        notes += [f"{name}: {problem}" for problem in end.wiring.problems]
     for end in ends:
         notes += _unknown_versions(end)
     notes += _thin(ends)
-    square: list[list[Link | None]] = [[None] * len(ends) for _ in ends]
+    width = len(ends)
+    square: list[list[Link | None]] = [[None] * width for _ in ends]
     for row, end in enumerate(ends):
-        for column, other in enumerate(ends[:row]):
+        earlier = ends[:row]
+        for column, other in enumerate(earlier):
             link = _link(other, end, notes)
+            # It is the same from both sides.
             square[row][column] = link
             square[column][row] = link
+    uuids = [gpu.uuid for gpu in ordered]
     return Topology(
-        gpus=tuple(gpu.uuid for gpu in ordered),
-        links=tuple(tuple(row) for row in square),
+        gpus=tuple(uuids),
+        links=tuple(map(tuple, square)),
         notes=tuple(notes),
     )
 
@@ -130,7 +150,10 @@ def _is_switch(link: Nvlink, wiring: Wiring) -> bool:
     """By the kind of device; by its PCI id; or because a GPU of a fabric has links to nowhere."""
     if link.end is not End.UNKNOWN:
         return link.end is End.SWITCH
-    return link.remote_pci_id in NVSWITCH_PCI_IDS or (wiring.fabric is not None and not link.remote_bus_id)
+    if link.remote_pci_id in NVSWITCH_PCI_IDS:
+        return True
+    is_in_fabric = wiring.fabric is not None
+    return is_in_fabric and not link.remote_bus_id
 
 
 def _link(end: _Ends, other: _Ends, notes: list[str]) -> Link:
@@ -139,22 +162,27 @@ def _link(end: _Ends, other: _Ends, notes: list[str]) -> Link:
     relation = _relation(end, other, names, notes)
     there = end.direct.get(other.gpu.pci_bus_id, ())
     back = other.direct.get(end.gpu.pci_bus_id, ())
-    if len(there) != len(back):
-        least = min(len(there), len(back))
-        notes.append(f"{names} report {len(there)} and {len(back)} NVLinks between them; {least} are counted")
-    is_direct = bool(there and back)
-    switched = not is_direct and _same_fabric(end.wiring.fabric, other.wiring.fabric)
+    count_there = len(there)
+    count_back = len(back)
+    count = min(count_there, count_back)
+    if count_there != count_back:
+        reports = f"{count_there} and {count_back} NVLinks"
+        notes.append(f"{names} report {reports} between them; {count} are counted")
+    switched = not count and _same_fabric(end.wiring.fabric, other.wiring.fabric)
     if switched:
         there = end.switch
         back = other.switch
-    count = min(len(there), len(back))
+        count = min(len(there), len(back))
     if not count:
         slower_gbps = min(end.pcie_gbps, other.pcie_gbps)
-        return Link(relation=relation, gbps=slower_gbps * _SHARE[relation])
-    gbps = min(_fastest(there, count), _fastest(back, count))
+        gbps = slower_gbps * _SHARE[relation]
+        return Link(relation=relation, gbps=gbps)
+    # Each GPU reports the speeds of its own ends, and the slower end counts.
+    gbps_there = _fastest(there, count)
+    gbps_back = _fastest(back, count)
     return Link(
         relation=relation,
-        gbps=gbps,
+        gbps=min(gbps_there, gbps_back),
         nvlinks=count,
         switched=switched,
     )
@@ -162,7 +190,8 @@ def _link(end: _Ends, other: _Ends, notes: list[str]) -> Link:
 
 def _fastest(speeds: Sequence[float], count: int) -> float:
     """The sum of the fastest links."""
-    return sum(sorted(speeds, reverse=True)[:count])
+    fastest_first = sorted(speeds, reverse=True)
+    return sum(fastest_first[:count])
 
 
 def _relation(
@@ -172,28 +201,30 @@ def _relation(
     notes: list[str],
 ) -> Relation:
     """How the two GPUs are joined by PCIe, by the farther of their reports."""
-    by_both = (
-        end.wiring.relations.get(other.gpu.pci_bus_id),
-        other.wiring.relations.get(end.gpu.pci_bus_id),
-    )
-    reported = {relation for relation in by_both if relation}
+    there = end.wiring.relations.get(other.gpu.pci_bus_id)
+    back = other.wiring.relations.get(end.gpu.pci_bus_id)
+    reported = {relation for relation in (there, back) if relation}
     if not reported:
         notes.append(f"how {names} are joined by PCIe is not known; {Relation.SYS} is taken")
         return Relation.SYS
-    farthest = max(reported, key=list(Relation).index)
+    nearest_first = list(Relation)
+    farthest = max(reported, key=nearest_first.index)
     if len(reported) > 1:
-        words = " and ".join(sorted(map(str, reported)))
-        notes.append(f"{names} report {words} between them; {farthest} is taken")
+        words = sorted(map(str, reported))
+        notes.append(f"{names} report {' and '.join(words)} between them; {farthest} is taken")
     return farthest
 
 
 def _same_fabric(fabric: Fabric | None, other: Fabric | None) -> bool:
-    return fabric == other and (fabric is None or fabric.ready)
+    if fabric != other:
+        return False
+    return fabric is None or fabric.ready
 
 
 def _unknown_versions(end: _Ends) -> Iterator[str]:
     versions = {link.version for link in end.wiring.nvlinks}
-    for version in sorted(versions - NVLINK_GBPS.keys()):
+    unknown = versions - NVLINK_GBPS.keys()
+    for version in sorted(unknown):
         yield f"GPU {end.gpu.index}: NVLink version {version!r} is not known; its links are taken for the slowest kind"
 
 
@@ -208,11 +239,17 @@ def _thin(ends: Sequence[_Ends]) -> Iterator[str]:
         up = len(end.wiring.nvlinks)
         down = end.wiring.inactive if up else 0
         if down:
-            yield f"{name}: {down} of its {up + down} NVLinks {'is' if down == 1 else 'are'} down"
-        if len(end.switch) + down < most:
-            yield f"{name} has {len(end.switch)} NVLinks to the switches, other GPUs have {most}"
+            in_all = up + down
+            are = "is" if down == 1 else "are"
+            yield f"{name}: {down} of its {in_all} NVLinks {are} down"
+        switch_links = len(end.switch)
+        # Those that are down may be switch links, and are reported already.
+        may_have = switch_links + down
+        if may_have < most:
+            yield f"{name} has {switch_links} NVLinks to the switches, other GPUs have {most}"
         fabric = end.wiring.fabric
-        if end.switch and fabric and not fabric.ready:
+        is_ready = fabric is None or fabric.ready
+        if switch_links and not is_ready:
             yield (
                 f"{name}: its NVLink fabric is not ready, and its links to the switches are not counted; "
                 "look at nvidia-fabricmanager"

@@ -50,8 +50,10 @@ class Holdings:
         return self
 
     def _node_seen(self, node: Mapping[str, Any]) -> Self:
-        info = mapping(mapping(node.get("status")).get("nodeInfo"))
-        seen = replace(self, kubelet=text(info.get("kubeletVersion")))
+        status = mapping(node.get("status"))
+        info = mapping(status.get("nodeInfo"))
+        version = text(info.get("kubeletVersion"))
+        seen = replace(self, kubelet=version)
         if seen.counts_only and not self.counts_only:
             # The allocations were read as if kubelet's ids were units.
             return replace(seen, listed=None, read_at=float("-inf"))
@@ -64,17 +66,12 @@ class Holdings:
                 return replace(self, problem=f"kubelet's checkpoint does not show which units {unknown} was given")
         listed, checkpoint, exchanged = by_units(event.holdings, event.checkpoint)
         if self.listed is not None:
-            listed = _kept(self.listed, listed, key=lambda holding: (holding.owner, holding.resource))
-        checkpoint = _kept(
-            self.checkpoint,
-            checkpoint,
-            key=lambda entry: (entry.pod_uid, entry.container, entry.resource),
-        )
+            listed = _kept(self.listed, listed, key=_holding_key)
         return replace(
             self,
             listed=listed,
             read_at=event.started_at,
-            checkpoint=checkpoint,
+            checkpoint=_kept(self.checkpoint, checkpoint, key=_entry_key),
             exchanged=exchanged,
             problem=None,
         )
@@ -82,10 +79,11 @@ class Holdings:
     @cached_property
     def recorded(self) -> Mapping[tuple[str, str, str], frozenset[str]]:
         """UID of the pod, container and resource to device ids, by the checkpoint."""
-        return {(entry.pod_uid, entry.container, entry.resource): entry.ids for entry in self.checkpoint}
+        return {_entry_key(entry): entry.ids for entry in self.checkpoint}
 
     @property
-    def _uids(self) -> _Uids:
+    def uids(self) -> _Uids:
+        """Container, resource and device ids to the UID of the pod that has them in the checkpoint."""
         return {(entry.container, entry.resource, entry.ids): entry.pod_uid for entry in self.checkpoint}
 
     @property
@@ -93,41 +91,57 @@ class Holdings:
         """Whether kubelet picks ids itself, so that its ids are counts and do not identify a GPU."""
         return bool(self.exchanged) or picks_itself(self.kubelet, asked=True)
 
-    def living(self, pods: Pods) -> tuple[Holding, ...]:
-        """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
-        last = vars(self).get("_living")
-        if last is None or last[0] is not pods:
-            last = (pods, self._of_living(pods))
-            vars(self)["_living"] = last
-        return last[1]
 
-    def _of_living(self, pods: Pods) -> tuple[Holding, ...]:
+@dataclass(frozen=True)
+class LivingHoldings:
+    """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included.
+
+    States share one of these as long as neither allocations nor pods change, so that it is worked out once.
+    """
+
+    allocations: Holdings
+    pods: Pods
+
+    def of(self, allocations: Holdings, pods: Pods) -> "LivingHoldings":
+        """Those of other allocations and pods; itself if they are the same objects."""
+        if allocations is self.allocations and pods is self.pods:
+            return self
+        return LivingHoldings(allocations, pods)
+
+    @cached_property
+    def all(self) -> tuple[Holding, ...]:
+        """All of them."""
+        pods = self.pods
         by_name = {pod.name: pod for pod in pods.seen}
         ended: set[PodName] = set()
-        if not pods.problem:  # while the watch is down, the agent does not see a new pod of the same name
+        # While the watch is down, the agent does not see a new pod of the same name.
+        if not pods.problem:
             ended = {pod.name for pod in pods.seen if pod.ended}
-        uids = self._uids
+        uids = self.allocations.uids
         listed = []
-        for holding in self.listed or ():
+        for holding in self.allocations.listed or ():
             name = holding.owner.pod
             if name not in ended:
-                listed.append(_of_their_uid(holding, by_name.get(name), uids))
-        return (*listed, *self._unlisted(listed, pods))
+                own = _of_their_uid(holding, by_name.get(name), uids)
+                listed.append(own)
+        return (*listed, *self._unlisted(listed))
 
-    def _unlisted(self, listed: Collection[Holding], pods: Pods) -> Iterator[Holding]:
+    def _unlisted(self, listed: Collection[Holding]) -> Iterator[Holding]:
         """Holdings that only the checkpoint has: devices of living pods' ordinary init containers."""
-        living = {pod.uid: pod.name for pod in pods.seen if not pod.ended}
+        living = {pod.uid: pod.name for pod in self.pods.seen if not pod.ended}
         known: set[str] = set()
         for holding in listed:
             known |= holding.ids
-        for entry in self.checkpoint:
+        for entry in self.allocations.checkpoint:
             name: PodName | None = PodName("", entry.pod_uid)
-            if pods.watched:
+            if self.pods.watched:
                 name = living.get(entry.pod_uid)
             unlisted = entry.ids - known
             if name is not None and unlisted:
-                known |= unlisted  # the next init container reuses them
-                yield Holding(ContainerRef(name, entry.container), entry.resource, unlisted)
+                # The next init container reuses them.
+                known |= unlisted
+                owner = ContainerRef(name, entry.container)
+                yield Holding(owner, entry.resource, unlisted)
 
 
 def _kept(
@@ -142,10 +156,21 @@ def _kept(
     known = {key(value): value for value in former}
     kept = []
     for value in values:
-        old = known.get(key(value))
-        kept.append(old if old is not None and old == value else value)
-    is_same = len(kept) == len(former) and _identities(kept) == _identities(former)
-    return former if is_same else tuple(kept)
+        old = known.get(key(value), value)
+        kept.append(old if old == value else value)
+    if len(kept) != len(former):
+        return tuple(kept)
+    # They may come in another order.
+    has_same_objects = _identities(kept) == _identities(former)
+    return former if has_same_objects else tuple(kept)
+
+
+def _holding_key(holding: Holding) -> tuple[ContainerRef, str]:
+    return holding.owner, holding.resource
+
+
+def _entry_key(entry: CheckpointEntry) -> tuple[str, str, str]:
+    return entry.pod_uid, entry.container, entry.resource
 
 
 def _identities(values: Iterable[object]) -> set[int]:

@@ -57,11 +57,18 @@ class Claims:
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.ClaimsPrepared():
-                return replace(self, prepared={claim.uid: claim for claim in event.claims})
+                prepared = {claim.uid: claim for claim in event.claims}
+                return replace(self, prepared=prepared)
             case ev.DraRegistered():
-                return replace(self, registered=event.problem is None, registration_problem=event.problem)
+                is_registered = event.problem is None
+                return replace(self, registered=is_registered, registration_problem=event.problem)
             case ev.DraStopped():
-                return replace(self, registered=False, registration_problem=None, superseded=False)
+                return replace(
+                    self,
+                    registered=False,
+                    registration_problem=None,
+                    superseded=False,
+                )
             case ev.DraSuperseded():
                 return replace(self, superseded=event.by_newer)
             case ev.PreparesTried():
@@ -95,31 +102,37 @@ class Claims:
 
     def _answered(self, event: ev.SliceStored) -> Self:
         """Note the answer to a write of a slice."""
-        answer = StoredSlice(sent=without_times(event.sent), stored=without_times(event.stored))
-        stored = {name: other for name, other in self.stored.items() if name != event.name}
-        if answer.sent != answer.stored:
-            stored[event.name] = answer
+        sent = without_times(event.sent)
+        stored = without_times(event.stored)
+        answer = StoredSlice(sent=sent, stored=stored)
+        all_stored = {name: other for name, other in self.stored.items() if name != event.name}
+        if sent != stored:
+            all_stored[event.name] = answer
         return replace(
             self,
-            stored=stored,
+            stored=all_stored,
             retried=self.retried - {event.name},
-            retry_at=event.at + RETRY_S if stored else float("inf"),
+            retry_at=event.at + RETRY_S if all_stored else float("inf"),
             drops_counters=self.drops_counters or PARTITIONABLE in answer.gates,
         )
 
     def _at(self, at: float) -> Self:
         """The changes that time brings."""
         after = self
-        if self._withdrawn_until is not None and at >= self._withdrawn_until:
+        until = self._withdrawn_until
+        if until is not None and at >= until:
             after = replace(after, published=frozenset())
         if at >= self.retry_at:
-            after = replace(after, retried=frozenset(self.stored), retry_at=at + RETRY_S)
+            retried = frozenset(self.stored)
+            after = replace(after, retried=retried, retry_at=at + RETRY_S)
         return after
 
     @property
     def next(self) -> float | None:
         """Monotonic seconds when something changes without an event; None if nothing does."""
-        due = [] if self._withdrawn_until is None else [self._withdrawn_until]
+        due: list[float] = []
+        if self._withdrawn_until is not None:
+            due.append(self._withdrawn_until)
         if self.stored:
             due.append(self.retry_at)
         return min(due, default=None)
@@ -127,7 +140,8 @@ class Claims:
     @property
     def _withdrawn_until(self) -> float | None:
         """When `published` ends; None if it does not."""
-        return self.withdrawn_at + WITHDRAWN_S if self.published and not self.slices else None
+        are_withdrawn = bool(self.published) and not self.slices
+        return self.withdrawn_at + WITHDRAWN_S if are_withdrawn else None
 
     @property
     def devices(self) -> tuple[int, int]:
@@ -146,13 +160,17 @@ class Claims:
     @property
     def held(self) -> frozenset[str]:
         """UUIDs of GPUs that prepared claims use."""
-        return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.used)
+        uuids: set[str] = set()
+        for claim in self.prepared.values():
+            uuids.update(gpu.uuid for gpu in claim.used)
+        return frozenset(uuids)
 
 
 def gpus_of(resource_slice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The devices of a ResourceSlice that are GPUs, each with its UUID."""
     spec = mapping(resource_slice.get("spec"))
-    return [device for device in mappings(spec.get("devices")) if _uuid(device)]
+    devices = mappings(spec.get("devices"))
+    return [device for device in devices if _uuid(device)]
 
 
 def uuids_of(resource_slice: Mapping[str, Any]) -> frozenset[str]:
@@ -161,5 +179,6 @@ def uuids_of(resource_slice: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _uuid(device: Mapping[str, Any]) -> str:
-    attribute = mapping(mapping(device.get("attributes")).get("uuid"))
+    attributes = mapping(device.get("attributes"))
+    attribute = mapping(attributes.get("uuid"))
     return text(attribute.get("string"))

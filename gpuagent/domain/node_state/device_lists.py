@@ -59,10 +59,14 @@ class Advertised:
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.RegistrationChanged():
-                others = {name: text for name, text in self.registration_problems.items() if name != event.resource}
-                now = {event.resource: event.problem} if event.problem else {}
-                connected = self.connected - {event.resource} | ({event.resource} if event.connected else set())
-                return replace(self, registration_problems=others | now, connected=connected)
+                resource = event.resource
+                problems = {name: text for name, text in self.registration_problems.items() if name != resource}
+                if event.problem:
+                    problems[resource] = event.problem
+                connected = self.connected - {resource}
+                if event.connected:
+                    connected |= {resource}
+                return replace(self, registration_problems=problems, connected=connected)
         return self
 
 

@@ -24,25 +24,35 @@ FormerGpus = Mapping[str, str]
 
 def former_gpus(node: Mapping[str, Any]) -> FormerGpus | None:
     """The GPUs of the annotation; None without it. A text that is not the agent's own counts as no GPU."""
-    written = _metadata(node, "annotations").get(KNOWN_GPUS_ANNOTATION)
+    annotations = _metadata(node, "annotations")
+    written = annotations.get(KNOWN_GPUS_ANNOTATION)
     if written is None:
         return None
-    entries = list(mapping(decoded(written)).items())[:MOST_FORMER]
+    gpus = mapping(decoded(written))
+    entries = list(gpus.items())[:MOST_FORMER]
     return {uuid: address for uuid, address in entries if _is_former(uuid, address)}
 
 
 def _is_former(uuid: str, address: object) -> bool:
-    return isinstance(address, str) and len(uuid) <= _MOST_KEY and len(address) <= _MOST_KEY
+    if not isinstance(address, str):
+        return False
+    return max(len(uuid), len(address)) <= _MOST_KEY
 
 
 def gpus_before_annotation(node: Mapping[str, Any]) -> FormerGpus:
     """The GPUs that an agent without this annotation published: by minor number, or by their count only."""
-    published = node_gpus(_metadata(node, "annotations"))
+    annotations = _metadata(node, "annotations")
+    published = node_gpus(annotations)
     if isinstance(published, NodeGpus) and published.gpus:
-        return {f"minor {gpu.minor}": "" for gpu in published.gpus}
-    count = amount(text(_metadata(node, "labels").get(COUNT_LABEL))) or 0
-    numbers = range(1, min(count, MOST_FORMER) + 1)
-    return {f"number {number}": "" for number in numbers}
+        names = [f"minor {gpu.minor}" for gpu in published.gpus]
+        return dict.fromkeys(names, "")
+    labels = _metadata(node, "labels")
+    written = text(labels.get(COUNT_LABEL))
+    count = amount(written) or 0
+    # Whoever may write the label could write any number.
+    count = min(count, MOST_FORMER)
+    names = [f"number {number}" for number in range(1, count + 1)]
+    return dict.fromkeys(names, "")
 
 
 def former_gpus_text(gpus: FormerGpus) -> str:

@@ -27,46 +27,57 @@ class Health:
     def taken(self, event: ev.Event, gpus: Gpus, policy: Policy) -> Self:
         """The next health of all GPUs, as a GPU can recover by time alone. `gpus` have taken the event already."""
         after = self._changed(event, gpus, policy)
-        judged = {}
-        is_same = True
+        judged: dict[str, GpuHealth] = {}
+        any_changed = False
         for uuid, health in after.by_uuid.items():
-            judged[uuid] = health.judged(event.at, policy.settle_s, known=uuid in gpus.answering)
-            is_same = is_same and judged[uuid] is health
-        return after if is_same else replace(after, by_uuid=judged)
+            is_known = uuid in gpus.answering
+            verdict = health.judged(event.at, policy.settle_s, known=is_known)
+            judged[uuid] = verdict
+            any_changed = any_changed or verdict is not health
+        return replace(after, by_uuid=judged) if any_changed else after
 
     def _changed(self, event: ev.Event, gpus: Gpus, policy: Policy) -> Self:
         match event:
             case ev.InventoryRead():
                 return self._listed(gpus, event)
             case ev.XidRaised(uuid=None):
-                counts = dict(self.untied_xids)
-                counts[event.xid] = counts.get(event.xid, 0) + 1
+                earlier = self.untied_xids.get(event.xid, 0)
+                counts = {**self.untied_xids, event.xid: earlier + 1}
                 return replace(self, untied_xids=counts)
             case ev.XidRaised(uuid=str(uuid)):
                 health = self._of(uuid)
-                return self._with(uuid, health.xid(event.xid, event.reading, policy.harmless_xids, event.at))
+                after = health.xid(event.xid, event.reading, policy.harmless_xids, event.at)
+                return self._with(uuid, after)
             case ev.GpuLost():
                 health = self._of(event.uuid)
-                return self._with(event.uuid, health.goes(event.reason))
+                after = health.went_silent(event.reason)
+                return self._with(event.uuid, after)
             case ev.HealthRead():
                 health = self._of(event.uuid)
-                return self._with(event.uuid, health.answers(event.reading, returned=event.returned))
+                after = health.answered(event.reading, returned=event.returned)
+                return self._with(event.uuid, after)
         return self
 
     def _of(self, uuid: str) -> GpuHealth:
-        return self.by_uuid.get(uuid) or self.early.get(uuid) or GpuHealth()
+        known = self.by_uuid.get(uuid) or self.early.get(uuid)
+        return known or GpuHealth()
 
     def _with(self, uuid: str, health: GpuHealth) -> Self:
         if uuid in self.by_uuid:
-            return replace(self, by_uuid={**self.by_uuid, uuid: health})
-        return replace(self, early={**self.early, uuid: health})
+            by_uuid = {**self.by_uuid, uuid: health}
+            return replace(self, by_uuid=by_uuid)
+        early = {**self.early, uuid: health}
+        return replace(self, early=early)
 
     def _listed(self, gpus: Gpus, event: ev.InventoryRead) -> Self:
+        """The driver has listed its GPUs. Those that it lists no more stay, as lost ones."""
         listed = gpus.topology.gpus
         unasked = event.inventory.unasked
         by_uuid = {}
         for uuid in gpus.by_uuid:
-            health = self._of(uuid).listed(uuid in listed, gpus.unread.get(uuid))
+            is_listed = uuid in listed
+            unread = gpus.unread.get(uuid)
+            health = self._of(uuid).listed(is_listed, unread)
             is_new = uuid not in self.by_uuid
             if is_new and uuid in unasked:
                 health = health.awaited(event.at)
@@ -77,7 +88,11 @@ class Health:
     @cached_property
     def faults(self) -> dict[str, str]:
         """GPU UUID to why it is unhealthy."""
-        return {uuid: health.cause for uuid, health in self.by_uuid.items() if health.cause is not None}
+        faults: dict[str, str] = {}
+        for uuid, health in self.by_uuid.items():
+            if health.cause is not None:
+                faults[uuid] = health.cause
+        return faults
 
     @cached_property
     def unasked(self) -> dict[str, str]:

@@ -86,12 +86,15 @@ class Gpus:
         wiring = {**self.wiring, **inventory.wiring}
         indexes = {uuid: gpu.index for uuid, gpu in read.items()}
         former_indexes = {uuid: known[uuid].index for uuid in self.topology.gpus}
-        same = wiring == self.wiring and indexes == former_indexes
+        links = self.topology
+        # To work out the links again takes milliseconds, and most reads show nothing new.
+        if wiring != self.wiring or indexes != former_indexes:
+            links = topology(tuple(read.values()), wiring)
         return replace(
             self,
             by_uuid={**known, **read},
             wiring=wiring,
-            topology=self.topology if same else topology(tuple(read.values()), wiring),
+            topology=links,
             unreadable=inventory.unreadable,
             driver_version=inventory.driver_version,
             cuda_version=inventory.cuda_version,
@@ -117,9 +120,12 @@ class Gpus:
     @cached_property
     def unread(self) -> dict[str, str]:
         """UUID of each GPU that the driver still lists and could not read last, to the reason."""
-        missing = {uuid: gpu for uuid, gpu in self.by_uuid.items() if uuid not in self.topology.gpus}
-        read = {self.by_uuid[uuid].index for uuid in self.topology.gpus}
-        reasons = {bad.index: bad.reason for bad in self.unreadable if bad.index not in read}
+        gpus = self.by_uuid
+        missing = {uuid: gpu for uuid, gpu in gpus.items() if uuid not in self.topology.gpus}
+        read_indexes = {gpus[uuid].index for uuid in self.topology.gpus}
+        reasons = {unreadable.index: unreadable.reason for unreadable in self.unreadable}
+        for index in read_indexes:
+            reasons.pop(index, None)
         # Match by index, which changes when another GPU is lost. If no fewer GPUs are unreadable than missing, all
         # missing ones are unreadable.
         are_all_unreadable = len(missing) <= len(reasons)
@@ -136,17 +142,25 @@ class Gpus:
         """UUIDs of the GPUs that can be queried now."""
         if self.driver_problem is not None:
             return frozenset()
-        silent = {bad.index for bad in self.unreadable}
-        return frozenset(uuid for uuid, gpu in self.by_uuid.items() if gpu.index not in silent)
+        silent = {unreadable.index for unreadable in self.unreadable}
+        gpus = self.by_uuid.values()
+        answering = [gpu.uuid for gpu in gpus if gpu.index not in silent]
+        return frozenset(answering)
 
     @cached_property
     def without_driver(self) -> dict[str, str]:
         """UUID of each GPU to why it is out of use; empty unless the driver is gone."""
+        if not self.driver_gone:
+            return {}
         why = f"NVIDIA driver: {self.driver_problem}"
-        return dict.fromkeys(self.by_uuid, why) if self.driver_gone else {}
+        return dict.fromkeys(self.by_uuid, why)
 
     @cached_property
     def fenced(self) -> dict[str, str]:
         """UUID to the entry of the fence file that names the GPU, in words."""
-        named = {uuid: self.fence.entry_of(gpu) for uuid, gpu in self.by_uuid.items()}
-        return {uuid: f"fenced by file ({entry})" for uuid, entry in named.items() if entry}
+        fenced: dict[str, str] = {}
+        for uuid, gpu in self.by_uuid.items():
+            entry = self.fence.entry_of(gpu)
+            if entry:
+                fenced[uuid] = f"fenced by file ({entry})"
+        return fenced

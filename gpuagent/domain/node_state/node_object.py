@@ -105,13 +105,16 @@ class Node:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        metadata = mapping(mapping(self.object).get("metadata"))
+        """Of the object."""
+        node = mapping(self.object)
+        metadata = mapping(node.get("metadata"))
         return mapping(metadata.get("labels"))
 
     @property
     def allocatable(self) -> Mapping[str, Any]:
         """Resource name to quantity."""
-        status = mapping(mapping(self.object).get("status"))
+        node = mapping(self.object)
+        status = mapping(node.get("status"))
         return mapping(status.get("allocatable"))
 
     @property
@@ -120,5 +123,8 @@ class Node:
         return self.labels.get(DISABLE_LABEL) == "true"
 
     def has_taint(self, key: str) -> bool:
-        spec = mapping(mapping(self.object).get("spec"))
-        return any(taint.get("key") == key for taint in mappings(spec.get("taints")))
+        """Whether the object has a taint with this key."""
+        node = mapping(self.object)
+        spec = mapping(node.get("spec"))
+        taints = mappings(spec.get("taints"))
+        return any(taint.get("key") == key for taint in taints)

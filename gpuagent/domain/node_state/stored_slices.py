@@ -36,7 +36,8 @@ class StoredSlice:
     @cached_property
     def differences(self) -> tuple[str, ...]:
         """Paths of the fields that were dropped, changed or added, each once."""
-        return tuple(dict.fromkeys(_differences(self.sent, self.stored, "spec")))
+        paths = _differences(self.sent, self.stored, "spec")
+        return tuple(dict.fromkeys(paths))
 
     @cached_property
     def gates(self) -> tuple[str, ...]:
@@ -50,11 +51,14 @@ class StoredSlice:
 
 
 def _differences(sent: object, stored: object, path: str) -> Iterator[str]:
+    """Paths of the fields of which one side lacks something, or has another value."""
     if isinstance(sent, dict) and isinstance(stored, dict):
-        for name in dict.fromkeys([*sent, *stored]):
+        names = dict.fromkeys([*sent, *stored])
+        for name in names:
             yield from _differences(sent.get(name), stored.get(name), f"{path}.{name}")
     elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
-        for item, other in zip(sent, stored, strict=True):
+        pairs = zip(sent, stored, strict=True)
+        for item, other in pairs:
             yield from _differences(item, other, path)
     elif sent != stored:
         yield path
@@ -63,13 +67,17 @@ def _differences(sent: object, stored: object, path: str) -> Iterator[str]:
 def _dropped(sent: object, stored: object, path: str) -> Iterator[str]:
     """Paths of the fields that were sent and are absent."""
     if isinstance(sent, dict):
+        kept = mapping(stored)
         for name, value in sent.items():
-            if name in mapping(stored):
-                yield from _dropped(value, mapping(stored)[name], f"{path}.{name}")
+            path_of_field = f"{path}.{name}"
+            if name in kept:
+                yield from _dropped(value, kept[name], path_of_field)
             elif value:
-                yield f"{path}.{name}"
+                # An empty value is as good as an absent field.
+                yield path_of_field
     elif isinstance(sent, list) and isinstance(stored, list):
-        for item, other in zip(sent, stored, strict=False):
+        pairs = zip(sent, stored, strict=False)
+        for item, other in pairs:
             yield from _dropped(item, other, path)
 
 

@@ -100,7 +100,11 @@ class BestSets:
         chosen = self._lowest(masks, tables, pool, fixed)
         return tuple(gpu for gpu in chosen if gpu not in job_gpus)
 
-    def ranked(self, free: Collection[int], sets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    def ranked(
+        self,
+        free: Collection[int],
+        sets: Iterable[tuple[int, ...]],
+    ) -> list[tuple[int, ...]]:
         """Sets of one size, best first: those within `free` by the criteria of `choose`, then the rest by their links.
 
         Sets that are equal by these keep their order.
@@ -113,21 +117,29 @@ class BestSets:
                 ranks = self._ranks(members, pool, self._tables)
                 return 0, *ranks
             # The lowest comes first, so that faster links have to be lower numbers.
-            weakest = -(self.weakest(members) or 0)
-            total = -self.total(members)
-            return int(not is_free), weakest, total
+            weakest = self.weakest(members) or 0
+            total = self.total(members)
+            group = 0 if is_free else 1
+            return group, -weakest, -total
 
         return sorted(sets, key=key)
 
-    def _ranks(self, members: tuple[int, ...], pool: frozenset[int], tables: SetTables) -> tuple[int, ...]:
+    def _ranks(
+        self,
+        members: tuple[int, ...],
+        pool: frozenset[int],
+        tables: SetTables,
+    ) -> tuple[int, ...]:
         """What `choose` compares of a set within `pool`; lower is better."""
         mask = self._mask(frozenset(members), tables)
-        rest = self._mask(pool.difference(members), tables)
+        remaining = pool.difference(members)
+        rest = self._mask(remaining, tables)
+        plain_rest = tables.plain[rest]
         return (
             tables.rank[mask],
             tables.later[rest],
             tables.others[mask],
-            -tables.total[tables.plain[rest]],
+            -tables.total[plain_rest],
         )
 
     def _mask(self, gpus: frozenset[int], tables: SetTables) -> int:
@@ -207,8 +219,11 @@ class BestSets:
         """The GPU with the fastest weakest link to those chosen, then the highest total, then the lowest index."""
 
         def rank(gpu: int) -> tuple[int, int, int]:
-            links = [self._mbps[gpu][other] for other in chosen]
-            return min(links), sum(links), -gpu
+            speeds = self._mbps[gpu]
+            links = [speeds[other] for other in chosen]
+            weakest = min(links)
+            total = sum(links)
+            return weakest, total, -gpu
 
         return max(candidates, key=rank)
 
@@ -251,9 +266,10 @@ def _best_alone(tables: SetTables, masks: list[int], job_mask: int) -> list[int]
 
 def _best_for_later(tables: SetTables, masks: list[int], pool: int) -> list[int]:
     """The masks that leave the best sets to later pods. Each step keeps those that are best by the next criterion."""
-    rests = [pool ^ mask for mask in masks]
-    masks = _least(masks, [tables.later[rest] for rest in rests])
-    masks = _least(masks, [tables.others[mask] for mask in masks])
+    among_free = [tables.later[pool ^ mask] for mask in masks]
+    masks = _least(masks, among_free)
+    among_all = [tables.others[mask] for mask in masks]
+    masks = _least(masks, among_all)
     totals = []
     for mask in masks:
         rest = tables.plain[pool ^ mask]
@@ -269,8 +285,11 @@ def _first_of_few(
 ) -> list[int]:
     """The result of `_first` for GPUs of which no two are interchangeable, by trying all sets within `pool`."""
     optional = pool ^ fixed
-    places = range(pool.bit_length())
-    bits = [1 << place for place in places if optional >> place & 1]
+    bits = []
+    for place in range(pool.bit_length()):
+        bit = 1 << place
+        if optional & bit:
+            bits.append(bit)
     missing = size - fixed.bit_count()
     masks = [fixed | sum(added) for added in combinations(bits, missing)]
     ranks = [tables.rank[mask] for mask in masks]
@@ -300,7 +319,11 @@ def _first(
     return best
 
 
-def _first_bits(sort: Sequence[int], bits: Mapping[int, int], must: frozenset[int]) -> list[int]:
+def _first_bits(
+    sort: Sequence[int],
+    bits: Mapping[int, int],
+    must: frozenset[int],
+) -> list[int]:
     """The bits of the first n free GPUs of a sort, for n from 0. Those that must be taken come first."""
     free = [gpu for gpu in sort if gpu in bits]
     free.sort(key=lambda gpu: (gpu not in must, gpu))
@@ -323,7 +346,8 @@ def _own_mask(first_bits: list[list[int]], counts: list[int]) -> int:
 def _least(masks: list[int], numbers: list[int]) -> list[int]:
     """The masks with the least number."""
     least = min(numbers)
-    return [mask for mask, number in zip(masks, numbers, strict=True) if number == least]
+    pairs = zip(masks, numbers, strict=True)
+    return [mask for mask, number in pairs if number == least]
 
 
 def _check_once(name: str, gpus: Collection[int]) -> None:
@@ -332,11 +356,13 @@ def _check_once(name: str, gpus: Collection[int]) -> None:
 
 
 def _check(mbps: Sequence[Sequence[int]]) -> None:
+    count = len(mbps)
     for gpu, row in enumerate(mbps):
-        if len(row) != len(mbps):
-            raise ValueError(f"the matrix is not square: {len(mbps)} rows, and row {gpu} has {len(row)} entries")
+        if len(row) != count:
+            raise ValueError(f"the matrix is not square: {count} rows, and row {gpu} has {len(row)} entries")
     for gpu, row in enumerate(mbps):
-        for other, speed in enumerate(row[:gpu]):
+        earlier = row[:gpu]
+        for other, speed in enumerate(earlier):
             back = mbps[other][gpu]
             pair = f"between GPU {other} and GPU {gpu}"
             if speed < 0:

@@ -7,7 +7,10 @@ EXACT_GPUS = 8
 MOST_STEPS = 2_000
 
 
-def best_ring(mbps: Sequence[Sequence[int]], members: Collection[int]) -> tuple[int, ...]:
+def best_ring(
+    mbps: Sequence[Sequence[int]],
+    members: Collection[int],
+) -> tuple[int, ...]:
     """`members` in the order of the ring with the best weakest link, then the highest total, then the lowest indexes.
 
     It begins with the lowest index, in the direction in which the lower of its two neighbors comes second.
@@ -116,5 +119,7 @@ def _worth(mbps: Sequence[Sequence[int]], ring: Sequence[int]) -> tuple[int, int
     following = (*ring[1:], ring[0])
     links = []
     for gpu, next_gpu in zip(ring, following, strict=True):
-        links.append(mbps[gpu][next_gpu])
-    return min(links), 2 * sum(links)
+        speeds = mbps[gpu]
+        links.append(speeds[next_gpu])
+    weakest = min(links)
+    return weakest, 2 * sum(links)

@@ -16,6 +16,9 @@ LATER = (8, 4, 2)
 _NONE = 0xFFFF
 """A rank below all others: there is no such set."""
 
+_Sizes = list[list[int]]
+"""Masks by the number of their GPUs."""
+
 
 class SetTables:
     """Ranks of the representative sets, and the best smaller sets that each contains.
@@ -33,14 +36,15 @@ class SetTables:
         others: mask to its place among those of its size by `later`, then by total, of all GPUs that are not in it.
     """
 
-    def __init__(self, mbps: Sequence[Sequence[int]], sorts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        mbps: Sequence[Sequence[int]],
+        sorts: Sequence[Sequence[int]],
+    ) -> None:
         order = list(chain.from_iterable(sorts))
         self._count = len(order)
         self._firsts = _firsts_of(sorts, self._count)
-        sizes: list[list[int]] = [[] for _ in range(self._count + 1)]
-        for parts in product(*self._firsts):
-            mask = sum(parts)
-            sizes[mask.bit_count()].append(mask)
+        sizes = self._masks_by_size()
         rows = []
         for gpu in order:
             speeds = mbps[gpu]
@@ -56,6 +60,18 @@ class SetTables:
         self.later = self._later(sizes)
         self.others = self._others(sizes)
 
+    def _masks_by_size(self) -> _Sizes:
+        """The representative masks with no GPU, with one, and so on."""
+        sizes: _Sizes = []
+        for _ in range(self._count + 1):
+            sizes.append([])
+        # A mask has some of the first GPUs of each sort.
+        for parts in product(*self._firsts):
+            mask = sum(parts)
+            size = mask.bit_count()
+            sizes[size].append(mask)
+        return sizes
+
     def firsts(self, counts: Sequence[int]) -> int:
         """The mask with the first `counts[n]` GPUs of sort `n`."""
         mask = 0
@@ -65,7 +81,11 @@ class SetTables:
 
     def counts(self, mask: int) -> list[int]:
         """How many GPUs of each sort `mask` has."""
-        return [(mask & firsts[-1]).bit_count() for firsts in self._firsts]
+        counts = []
+        for firsts in self._firsts:
+            of_sort = mask & firsts[-1]
+            counts.append(of_sort.bit_count())
+        return counts
 
     def _table(self, kind: str, value: int = 0) -> "array[int]":
         return array(kind, [value]) * (1 << self._count)
@@ -74,14 +94,16 @@ class SetTables:
         """Weakest link and total of every set, each from the set without its last GPU."""
         count = self._count
         # In the order of their sizes, so that the smaller set is known already.
-        for mask in chain.from_iterable(sizes[2:]):
+        with_links = sizes[2:]
+        for mask in chain.from_iterable(with_links):
             rest = mask & (mask - 1)
             last = mask ^ rest
             row = rows[count - last.bit_length()]
             links = [row[count - bit] for bit in _bits(rest)]
             weakest = min(links)
+            total = sum(links)
             self._weakest[mask] = min(self._weakest[rest], weakest)
-            self.total[mask] = self.total[rest] + sum(links)
+            self.total[mask] = self.total[rest] + total
 
     def _ranked(self, sizes: list[list[int]]) -> "array[int]":
         rank = self._table("H")
@@ -178,11 +200,16 @@ def _firsts_of(sorts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     return firsts
 
 
-def _put_places(table: "array[int]", masks: list[int], worths: list[tuple[int, int]]) -> None:
+def _put_places(
+    table: "array[int]",
+    masks: list[int],
+    worths: list[tuple[int, int]],
+) -> None:
     """Write the place of each mask into `table`. The lowest worth is first, and equal worths share a place."""
     best_first = sorted(set(worths))
     place_of = {worth: place for place, worth in enumerate(best_first)}
-    for mask, worth in zip(masks, worths, strict=True):
+    pairs = zip(masks, worths, strict=True)
+    for mask, worth in pairs:
         table[mask] = place_of[worth]
 
 
@@ -203,7 +230,11 @@ def sorts_of(mbps: Sequence[Sequence[int]]) -> list[list[int]]:
     return sorts
 
 
-def _are_interchangeable(mbps: Sequence[Sequence[int]], gpu: int, other: int) -> bool:
+def _are_interchangeable(
+    mbps: Sequence[Sequence[int]],
+    gpu: int,
+    other: int,
+) -> bool:
     speeds = mbps[gpu]
     other_speeds = mbps[other]
     thirds = set(range(len(mbps))) - {gpu, other}

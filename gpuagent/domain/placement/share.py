@@ -92,7 +92,12 @@ def choose_share(request: ShareRequest) -> tuple[str, ...]:
         if request.decided:
             raise _not_kept(request, each)
         raise _refusal(request, each)
-    candidates.sort(key=lambda uuid: (uuid not in fixed, _rank(request, uuid, each)))
+
+    def rank(uuid: str) -> tuple[bool, _Rank]:
+        is_fixed = uuid in fixed
+        return not is_fixed, _rank(request, uuid, each)
+
+    candidates.sort(key=rank)
     return tuple(candidates[:count])
 
 
@@ -175,7 +180,10 @@ def _lead(request: ShareRequest, each: int) -> str:
 
 def _where(request: ShareRequest) -> str:
     """The free units of each GPU."""
-    free = [(request.order[uuid], count) for uuid, count in request.free.items()]
+    free: list[tuple[int, int]] = []
+    for uuid, count in request.free.items():
+        index = request.order[uuid]
+        free.append((index, count))
     free.sort()
     texts = [f"GPU {index}: {count}" for index, count in free]
     listed = ", ".join(texts) or "nothing"
@@ -190,21 +198,28 @@ def _refusal(request: ShareRequest, each: int) -> Refusal:
     if not_together:
         return not_together
     roomy = {uuid for uuid, count in request.free.items() if count >= each}
-    if request.only is not None:
-        possible = roomy.intersection(request.only)
-        can_include_fixed = request.must_include.keys() <= possible
-        if not possible or not can_include_fixed:
-            gpus = _names(request, request.only, ", ")
-            text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
-            return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
+    if request.only is not None and not _can_be_on_only(request, roomy):
+        gpus = _names(request, request.only, ", ")
+        text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
+        return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
     has_enough_gpus = len(roomy) >= request.gpu_count
-    if has_enough_gpus and not roomy.isdisjoint(request.full):
+    any_full = not roomy.isdisjoint(request.full)
+    if has_enough_gpus and any_full:
         text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
         return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
     total = sum(request.free.values())
+    # With NUMA, the node may have enough: kubelet offers a part of it.
     if total < request.size and request.numa is None:
-        return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
+        text = f"{lead}, {total} are free on this node"
+        return Refusal(Reason.NOT_ENOUGH, f"{text} ({where})")
     return _scattered(request, lead, where, len(roomy))
+
+
+def _can_be_on_only(request: ShareRequest, roomy: set[str]) -> bool:
+    """Whether one of the GPUs that the choice is limited to has enough, and all that kubelet has fixed do."""
+    possible = roomy.intersection(request.only or ())
+    fixed = request.must_include.keys()
+    return bool(possible) and fixed <= possible
 
 
 def _fixed_apart(

@@ -87,17 +87,23 @@ def _flaws(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
     )
 
 
-def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
+def _best(
+    request: WholeRequest,
+    pool: Collection[str],
+    fixed: Collection[str],
+) -> Collection[int]:
     """GPUs for this request: the best set in `pool` that contains `fixed`, chosen inside the best set for the job."""
     positions = request.positions
     sets = request.sets
     free = {positions[uuid] for uuid in pool}
     must = {positions[uuid] for uuid in fixed}
     # The topology has no place for a GPU of the job that the driver has lost.
-    job_gpus = {positions[uuid] for uuid in request.job_gpus if uuid in positions}
+    known_of_job = [uuid for uuid in request.job_gpus if uuid in positions]
+    job_gpus = {positions[uuid] for uuid in known_of_job}
     job_gpus -= free
     # Later pods of the job should find GPUs near these. So keep a set for as many of them as fit on this node.
-    for_job = next((count for count in request.together if count <= len(free)), 0)
+    sizes = [count for count in request.together if count <= len(free)]
+    for_job = sizes[0] if sizes else 0
     for_pod = request.together[-1] if request.together else request.size
     for_pod = max(request.size, for_pod)
     for_pod = min(for_pod, len(free))

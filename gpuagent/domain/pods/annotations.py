@@ -164,23 +164,33 @@ def _read_gpus(gpus: object, numbers: Mapping[str, int]) -> dict[int, int] | str
         gpu = numbers[name] if name in numbers else _number(name)
         if gpu is None or gpu in read:
             return f"has {shown(name)} for the number of a GPU"
-        # A bool is an int, but no number of units.
-        is_number = type(units) is int and 0 <= units <= MOST_UNITS
-        if not is_number:
+        if not _is_units(units):
             return f"has no whole number of units for GPU {gpu}"
         read[gpu] = units
     return read
+
+
+def _is_units(value: object) -> bool:
+    # A bool is an int, but no number of units.
+    if type(value) is not int:
+        return False
+    return 0 <= value <= MOST_UNITS
 
 
 def shares_text(decision: Shares) -> str:
     """The annotation's text, as schedulers write it; `shares` reads the same back."""
     texts: dict[str, dict[str, int]] = {}
     for container, gpus in decision.containers.items():
-        texts[str(container)] = {str(gpu): units for gpu, units in gpus.items()}
+        # JSON has no numbers as keys.
+        of_container = {str(gpu): units for gpu, units in gpus.items()}
+        texts[str(container)] = of_container
     return json.dumps(texts, separators=(",", ":"))
 
 
-def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = None) -> Assumed | Malformed | None:
+def assumed(
+    annotations: Mapping[str, Any],
+    numbers: Mapping[str, int] | None = None,
+) -> Assumed | Malformed | None:
     """Read the V1 annotations; None where the pod has no GPU by them. `numbers` as for `shares`."""
     text = annotations.get(V1_GPU)
     # "-1" is the old plugin's word for none.
@@ -193,7 +203,8 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
         return Malformed(V1_GPU, f"is no number of a GPU: {shown(text)}")
     values: dict[str, int | None] = {}
     for key, pattern in _V1_PATTERNS.items():
-        value = _read_number(key, annotations.get(key), pattern)
+        written = annotations.get(key)
+        value = _read_number(key, written, pattern)
         if isinstance(value, Malformed):
             return value
         values[key] = value
@@ -209,14 +220,20 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
     )
 
 
-def _read_number(key: str, value: object, pattern: re.Pattern[str]) -> int | Malformed | None:
+def _read_number(
+    key: str,
+    value: object,
+    pattern: re.Pattern[str],
+) -> int | Malformed | None:
     """The number in a V1 annotation; None where it is absent."""
     if value is None:
         return None
-    if not isinstance(value, str) or not pattern.fullmatch(value):
+    is_number = isinstance(value, str) and pattern.fullmatch(value)
+    if not is_number:
         return Malformed(key, f"is no whole number: {shown(value)}")
-    number = int(value)
-    if pattern is _UNITS and number > MOST_UNITS:
+    number = int(str(value))
+    is_amount = pattern is _UNITS
+    if is_amount and number > MOST_UNITS:
         return Malformed(key, f"is more than any GPU has: {shown(value)}")
     return number
 
@@ -238,13 +255,17 @@ def assumed_texts(decision: Assumed) -> dict[str, str]:
         V1_GPU_UNITS: decision.gpu_units,
         V1_ASSUMED: decision.assumed_ns,
     }
-    texts = {key: str(value) for key, value in values.items() if value is not None}
+    known = {key: value for key, value in values.items() if value is not None}
+    texts = {key: str(value) for key, value in known.items()}
     if decision.assigned is not None:
         texts[V1_ASSIGNED] = str(decision.assigned).lower()
     return texts
 
 
-def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Malformed | None:
+def gpu_names(
+    annotations: Mapping[str, Any],
+    key: str,
+) -> tuple[str, ...] | Malformed | None:
     """Names in an annotation of the topology family, minor numbers or UUIDs, none twice; None where it is absent.
 
     The caller checks that the node has such GPUs.
@@ -255,9 +276,10 @@ def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Mal
     is_whole_text = isinstance(text, str) and not text.endswith(_UNREAD)
     if not is_whole_text:
         return Malformed(key, f"is no list of GPUs: {shown(text)}")
-    names = [name.strip() for name in text.split(",")]
-    names_a_gpu_twice = len(set(names)) < len(names)
-    if names_a_gpu_twice:
+    parts = text.split(",")
+    names = [part.strip() for part in parts]
+    different = set(names)
+    if len(different) < len(names):
         return Malformed(key, f"names a GPU twice: {shown(text)}")
     return tuple(names)
 

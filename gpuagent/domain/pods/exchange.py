@@ -70,12 +70,21 @@ def by_units(
     def units(ids: frozenset[str]) -> frozenset[str]:
         return frozenset(exchanged.get(device_id, device_id) for device_id in ids)
 
-    holdings = tuple(replace(holding, ids=units(holding.ids)) for holding in holdings)
-    checkpoint = tuple(replace(entry, ids=units(entry.ids)) for entry in checkpoint)
-    return holdings, checkpoint, exchanged
+    listed = []
+    for holding in holdings:
+        ids = units(holding.ids)
+        listed.append(replace(holding, ids=ids))
+    recorded = []
+    for entry in checkpoint:
+        ids = units(entry.ids)
+        recorded.append(replace(entry, ids=ids))
+    return tuple(listed), tuple(recorded), exchanged
 
 
-def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> ContainerRef | None:
+def unrecorded(
+    holdings: Iterable[Holding],
+    checkpoint: Iterable[CheckpointEntry],
+) -> ContainerRef | None:
     """A container with ids of this agent that are not in the checkpoint, which is older or was not read."""
     recorded: set[str] = set()
     for entry in checkpoint:
@@ -100,7 +109,8 @@ def _runs(units: Iterable[str]) -> Iterator[str]:
     for unit in units:
         gpu_of_unit, _, text = unit.rpartition("-")
         number = int(text)
-        continues = bool(numbers) and gpu_of_unit == gpu and number == numbers[-1] + 1
+        is_next = bool(numbers) and number == numbers[-1] + 1
+        continues = is_next and gpu_of_unit == gpu
         if numbers and not continues:
             yield _run(gpu, numbers)
             numbers = []

@@ -27,6 +27,9 @@ _Entry = tuple[str, str, frozenset[str]]
 _Container = tuple[str, PodName, str]
 """UID and name of the pod, one of them where the other is not known, and name of the container."""
 
+_UnitsByContainer = Mapping[_Container, dict[str, frozenset[str]]]
+_Sharers = tuple[set[PodName], set[ContainerRef]]
+
 _OLD_ID = "-_-"
 """In every id of the old gpushare plugin: ``GPU-…-_-7``."""
 
@@ -55,7 +58,9 @@ def with_annotated_gpus(holding: Holding, pod: Pod | None) -> Holding:
 
 
 def _is_old(holding: Holding) -> bool:
-    return holding.resource == GPU_MEM and any(_OLD_ID in device_id for device_id in holding.ids)
+    if holding.resource != GPU_MEM:
+        return False
+    return any(_OLD_ID in device_id for device_id in holding.ids)
 
 
 def given_by_another(ids: Collection[str]) -> bool:
@@ -63,7 +68,11 @@ def given_by_another(ids: Collection[str]) -> bool:
     return bool(ids) and not any(map(parse_id, ids))
 
 
-def of_another_pod(pod: Pod, holdings: Iterable[Holding], resources: Collection[str]) -> bool:
+def of_another_pod(
+    pod: Pod,
+    holdings: Iterable[Holding],
+    resources: Collection[str],
+) -> bool:
     """Whether these holdings, listed under the pod's name, are another pod's: it does not request one of them.
 
     A pod that took the name of another one often has other containers, or other sizes.
@@ -83,7 +92,10 @@ def of_another_pod(pod: Pod, holdings: Iterable[Holding], resources: Collection[
     return False
 
 
-def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mode | str]]:
+def located(
+    holding: Holding,
+    gpus: Mapping[str, Gpu],
+) -> Iterator[tuple[str, Mode | str]]:
     """GPU UUID and mode (or `FOREIGN`) of each device id of `holding` that is on one of `gpus`.
 
     Ids of other plugins count if they name one of `gpus`: by UUID (`GPU-…`, `GPU-…::2`), or by NVML index for
@@ -94,13 +106,19 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
     for unit, count in holding.units:
         uuid = uuid_of.get(unit.gpu_key)
         if uuid is not None:
-            yield from repeat((uuid, unit.kind.mode), count)
+            place = (uuid, unit.kind.mode)
+            yield from repeat(place, count)
     for device_id in holding.foreign_ids:
-        for uuid in foreign(holding, device_id, gpus):
+        uuids = foreign(holding, device_id, gpus)
+        for uuid in uuids:
             yield uuid, FOREIGN
 
 
-def foreign(holding: Holding, device_id: str, gpus: Mapping[str, Gpu]) -> Iterator[str]:
+def foreign(
+    holding: Holding,
+    device_id: str,
+    gpus: Mapping[str, Gpu],
+) -> Iterator[str]:
     """UUIDs of the GPUs that a device id of another plugin stands for."""
     named = [gpu.uuid for gpu in gpus.values() if gpu.uuid in device_id]
     if named and _is_old(holding):
@@ -139,7 +157,11 @@ def held_otherwise(
     return blocked
 
 
-def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> ContainerRef | None:
+def holder(
+    resource: str,
+    ids: frozenset[str],
+    holdings: Collection[Holding],
+) -> ContainerRef | None:
     """The holder of `ids`. Kubelet does not list init containers: for one, the pod whose container reuses its ids."""
     pods: set[PodName] = set()
     for holding in holdings:
@@ -199,45 +221,54 @@ class Recorded:
             pod = by_uid.get(uid)
             pod_name = pod.name if pod else names.get(uid, name)
             if pod is None:
-                pod = _of_name(living.get(pod_name), uid)
-            record = Record(ContainerRef(pod_name, container), held, pod, uid)
+                same_name = living.get(pod_name)
+                pod = _of_name(same_name, uid)
+            owner = ContainerRef(pod_name, container)
+            record = Record(owner, held, pod, uid)
             for allocation in held.items():
-                records[allocation].append(record)
+                of_allocation = records[allocation]
+                of_allocation.append(record)
         return records
 
-    def _units_by_container(self) -> tuple[Mapping[_Container, dict[str, frozenset[str]]], Mapping[str, PodName]]:
+    def _units_by_container(self) -> tuple[_UnitsByContainer, Mapping[str, PodName]]:
         """Each container to its device ids by resource, and UID to the name of a pod that both records have."""
         listed: dict[_Entry, PodName] = {}
         for holding in self.holdings:
-            listed[holding.owner.container, holding.resource, holding.ids] = holding.owner.pod
+            owner = holding.owner
+            listed[owner.container, holding.resource, holding.ids] = owner.pod
 
         def is_unlisted(entry: CheckpointEntry) -> bool:
-            return (entry.container, entry.resource, entry.ids) not in listed
+            return _entry(entry) not in listed
 
         names: dict[str, PodName] = {}
         units: dict[_Container, dict[str, frozenset[str]]] = defaultdict(dict)
         # Sorted before the loop takes entries out of `listed`.
-        for entry in sorted(self.checkpoint, key=is_unlisted):
-            name = listed.pop((entry.container, entry.resource, entry.ids), None)
+        listed_first = sorted(self.checkpoint, key=is_unlisted)
+        for entry in listed_first:
+            uid = entry.pod_uid
+            name = listed.pop(_entry(entry), None)
             if name and name.namespace:
-                names[entry.pod_uid] = name
-            container = (entry.pod_uid, PodName("", entry.pod_uid), entry.container)
+                names[uid] = name
+            # Only the UID identifies its pod.
+            container = (uid, PodName("", uid), entry.container)
             units[container][entry.resource] = entry.ids
         # What is left is in pod-resources alone, which has no UIDs.
         for (container_name, resource, ids), name in listed.items():
-            units["", name, container_name][resource] = ids
+            container = ("", name, container_name)
+            units[container][resource] = ids
         return units, names
 
     @cached_property
-    def sharers(self) -> Mapping[str, tuple[set[PodName], set[ContainerRef]]]:
+    def sharers(self) -> Mapping[str, _Sharers]:
         """GPU UUID to the pods and the containers that have units of it."""
         # Whoever asks about a GPU that nobody has gets empty sets.
-        sharers: dict[str, tuple[set[PodName], set[ContainerRef]]] = defaultdict(lambda: (set(), set()))
+        sharers: dict[str, _Sharers] = defaultdict(lambda: (set(), set()))
         for holding in self.holdings:
+            owner = holding.owner
             for uuid in self.gpus_of(holding):
                 pods, containers = sharers[uuid]
-                pods.add(holding.owner.pod)
-                containers.add(holding.owner)
+                pods.add(owner.pod)
+                containers.add(owner)
         return sharers
 
     def gpus_of(self, holding: Holding) -> set[str]:
@@ -255,3 +286,7 @@ def _of_name(pod: Pod | None, uid: str) -> Pod | None:
     if pod is None:
         return None
     return pod if pod.static or not uid else None
+
+
+def _entry(entry: CheckpointEntry) -> _Entry:
+    return entry.container, entry.resource, entry.ids

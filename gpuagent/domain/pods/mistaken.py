@@ -23,8 +23,9 @@ def asks_for_count(pod: Pod) -> bool:
 def mistake(pod: Pod, unit: MemoryUnit) -> str:
     """What is wrong with the requests of a pod on a node with this unit, in a sentence; empty if nothing is."""
     if asks_for_count(pod):
-        gets_gpus = pod.asks(GPU_MEM) or pod.asks(GPU_CORE) or pod.asks(GPU_WHOLE)
-        return f"the pod {COUNT_TOO if gets_gpus else COUNT_ONLY}"
+        gets_gpus = any(map(pod.asks, (GPU_MEM, GPU_CORE, GPU_WHOLE)))
+        why = COUNT_TOO if gets_gpus else COUNT_ONLY
+        return f"the pod {why}"
     amounts = [container.limits.get(GPU_MEM, 0) for container in pod.containers]
     most = max(amounts, default=0)
     hint = if_bytes(most, unit)

@@ -75,11 +75,13 @@ class ContainerSpec:
 
     def asks(self, resource: str) -> bool:
         """Whether it requests any units."""
-        return bool(self.limits.get(resource)) or resource in self.unread
+        units = self.limits.get(resource)
+        return bool(units) or resource in self.unread
 
     def may_want(self, resource: str, size: int) -> bool:
         """Whether a request for `size` units may be its own."""
-        return self.limits.get(resource) == size or resource in self.unread
+        units = self.limits.get(resource)
+        return units == size or resource in self.unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,8 @@ def parse_pod(pod: Json) -> Pod:
 
 def _is_sandboxed(status: Json) -> bool:
     for condition in mappings(status.get("conditions")):
-        if condition.get("type") == _SANDBOXED and condition.get("status") == "True":
+        is_of_sandbox = condition.get("type") == _SANDBOXED
+        if is_of_sandbox and condition.get("status") == "True":
             return True
     return False
 
@@ -273,7 +276,10 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
     )
 
 
-def _kept_containers(pod: Pod, resources: Collection[str]) -> tuple[ContainerSpec, ...]:
+def _kept_containers(
+    pod: Pod,
+    resources: Collection[str],
+) -> tuple[ContainerSpec, ...]:
     """The containers of a pod. Beyond the first ones of each sort, they have no names."""
     containers: list[ContainerSpec] = []
     shared: dict[object, ContainerSpec] = {}
@@ -295,9 +301,12 @@ def _kept_containers(pod: Pod, resources: Collection[str]) -> tuple[ContainerSpe
 
 def _reduced(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
     """The container without its name, and with one entry for all resources that are not in `resources`."""
-    limits = {name: container.limits[name] for name in resources if name in container.limits}
-    named = chain(container.limits, container.unread)
-    if not all(name in resources for name in named):
+    limits: dict[str, int] = {}
+    for name in resources:
+        if name in container.limits:
+            limits[name] = container.limits[name]
+    named = {*container.limits, *container.unread}
+    if named.difference(resources):
         limits[_ANOTHER] = 1
     unread = container.unread.intersection(resources)
     return replace(container, name="", limits=limits, unread=unread)
@@ -305,7 +314,8 @@ def _reduced(container: ContainerSpec, resources: Collection[str]) -> ContainerS
 
 def _rejected(status: Json) -> str | None:
     """Kubelet's message if it failed the pod at admission."""
-    is_rejected = status.get("phase") == "Failed" and status.get("reason") == REJECTED
+    has_failed = status.get("phase") == "Failed"
+    is_rejected = has_failed and status.get("reason") == REJECTED
     if not is_rejected:
         return None
     message = text(status.get("message"))
@@ -338,28 +348,37 @@ def _container_ids(status: Json) -> dict[str, str]:
 def _claims(spec: Json, status: Json) -> dict[str, tuple[str, ...]]:
     """Those that the pod names, that were made from its templates, and that stand for its extended resources."""
     users = _claim_users(spec)
-    containers_of: list[tuple[str, list[str]]] = []
-    named = (*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses")))
-    for entry in named:
+    named = mappings(spec.get("resourceClaims"))
+    from_templates = mappings(status.get("resourceClaimStatuses"))
+    all_claims: list[tuple[str, list[str]]] = []
+    for entry in chain(named, from_templates):
         claim = text(entry.get("resourceClaimName"))
-        containers = users.get(text(entry.get("name")), [])
-        containers_of.append((claim, containers))
-    containers_of.append(_extended_claim(status))
-    valid = [(claim, containers) for claim, containers in containers_of if 0 < len(claim) <= _MOST_NAME]
+        name_in_pod = text(entry.get("name"))
+        containers = users.get(name_in_pod, [])
+        all_claims.append((claim, containers))
+    all_claims.append(_extended_claim(status))
+    valid = [(claim, containers) for claim, containers in all_claims if _is_name(claim)]
     claims: dict[str, tuple[str, ...]] = {}
+    # Any author may name thousands of them.
     for claim, containers in valid[:_MOST_CLAIMS]:
         claims[claim] = tuple(containers[:_MOST_CLAIMS])
     return claims
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= _MOST_NAME
 
 
 def _extended_claim(status: Json) -> tuple[str, list[str]]:
     """The claim for extended resources, and the containers that use it; an empty name without one."""
     extended = mapping(status.get("extendedResourceClaimStatus"))
     claim = text(extended.get("resourceClaimName"))
-    requests = mappings(extended.get("requestMappings"))
-    containers = [text(request.get("containerName")) for request in requests]
     # A container has an entry for each of its resources.
-    return claim, list(dict.fromkeys(containers))
+    containers: dict[str, None] = {}
+    for request in mappings(extended.get("requestMappings")):
+        container = text(request.get("containerName"))
+        containers[container] = None
+    return claim, list(containers)
 
 
 def _claim_users(spec: Json) -> dict[str, list[str]]:
@@ -367,10 +386,12 @@ def _claim_users(spec: Json) -> dict[str, list[str]]:
     users: dict[str, list[str]] = {}
     for kind in ("initContainers", "containers"):
         for container in mappings(spec.get(kind)):
+            container_name = text(container.get("name"))
             resources = mapping(container.get("resources"))
             for claim in mappings(resources.get("claims")):
-                of_claim = users.setdefault(text(claim.get("name")), [])
-                of_claim.append(text(container.get("name")))
+                claim_name = text(claim.get("name"))
+                of_claim = users.setdefault(claim_name, [])
+                of_claim.append(container_name)
     return users
 
 
@@ -382,10 +403,11 @@ def _claim_requests(status: Json) -> dict[tuple[str, str], frozenset[str]]:
     entries = mappings(extended.get("requestMappings"))
     for entry in islice(entries, _MOST_CLAIMS):
         request = text(entry.get("requestName"))
-        if 0 < len(request) <= _MOST_NAME:
-            container = text(entry.get("containerName"))
-            earlier = requests.get((claim, container), frozenset())
-            requests[claim, container] = earlier | {request}
+        container = text(entry.get("containerName"))
+        if _is_name(request):
+            user = claim, container
+            earlier = requests.get(user, frozenset())
+            requests[user] = earlier | {request}
     return requests
 
 
@@ -432,7 +454,11 @@ def most_at_once(containers: Iterable[ContainerSpec], resource: str) -> int:
     return max(most, lasting)
 
 
-def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
+def requests(
+    pods: Iterable[Pod],
+    resource: str,
+    size: int,
+) -> Iterator[tuple[Pod, ContainerSpec]]:
     """Containers of living pods that may request `size` units of `resource`, oldest pod first.
 
     Pods of one second keep the order in which the agent saw them, which is kubelet's.

@@ -45,12 +45,15 @@ def amount(text: str) -> int | None:
         return None
     whole = match["whole"]
     part = match["part"] or ""
+    suffix = match["suffix"]
     has_digits = match["zeros"] or whole or part
-    binary = _BINARY.get(match["suffix"])
-    exponent = _exponent(match["suffix"])
-    if not has_digits or (binary is None and exponent is None):
+    binary = _BINARY.get(suffix)
+    exponent = _exponent(suffix)
+    has_known_suffix = binary is not None or exponent is not None
+    if not has_digits or not has_known_suffix:
         return None
-    if not (whole + part).strip("0"):
+    significant = (whole + part).strip("0")
+    if not significant:
         return 0
     if match["sign"] == "-":
         return None
@@ -64,10 +67,13 @@ def _exponent(suffix: str) -> int | None:
     if suffix in _DECIMAL:
         return _DECIMAL[suffix]
     match = _EXPONENT.fullmatch(suffix)
+    # Kubelet reads none beyond 64 bits, and Python would refuse to read thousands of digits.
     if match is None or len(match["digits"]) > len(str(MOST)):
         return None
-    exponent = int(match["sign"] + (match["digits"] or "0"))
-    if not -MOST - 1 <= exponent <= MOST:
+    digits = match["digits"] or "0"
+    exponent = int(match["sign"] + digits)
+    has_64_bits = -MOST - 1 <= exponent <= MOST
+    if not has_64_bits:
         return None
     return _wrapped(exponent, 32)
 
@@ -80,10 +86,12 @@ def _wrapped(value: int, bits: int) -> int:
 
 def _binary(whole: str, part: str, exponent: int) -> int | None:
     if len(part) > _FAST_DIGITS:
-        return None  # the API server stores a rounded text, never this one
+        # The API server stores a rounded text, never this one.
+        return None
     if len(whole) > len(str(MOST)):
         return MOST
-    scaled = int(whole + part or "0") << exponent
+    digits = whole + part or "0"
+    scaled = int(digits) << exponent
     divisor: int = 10 ** len(part)
     rounded_up = -(-scaled // divisor)
     return min(rounded_up, MOST)
@@ -93,20 +101,25 @@ def _decimal(whole: str, part: str, exponent: int) -> int | None:
     digits = whole + part
     scale = exponent - len(part)
     value = _scaled(digits, scale)
-    is_fast = len(digits) <= _FAST_DIGITS and scale >= _FAST_SCALE
-    if value > MOST and is_fast and scale not in _WRAPPING:
+    has_few_digits = len(digits) <= _FAST_DIGITS
+    is_fast = has_few_digits and scale >= _FAST_SCALE
+    is_checked = is_fast and scale not in _WRAPPING
+    if value > MOST and is_checked:
         return 0
-    value = _wrapped(value, 64)
-    return value if value >= 0 else None
+    kept = _wrapped(value, 64)
+    return kept if kept >= 0 else None
 
 
 def _scaled(digits: str, scale: int) -> int:
     """The number times ten to the power of `scale`, rounded up; of large ones, a number that is equal in 64 bits."""
     if scale >= _LOW_DIGITS:
-        return 2**64  # or a multiple
+        # Or a multiple of it, which is equal in 64 bits.
+        return 2**64
     if scale >= 0:
         power: int = 10**scale
-        return int(digits[-_LOW_DIGITS:]) * power
-    kept = digits[:scale][-_LOW_DIGITS:]
+        low_digits = digits[-_LOW_DIGITS:]
+        return int(low_digits) * power
+    whole = digits[:scale]
+    low_digits = whole[-_LOW_DIGITS:] or "0"
     has_rest = bool(digits[scale:].strip("0"))
-    return int(kept or "0") + has_rest
+    return int(low_digits) + has_rest

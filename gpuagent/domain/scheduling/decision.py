@@ -5,7 +5,7 @@ fit the pod are no decision: the agent serves the pod without them, and reports 
 that this node can never keep remains a decision. The caller then refuses the request, or chooses other GPUs.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -77,14 +77,22 @@ class DecidedContainer:
     units: Mapping[str, Mapping[str, int]]
 
 
-def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, ...]:
+def decided_containers(
+    pod: Pod,
+    decision: Decision,
+) -> tuple[DecidedContainer, ...]:
     """The containers of a pod that a scheduler decided on."""
-    containers: dict[str, dict[str, dict[str, int]]] = {}
+    by_container: dict[str, dict[str, dict[str, int]]] = {}
     for (name, resource), gpus in decision.units.items():
-        of_container = containers.setdefault(name, defaultdict(dict))
+        by_gpu = by_container.setdefault(name, {})
         for uuid, units in gpus.items():
-            of_container[uuid][resource] = units
-    return tuple(DecidedContainer(ContainerRef(pod.name, name), units) for name, units in containers.items())
+            of_gpu = by_gpu.setdefault(uuid, {})
+            of_gpu[resource] = units
+    containers = []
+    for name, by_gpu in by_container.items():
+        owner = ContainerRef(pod.name, name)
+        containers.append(DecidedContainer(owner, by_gpu))
+    return tuple(containers)
 
 
 def read(
@@ -99,10 +107,17 @@ def read(
     numbers, the indexes that schedulers use; of two GPUs with one number, the last counts. `amounts` maps each resource
     to the total units of each GPU, and is empty for resources of other modes, which are at 0.
     """
-    memory = next((name for name, kind in resource_kinds.items() if kind.is_memory), None)
-    if memory is None or not pod.annotations:
+    if not pod.annotations:
         return None
-    core = next((name for name in resource_kinds if name != memory), None)
+    memory: str | None = None
+    core: str | None = None
+    for name, kind in resource_kinds.items():
+        if kind.is_memory:
+            memory = name
+        else:
+            core = name
+    if memory is None:
+        return None
     decided = decided_units(pod, memory, core, minors)
     if decided is None or isinstance(decided, Ignored):
         return decided
@@ -171,10 +186,16 @@ def for_another_pod(pod: Pod) -> str:
 
 def decided_text(pod: Pod, key: str) -> str | None:
     """An annotation of the pod; None where it is absent, or decides on another pod."""
-    return None if for_another_pod(pod) else pod.annotations.get(key)
+    if for_another_pod(pod):
+        return None
+    return pod.annotations.get(key)
 
 
-def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, ContainerUnits] | Ignored | None:
+def _memory(
+    pod: Pod,
+    resource: str,
+    minors: Mapping[str, int],
+) -> tuple[str, ContainerUnits] | Ignored | None:
     """Memory by V2, or by V1 if V2 has no decision."""
     newer = _v2(pod, MEMORY_ANNOTATION, resource, minors)
     if newer is not None and not isinstance(newer, Ignored):
@@ -191,14 +212,17 @@ def _v2(
     resource: str,
     minors: Mapping[str, int],
 ) -> ContainerUnits | Ignored | None:
+    """The units by a V2 annotation."""
     decision = shares(pod.annotations, key, minors)
     if isinstance(decision, Malformed):
-        return Ignored(str(decision).removeprefix("annotation "))
+        return Ignored(f"{decision.key} {decision.problem}")
     containers = pod.app_containers
-    if decision is None or not any(container.limits.get(resource) for container in containers):
+    any_asks = any(container.limits.get(resource) for container in containers)
+    if decision is None or not any_asks:
         return None
     for position, gpus in decision.containers.items():
-        if position >= len(containers) and any(gpus.values()):
+        is_known = position < len(containers)
+        if not is_known and any(gpus.values()):
             return Ignored(f"{key} names container {position}, and the pod has {len(containers)}")
     table: ContainerUnits = {}
     for position, container in enumerate(containers):
@@ -223,8 +247,12 @@ def _not_for_container(
     total = sum(gpus.values())
     if total != wanted:
         return f"gives container {container.name} {total} of {resource}, and it asks for {wanted}"
-    is_even = len(set(gpus.values())) <= 1
-    if not wanted or (is_even and len(gpus) == (pod.gpu_count or 1)):
+    if not wanted:
+        return ""
+    amounts = set(gpus.values())
+    is_even = len(amounts) == 1
+    has_all_gpus = len(gpus) == (pod.gpu_count or 1)
+    if is_even and has_all_gpus:
         return ""
     if pod.gpu_count_label is None:
         asks = f"no label {GPU_COUNT_LABEL} asks for several"
@@ -233,10 +261,15 @@ def _not_for_container(
     return f"gives container {container.name} units of GPU {_names(gpus)}, and {asks}"
 
 
-def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> ContainerUnits | Ignored | None:
+def _v1(
+    pod: Pod,
+    resource: str,
+    minors: Mapping[str, int],
+) -> ContainerUnits | Ignored | None:
+    """The units by the V1 annotations, which name one GPU for the whole pod."""
     decision = assumed(pod.annotations, minors)
     if isinstance(decision, Malformed):
-        return Ignored(str(decision).removeprefix("annotation "))
+        return Ignored(f"{decision.key} {decision.problem}")
     table: ContainerUnits = {}
     wanted = 0
     for container in pod.app_containers:
@@ -246,7 +279,8 @@ def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> ContainerUnits | 
             table[container.name] = {decision.gpu: units}
     if decision is None or not wanted:
         return None
-    why_not = _not_for(pod, decision, wanted, asked(pod, resource))
+    most = asked(pod, resource)
+    why_not = _not_for(pod, decision, wanted, most)
     return Ignored(why_not) if why_not else table
 
 
@@ -270,19 +304,26 @@ def _not_for(
     if decision.assigned is None:
         return f"{V1_GPU} stands without {V1_ASSIGNED}: no scheduler wrote it"
     created_ns = _nanoseconds(pod.created)
-    skew_ns = 0 if decision.assigned else SKEW_NS  # a plugin writes `true`, after it has seen the pod
+    # A plugin writes `true`, and only after it has seen the pod.
+    skew_ns = 0 if decision.assigned else SKEW_NS
     if created_ns is not None and decision.assumed_ns < created_ns - skew_ns:
         return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
-    if decision.units is None or not wanted <= decision.units <= most:
+    is_amount_right = decision.units is not None and wanted <= decision.units <= most
+    if not is_amount_right:
         stated = "nothing" if decision.units is None else str(decision.units)
         more = f", with its sidecars and init containers {most}" if most > wanted else ""
         return f"{V1_UNITS} says {stated}, and the pod's containers ask for {wanted}{more}"
-    if (pod.gpu_count or 1) > 1:
+    wants_several = (pod.gpu_count or 1) > 1
+    if wants_several:
         return f"{V1_GPU} names one GPU, and the pod's label {GPU_COUNT_LABEL} asks for {pod.gpu_count}"
     return None
 
 
-def _same_gpu_units(pod: Pod, resource: str, table: ContainerUnits) -> ContainerUnits:
+def _same_gpu_units(
+    pod: Pod,
+    resource: str,
+    table: ContainerUnits,
+) -> ContainerUnits:
     """Units of `resource` on the GPU of the container's other resource, for containers on one GPU."""
     units_on_gpu: ContainerUnits = {}
     limits = {container.name: container.limits.get(resource, 0) for container in pod.app_containers}
@@ -293,12 +334,18 @@ def _same_gpu_units(pod: Pod, resource: str, table: ContainerUnits) -> Container
     return units_on_gpu
 
 
-def _apart(pod: Pod, memory: ContainerUnits, core: ContainerUnits) -> Ignored | None:
+def _apart(
+    pod: Pod,
+    memory: ContainerUnits,
+    core: ContainerUnits,
+) -> Ignored | None:
     """A container whose memory and compute are on different GPUs."""
     for container in pod.app_containers:
         memory_gpus = memory.get(container.name)
         core_gpus = core.get(container.name)
-        if memory_gpus and core_gpus and memory_gpus.keys() != core_gpus.keys():
+        if not memory_gpus or not core_gpus:
+            continue
+        if memory_gpus.keys() != core_gpus.keys():
             gpus = f"its memory on GPU {_names(memory_gpus)} and its compute on GPU {_names(core_gpus)}"
             return Ignored(f"{CORE_ANNOTATION} and that of the memory do not agree: {container.name} has {gpus}")
     return None
@@ -311,28 +358,30 @@ def _resolved(
     minors: Mapping[str, int],
     amounts: Mapping[str, GpuUnits],
 ) -> Decision:
+    """The decision with UUIDs in place of minor numbers, or why this node can never keep it."""
     by_minor = {minor: uuid for uuid, minor in minors.items()}
     units: dict[tuple[str, str], GpuUnits] = {}
     for resource, table in tables.items():
         for name, gpus in table.items():
             unknown = gpus.keys() - by_minor
             if unknown:
-                return Decision(key, {}, unmet=f"names GPU {unknown.pop()}, and this node has no such GPU")
+                text = f"names GPU {unknown.pop()}, and this node has no such GPU"
+                return Decision(key, {}, unmet=text)
             units[name, resource] = {by_minor[minor]: count for minor, count in gpus.items()}
     too_much = _too_much(pod, tables, by_minor, amounts)
     if too_much:
         return Decision(key, {}, unmet=too_much)
     follows: dict[tuple[str, str], str] = {}
     for resource in tables:
-        for first, takers in handing_on(pod, resource):
+        for init_name, takers in handing_on(pod, resource):
             decided = [taker for taker in takers if (taker, resource) in units]
             gpu_sets = {frozenset(units[taker, resource]) for taker in decided}
             if len(gpu_sets) > 1:
                 names = " and ".join(takers)
-                text = f"puts {names} on different GPUs, and kubelet hands the units of {first} on to both"
+                text = f"puts {names} on different GPUs, and kubelet hands the units of {init_name} on to both"
                 return Decision(key, units, unmet=text)
             if decided:
-                follows[first, resource] = decided[0]
+                follows[init_name, resource] = decided[0]
     return Decision(key, units, follows)
 
 

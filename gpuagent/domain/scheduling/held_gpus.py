@@ -45,14 +45,24 @@ def held_gpus_text(pods: PodsHeld) -> str:
     entries: list[str] = []
     size = len(start) + len(end)
     for uid, gpus in pods.items():
-        values = [[gpu.minor, gpu.memory, gpu.core, int(gpu.whole)] for gpu in gpus]
+        values = [_entry(gpu) for gpu in gpus]
         text = json.dumps(values, separators=(",", ":"))
         entry = f"{json.dumps(uid)}:{text}"
+        # With the comma after it.
         size += len(entry) + 1
         if size > MOST_TEXT:
             break
         entries.append(entry)
     return start + ",".join(entries) + end
+
+
+def _entry(gpu: HeldGpu) -> list[int]:
+    return [
+        gpu.minor,
+        gpu.memory,
+        gpu.core,
+        int(gpu.whole),
+    ]
 
 
 def held_gpus(annotations: Mapping[str, Any]) -> PodsHeld | Malformed | None:
@@ -62,10 +72,11 @@ def held_gpus(annotations: Mapping[str, Any]) -> PodsHeld | Malformed | None:
         return None
     value = mapping(decoded(text))
     pods = value.get("pods")
-    if value.get("v") != _VERSION or not isinstance(pods, dict):
+    is_ours = value.get("v") == _VERSION and isinstance(pods, dict)
+    if not is_ours:
         return Malformed(HELD_GPUS_ANNOTATION, f"is not an object of version {_VERSION} with pods: {shown(text)}")
     held: dict[str, tuple[HeldGpu, ...]] = {}
-    for uid, entries in pods.items():
+    for uid, entries in mapping(pods).items():
         is_valid = isinstance(entries, list) and all(map(_is_entry, entries))
         if not is_valid:
             return Malformed(HELD_GPUS_ANNOTATION, f"has an invalid list of GPUs for a pod: {shown(text)}")
@@ -80,7 +91,9 @@ def _gpu(entry: list[int]) -> HeldGpu:
 
 def _is_entry(entry: object) -> bool:
     width = len(HeldGpu.__dataclass_fields__)
-    return isinstance(entry, list) and len(entry) == width and all(map(_is_number, entry))
+    if not isinstance(entry, list) or len(entry) != width:
+        return False
+    return all(map(_is_number, entry))
 
 
 def _is_number(value: object) -> bool:

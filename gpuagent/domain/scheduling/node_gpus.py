@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuagent.domain.pods.annotations import MOST_UNITS, Malformed, shown
@@ -76,21 +76,33 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
     values = decoded(text)
     if not isinstance(values, dict) or values.get("v") != _VERSION:
         return Malformed(NODE_GPUS_ANNOTATION, f"is not an object of version {_VERSION}: {shown(text)}")
+    published = _without_gpus(values)
+    if published is None:
+        return Malformed(NODE_GPUS_ANNOTATION, f"lacks unit, pods, step, both or links: {shown(text)}")
+    entries: Any = values.get("gpus")
+    if not _are_gpus(entries):
+        return Malformed(NODE_GPUS_ANNOTATION, f"has an invalid list of GPUs: {shown(text)}")
+    gpus = [_gpu(entry) for entry in sorted(entries)]
+    minors = {gpu.minor for gpu in gpus}
+    if len(minors) < len(gpus):
+        return Malformed(NODE_GPUS_ANNOTATION, f"has a GPU twice: {shown(text)}")
+    return replace(published, gpus=tuple(gpus))
+
+
+def _without_gpus(values: Mapping[str, Any]) -> NodeGpus | None:
+    """What the annotation says of the node; None if a part is absent or of another shape."""
     unit = _number(values.get("unit"))
     pods = _number(values.get("pods"))
     step = _number(values.get("step"))
     links = values.get("links")
     both = values.get("both")
-    if not unit or pods is None or not step or not isinstance(links, str) or not isinstance(both, bool):
-        return Malformed(NODE_GPUS_ANNOTATION, f"lacks unit, pods, step, both or links: {shown(text)}")
-    entries = values.get("gpus")
-    if not isinstance(entries, list) or len(entries) > MOST_GPUS or not all(map(_is_gpu, entries)):
-        return Malformed(NODE_GPUS_ANNOTATION, f"has an invalid list of GPUs: {shown(text)}")
-    gpus = tuple(_gpu(entry) for entry in sorted(entries))
-    if len({gpu.minor for gpu in gpus}) < len(gpus):
-        return Malformed(NODE_GPUS_ANNOTATION, f"has a GPU twice: {shown(text)}")
+    # Nothing can be divided by a unit or a step of 0.
+    if not unit or not step or pods is None:
+        return None
+    if not isinstance(links, str) or not isinstance(both, bool):
+        return None
     return NodeGpus(
-        gpus,
+        gpus=(),
         unit_mib=unit,
         most_pods=pods,
         core_step=step,
@@ -100,7 +112,13 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
 
 
 def _entry(gpu: NodeGpu) -> list[int]:
-    return [gpu.minor, gpu.memory, gpu.core, int(gpu.whole), int(gpu.usable)]
+    return [
+        gpu.minor,
+        gpu.memory,
+        gpu.core,
+        int(gpu.whole),
+        int(gpu.usable),
+    ]
 
 
 def _gpu(entry: list[int]) -> NodeGpu:
@@ -108,9 +126,17 @@ def _gpu(entry: list[int]) -> NodeGpu:
     return NodeGpu(minor, memory, core, bool(whole), bool(usable))
 
 
+def _are_gpus(entries: Any) -> bool:  # noqa: ANN401 (whatever the text has)
+    if not isinstance(entries, list) or len(entries) > MOST_GPUS:
+        return False
+    return all(map(_is_gpu, entries))
+
+
 def _is_gpu(entry: object) -> bool:
     width = len(NodeGpu.__dataclass_fields__)
-    return isinstance(entry, list) and len(entry) == width and None not in map(_number, entry)
+    if not isinstance(entry, list) or len(entry) != width:
+        return False
+    return None not in map(_number, entry)
 
 
 def _number(value: object) -> int | None:

@@ -28,7 +28,9 @@ def link_mbps(gbps: Sequence[Sequence[float]], minors: Sequence[int]) -> Mbps:
 
 def _mbps(gbps: Sequence[Sequence[float]], minor: int, other: int) -> int:
     is_known = max(minor, other) < len(gbps)
-    return round(1000.0 * gbps[minor][other]) if is_known else 0
+    if not is_known:
+        return 0
+    return round(1000.0 * gbps[minor][other])
 
 
 def links_hash(mbps: Mbps) -> str:
@@ -44,7 +46,8 @@ def node_links(data: Mapping[str, Any], gpus: NodeGpus) -> Mbps | None:
     """
     minors = [gpu.minor for gpu in gpus.gpus]
     try:
-        mbps = link_mbps(json.loads(data[BANDWIDTH_KEY]), minors)
+        gbps = json.loads(data[BANDWIDTH_KEY])
+        mbps = link_mbps(gbps, minors)
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return None
     return mbps if links_hash(mbps) == gpus.links else None

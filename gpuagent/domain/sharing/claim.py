@@ -79,6 +79,7 @@ class PreparedClaim:
         return asdict(self)
 
     @classmethod
-    def of_record(cls, found: Mapping[str, Any]) -> "PreparedClaim":
+    def of_record(cls, record: Mapping[str, Any]) -> "PreparedClaim":
         """Read what `record` returned. Raises TypeError, KeyError: it is something else."""
-        return cls(**{**found, "gpus": tuple(ClaimedGpu(**gpu) for gpu in found["gpus"])})
+        gpus = tuple([ClaimedGpu(**gpu) for gpu in record["gpus"]])
+        return cls(**{**record, "gpus": gpus})

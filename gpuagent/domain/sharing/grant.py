@@ -86,28 +86,46 @@ class DeviceAccess:
                 for CUDA too.
         """
         seen = (*gpus, *visible_gpus)
-        names = (str(gpu.index) if self.indexes else gpu.uuid for gpu in seen)
+        uuids = [gpu.uuid for gpu in seen]
+        names = [str(gpu.index) for gpu in seen] if self.indexes else uuids
         env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
         if visible_gpus:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
+            # CUDA would number them by its own order, and the container's own GPUs have to be the first.
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
         if kind.is_memory:
-            sizes = dict.fromkeys(str(gpu.memory_mib // self.unit.mib) for gpu in gpus)
-            env |= {
-                "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),
-                "ALIYUN_COM_GPU_MEM_DEV": ",".join(sizes),
-                "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-                "ALIYUN_COM_GPU_MEM_POD": str(units * len(gpus)),
-                "ALIYUN_COM_GPU_MEM_UNIT": self.unit.name,
-            }
-        cdi = self.strategy is DeviceStrategy.CDI
-        nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in seen), *CONTROL_NODES)
+            env |= self._memory_env(gpus, units)
+        device_nodes: tuple[str, ...] = ()
+        cdi_names: tuple[str, ...] = ()
+        if self.strategy is DeviceStrategy.CDI:
+            cdi_names = tuple([f"nvidia.com/gpu={uuid}" for uuid in uuids])
+        else:
+            device_nodes = self._nodes_of(seen)
         return Grant(
             resource=resource,
             kind=kind,
             gpus=tuple(gpus),
             units=units,
             env=env,
-            device_nodes=() if cdi else tuple(node for node in nodes if node in self.device_nodes),
-            cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in seen) if cdi else (),
+            device_nodes=device_nodes,
+            cdi_names=cdi_names,
             visible_gpus=tuple(visible_gpus),
         )
+
+    def _memory_env(self, gpus: Sequence[Gpu], units: int) -> dict[str, str]:
+        """What Aliyun's plugin tells a container of its memory."""
+        minors = [str(gpu.minor) for gpu in gpus]
+        sizes = [str(gpu.memory_mib // self.unit.mib) for gpu in gpus]
+        return {
+            "ALIYUN_COM_GPU_MEM_IDX": ",".join(minors),
+            # Equal sizes stand there once.
+            "ALIYUN_COM_GPU_MEM_DEV": ",".join(dict.fromkeys(sizes)),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+            "ALIYUN_COM_GPU_MEM_POD": str(units * len(gpus)),
+            "ALIYUN_COM_GPU_MEM_UNIT": self.unit.name,
+        }
+
+    def _nodes_of(self, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+        """The device nodes for these GPUs that the node has. With any other, the container would not start."""
+        nodes = [f"/dev/nvidia{gpu.minor}" for gpu in gpus]
+        nodes += CONTROL_NODES
+        return tuple([node for node in nodes if node in self.device_nodes])

@@ -43,7 +43,8 @@ class Layer:
 
     def keeps(self, mode: Mode) -> bool:
         """Whether the driver keeps the promises of `mode` right now."""
-        return self.could_keep(mode) and self.problem_in(mode) is None
+        works = self.problem_in(mode) is None
+        return works and self.could_keep(mode)
 
     def could_keep(self, mode: Mode) -> bool:
         """Whether the driver keeps the promises of `mode` while it works."""
@@ -76,7 +77,9 @@ def chosen(
     if setting != AUTO:
         return layers.get(setting, NO_LAYER)
     if mode in bound:
-        return layers.get(bound[mode], NO_LAYER)
+        # Containers keep the driver that they started with.
+        driver = bound[mode]
+        return layers.get(driver, NO_LAYER)
     for layer in layers.values():
         if layer.installed and layer.could_keep(mode):
             return layer

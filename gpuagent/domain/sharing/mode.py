@@ -111,7 +111,9 @@ class Resources:
     def names(self) -> tuple[str, ...]:
         """Every registered resource, in any mode."""
         always = (GPU_MEM, GPU_CORE, GPU_WHOLE)
-        return (*always, self.exclusive) if self.exclusive else always
+        if self.exclusive is None:
+            return always
+        return (*always, self.exclusive)
 
     def in_mode(self, mode: Mode) -> dict[str, Kind]:
         """Resource name to kind of unit, for the resources above zero in `mode`."""
@@ -121,7 +123,10 @@ class Resources:
 
     def of(self, kind: Kind) -> str:
         """Name of the resource of `kind`; empty if no mode advertises it."""
-        return next((name for name, one in self.in_mode(kind.mode).items() if one is kind), "")
+        for name, advertised in self.in_mode(kind.mode).items():
+            if advertised is kind:
+                return name
+        return ""
 
 
 def other_resource(resource: str) -> str:

@@ -50,7 +50,9 @@ def parse_id(device_id: str) -> UnitId | None:
         return None
     gpu_key, kind_text, number = match.groups()
     kind = KINDS.get(kind_text)
-    return None if kind is None else UnitId(gpu_key, kind, int(number))
+    if kind is None:
+        return None
+    return UnitId(gpu_key, kind, int(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,12 @@ class MemoryUnit:
     name: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.mib % 1024 == 0:
-            count = self.mib // 1024
-            name = "GiB"
-        else:
-            count = self.mib
-            name = "MiB"
-        object.__setattr__(self, "name", name if count == 1 else f"{count}{name}")
+        is_whole_gib = self.mib % 1024 == 0
+        count = self.mib // 1024 if is_whole_gib else self.mib
+        name = "GiB" if is_whole_gib else "MiB"
+        if count != 1:
+            name = f"{count}{name}"
+        object.__setattr__(self, "name", name)
 
     @classmethod
     def parse(cls, text: str) -> "MemoryUnit":
@@ -81,17 +82,21 @@ class MemoryUnit:
             msg = f"memory unit {text!r} is not a whole block of MiB or GiB, such as GiB, 2GiB or 256MiB"
             raise ValueError(msg)
         count = int(match[1] or "1")
-        return cls(count * 1024 if match[2] == "GiB" else count)
+        mib_each = 1024 if match[2] == "GiB" else 1
+        return cls(count * mib_each)
 
     @property
     def phrase(self) -> str:
         """The words after a number of units in a sentence: ``GiB``, ``x 256MiB``."""
-        return str(self) if self.mib in {1, 1024} else f"x {self}"
+        is_single = self.mib in {1, 1024}
+        return str(self) if is_single else f"x {self}"
 
     @property
     def size(self) -> str:
         """The amount of one unit in a sentence: ``1 GiB``, ``256 MiB``."""
-        return f"{self.mib // 1024} GiB" if self.mib % 1024 == 0 else f"{self.mib} MiB"
+        if self.mib % 1024 == 0:
+            return f"{self.mib // 1024} GiB"
+        return f"{self.mib} MiB"
 
     def __str__(self) -> str:
         return self.name
@@ -101,19 +106,23 @@ def units_of(gpu: Gpu, kind: Kind, unit: MemoryUnit) -> int:
     """How many units of `kind` one GPU has."""
     if kind.is_whole:
         return 1
-    return gpu.memory_mib // unit.mib if kind.is_memory else CORE_PERCENT_PER_GPU
+    if kind.is_memory:
+        return gpu.memory_mib // unit.mib
+    return CORE_PERCENT_PER_GPU
 
 
 def list_bytes(gpus: Iterable[Gpu], kind: Kind, unit: MemoryUnit) -> int:
     """Encoded size of the full device list in bytes, every device at its largest (Unhealthy)."""
     total = 0
     for gpu in gpus:
-        fixed = len(gpu.key) + len(kind.value) + len("--")
+        without_number = len(gpu.key) + len(kind.value) + len("--")
         # Field headers: 2 for the device in the list, 2 for the id, 2 + 9 for "Unhealthy". A device of 128 bytes or
         # more would need one more byte, but devices with these ids are always shorter.
-        per_device = 2 + 2 + fixed + 11 + _topology_bytes(gpu)
+        headers = 2 + 2 + 11
+        per_device = headers + without_number + _topology_bytes(gpu)
         count = units_of(gpu, kind, unit)
-        total += count * per_device + _digits_below(count)
+        total += count * per_device
+        total += _digits_below(count)
     return total
 
 
@@ -163,5 +172,6 @@ def if_bytes(units: int, unit: MemoryUnit | None = None) -> str:
     each = unit or MemoryUnit()
     size = each.size if unit else f"{each.size} by default"
     bytes_per_unit = each.mib * 2**20
-    write = -(-units // bytes_per_unit)  # rounded up
+    # Rounded up: with less, the pod would not get the bytes that it asks for.
+    write = -(-units // bytes_per_unit)
     return f"an amount of {GPU_MEM} is a number of units, each of {size}, and not of bytes: write {write}"

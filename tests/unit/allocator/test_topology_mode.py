@@ -96,7 +96,7 @@ def test_copies_do_not_differ_by_the_gpus_of_the_pods_they_were_copied_from():
 def test_kubelet_is_queried_only_for_gpus_that_were_named_for_this_pod(uid, decided):
     pod = named("a", 1, "5")
     pod["metadata"]["annotations"][DECIDED_ANNOTATION] = uid
-    assert mesh(pod).snap.schedulers is decided
+    assert mesh(pod).snap.schedulers.assumed is decided
 
 
 def test_pods_of_a_job_get_sets_that_fit_together():

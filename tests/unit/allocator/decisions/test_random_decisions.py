@@ -260,7 +260,9 @@ class DecidedUnasked(Decided):
     @precondition(lambda self: any(pod.given is None for pod in self.pods.values()))
     @rule(n=st.integers(0, 100))
     def admit(self, n: int) -> None:
-        if not self.kubelet.snap.schedulers:  # nothing is decided yet: the agent looks for no pod that it has not seen
+        if (
+            not self.kubelet.snap.schedulers.assumed
+        ):  # nothing is decided yet: the agent looks for no pod that it has not seen
             self.watch(late=False)
         try:
             super().admit(n)

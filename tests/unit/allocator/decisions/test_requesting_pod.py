@@ -235,8 +235,8 @@ def test_a_refusal_on_a_guess_bars_no_pod():
 
 def test_an_ignored_annotation_does_not_make_kubelet_be_queried_for_good():
     kubelet = kubelet_with(pod_json("hostile", {MEM: 4}, annotations=v1(1, 9)))
-    assert not kubelet.snap.schedulers
-    assert kubelet_with(decided("a", 1)).snap.schedulers
+    assert not kubelet.snap.schedulers.assumed
+    assert kubelet_with(decided("a", 1)).snap.schedulers.assumed
 
 
 def test_units_that_kubelet_picks_itself_are_not_granted_on_a_guess():

@@ -84,7 +84,7 @@ def test_a_pod_without_a_decision_gets_none_by_an_edit_and_reserves_nothing(mode
     sly["metadata"]["annotations"] = everything
     kubelet.pods(sly, victim)
     assert kubelet.allocator.occupancy().reserved(resource, None) == {}
-    assert not kubelet.snap.decided_pods
+    assert not kubelet.snap.pod_index.decided
     assert len(kubelet.serve(owner("victim"), resource, size).gpus) == (GPUS if mode is Mode.TOPOLOGY else 1)
 
 

@@ -90,13 +90,13 @@ def test_without_pods_only_nodes_where_no_scheduler_was_seen_start_pods(memory, 
     node.state = replace(node.state, pods=MEMORIES[memory])
     node.send(ev.ApiUnavailable("it hangs", 0.0, "pods"))
     allocator = starting(node)
-    if node.snap.schedulers:
+    if node.snap.schedulers.assumed:
         with pytest.raises(Refusal, match="did not show the node's pods in time"):
             allocator.prefer(MEM, sorted(node.ids(MEM)), (), 4)
     else:
         ids = allocator.prefer(MEM, sorted(node.ids(MEM)), (), 4)
         assert {node.snap.units[device_id] for device_id in ids} == {uuid(0)}
-    assert node.snap.schedulers is (memory in {"a scheduler decided", "nothing tells"})
+    assert node.snap.schedulers.assumed is (memory in {"a scheduler decided", "nothing tells"})
 
 
 OWN_V1 = {**v1(1, 4), V1_ASSIGNED: "true"}
@@ -122,23 +122,23 @@ def test_what_running_pods_tell_of_a_scheduler(annotations, seen):
     node.state = replace(node.state, pods=Pods(decided_before=None, presumed_decided=True))
     node.holdings(holding("a", unit_ids(1, Kind.MEMORY_SHARE, 0, 1, 2, 3), MEM))
     before = snapshot(node.state)
-    assert (before.scheduler_seen, before.schedulers) == (None, True)
+    assert (before.schedulers.seen, before.schedulers.assumed) == (None, True)
     node.pods(pod_json("a", {MEM: 4}, annotations=annotations))
     first = snapshot(node.state, before)
-    assert (first.scheduler_seen, first.schedulers) == (seen, seen is not False)
+    assert (first.schedulers.seen, first.schedulers.assumed) == (seen, seen is not False)
     node.pods()
     later = snapshot(node.state, first)
-    assert (later.scheduler_seen, later.schedulers) == (bool(seen), bool(seen))
+    assert (later.schedulers.seen, later.schedulers.assumed) == (bool(seen), bool(seen))
 
 
 def test_annotations_of_the_agent_do_not_undo_that_no_scheduler_decides():
     node = in_force(Mode.SHARE, box(4))
     node.state = replace(node.state, pods=Pods(decided_before=None))
     first = snapshot(node.pods().state)
-    assert first.scheduler_seen is False
+    assert first.schedulers.seen is False
     node.holdings(holding("a", unit_ids(1, Kind.MEMORY_SHARE, 0, 1, 2, 3), MEM))
     node.pods(pod_json("a", {MEM: 4}, annotations=OWN))
-    assert snapshot(node.state, first).scheduler_seen is False
+    assert snapshot(node.state, first).schedulers.seen is False
 
 
 @pytest.mark.parametrize("seen", [[], ["b"], ["b", "c"]])

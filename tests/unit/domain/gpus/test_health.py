@@ -463,9 +463,9 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
         if kind == "xid":
             case = case.xid(what[0], what[1], APPLICATION_XIDS, at)
         elif kind == "answers":
-            case = case.answers(what[0], returned=what[1])
+            case = case.answered(what[0], returned=what[1])
         elif kind == "goes":
-            case = case.goes("GPU is lost")
+            case = case.went_silent("GPU is lost")
         elif kind == "listed":
             case = case.listed(*what)
         elif kind == "time":
@@ -481,7 +481,7 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
         if before.cause is None and case.cause is not None and at - before.recovered_at < RELAPSE_S:
             assert case.settle_s >= before.settle_s
         assert case.judged(at, SETTLE_S, known=known) == case, "a verdict is final until something happens"
-    case = case.listed(there=True).answers(WELL, returned=True).judged(at, SETTLE_S, known=True)
+    case = case.listed(there=True).answered(WELL, returned=True).judged(at, SETTLE_S, known=True)
     assert case.judged(at + MOST_SETTLE_S, SETTLE_S, known=True).cause is None
 
 
