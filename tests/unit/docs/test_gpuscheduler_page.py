@@ -21,6 +21,9 @@ SPEAKING = (
     CORE / "gpu_request.py",
     CORE / "pod_facts.py",
     CORE / "jobs/jobs.py",
+    CORE / "jobs/barrier.py",
+    CORE / "single_pods/single_pods.py",
+    CORE / "bindings.py",
 )
 """The modules that say why a pod waits."""
 NO_REASONS = {

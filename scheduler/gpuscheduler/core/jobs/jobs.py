@@ -8,15 +8,16 @@ plan is written on one of them, and all are bound. Pods that replace members of 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob, FilterAnswer, Nominate, Nudge, Ungate
+from gpuscheduler.core.calls import BindRefused, BindWait, FilterAnswer, Nominate, Nudge, Ungate
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import Choice
 from gpuscheduler.core.gpu_request import Used
-from gpuscheduler.core.jobs.commit import commit_text, committed_places
+from gpuscheduler.core.jobs.barrier import entered
+from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
-from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, StartPlan, key_of
+from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.plan import Places
-from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, Planning, still_fit
+from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -178,44 +179,12 @@ class Jobs:
         """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
         key = key_of(pod)
         job = self._jobs.get(key)
-        answer = self._bind(job, key, pod, node, now)
-        if job:
-            # Its plan may have broken.
-            self._due_jobs.settle(job, now)
-        return answer
-
-    def _bind(
-        self,
-        job: Job | None,
-        key: JobKey,
-        pod: PodFacts,
-        node: str,
-        now: float,
-    ) -> Choice | BindWait | BindRefused:
-        place = job.place_of(pod.uid) if job else None
-        if job is None or job.plan is None or place is None:
+        if job is None:
             return BindRefused(f"job {key[1]} has no plan for this pod any more; kube-scheduler tries it again")
-        planned_node, choice = place
-        if planned_node != node:
-            return BindRefused(f"job {job.name} is planned with this pod on node {planned_node}")
-        if job.plan.until <= now:
-            self._planning.note_absent(job)
-            self._planning.drop(job, {pod.uid}, now)
-            return BindRefused(f"not all pods of job {job.name} came within {BARRIER_S:.0f} s")
-        plan = job.plan.entered(pod.uid)
-        job.plan = plan
-        if not still_fit(job, _to_check(plan, pod.uid), self._usage.nodes):
-            self._planning.drop(job, {pod.uid}, now)
-            return BindRefused(f"GPUs that job {job.name} was planned on are not free any more")
-        if plan.is_written:
-            return choice
-        if plan.is_gathered:
-            # Written before any pod is bound: a scheduler that starts again must not leave part of the job waiting.
-            job.plan = plan.writing()
-            text = commit_text(plan.places)
-            commit = CommitJob(pod.name, pod.uid, pod.version, key, text)
-            self.actions.append(commit)
-        return BindWait(key, plan.until)
+        answer = entered(job, pod, node, self._planning, now)
+        # Its plan may have broken.
+        self._due_jobs.settle(job, now)
+        return answer
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:
         """Minor numbers of the GPUs that pods of the job have on a node."""
@@ -325,15 +294,6 @@ def _minors(used: Used | None) -> set[int]:
 def _outlook(job: Job) -> tuple[bool, bool]:
     """Whether the job can never start, and whether all of its pods are there."""
     return bool(job.problem()), job.is_complete
-
-
-def _to_check(plan: StartPlan, uid: str) -> Mapping[str, tuple[str, Choice]]:
-    """The places that must still be free when a pod comes into bind: all before the plan is written, later its own."""
-    if plan.is_gathered:
-        return plan.places
-    if plan.is_written:
-        return {uid: plan.places[uid]}
-    return {}
 
 
 def _is_bound(places: Places, members: Mapping[str, PodFacts]) -> bool:

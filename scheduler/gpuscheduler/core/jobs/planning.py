@@ -35,6 +35,7 @@ class Planning:
 
     Attributes:
         actions: to carry out; others may add to them.
+        nodes: by name, with their users.
         ready: whether plans may be made.
         again: whether jobs that wait are to be planned at the next tick, although no units have become free.
     """
@@ -47,6 +48,7 @@ class Planning:
         pods: Mapping[str, PodFacts],
     ) -> None:
         self._usage = usage
+        self.nodes: Mapping[str, NodeUsage] = usage.nodes
         self._reservations = reservations
         self._links = links
         self._pods = pods
