@@ -44,7 +44,7 @@ class NodeUsage:
     Attributes:
         facts: the node.
         free: free units of each GPU of `facts.gpus.gpus`, by position.
-        places: by position, how many more pods may share the GPU.
+        pods_left: by position, how many more pods may share the GPU.
         cpu_used: cores that the pods of the node ask for.
     """
 
@@ -83,7 +83,7 @@ class NodeUsage:
     def usable(self) -> Iterator[tuple[int, NodeGpu]]:
         """Position and GPU of each that may take another pod."""
         for position, gpu in enumerate(self.facts.gpus.gpus):
-            if gpu.usable and self.places[position] > 0:
+            if gpu.usable and self.pods_left[position] > 0:
                 yield position, gpu
 
     def unused(self) -> list[int]:
@@ -116,7 +116,7 @@ class NodeUsage:
             is_whole = amounts == WHOLE
             if not gpu.usable or gpu.whole is not is_whole:
                 return False
-            is_overused = self.places[position] < 0 or not NOTHING.within(self.free[position])
+            is_overused = self.pods_left[position] < 0 or not NOTHING.within(self.free[position])
             if is_overused:
                 return False
         return True
@@ -139,13 +139,13 @@ class NodeUsage:
         copy.cpu_used = self.cpu_used
         # Counted already, so the users need not be added one by one.
         copy.free = list(self.free)
-        copy.places = list(self.places)
+        copy.pods_left = list(self.pods_left)
         copy._uses.update(self._uses)
         return copy
 
     def is_unused(self, position: int) -> bool:
         """Whether no pod uses the GPU."""
-        return self.places[position] == self.facts.gpus.most_pods
+        return self.pods_left[position] == self.facts.gpus.most_pods
 
     def free_part(self, position: int) -> float:
         """The free part of a GPU, 0 to 1: of memory or of compute, whichever is smaller."""
@@ -173,7 +173,7 @@ class NodeUsage:
             if gpu.whole and self.is_unused(position):
                 unused.append(position)
         # One value for all nodes that are alike, which `alike` compares by its identity.
-        units = _first((tuple(self.free), tuple(self.places)))
+        units = _first((tuple(self.free), tuple(self.pods_left)))
         return Room(
             most=most,
             total=sum(with_units, NOTHING),
@@ -190,7 +190,7 @@ class NodeUsage:
         self._positions = {gpu.minor: position for position, gpu in enumerate(gpus)}
         self._room = None
         self.free = [Amounts(gpu.memory, gpu.core) for gpu in gpus]
-        self.places = [rules.most_pods] * len(gpus)
+        self.pods_left = [rules.most_pods] * len(gpus)
         for use in self._uses.values():
             self._add(use, 1)
 
@@ -229,7 +229,7 @@ class NodeUsage:
             free.memory - sign * memory,
             free.core - sign * core,
         )
-        self.places[position] -= sign * pods
+        self.pods_left[position] -= sign * pods
 
 
 def _most(used: Used) -> Amounts:

@@ -79,7 +79,7 @@ class PodFacts:
         nominated: `status.nominatedNodeName`.
         unscheduled: why kube-scheduler found no node, in its words; at most `MOST_TEXT` characters.
         owner: UID of its controller; its own where it has none.
-        wishes: it states a preference among nodes.
+        has_preferences: it states a preference among nodes.
         commit: text of the written plan of its job; empty on most pods.
     """
 
@@ -100,7 +100,7 @@ class PodFacts:
     nominated: str = ""
     unscheduled: str = ""
     owner: str = ""
-    wishes: bool = False
+    has_preferences: bool = False
     commit: str = ""
 
     @property
@@ -157,7 +157,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         nominated=text(status.get("nominatedNodeName")),
         unscheduled=_unscheduled(status),
         owner=shared(controller.uid) if controller else parsed.uid,
-        wishes=_wishes(spec),
+        has_preferences=_has_preferences(spec),
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
     )
@@ -302,7 +302,7 @@ def _unscheduled(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _wishes(spec: Mapping[str, Any]) -> bool:
+def _has_preferences(spec: Mapping[str, Any]) -> bool:
     """Whether the pod states a preference among nodes."""
     affinity = mapping(spec.get("affinity"))
     for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity"):

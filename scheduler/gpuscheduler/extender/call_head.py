@@ -58,12 +58,12 @@ def call_head(head: bytes) -> CallHead:
         raise HeadError(HTTPStatus.LENGTH_REQUIRED, "send the call with Content-Length instead of Transfer-Encoding")
     path, _, _ = target.partition(b"?")
     length = headers.get(b"content-length", b"0")
-    wish = headers.get(b"connection", b"").lower()
+    connection = headers.get(b"connection", b"").lower()
     return CallHead(
         method=method.decode("latin-1"),
         path=path.decode("latin-1"),
         body_bytes=_length(length),
-        keeps=version == b"HTTP/1.1" and wish != b"close",
+        keeps=version == b"HTTP/1.1" and connection != b"close",
     )
 
 

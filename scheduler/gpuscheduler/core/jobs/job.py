@@ -225,7 +225,7 @@ class Job:
         if has_started_before:
             return False
         left_out = [pod for pod in members.to_place() if pod.uid not in plan.places]
-        planned = self.there - len(members.extra) - len(left_out)
+        planned = self.there - len(members.surplus) - len(left_out)
         return planned < members.wanted
 
     def unsuitable(self) -> dict[str, Passed]:
@@ -244,6 +244,11 @@ class Job:
             unsuitable[pod.uid] = of_equal if own is None else own
         return unsuitable
 
+    def wait_for_failed(self) -> None:
+        """Have the pods that come again wait for members that failed, from now on: they may come one after another."""
+        self.alone = False
+        self.alone_at = float("inf")
+
     def delay(self, now: float) -> None:
         """Plan the job again after a while, which is longer each time."""
         self.retry_at = now + self.delay_s
@@ -258,7 +263,7 @@ class Job:
     def missing(self, pod: PodFacts) -> str:
         """How many pods are there; empty if the pod need not wait for others."""
         members = self.members
-        if pod.uid in members.extra:
+        if pod.uid in members.surplus:
             return f"job {self.name} has its {members.wanted} pods; a second job in the namespace needs its own name"
         if self.is_complete or pod.uid in members.start.uids:
             return ""
@@ -273,7 +278,7 @@ class Job:
         disagree = len(members.replicas) > 1
         # A job that runs may be scaled, so that its newer pods have another number.
         if disagree and not members.any_bound:
-            numbers = _few_of(members.numbers)
+            numbers = _few_of(members.labels.ascending)
             return f"job {self.name}: its pods disagree on gpu-topology-replica ({numbers})"
         pods = max(members.present, members.wanted)
         if pods > MOST_PODS:

@@ -81,8 +81,7 @@ class Jobs:
         is_new = pod.uid not in job.members
         before = _outlook(job)
         if is_new:
-            job.alone = False
-            job.alone_at = float("inf")
+            job.wait_for_failed()
         job.members.put(pod)
         if job.plan and pod.node:
             job.plan = job.plan.without([pod.uid])
@@ -134,10 +133,7 @@ class Jobs:
         """Forget a pod that has ended, if it is one."""
         key = self._ended.pop(uid, None)
         job = self._jobs.get(key) if key else None
-        if job is None or not job.members.ended.pop(uid, None):
-            return
-        job.members.changed()
-        if job.is_gone:
+        if job and job.members.forget_ended(uid) and job.is_gone:
             self._due_jobs.remove(job)
 
     # -- calls -----------------------------------------------------------------------------------------------------

@@ -112,8 +112,9 @@ class Members:
 
     Attributes:
         start: of the job as it runs now.
+        labels: the numbers of pods that the labels of its pods name.
         ended: UID to each pod that has ended on a node and that the API server still has.
-        pending: UID to each living pod that asks for GPUs and is not bound, `extra` ones included.
+        pending: UID to each living pod that asks for GPUs and is not bound, `surplus` ones included.
         version: changes with the pods.
     """
 
@@ -126,8 +127,8 @@ class Members:
         self._living: dict[str, PodFacts] = {}
         self._bound: dict[str, PodFacts] = {}
         self._bad: dict[str, PodFacts] = {}
-        self._labels = LabelNumbers()
-        self._extra: frozenset[str] | None = None
+        self.labels = LabelNumbers()
+        self._surplus: frozenset[str] | None = None
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -223,9 +224,16 @@ class Members:
             del self.ended[first]
         self.changed()
 
+    def forget_ended(self, uid: str) -> bool:
+        """Forget a pod that has ended; whether there was one."""
+        if self.ended.pop(uid, None) is None:
+            return False
+        self.changed()
+        return True
+
     def changed(self) -> None:
         """Have counts worked out again."""
-        self._extra = None
+        self._surplus = None
         self.version += 1
 
     @property
@@ -236,17 +244,12 @@ class Members:
     @property
     def replicas(self) -> Collection[int | None]:
         """The numbers of pods that their labels name."""
-        return self._labels.all
+        return self.labels.all
 
     @property
     def wanted(self) -> int:
         """How many pods the job has by its labels; 0 if they say no number."""
-        return self._labels.highest
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of pods that their labels name, in ascending order, without labels that say no number."""
-        return self._labels.ascending
+        return self.labels.highest
 
     @property
     def any_bound(self) -> bool:
@@ -259,29 +262,29 @@ class Members:
         return len(self._bound)
 
     @property
-    def extra(self) -> frozenset[str]:
+    def surplus(self) -> frozenset[str]:
         """UIDs of the pods that another job of the same name seems to have.
 
         They are beyond the job's number, and their controller has no pod within it. Bound and older pods come first.
         Several controllers may create the pods of one job, and one controller may add pods to a job that runs. Of pods
         without a controller it is not known.
         """
-        if self._extra is None:
-            self._extra = self._extra_now()
-        return self._extra
+        if self._surplus is None:
+            self._surplus = self._surplus_now()
+        return self._surplus
 
     def bound(self) -> list[PodFacts]:
         """Pods with GPUs on nodes."""
-        return [pod for uid, pod in self._bound.items() if uid not in self.extra]
+        return [pod for uid, pod in self._bound.items() if uid not in self.surplus]
 
     def to_place(self) -> list[PodFacts]:
         """Pods that wait for GPUs; kube-scheduler binds those that ask for none."""
-        return [pod for uid, pod in self.pending.items() if uid not in self.extra]
+        return [pod for uid, pod in self.pending.items() if uid not in self.surplus]
 
     def bad(self) -> PodFacts | None:
         """A pod that no node can serve."""
         for uid, pod in self._bad.items():
-            if uid not in self.extra:
+            if uid not in self.surplus:
                 return pod
         return None
 
@@ -314,20 +317,20 @@ class Members:
             return []
         return [pod for pod in done if pod.owner in owners]
 
-    def _extra_now(self) -> frozenset[str]:
+    def _surplus_now(self) -> frozenset[str]:
         wanted = self.wanted
         is_beyond = wanted < len(self._living) <= MOST_PODS
-        if not self._labels.are_one or not is_beyond:
+        if not self.labels.are_one or not is_beyond:
             return frozenset()
         living = _by_age(self._living.values(), self.start.uids)
         own = living[:wanted]
         own_owners = {pod.owner for pod in own}
-        extra: set[str] = set()
+        surplus: set[str] = set()
         for pod in living[wanted:]:
             has_controller = pod.owner != pod.uid
             if has_controller and pod.owner not in own_owners:
-                extra.add(pod.uid)
-        return frozenset(extra)
+                surplus.add(pod.uid)
+        return frozenset(surplus)
 
     def _count(self, pod: PodFacts) -> None:
         self.changed()
@@ -335,7 +338,7 @@ class Members:
             return
         self._living[pod.uid] = pod
         if pod.job:
-            self._labels.add(pod.job.replicas)
+            self.labels.add(pod.job.replicas)
         if pod.request.kind is RequestKind.NONE:
             return
         if not pod.node:
@@ -350,7 +353,7 @@ class Members:
         self.changed()
         was_living = self._living.pop(pod.uid, None)
         if was_living and pod.job:
-            self._labels.remove(pod.job.replicas)
+            self.labels.remove(pod.job.replicas)
         for pods in (self.pending, self._bound, self._bad):
             pods.pop(pod.uid, None)
 

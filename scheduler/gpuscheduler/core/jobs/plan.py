@@ -251,7 +251,7 @@ def _capacity(
             return 0
         fitting = 0
         for position, _ in node.usable():
-            fitting += request.need.times_in(node.free[position], node.places[position])
+            fitting += request.need.times_in(node.free[position], node.pods_left[position])
         return fitting
     trial = node.copy()
     for count in range(wanted):

@@ -156,7 +156,7 @@ class SinglePods:
         """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
         choices: dict[str, Choice] = {}
         # GPUs are reserved on each of the nodes, so that more than one costs other pods room.
-        most = MOST_CANDIDATES if pod.wishes else 1
+        most = MOST_CANDIDATES if pod.has_preferences else 1
         limit = float("inf")
         too_full: list[str] = []
         alike_full: set[Hashable] = set()

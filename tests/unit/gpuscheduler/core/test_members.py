@@ -136,7 +136,7 @@ def test_pods_that_started_are_not_extra_beside_older_ones():
     members.started(["a", "b"])
     for each in pods_of("p", MORNING, "c", "d"):
         members.put(each)
-    assert members.extra == {"c", "d"}
+    assert members.surplus == {"c", "d"}
 
 
 @pytest.mark.parametrize(("living", "expected"), [([], {"b"}), ([("a2", "o")], {"a"}), ([("b2", "p")], {"b"})])
@@ -197,5 +197,5 @@ def test_the_pods_that_ended_are_kept_up_to_a_number():
 )
 def test_pods_beyond_the_number_are_of_another_job_if_their_controller_is(first, second, extra):
     members = members_of(*first, *second)
-    assert members.extra == extra
+    assert members.surplus == extra
     assert {each.uid for each in [*members.bound(), *members.to_place()]} == members.pods.keys() - extra

@@ -1104,7 +1104,7 @@ def ended(made):
 def counted(scheduling):
     """The users of each node, and what is free."""
     return {
-        name: (found.facts, dict(found.users), found.free, found.places)
+        name: (found.facts, dict(found.users), found.free, found.pods_left)
         for name, found in scheduling.usage.nodes.items()
     }
 

@@ -43,7 +43,7 @@ def cluster():
 
 
 def usage(scheduling):
-    return {name: (list(of.free), list(of.places)) for name, of in scheduling.usage.nodes.items()}
+    return {name: (list(of.free), list(of.pods_left)) for name, of in scheduling.usage.nodes.items()}
 
 
 def new_pod(chance, number):
