@@ -161,8 +161,9 @@ class Snapshot:
         serving: dict[Mode, tuple[Layer, str]] = {}
         for mode in Mode:
             layer = self.layer(mode)
+            is_served = self.policy.allow_unisolated or layer.keeps(mode)
             why = ""
-            if not layer.keeps(mode) and not self.policy.allow_unisolated:
+            if not is_served:
                 words = layer.problem_in(mode) or "it does not keep what the mode promises"
                 why = f"isolation driver {layer.driver} does not serve mode {mode} now: {words}"
             serving[mode] = (layer, why)
@@ -321,11 +322,13 @@ def _schedulers(
 ) -> Schedulers:
     decisions, decided = _decisions(state, living, former)
     seen = _scheduler_seen(state, living, decisions, former)
+    pods = state.pods
     # Once the pods are known, it is still open only if some of them look decided.
-    presumed = state.pods.known or state.pods.presumed_decided
+    presumed = pods.known or pods.presumed_decided
     assumed = presumed if seen is None else seen
     # The API server answers, but its pods are still to come: there may be decisions among them.
-    awaits_pods = not state.pods.known and state.pods.problem is None and state.node.object is not None
+    api_answers = pods.problem is None and state.node.object is not None
+    awaits_pods = api_answers and not pods.known
     return Schedulers(
         decisions=decisions,
         decided=decided,
@@ -422,7 +425,11 @@ def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
         if not pod.ended:
             newest[pod.name] = pod
     # In the order of `pods`, which is the one in which the agent saw them.
-    return {pod.name: pod for pod in pods if newest.get(pod.name) is pod}
+    living: dict[PodName, Pod] = {}
+    for pod in pods:
+        if newest.get(pod.name) is pod:
+            living[pod.name] = pod
+    return living
 
 
 def _decisions(
@@ -463,7 +470,9 @@ def _has_pod(snap: Snapshot, pod: Pod) -> bool:
 
 def _reads_alike(state: State, former: Snapshot) -> bool:
     """Whether annotations that have not changed would be read as they were for `former`."""
-    if former.gpus != state.gpus.by_uuid or former.topology.gpus != state.gpus.topology.gpus:
+    gpus = state.gpus
+    has_same_gpus = former.gpus == gpus.by_uuid and former.topology.gpus == gpus.topology.gpus
+    if not has_same_gpus:
         return False
     return former.resource_kinds == state.resource_kinds
 
@@ -572,10 +581,13 @@ def _looks_decided(pod: Pod) -> bool:
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:
     """The chooser of whole GPUs if the mode in force advertises them. Large tables are computed later."""
-    any_whole = any(kind.is_whole for kind in state.resource_kinds.values())
+    kinds = state.resource_kinds.values()
+    any_whole = any(kind.is_whole for kind in kinds)
     if not any_whole:
         return None
     mbps = state.gpus.topology.mbps
-    if former is not None and former.sets is not None and former.topology.mbps == mbps:
-        return former.sets
+    sets = former.sets if former else None
+    # Its tables take up to half a second, and depend on the bandwidths alone.
+    if former and sets and former.topology.mbps == mbps:
+        return sets
     return BestSets(mbps)

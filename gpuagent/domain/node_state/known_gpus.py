@@ -121,20 +121,21 @@ class Gpus:
     def unread(self) -> dict[str, str]:
         """UUID of each GPU that the driver still lists and could not read last, to the reason."""
         gpus = self.by_uuid
-        missing = {uuid: gpu for uuid, gpu in gpus.items() if uuid not in self.topology.gpus}
-        read_indexes = {gpus[uuid].index for uuid in self.topology.gpus}
+        listed = self.topology.gpus
+        missing = [gpu for gpu in gpus.values() if gpu.uuid not in listed]
         reasons = {unreadable.index: unreadable.reason for unreadable in self.unreadable}
-        for index in read_indexes:
-            reasons.pop(index, None)
+        for uuid in listed:
+            # An index may be that of another GPU by now.
+            reasons.pop(gpus[uuid].index, None)
         # Match by index, which changes when another GPU is lost. If no fewer GPUs are unreadable than missing, all
         # missing ones are unreadable.
         are_all_unreadable = len(missing) <= len(reasons)
         any_reason = next(iter(reasons.values()), None) if are_all_unreadable else None
         unread = {}
-        for uuid, gpu in missing.items():
+        for gpu in missing:
             reason = reasons.get(gpu.index, any_reason)
             if reason is not None:
-                unread[uuid] = reason
+                unread[gpu.uuid] = reason
         return unread
 
     @cached_property

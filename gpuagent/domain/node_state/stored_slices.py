@@ -50,13 +50,20 @@ class StoredSlice:
         return tuple(sorted(gates))
 
 
-def _differences(sent: object, stored: object, path: str) -> Iterator[str]:
+def _differences(
+    sent: object,
+    stored: object,
+    path: str,
+) -> Iterator[str]:
     """Paths of the fields of which one side lacks something, or has another value."""
     if isinstance(sent, dict) and isinstance(stored, dict):
         names = dict.fromkeys([*sent, *stored])
         for name in names:
-            yield from _differences(sent.get(name), stored.get(name), f"{path}.{name}")
-    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+            sent_value = sent.get(name)
+            stored_value = stored.get(name)
+            yield from _differences(sent_value, stored_value, f"{path}.{name}")
+        return
+    if isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
         pairs = zip(sent, stored, strict=True)
         for item, other in pairs:
             yield from _differences(item, other, path)

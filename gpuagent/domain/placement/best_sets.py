@@ -39,7 +39,8 @@ class BestSets:
         self._rings: dict[frozenset[int], tuple[int, ...]] = {}
         self._tables: SetTables | None = None
         # Of each sort, a mask has none of the GPUs, the first, the first two, and so on.
-        masks = prod(len(sort) + 1 for sort in self._sorts)
+        choices = [len(sort) + 1 for sort in self._sorts]
+        masks = prod(choices)
         if masks <= AT_ONCE:
             self.work_out()
 
@@ -144,7 +145,10 @@ class BestSets:
 
     def _mask(self, gpus: frozenset[int], tables: SetTables) -> int:
         """The mask that represents this set."""
-        counts = [len(gpus.intersection(sort)) for sort in self._sorts]
+        counts = []
+        for sort in self._sorts:
+            of_sort = gpus.intersection(sort)
+            counts.append(len(of_sort))
         return tables.firsts(counts)
 
     def _lowest(

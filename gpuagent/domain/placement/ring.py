@@ -33,19 +33,27 @@ class _Search:
     Totals are counted twice, so that half a link is a whole number.
     """
 
-    def __init__(self, mbps: Sequence[Sequence[int]], gpus: Sequence[int]) -> None:
+    def __init__(
+        self,
+        mbps: Sequence[Sequence[int]],
+        gpus: Sequence[int],
+    ) -> None:
         self._mbps = mbps
         # A ring has two links of every GPU: no better than its two best.
         self._fastest = {}
         self._fastest_two = {}
-        second = []
+        seconds = []
         for gpu in gpus:
-            speeds = [mbps[gpu][other] for other in gpus if other != gpu]
+            of_gpu = mbps[gpu]
+            speeds = [of_gpu[other] for other in gpus if other != gpu]
             speeds.sort(reverse=True)
-            self._fastest[gpu] = speeds[0]
-            self._fastest_two[gpu] = speeds[0] + speeds[1]
-            second.append(speeds[1])
-        self.limit = min(second)
+            fastest = speeds[0]
+            second = speeds[1]
+            self._fastest[gpu] = fastest
+            self._fastest_two[gpu] = fastest + second
+            seconds.append(second)
+        # So the weakest link of a ring is no faster than this.
+        self.limit = min(seconds)
         self.best = tuple(_greedy(mbps, gpus))
         self._worth = _worth(mbps, self.best)
         self._seen = False

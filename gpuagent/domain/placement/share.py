@@ -165,7 +165,8 @@ def _not_kept(request: ShareRequest, each: int) -> Refusal:
     lead = _lead(request, each)
     why = _why_not(request, each)
     where = _where(request)
-    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {why} ({where})")
+    text = f"{lead}; {request.decided}, and {why} ({where})"
+    return Refusal(Reason.GPU_DECISION, text)
 
 
 def _lead(request: ShareRequest, each: int) -> str:

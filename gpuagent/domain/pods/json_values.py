@@ -42,4 +42,6 @@ def text(value: object) -> str:
 def number(value: object) -> int | None:
     """A whole number from 0 on; no boolean."""
     # The type itself is compared, because True is an int, too.
-    return value if type(value) is int and value >= 0 else None
+    if type(value) is not int:
+        return None
+    return value if value >= 0 else None

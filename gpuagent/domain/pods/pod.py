@@ -214,17 +214,13 @@ def parse_pod(pod: Json) -> Pod:
     spec = mapping(pod.get("spec"))
     status = mapping(pod.get("status"))
     annotations = bounded(mapping(meta.get("annotations")))
-    labels = mapping(meta.get("labels"))
     namespace = text(meta.get("namespace"))
-    # Init containers come first, in the order in which kubelet starts all of them.
-    containers = [_init_container(container) for container in mappings(spec.get("initContainers"))]
-    containers += map(_container, mappings(spec.get("containers")))
     return Pod(
         name=PodName(namespace, text(meta.get("name"))),
         uid=text(meta.get("uid")),
         created=text(meta.get("creationTimestamp")),
-        labels={key: value for key, value in labels.items() if isinstance(value, str)},
-        containers=tuple(containers),
+        labels=_labels(meta),
+        containers=_containers(spec),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         annotations=annotations,
         share_gpus=named_for_shares(annotations),
@@ -237,6 +233,20 @@ def parse_pod(pod: Json) -> Pod:
         claim_requests=_claim_requests(status),
         sandboxed=_is_sandboxed(status),
     )
+
+
+def _labels(meta: Json) -> dict[str, str]:
+    labels = mapping(meta.get("labels"))
+    return {key: value for key, value in labels.items() if isinstance(value, str)}
+
+
+def _containers(spec: Json) -> tuple[ContainerSpec, ...]:
+    """Init containers come first, in the order in which kubelet starts all of them."""
+    init_containers = mappings(spec.get("initContainers"))
+    app_containers = mappings(spec.get("containers"))
+    containers = [_init_container(container) for container in init_containers]
+    containers += map(_container, app_containers)
+    return tuple(containers)
 
 
 def _is_sandboxed(status: Json) -> bool:

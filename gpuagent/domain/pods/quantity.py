@@ -20,7 +20,14 @@ _DECIMAL = {
     "E": 18,
 }
 """Suffix to a power of ten."""
-_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_BINARY = {
+    "Ki": 10,
+    "Mi": 20,
+    "Gi": 30,
+    "Ti": 40,
+    "Pi": 50,
+    "Ei": 60,
+}
 """Suffix to a power of two."""
 _FORM = re.compile(
     r"(?P<sign>[+-]?)(?P<zeros>0*+)(?P<whole>[0-9]*+)(?:\.(?P<part>[0-9]*+))?+(?P<suffix>[a-zA-Z0-9+-]*)"

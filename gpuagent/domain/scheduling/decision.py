@@ -6,7 +6,7 @@ that this node can never keep remains a decision. The caller then refuses the re
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -325,11 +325,14 @@ def _same_gpu_units(
     table: ContainerUnits,
 ) -> ContainerUnits:
     """Units of `resource` on the GPU of the container's other resource, for containers on one GPU."""
+    limits: dict[str, int] = {}
+    for container in pod.app_containers:
+        limits[container.name] = container.limits.get(resource, 0)
     units_on_gpu: ContainerUnits = {}
-    limits = {container.name: container.limits.get(resource, 0) for container in pod.app_containers}
     for name, gpus in table.items():
         units = limits.get(name)
-        if units and len(gpus) == 1:
+        is_on_one = len(gpus) == 1
+        if units and is_on_one:
             units_on_gpu[name] = dict.fromkeys(gpus, units)
     return units_on_gpu
 
@@ -346,8 +349,10 @@ def _apart(
         if not memory_gpus or not core_gpus:
             continue
         if memory_gpus.keys() != core_gpus.keys():
-            gpus = f"its memory on GPU {_names(memory_gpus)} and its compute on GPU {_names(core_gpus)}"
-            return Ignored(f"{CORE_ANNOTATION} and that of the memory do not agree: {container.name} has {gpus}")
+            of_memory = f"its memory on GPU {_names(memory_gpus)}"
+            of_core = f"its compute on GPU {_names(core_gpus)}"
+            disagree = f"{CORE_ANNOTATION} and that of the memory do not agree"
+            return Ignored(f"{disagree}: {container.name} has {of_memory} and {of_core}")
     return None
 
 
@@ -396,15 +401,19 @@ def _too_much(
         wanted = asked(pod, resource)
         most = sum(by_gpu.values())
         if wanted > most:
-            return f"is on a pod that asks for {wanted} of {resource}, and this node has {most} in all"
+            has = f"this node has {most} in all"
+            return f"is on a pod that asks for {wanted} of {resource}, and {has}"
     for resource, table in tables.items():
+        by_gpu = amounts[resource]
         totals: Counter[int] = Counter()
         for gpus in table.values():
             totals.update(gpus)
         for minor, wanted in totals.items():
-            most = amounts[resource].get(by_minor[minor], 0)
+            uuid = by_minor[minor]
+            most = by_gpu.get(uuid, 0)
             if wanted > most:
-                return f"gives the pod {wanted} of {resource} on GPU {minor}, which has {most} in all"
+                has = f"GPU {minor}, which has {most} in all"
+                return f"gives the pod {wanted} of {resource} on {has}"
     return ""
 
 
@@ -417,23 +426,33 @@ def handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:
             continue
         # Kubelet has kept the units of the largest init container so far.
         most = max(most, units)
-        remaining = most
-        takers = []
-        for taker in pod.containers[position + 1 :]:
-            wanted = taker.limits.get(resource)
-            if remaining and wanted and not taker.init:
-                takers.append(taker.name)
-                remaining -= min(remaining, wanted)
-        yield container.name, takers
+        later = pod.containers[position + 1 :]
+        yield container.name, _takers(later, resource, most)
+
+
+def _takers(containers: Iterable[ContainerSpec], resource: str, units: int) -> list[str]:
+    """Names of the containers that get these units again, in the order in which they start."""
+    remaining = units
+    takers = []
+    for container in containers:
+        wanted = container.limits.get(resource)
+        reuses = bool(wanted) and not container.init
+        if remaining and wanted and reuses:
+            takers.append(container.name)
+            remaining -= min(remaining, wanted)
+    return takers
 
 
 def _names(gpus: Mapping[int, int] | list[int]) -> str:
-    return " and ".join(map(str, sorted(gpus)))
+    in_order = sorted(gpus)
+    return " and ".join(map(str, in_order))
 
 
 def _nanoseconds(created: str) -> int | None:
     """Unix nanoseconds of a `creationTimestamp`, which has whole seconds; None where it is none."""
     try:
-        return int(datetime.fromisoformat(created).timestamp()) * 10**9
+        time = datetime.fromisoformat(created)
+        seconds = int(time.timestamp())
     except (ValueError, OverflowError):
         return None
+    return seconds * 10**9

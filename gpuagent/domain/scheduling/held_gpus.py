@@ -97,4 +97,7 @@ def _is_entry(entry: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MOST_UNITS
+    # The type itself is compared, because True is an int, too.
+    if type(value) is not int:
+        return False
+    return 0 <= value <= MOST_UNITS

@@ -140,4 +140,7 @@ def _is_gpu(entry: object) -> bool:
 
 
 def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST_UNITS else None
+    # The type itself is compared, because True is an int, too.
+    if type(value) is not int:
+        return None
+    return value if 0 <= value <= MOST_UNITS else None
