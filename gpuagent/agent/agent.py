@@ -188,6 +188,7 @@ class Agent:
             "Started gpuagent",
             extra={"version": __version__, "node": settings.node_name, "mode": self.state.node.mode},
         )
+        # First: if the address is taken, nothing else has begun.
         if settings.http_address:
             self._http = self._reports.http_server(settings.http_address, self.metrics)
             self._http.start()

@@ -101,6 +101,7 @@ class DevicePlugins:
         )
 
     def _start_endpoints(self) -> None:
+        # Before any endpoint starts, so that no socket of this run is taken for one of a former run.
         for path in sweep(self._directory):
             log.info("Removed a socket of a former run", extra={"path": str(path)})
         self.first_reads.wait(FIRST_LIST_WAIT_S)

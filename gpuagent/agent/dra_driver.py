@@ -72,6 +72,7 @@ class DraDriver:
             self.stop()
             self._post(ev.DraStopped(self._clock()))
             return
+        # Kubelet looks for the socket by itself. If it does not find it, nothing but its silence shows that.
         is_silent = not state.claims.registered and state.claims.registration_problem is None
         if is_silent and self._clock() >= self._began + REGISTER_S:
             why = f"it has not asked for the driver; is {self._kubelet_dir}/plugins_registry kubelet's?"

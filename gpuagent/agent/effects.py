@@ -83,6 +83,7 @@ class Effects:
             self._kube.observe(event.node)
         self._read_holdings(before, after)
         self._dra_driver.follow(after)
+        # Most events leave the state as it is.
         if after is not before:
             self._desire_isolation(after)
 

@@ -78,6 +78,7 @@ class Loop:
         try:
             return self._events.get(timeout=self._pause_s())
         except queue.Empty:
+            # Draining units wait for a fresh count of the calls, also if nothing else happens.
             return self._silent_driver() or self._count_allocates()
 
     def _pause_s(self) -> float:

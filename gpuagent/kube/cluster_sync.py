@@ -189,6 +189,7 @@ class ClusterSync:
         # Most nodes publish no slices, and are spared the connection of this watch.
         if state.node.mode is Mode.DRA or state.claims.prepared:
             self._slices.start()
+        # Slices are made again only if something has changed that they show.
         if self._sliced is None or not same_slices(self._sliced, state):
             self._sliced = state
             self._slice_writer.desire(slice_writes(state, self._node_name))

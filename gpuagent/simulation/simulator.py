@@ -81,6 +81,7 @@ class _Function:
             gpu = driver.at(address(args[0]))
         elif name in LOOKUP:
             gpu = LOOKUP[name](driver, args[0])
+        # A call that hangs or fails does so whatever its arguments are.
         code = driver.enter(name, gpu)
         if code:
             return code

@@ -88,6 +88,7 @@ class CommandLine(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2, the mistake, what was meant, and where help is."""
+        # argparse says what is wrong, and not what was meant.
         unknown = _UNKNOWN.search(message)
         choice = _CHOICE.search(message)
         if unknown:

@@ -80,6 +80,7 @@ class DirectoryWatch:
     def _run(self) -> None:
         stopped = False
         while not stopped:
+            # Before the watch: if the directory is replaced in between, the watch of the former one ends.
             identity = self._identity()
             try:
                 fd = self._open()

@@ -42,6 +42,7 @@ def list_pages(client: Api, path: str, keep: Keep[T], params: Params | None = No
         try:
             return _once(client, path, keep, params or {})
         except ApiError as err:
+            # The pages of one list have one version. A new list begins with a newer one.
             if err.status != _GONE or start == MOST_STARTS:
                 raise
     raise AssertionError("the last start returns or raises")

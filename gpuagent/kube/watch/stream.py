@@ -71,6 +71,7 @@ def events(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """
     rest = b""
     for piece in pieces:
+        # Most pieces end with a line, and need not be copied.
         body = rest + piece if rest else piece
         *lines, rest = body.split(b"\n")
         for line in lines:

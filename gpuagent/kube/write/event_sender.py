@@ -123,6 +123,7 @@ class EventSender(Worker):
 
     def add(self, involved: Involved, kind: str, reason: str, message: str) -> None:
         """Queue one; never blocks. A full queue drops its oldest Event and counts it."""
+        # The server takes no more characters, and some of them may be a tenant's.
         key = _Key(involved, kind, reason, printable(message[:MESSAGE_CHARS]))
         now_s = self._wall()
         with self._wake:

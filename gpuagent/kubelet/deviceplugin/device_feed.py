@@ -34,6 +34,7 @@ class Feed:
         `verified`: kubelet must call PreStartContainer before it starts a container with these devices.
         """
         if blocks == self.ranges:
+            # Kubelet has to register the resource again, although the list is the same: see `follow`.
             if verified != self.verified:
                 with self._changed:
                     self.verified = verified
@@ -62,6 +63,7 @@ class Feed:
         sent = -1
         not_before = 0.0
         has_healthy = False
+        # Whether kubelet has received a healthy device since the list was empty for the last time.
         sent_healthy = False
         while not closed.is_set():
             with self._changed:
@@ -71,10 +73,13 @@ class Feed:
                 had_healthy = has_healthy
                 has_healthy = any(block.healthy for block in self.ranges)
                 sent_healthy = sent_healthy and bool(self.ranges)
-                if self.verified and not verified and (has_healthy or not sent_healthy):
+                must_verify = self.verified and not verified
+                if must_verify and (has_healthy or not sent_healthy):
                     return
                 sent_healthy = sent_healthy or has_healthy
-                if verified and not self.verified and has_healthy and not had_healthy:
+                may_stop_verifying = verified and not self.verified
+                is_first_healthy = has_healthy and not had_healthy
+                if may_stop_verifying and is_first_healthy:
                     return
             if not closed.is_set():
                 not_before = time.monotonic() + MIN_GAP_S

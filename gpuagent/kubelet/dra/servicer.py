@@ -56,6 +56,7 @@ class DraServicer:
                 response_serializer=pb.NodeUnprepareResourcesResponse.SerializeToString,
             ),
         }
+        # Kubelets of different versions call the same service by different names.
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers) for name in SERVICES])
         health_grpc.add_DRAResourceHealthServicer_to_server(self._health, server)
 

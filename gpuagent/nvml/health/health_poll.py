@@ -277,6 +277,7 @@ class HealthPoll:
             self._schedule.rescan()
 
     def _fails(self, reason: str) -> None:
+        # Between two polls, it is not probed until it answers again.
         self._handle = None
         with self._changed:
             known = self._gpu.error
