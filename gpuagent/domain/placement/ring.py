@@ -42,7 +42,7 @@ class _Search:
         # A ring has two links of every GPU: no better than its two best.
         self._fastest = {}
         self._fastest_two = {}
-        seconds = []
+        self._second = {}
         for gpu in gpus:
             of_gpu = mbps[gpu]
             speeds = [of_gpu[other] for other in gpus if other != gpu]
@@ -51,9 +51,9 @@ class _Search:
             second = speeds[1]
             self._fastest[gpu] = fastest
             self._fastest_two[gpu] = fastest + second
-            seconds.append(second)
+            self._second[gpu] = second
         # So the weakest link of a ring is no faster than this.
-        self.limit = min(seconds)
+        self.limit = min(self._second.values())
         self.best = tuple(_greedy(mbps, gpus))
         self._worth = _worth(mbps, self.best)
         self._seen = False
@@ -79,16 +79,15 @@ class _Search:
         for gpu in remaining:
             most_ahead += self._fastest_two[gpu]
         for gpu in sorted(remaining):
-            if self.steps_left == 0:
-                return
             if self.steps_left is not None:
+                if not self.steps_left:
+                    return
                 self.steps_left -= 1
             speed = speeds[gpu]
             slower = min(weakest, speed)
             longer = twice + 2 * speed
             # With this link taken, `gpu` has only one left.
-            lost = self._fastest_two[gpu] - self._fastest[gpu]
-            most_then = longer + most_ahead - lost
+            most_then = longer + most_ahead - self._second[gpu]
             if self._is_better((slower, most_then)):
                 self.go_on([*path, gpu], remaining - {gpu}, slower, longer)
 
