@@ -447,6 +447,7 @@ def _decisions(
     decisions: dict[PodName, Decision | Ignored] = {}
     decided: dict[PodName, tuple[DecidedContainer, ...]] = {}
     for name, pod in living.items():
+        # What was decided stands, whatever is written on the pod later.
         if before and _has_pod(before, pod):
             decision = before.schedulers.decisions.get(name)
             containers = before.schedulers.decided.get(name)

@@ -101,6 +101,7 @@ class AllocationIndex:
         named = []
         for name, held in by_name.items():
             pod = self.living.get(name)
+            # Where the checkpoint was read, it has the UIDs of all but static pods.
             if pod is None or (recorded and not pod.static):
                 continue
             if not of_another_pod(pod, held, self.resources):

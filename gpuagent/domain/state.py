@@ -101,6 +101,7 @@ class State:
         holders: dict[str, dict[ContainerRef, frozenset[str]]] = {}
         for claim in self.claims.prepared.values():
             containers = users.get((claim.namespace, claim.name))
+            # No pod that uses it was seen yet.
             if not containers:
                 unseen = ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}")
                 containers = {unseen: frozenset()}
@@ -217,6 +218,7 @@ class State:
     def barred_to_claims(self) -> frozenset[str]:
         """UUIDs of GPUs that no further claim may get, in any mode: containers have units of them, or may get some."""
         gpus = self.gpus.by_uuid
+        # The other plugin may give any of them to a pod.
         if self._nvidia_gpus:
             return frozenset(gpus)
         held = held_otherwise(self.living_holdings, gpus, Mode.DRA, exclusive=True)

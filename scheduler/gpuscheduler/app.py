@@ -122,6 +122,7 @@ class App:
                 callers = "with a client certificate" if self._tls else "any"
                 log.info("Listening", extra={"address": self.address, "callers": callers, "pages": self.pages})
                 await self._stop.wait()
+                # Bind calls that wait for other pods of a job would hold up the end.
                 service.stop()
                 await serving
                 for task in tasks:

@@ -79,6 +79,7 @@ class NodeFollower:
 
     def report(self, name: str, data: Mapping[str, Any]) -> None:
         """Take the ConfigMap with a node's links; it has no data when it is gone."""
+        # Kept until the Node has the hash of the same links: the agent writes the two one after the other.
         self._reports.pop(name, None)
         if BANDWIDTH_KEY in data:
             self._reports[name] = {BANDWIDTH_KEY: data[BANDWIDTH_KEY]}

@@ -125,6 +125,7 @@ class SchedulerMetrics:
     """
 
     def __init__(self, read: Callable[[], Values]) -> None:
+        # Otherwise each counter and histogram has another series, with the time when it was made.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._seconds = Histogram(

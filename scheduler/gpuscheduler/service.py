@@ -107,6 +107,7 @@ class Service:
             return FilterAnswer(error=problem)
         pod = self._pod(call.pod)
         if self._is_behind():
+            # One write shows the state for all calls.
             if self._catching_up is None or self._catching_up.done():
                 catching_up = self._catch_up(pod, self._term())
                 self._catching_up = asyncio.ensure_future(catching_up)
@@ -132,6 +133,7 @@ class Service:
         self.core.bound(call.uid, outcome)
         self._settle()
         pod = self.core.pods.get(call.uid)
+        # The watch may have been faster than the answer.
         is_unseen = pod is not None and not pod.node
         if outcome is BindOutcome.BOUND and is_unseen:
             self._bound_at[call.uid] = time.monotonic()
@@ -187,6 +189,7 @@ class Service:
     ) -> BindWrite | BindRefused:
         """The answer when the job's other pods are in bind too, or its plan broke."""
         gone = asyncio.ensure_future(left())
+        # It has to end the wait below, which may last until the job is complete.
         gone.add_done_callback(lambda _: self._wake())
         try:
             while not (gone.done() or self._stopping):

@@ -119,6 +119,7 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
         for name in _names(gpu):
             owners[name].append(gpu)
     for gpu in known:
+        # Kubelet may still have its key in allocations.
         if gpu.uuid not in listed:
             owners["device id key", gpu.key].append(gpu)
     usable = []

@@ -267,6 +267,7 @@ class GpuHealth:
         if not is_fault:
             return after
         xids = self.xids
+        # The reason names all of them, so that their number has to be bounded.
         if xid not in xids and len(xids) < MOST_REPORTED:
             xids = (*xids, xid)
         return replace(after, shaken=True, xids=xids)
@@ -323,6 +324,7 @@ class GpuHealth:
             return self._unhealthy(against, at, settle_s, known=known)
         if self.cause is None:
             return self
+        # Nobody can tell whether it is healthy, so that the settle time begins again later.
         if not known:
             return replace(self, healthy_since=None)
         if self.healthy_since is None:

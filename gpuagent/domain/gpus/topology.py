@@ -128,6 +128,7 @@ class _Ends:
     def of(cls, gpu: Gpu, wiring: Wiring) -> "_Ends":
         direct: dict[str, tuple[float, ...]] = {}
         switch: tuple[float, ...] = ()
+        # Links of a version that is not known count as the slowest kind.
         slowest = min(NVLINK_GBPS.values())
         for link in wiring.nvlinks:
             speed = NVLINK_GBPS.get(link.version, slowest)

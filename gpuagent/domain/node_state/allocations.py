@@ -180,6 +180,7 @@ def _identities(values: Iterable[object]) -> set[int]:
 def _of_their_uid(holding: Holding, pod: Pod | None, uids: _Uids) -> Holding:
     """Correct the owner by UID: kubelet lists terminating pods by name, and a new pod may have the name already."""
     holding = with_annotated_gpus(holding, pod)
+    # For a static pod, kubelet has another UID than the API server.
     if pod is None or pod.static:
         return holding
     container = holding.owner.container

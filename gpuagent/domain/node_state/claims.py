@@ -90,6 +90,7 @@ class Claims:
     def _seen(self, event: ev.SlicesSeen) -> Self:
         """The slices are other ones."""
         published = self.published.union(*map(uuids_of, event.slices.values()))
+        # A scheduler may have allocated from the slices a moment before.
         are_withdrawn = bool(self.slices) and not event.slices
         return replace(
             self,

@@ -75,6 +75,7 @@ class Node:
             known = ", ".join(_MODES)
             written = f"node label {MODE_LABEL}={label!r}"
             label_problem = f"{written} is not a mode; {mode} stays in force (known: {known})"
+        # Without the label, the mode stays in force.
         elif label is not None and not forced:
             mode = _MODES[label]
         if placement is not None and placement not in _PLACEMENTS:

@@ -73,6 +73,7 @@ class ShareRequest:
     def left(self, uuid: str) -> int:
         """Number of free units there that are not reserved."""
         reserved = self.reserved.get(uuid, 0)
+        # Schedulers may have reserved more than kubelet has left.
         return max(self.free[uuid] - reserved, 0)
 
 
@@ -139,6 +140,7 @@ def _rank(request: ShareRequest, uuid: str, each: int) -> _Rank:
 
 def _why_not(request: ShareRequest, each: int) -> str:
     """Why the GPUs that a scheduler chose are unavailable."""
+    # The first GPU with a reason is enough for the message.
     decided = sorted(request.only or (), key=request.order.__getitem__)
     for uuid in decided:
         name = f"GPU {request.order[uuid]}"

@@ -134,6 +134,7 @@ def shares(
     containers: dict[int, dict[int, int]] = {}
     for name, gpus in pairs:
         container = _number(name)
+        # JSON may have a key twice, and readers disagree about which one counts.
         if container is None or container in containers:
             problem = f"has {shown(name)} for the index of a container"
             return Malformed(key, f"{problem}: {shown(text)}")

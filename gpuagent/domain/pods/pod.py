@@ -280,6 +280,7 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         )
     return replace(
         pod,
+        # A pod may have any number of labels, and no others are read.
         labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
         containers=_kept_containers(pod, resources),
         container_ids=dict(islice(pod.container_ids.items(), _MOST_ASKING)),

@@ -222,6 +222,7 @@ def _v2(
         return None
     for position, gpus in decision.containers.items():
         is_known = position < len(containers)
+        # An entry without units is as good as none.
         if not is_known and any(gpus.values()):
             return Ignored(f"{key} names container {position}, and the pod has {len(containers)}")
     table: ContainerUnits = {}
@@ -378,6 +379,7 @@ def _resolved(
         return Decision(key, {}, unmet=too_much)
     follows: dict[tuple[str, str], str] = {}
     for resource in tables:
+        # An init container has to be where the containers are that reuse its units.
         for init_name, takers in handing_on(pod, resource):
             decided = [taker for taker in takers if (taker, resource) in units]
             gpu_sets = {frozenset(units[taker, resource]) for taker in decided}

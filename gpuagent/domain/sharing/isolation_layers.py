@@ -72,6 +72,7 @@ def chosen(
         layers: states of the drivers by name, best first.
         bound: mode to the driver of its running containers, which comes before the best one.
     """
+    # A mode that promises nothing needs no driver.
     if not PROMISES[mode] or setting == NONE:
         return NO_LAYER
     if setting != AUTO:

@@ -62,6 +62,7 @@ class Lease:
                 await self._read(path)
                 logged = ""
             except KubeError as err:
+                # The lease is read every few seconds, and may fail in the same way for hours.
                 if str(err) != logged:
                     logged = str(err)
                     log.warning("Failed to read the lease", extra={"lease": self._name, "error": logged})

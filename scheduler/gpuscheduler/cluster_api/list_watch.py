@@ -110,6 +110,7 @@ class ListWatch:
                 await self._watch()
             except KubeError as err:
                 self._fail(str(err))
+                # The server no longer knows what has changed since that version, so all is listed again.
                 if err.status == _GONE:
                     self._version = ""
             except Exception as err:
@@ -186,6 +187,7 @@ class ListWatch:
         finally:
             if settled:
                 settled.cancel()
+            # Until the watch is open again, changes may be missing.
             if self.lost_at is None:
                 self.lost_at = self._clock()
 
@@ -232,6 +234,7 @@ class ListWatch:
 
     def _fail(self, reason: str) -> None:
         self._failed()
+        # Once for each reason: while the API server is away, every try fails.
         if reason not in self._logged:
             self._logged.add(reason)
             log.warning("Lost the API server", extra={"path": self._path, "reason": reason})

@@ -59,6 +59,7 @@ class BoundPods:
         self._pods[pod.uid] = pod
         if not pod.node:
             return
+        # From here on, what it uses counts instead of what was reserved for it.
         self._reservations.end([pod.uid])
         if pod.used is not None:
             self._usage.use(pod.uid, pod.node, pod.used)

@@ -34,6 +34,7 @@ class ClusterUsage:
         node = self.nodes.get(facts.name)
         if node is None:
             self.nodes[facts.name] = self._new(facts)
+        # Most updates of a Node change nothing that counts here.
         elif node.facts == facts:
             return
         else:

@@ -114,6 +114,7 @@ def _fit_share(
 ) -> Choice | None:
     free: Free = {}
     for position, gpu in node.usable():
+        # A GPU that is given whole has no units to share.
         if gpu.memory or gpu.core:
             free[position] = node.free[position]
     if not _may_have_room(request, free.values()):

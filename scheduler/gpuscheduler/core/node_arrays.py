@@ -114,6 +114,7 @@ class NodeArrays:
         """Write the nodes that changed into their rows; whether any is new."""
         if not self._usage.changed:
             return False
+        # Whoever keeps costs of a row compares them with the version of its last change.
         self._version += 1
         any_new = False
         for name in self._usage.changed:
@@ -231,6 +232,7 @@ class NodeArrays:
 
     def _new_row(self, name: str) -> int:
         """A row for a node that has none."""
+        # Rows of nodes that are gone are used again, so that the arrays do not grow for ever.
         if self._spare:
             row = self._spare.pop()
             self.names[row] = name

@@ -57,6 +57,7 @@ def reasons(
             result.failed[name] = resting[name]
         else:
             short.append(name)
+    # kube-scheduler counts equal texts, so all of these nodes get the same one.
     text = _short(request, [nodes[name] for name in short])
     result.failed.update(dict.fromkeys(short, text))
     return result

@@ -91,6 +91,7 @@ class Routes:
         """Serve a call that `check` has let pass."""
         path = path.removeprefix(PREFIX)
         began = time.perf_counter()
+        # This stays if an exception ends the call.
         result = "failed"
         try:
             result, answer = await self._calls[path](body, left)

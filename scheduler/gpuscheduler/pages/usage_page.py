@@ -75,6 +75,7 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
             unknown.append(name)
             continue
         minors = {minor for minor, _ in use}
+        # The decision names a GPU that the node does not have.
         if not minors <= pods.keys():
             unknown.append(name)
             continue

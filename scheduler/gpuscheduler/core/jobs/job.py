@@ -193,6 +193,7 @@ class Job:
     def age(self) -> tuple[int, str]:
         """Jobs are planned in the order of this."""
         pods = self.members.pods.values()
+        # One pod that is urgent or old makes the whole job so.
         highest = max(pod.priority for pod in pods)
         oldest = min(pod.created for pod in pods)
         return -highest, oldest
@@ -256,6 +257,7 @@ class Job:
 
     def passes_over(self, uid: str, nodes: Passed) -> None:
         """Record that kube-scheduler does not accept these nodes for a pod."""
+        # With other nodes, a plan that failed may succeed. The entry goes to the end, as the latest one.
         if self.unnamed.pop(uid, None) != nodes:
             self.tried = None
         self.unnamed[uid] = nodes

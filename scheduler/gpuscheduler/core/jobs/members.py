@@ -153,6 +153,7 @@ class Members:
         former = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
         self.ended.pop(pod.uid, None)
+        # Most updates change nothing that is counted.
         if former and _counts_as(former) == _counts_as(pod):
             for pods in (self._living, self.pending, self._bound, self._bad):
                 if pod.uid in pods:

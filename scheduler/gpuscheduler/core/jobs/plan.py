@@ -80,6 +80,7 @@ def plan(  # noqa: PLR0913 (by name)
             if room is None or tries.gave_up:
                 return places
             name, count = room
+            # A copy, so that a plan that fails leaves no trace.
             node = trial[name].copy()
             trial[name] = node
             placed = remaining[:count]
@@ -87,6 +88,7 @@ def plan(  # noqa: PLR0913 (by name)
             for pod, choice in zip(placed, choices, strict=True):
                 places[pod.uid] = name, choice
             remaining = remaining[count:]
+            # Later pods of the job prefer this node, too.
             used.add(name)
     return places
 
@@ -156,6 +158,7 @@ class _Rooms:
     ) -> None:
         self._remaining: list[_Room] = []
         self._most = 0
+        # To compare all nodes takes time even if none is searched.
         tries.spend(len(nodes) // NODES_A_TRY)
         # Nodes that are alike have the same room, so that each kind is looked at once.
         rooms: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
@@ -253,6 +256,7 @@ def _capacity(
         for position, _ in node.usable():
             fitting += request.need.times_in(node.free[position], node.pods_left[position])
         return fitting
+    # Containers of a pod may need several GPUs, so that only a trial shows how many pods fit.
     trial = node.copy()
     for count in range(wanted):
         choice = fit(request, trial, tries=tries)

@@ -221,6 +221,7 @@ class Planning:
         job.plan = job.plan.without(uids)
         if not job.plan.places:
             job.plan = None
+            # No pod of the plan is left to start, so the next failure is a first one again.
             job.delay_s = RETRY_FIRST_S
             if job.members.pending:
                 # These came after the plan was made.

@@ -31,6 +31,7 @@ class Fgd:
         demand: Demand,
     ) -> tuple[Floats, Ints]:
         """Minus the score: 0 to 100, a sigmoid of the expected fragment's fall."""
+        # The weights hold until the mix is another one, and all nodes are rated with them.
         if self._version != self._mix.version:
             self._version = self._mix.version
             demands = typical(self._mix)

@@ -88,6 +88,7 @@ class Strand:
         demand: Demand,
     ) -> tuple[Floats, Ints]:
         """The weighted sum of the parts above."""
+        # The tables take milliseconds, and hold until the mix is another one.
         if self._version != self._mix.version:
             self._version = self._mix.version
             self._tables = _Tables.of(self._mix.shares)

@@ -81,6 +81,7 @@ class Preemption:
             if node and by_gpu is not None:
                 others = self._others(pod, node, uids, by_gpu)
                 chosen[name] = [*others, *sorted(by_gpu.difference(others))]
+        # kube-scheduler may take any of these nodes.
         self._evictions[pod.uid] = chosen, now + EVICTED_S
         return chosen
 
@@ -93,6 +94,7 @@ class Preemption:
             if victim not in by_node.get(pod.nominated, ()):
                 continue
             choice = self._choice(pod, pod.nominated)
+            # Without one, other victims have to end first.
             if choice:
                 self._reservations.keep(pod, {pod.nominated: choice}, now + FREED_S)
 
