@@ -219,7 +219,8 @@ class Snapshot:
         """GPUs in the order of the best ring through them; any that the topology does not have come last."""
         known = [uuid for uuid in uuids if uuid in self.positions]
         gone = [uuid for uuid in uuids if uuid not in self.positions]
-        return (*self._ring(known), *sorted(gone))
+        ring = self._ring(known)
+        return (*ring, *sorted(gone))
 
     def _ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         place_of = self.positions

@@ -140,9 +140,12 @@ class State:
             if claim.only_watches:
                 continue
             for owner, own_requests in owners.items():
-                uses_all = not own_requests
-                uuids = [gpu.uuid for gpu in claim.used if uses_all or gpu.request in own_requests]
-                holdings.append(Holding(owner, DRA_DRIVER, frozenset(uuids)))
+                gpus = claim.used
+                # Without requests of its own, the container uses all of them.
+                if own_requests:
+                    gpus = tuple([gpu for gpu in gpus if gpu.request in own_requests])
+                uuids = frozenset([gpu.uuid for gpu in gpus])
+                holdings.append(Holding(owner, DRA_DRIVER, uuids))
         return tuple(holdings)
 
     @cached_property

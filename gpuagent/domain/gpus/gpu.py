@@ -125,12 +125,13 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
     usable = []
     left_out = []
     for gpu in inventory.gpus:
-        shared = next((name for name in _names(gpu) if len(owners[name]) > 1), None)
-        if shared is None:
+        shared = [name for name in _names(gpu) if len(owners[name]) > 1]
+        if not shared:
             usable.append(gpu)
-        else:
-            reason = _shares(gpu, shared, owners[shared])
-            left_out.append(UnreadableGpu(gpu.index, reason))
+            continue
+        first = shared[0]
+        reason = _shares(gpu, first, owners[first])
+        left_out.append(UnreadableGpu(gpu.index, reason))
     return replace(
         inventory,
         gpus=tuple(usable),

@@ -226,7 +226,8 @@ def _unknown_versions(end: _Ends) -> Iterator[str]:
     versions = {link.version for link in end.wiring.nvlinks}
     unknown = versions - NVLINK_GBPS.keys()
     for version in sorted(unknown):
-        yield f"GPU {end.gpu.index}: NVLink version {version!r} is not known; its links are taken for the slowest kind"
+        what = f"NVLink version {version!r} is not known"
+        yield f"GPU {end.gpu.index}: {what}; its links are taken for the slowest kind"
 
 
 def _thin(ends: Sequence[_Ends]) -> Iterator[str]:

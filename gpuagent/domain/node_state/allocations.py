@@ -128,20 +128,24 @@ class LivingHoldings:
 
     def _unlisted(self, listed: Collection[Holding]) -> Iterator[Holding]:
         """Holdings that only the checkpoint has: devices of living pods' ordinary init containers."""
-        living = {pod.uid: pod.name for pod in self.pods.seen if not pod.ended}
+        pods = self.pods
+        living = {pod.uid: pod.name for pod in pods.seen if not pod.ended}
         known: set[str] = set()
         for holding in listed:
             known |= holding.ids
         for entry in self.allocations.checkpoint:
-            name: PodName | None = PodName("", entry.pod_uid)
-            if self.pods.watched:
-                name = living.get(entry.pod_uid)
+            uid = entry.pod_uid
             unlisted = entry.ids - known
-            if name is not None and unlisted:
-                # The next init container reuses them.
-                known |= unlisted
-                owner = ContainerRef(name, entry.container)
-                yield Holding(owner, entry.resource, unlisted)
+            if not unlisted:
+                continue
+            # While the pods are not followed, one that the agent has not seen may live.
+            name = living.get(uid) if pods.watched else PodName("", uid)
+            if name is None:
+                continue
+            # The next init container reuses them.
+            known |= unlisted
+            owner = ContainerRef(name, entry.container)
+            yield Holding(owner, entry.resource, unlisted)
 
 
 def _kept(

@@ -103,16 +103,18 @@ class Claims:
 
     def _answered(self, event: ev.SliceStored) -> Self:
         """Note the answer to a write of a slice."""
+        name = event.name
         sent = without_times(event.sent)
         stored = without_times(event.stored)
         answer = StoredSlice(sent=sent, stored=stored)
-        all_stored = {name: other for name, other in self.stored.items() if name != event.name}
+        all_stored = dict(self.stored)
+        all_stored.pop(name, None)
         if sent != stored:
-            all_stored[event.name] = answer
+            all_stored[name] = answer
         return replace(
             self,
             stored=all_stored,
-            retried=self.retried - {event.name},
+            retried=self.retried - {name},
             retry_at=event.at + RETRY_S if all_stored else float("inf"),
             drops_counters=self.drops_counters or PARTITIONABLE in answer.gates,
         )

@@ -60,7 +60,8 @@ class Advertised:
         match event:
             case ev.RegistrationChanged():
                 resource = event.resource
-                problems = {name: text for name, text in self.registration_problems.items() if name != resource}
+                problems = dict(self.registration_problems)
+                problems.pop(resource, None)
                 if event.problem:
                     problems[resource] = event.problem
                 connected = self.connected - {resource}

@@ -57,8 +57,9 @@ def gpus_before_annotation(node: Mapping[str, Any]) -> FormerGpus:
 
 def former_gpus_text(gpus: FormerGpus) -> str:
     """The annotation's text."""
-    kept = sorted(gpus.items())[:MOST_FORMER]
-    return json.dumps(dict(kept), separators=(",", ":"))
+    in_order = sorted(gpus.items())
+    kept = dict(in_order[:MOST_FORMER])
+    return json.dumps(kept, separators=(",", ":"))
 
 
 def _metadata(node: Mapping[str, Any], part: str) -> Mapping[str, Any]:

@@ -24,7 +24,12 @@ class Health:
     early: Mapping[str, GpuHealth] = field(default_factory=dict)
     untied_xids: Mapping[int, int] = field(default_factory=dict)
 
-    def taken(self, event: ev.Event, gpus: Gpus, policy: Policy) -> Self:
+    def taken(
+        self,
+        event: ev.Event,
+        gpus: Gpus,
+        policy: Policy,
+    ) -> Self:
         """The next health of all GPUs, as a GPU can recover by time alone. `gpus` have taken the event already."""
         after = self._changed(event, gpus, policy)
         judged: dict[str, GpuHealth] = {}
@@ -33,8 +38,11 @@ class Health:
             is_known = uuid in gpus.answering
             verdict = health.judged(event.at, policy.settle_s, known=is_known)
             judged[uuid] = verdict
-            any_changed = any_changed or verdict is not health
-        return replace(after, by_uuid=judged) if any_changed else after
+            is_changed = verdict is not health
+            any_changed = any_changed or is_changed
+        if not any_changed:
+            return after
+        return replace(after, by_uuid=judged)
 
     def _changed(self, event: ev.Event, gpus: Gpus, policy: Policy) -> Self:
         match event:

@@ -113,9 +113,11 @@ class Gpus:
     @cached_property
     def known_topology(self) -> Topology:
         """The links between all GPUs read in this run, those that are lost included."""
-        if len(self.topology.gpus) == len(self.by_uuid):
+        any_lost = len(self.topology.gpus) < len(self.by_uuid)
+        if not any_lost:
             return self.topology
-        return topology(tuple(self.by_uuid.values()), self.wiring)
+        gpus = tuple(self.by_uuid.values())
+        return topology(gpus, self.wiring)
 
     @cached_property
     def unread(self) -> dict[str, str]:

@@ -185,8 +185,11 @@ class BestSets:
 
     def _links(self, members: Collection[int]) -> list[int]:
         """MB/s of each link inside a set."""
-        pairs = combinations(members, 2)
-        return [self._mbps[gpu][other] for gpu, other in pairs]
+        links = []
+        for gpu, other in combinations(members, 2):
+            speeds = self._mbps[gpu]
+            links.append(speeds[other])
+        return links
 
     def _grown(
         self,

@@ -267,7 +267,8 @@ def _scattered(
         return _of_one_numa_node(request, lead, where)
     total = sum(request.free.values())
     reserved = sum(request.reserved.values())
-    if roomy >= request.gpu_count and reserved:
+    has_enough_gpus = roomy >= request.gpu_count
+    if has_enough_gpus and reserved:
         text = (
             f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come, "
             f"and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"

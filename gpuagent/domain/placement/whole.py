@@ -155,7 +155,8 @@ def _missing(request: WholeRequest, missing: Collection[str]) -> str:
 
 def _names(request: WholeRequest, uuids: Collection[str]) -> str:
     in_order = sorted(uuids, key=request.positions.__getitem__)
-    return ", ".join(request.names[uuid] for uuid in in_order)
+    names = [request.names[uuid] for uuid in in_order]
+    return ", ".join(names)
 
 
 def _text(request: WholeRequest, what: str) -> str:

@@ -120,15 +120,17 @@ def foreign(
     gpus: Mapping[str, Gpu],
 ) -> Iterator[str]:
     """UUIDs of the GPUs that a device id of another plugin stands for."""
-    named = [gpu.uuid for gpu in gpus.values() if gpu.uuid in device_id]
+    all_gpus = gpus.values()
+    named = [gpu.uuid for gpu in all_gpus if gpu.uuid in device_id]
     if named and _is_old(holding):
         annotated = holding.annotated or ()
-        assigned = [gpu.uuid for gpu in gpus.values() if gpu.minor in annotated]
+        assigned = [gpu.uuid for gpu in all_gpus if gpu.minor in annotated]
+        # Without an annotation, the container may be on any GPU.
         yield from assigned or gpus
         return
-    by_index = holding.resource == NVIDIA_GPU
-    for gpu in gpus.values():
-        has_index = by_index and device_id == str(gpu.index)
+    is_of_nvidia = holding.resource == NVIDIA_GPU
+    for gpu in all_gpus:
+        has_index = is_of_nvidia and device_id == str(gpu.index)
         if gpu.uuid in named or has_index:
             yield gpu.uuid
 
@@ -149,9 +151,12 @@ def held_otherwise(
         own.add(FOREIGN)
     blocked: dict[str, list[Holding]] = {}
     for holding in holdings:
-        uuids = [uuid for uuid, sold_in in located(holding, gpus) if sold_in not in own]
         # A holding has many units of one GPU, and counts there once.
-        for uuid in dict.fromkeys(uuids):
+        uuids: dict[str, None] = {}
+        for uuid, sold_in in located(holding, gpus):
+            if sold_in not in own:
+                uuids[uuid] = None
+        for uuid in uuids:
             on_gpu = blocked.setdefault(uuid, [])
             on_gpu.append(holding)
     return blocked

@@ -126,7 +126,8 @@ class Pod:
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
         """`spec.containers`, in order. Schedulers number these."""
-        return tuple(container for container in self.containers if not (container.init or container.sidecar))
+        others = (container for container in self.containers if not container.init)
+        return tuple([container for container in others if not container.sidecar])
 
     @property
     def init_names(self) -> frozenset[str]:
@@ -278,12 +279,14 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
             claims={},
             claim_requests={},
         )
+    # A pod may have any number of labels, and no others are read.
+    labels = {key: pod.labels[key] for key in _LABELS if key in pod.labels}
+    container_ids = islice(pod.container_ids.items(), _MOST_ASKING)
     return replace(
         pod,
-        # A pod may have any number of labels, and no others are read.
-        labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
+        labels=labels,
         containers=_kept_containers(pod, resources),
-        container_ids=dict(islice(pod.container_ids.items(), _MOST_ASKING)),
+        container_ids=dict(container_ids),
     )
 
 
@@ -423,8 +426,9 @@ def _claim_requests(status: Json) -> dict[tuple[str, str], frozenset[str]]:
 
 
 def _init_container(container: Json) -> ContainerSpec:
+    spec = _container(container)
     is_sidecar = container.get("restartPolicy") == "Always"
-    return replace(_container(container), init=not is_sidecar, sidecar=is_sidecar)
+    return replace(spec, init=not is_sidecar, sidecar=is_sidecar)
 
 
 def _container(container: Json) -> ContainerSpec:
@@ -478,5 +482,6 @@ def requests(
     living.sort(key=lambda pod: pod.created)
     for pod in living:
         for container in pod.containers:
-            if container.may_want(resource, size):
+            may_be_its_own = container.may_want(resource, size)
+            if may_be_its_own:
                 yield pod, container

@@ -159,7 +159,9 @@ def largest_unit(memory_mib: int) -> MemoryUnit | None:
     gib = memory_mib // 1024
     if gib:
         return MemoryUnit(gib * 1024)
-    return MemoryUnit(memory_mib) if memory_mib > 0 else None
+    if memory_mib > 0:
+        return MemoryUnit(memory_mib)
+    return None
 
 
 def if_bytes(units: int, unit: MemoryUnit | None = None) -> str:
@@ -170,8 +172,10 @@ def if_bytes(units: int, unit: MemoryUnit | None = None) -> str:
     if units < MORE_THAN_A_NODE:
         return ""
     each = unit or MemoryUnit()
-    size = each.size if unit else f"{each.size} by default"
+    is_of_node = unit is not None
+    size = each.size if is_of_node else f"{each.size} by default"
     bytes_per_unit = each.mib * 2**20
     # Rounded up: with less, the pod would not get the bytes that it asks for.
     write = -(-units // bytes_per_unit)
-    return f"an amount of {GPU_MEM} is a number of units, each of {size}, and not of bytes: write {write}"
+    lead = f"an amount of {GPU_MEM} is a number of units, each of {size}, and not of bytes"
+    return f"{lead}: write {write}"
