@@ -1,4 +1,4 @@
-"""NVML's C functions about the use of a GPU, over a simulated driver; as those in `calls`."""
+"""NVML's C functions about the use of a GPU, over a simulated driver; as those in `nvml_calls`."""
 
 import time
 from collections.abc import Callable, Sequence

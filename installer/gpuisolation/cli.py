@@ -16,7 +16,7 @@ from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
 from gpuisolation.cgpu_policy import Wish
 from gpuisolation.change import package
 from gpuisolation.change.change_lock import ChangeLock, Patience
-from gpuisolation.change.transact import Changer
+from gpuisolation.change.changer import Changer
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host import facts, mps_servers
 from gpuisolation.host.files import Files

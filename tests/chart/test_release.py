@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpuagent import __version__
-from release.__main__ import package_chart
+from release.chart import package_chart
 from tests.chart.conftest import HELM
 
 pytestmark = pytest.mark.chart

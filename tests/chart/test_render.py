@@ -18,8 +18,8 @@ from referencing.jsonschema import DRAFT202012
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.settings import settings as config
 from manifests.render import CHART, FOLDER, PLAIN, plain
-from release.__main__ import published
-from release.versions import VERSION
+from release.chart import published
+from release.release_checks import VERSION
 from tests.chart.conftest import HELM, Chart, containers, find
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from release import versions
-from release.__main__ import published
+from release.chart import published
 from release.krew import PROGRAM, manifest
-from release.versions import CHART, ROOT, VERSION, problems
+from release.release_checks import CHART, ROOT, VERSION, problems
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
 

@@ -23,7 +23,7 @@ MAY_WRITE = {
     "installer/gpuisolation/cli.py": "a new TemporaryDirectory",
     "installer/gpuisolation/host/files.py": "exclusive creation; set_proc writes to the kernel",
     "installer/gpuisolation/change/package.py": "only in the TemporaryDirectory of its callers, and no member is a link",
-    "installer/gpuisolation/change/transact.py": "a new TemporaryDirectory",
+    "installer/gpuisolation/change/changer.py": "a new TemporaryDirectory",
     "installer/gpuisolation/change/change_lock.py": "the lock: O_NOFOLLOW, and nothing is written",
     "kubectl/onefile.py": "runs in the repository, not on a node",
 }
