@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from release import versions
+from release import release_checks
 from release.chart import published
 from release.krew import PROGRAM, manifest
 from release.release_checks import CHART, ROOT, VERSION, problems
@@ -14,7 +14,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
 
 
 def test_a_tree_is_released_under_its_own_version_and_day(tmp_path, monkeypatch):
-    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    monkeypatch.setattr(release_checks, "ROOT", tmp_path)
     changelog = tmp_path / "CHANGELOG.md"
     changelog.write_text(f"# Changelog\n\n## [{VERSION}] - 2027-01-31\n")
     assert problems(f"v{VERSION}") == []
