@@ -166,14 +166,15 @@ class MpsIsolation:
         self._report_change(self._demand.need)
         while not self._stopping.is_set():
             demand = self._demand
+            pid = None
             try:
                 self._look(demand)
+                pid = daemon_pid(self._daemon.pipe_dir) if self._state.is_found else None
             except Exception as err:
                 # Without this thread, nobody would start a daemon again.
                 log.exception("Failed to look after MPS")
                 self._state = self._state.unable(f"looking after MPS failed: {err!r}", self._policy)
             self._report_change(demand.need)
-            pid = daemon_pid(self._daemon.pipe_dir) if self._state.is_found else None
             self._wakeup.sleep(self._state.pause_s, pid)
 
     def _look(self, demand: Demand) -> None:
@@ -255,7 +256,7 @@ class MpsIsolation:
         self._state = self._state.released(runs=runs)
 
     def _report_change(self, need: Need) -> None:
-        """Report the layer if it is another than before."""
+        """Report the layer if it has changed."""
         layer = self._layer_now(need)
         if layer == self._layer or self._stopping.is_set():
             return

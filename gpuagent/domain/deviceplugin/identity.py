@@ -2,8 +2,9 @@
 
 Kubelet admits one pod at a time, and lists a pod as soon as its admission begins. It adds the pod's devices in order:
 init containers first, then the others, and the resources of one container in any order. So the requesting container is
-the one that kubelet lists and that lacks exactly the devices of the call. If all containers that fit would get the
-same answer, the agent does not query kubelet. Where it matters and kubelet does not answer, the container is unknown.
+the one that kubelet lists and whose next missing resource and amount are those of the call. If all containers that fit
+would get the same answer, and no scheduler may have decided on a pod, the agent does not query kubelet. If the answers
+differ and kubelet does not answer, the container is unknown, unless it is known by its other resource.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,9 +49,9 @@ class Requester:
     Attributes:
         pod: its pod; None where the agent has not seen it.
         container: None with `pod`.
-        container_gpus: UUIDs of the GPUs of the container's other resource, if it has that already.
+        container_gpus: UUIDs of the GPUs that this container already has for the mode's other resource.
         init_gpus: UUIDs of the GPUs of the pod's init containers, whose units kubelet reuses for later ones.
-        certain: kubelet's allocations name the pod, or no other could be meant.
+        certain: kubelet's list confirms the pod, or it is the only one that fits.
         sidecar_gpus: UUIDs of the GPUs of the pod's sidecars.
     """
 
@@ -72,7 +73,10 @@ class Requester:
         return self.pod.name if self.pod else None
 
     def units_for_later_containers(self, resource: str) -> int:
-        """Units of the pod's largest container, which may reuse this GPU; 0 unless this is an init container."""
+        """Units of the pod's largest container; 0 unless this is an init container.
+
+        Kubelet reuses the units of an init container for the later ones, so its GPU should have room for each of them.
+        """
         if self.pod is None or self.container is None:
             return 0
         if not self.container.init:
@@ -80,7 +84,7 @@ class Requester:
         return max([container.limits.get(resource, 0) for container in self.pod.containers])
 
     def groups_beside_sidecar(self) -> Sequence[Sequence[ContainerSpec]]:
-        """What should fit on one GPU with this sidecar: all containers that come after it, or at least the largest.
+        """Containers to have on one GPU, the best group first: this sidecar with all later ones, or with the largest.
 
         Empty for a container that is no sidecar. Kubelet asks for sidecars first.
         """
@@ -154,7 +158,7 @@ class Requester:
         if decision.unmet:
             return decision.unmet
         own_name = self.container.name
-        # Schedulers number no init containers. One that is reused has the GPUs of the container that follows it.
+        # Decisions name no init containers. One whose units are reused gets the GPUs of the container that reuses them.
         name = decision.follows.get((own_name, resource), own_name)
         gpus = decision.units.get((name, resource))
         return None if gpus is None else frozenset(gpus)
@@ -181,10 +185,10 @@ class Unknown(Requester):
     """A container that the agent cannot name. Each subclass says what is known of it.
 
     Attributes:
-        why: for messages, reads on after "The agent cannot identify the requesting pod: ".
+        why: completes the message "The agent cannot identify the requesting pod: ".
         maybe_decided: a scheduler may have decided on its pod. The container gets nothing then, because any GPU could
             break that decision.
-        candidates: pods with a decision that it may be, as far as the agent has seen them.
+        candidates: the decided pods, of those that the agent has seen, that may be the one that asks.
         deleted: a deleted pod that kubelet may still be admitting. This call ends its admission.
     """
 
@@ -201,7 +205,7 @@ class UnseenPod(Unknown):
 
 @dataclass(frozen=True, slots=True)
 class HiddenPod(Unknown):
-    """A decided pod may ask, but kubelet lists devices of another pod under its name, so the list does not show it."""
+    """A decided pod may ask, but what kubelet lists under its name are the devices of a former pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +221,9 @@ class UnconfirmedPod(Unknown):
 
 @dataclass(frozen=True, slots=True)
 class UnorderedPods(Unknown):
-    """Kubelet lists several pods that fit, of which it has rejected all but the last that it got.
+    """Kubelet lists several pods that fit. It admits the one that came to it last, and has rejected the others.
 
-    The agent got them together, so it does not know which one that is. The API server soon shows the others as failed.
+    The agent saw them in one list, so it does not know which came last. The API server soon shows the others as failed.
 
     Attributes:
         pods: UIDs of the listed pods.
@@ -243,7 +247,7 @@ def identify(
         tracker: the agent's record of kubelet's calls.
         snap: the current snapshot.
         query: queries kubelet; None if kubelet has picked the devices, which the agent then checks.
-        certainly: query kubelet in any case.
+        certainly: query kubelet also where all that fit would get the same answer.
     """
     search = Search(request, tracker, snap)
     fitting = search.fitting(snap.allocation_index.with_devices)
@@ -253,7 +257,7 @@ def identify(
     is_only_checked = query is None
     decisions_unread = snap.schedulers.assumed and not snap.pod_list.known
     if is_only_checked and decisions_unread:
-        # The pods that were read may not be all that wait.
+        # Not all pods of the node were read, so a decided one may be missing.
         return search.unseen(maybe_decided=True)
     # A query to kubelet takes longer than the rest of the call. So ask only if the answer depends on the container.
     if search.alike(fitting):
@@ -330,7 +334,7 @@ class Search:
         return fitting
 
     def reusing(self, fitting: Sequence[Requester]) -> Requester | None:
-        """The next container of the pod in admission, if it reuses ids of that pod: kubelet then means no other pod."""
+        """The next container of the pod in admission, if the request reuses ids of it: no other pod gets those."""
         must_include = self.request.must_include
         reused = [allocation for allocation in self.tracker.admission if not allocation.ids.isdisjoint(must_include)]
         if not reused or not fitting:
@@ -468,7 +472,7 @@ class Search:
         living = self.snap.living_pods.values()
         yield [*deleted, *self.asking(living)]
         if not lists_ended(self.snap.allocations.kubelet):
-            # A kubelet that was restarted may admit a pod again, and lists it only then.
+            # A kubelet that was restarted admits refused pods again. This one lists a pod only while it does.
             yield self.asking(living, refused=True)
 
     def asking(self, pods: Iterable[Pod], *, refused: bool = False) -> list[Pod]:

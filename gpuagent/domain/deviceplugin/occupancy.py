@@ -11,7 +11,7 @@ from gpuagent.domain.scheduling.decision import DecidedContainer
 from gpuagent.domain.snapshot import Snapshot
 
 REMEMBER_S = 120.0
-"""How long to keep an allocation at least. Kubelet may offer again an id that it lost during Allocate."""
+"""Least time to remember an allocation: kubelet may lose one while it is made, and offers its ids again."""
 
 ADMISSION_S = 30.0
 """The calls of one pod's admission follow each other. After a pause of this length, a call is for another pod."""
@@ -30,7 +30,7 @@ class RecentAllocation:
         owner: the container; None if the agent cannot identify it.
         pod_uid: UID of its pod; None where only the name is known.
         certain: kubelet's allocations named it.
-        exchanged: kubelet has other ids in place of `ids`.
+        exchanged: `ids` are the units that the agent chose, and kubelet records the ids that it picked itself.
     """
 
     resource: str
@@ -78,7 +78,7 @@ class RecentAllocations:
         return cls(tuple(allocations), by_pod)
 
     def adding(self, allocation: RecentAllocation) -> "RecentAllocations":
-        """With an allocation that shares no id with the others."""
+        """A copy with this allocation, which shares no id with the others."""
         uid = allocation.pod_uid
         # Extend the index: to build it again would make each Allocate slower than the one before.
         of_pod = [*self.by_pod.get(uid, ()), allocation]
@@ -103,7 +103,7 @@ class RecentAllocations:
         return RecentAllocations.of(remaining)
 
     def fresh(self, at: float, snap: Snapshot) -> "RecentAllocations":
-        """Without allocations that are too old. One of a living pod stays until kubelet's allocations are read."""
+        """Without old allocations. One of a pod that may live stays until kubelet's allocations were read after it."""
         if not self.allocations:
             return self
         oldest_kept = at - REMEMBER_S
@@ -113,9 +113,9 @@ class RecentAllocations:
         kept = []
         for allocation in self.allocations:
             is_young = allocation.at > oldest_kept
-            is_living = allocation.pod_uid in snap.pod_index.by_uid
+            may_live = allocation.pod_uid is None or allocation.pod_uid in snap.pod_index.by_uid
             # Until kubelet's allocations are read, no other record says that the pod has these devices.
-            is_unread = is_living and allocation.at >= snap.allocations.read_at
+            is_unread = may_live and allocation.at >= snap.allocations.read_at
             if is_young or is_unread:
                 kept.append(allocation)
         if len(kept) == len(self.allocations):

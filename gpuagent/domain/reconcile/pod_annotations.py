@@ -69,9 +69,10 @@ class PodWrite:
 def writes(state: State, before: State | None = None, former: Collection[PodWrite] = ()) -> tuple[PodWrite, ...]:
     """The writes that pods of this node need; none for a pod with correct annotations.
 
-    A terminating pod gets corrections only, because schedulers still count its annotations.
+    A terminating pod gets no write but to correct annotations, which schedulers still count.
 
-    `former` are the writes for `before`. An unchanged pod with the same allocations needs the same write.
+    `former` are the writes for `before`: an unchanged pod with the same allocations needs the same one, and is not
+    worked out again.
     """
     changed = changed_pods(state, before)
     seen_uids = {pod.uid for pod in state.pods.seen}

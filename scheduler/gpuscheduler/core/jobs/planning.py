@@ -19,9 +19,9 @@ COMMITTED_S = 60.0
 UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
 MOST_AT_ONCE = 64
-"""Pods of a job that is planned as soon as one more is seen. Any author of pods may label thousands of them alike."""
+"""Pods of the largest job that is planned during a call: any author of pods may label thousands of them alike."""
 ALL_NAMED = 100
-"""kube-scheduler names all nodes of a cluster up to this size; in a larger one, the planned node is nominated."""
+"""Up to so many nodes, kube-scheduler looks at all. In a larger cluster it may stop, so the planned node is nominated."""
 
 
 class Planning:
@@ -63,7 +63,7 @@ class Planning:
         return self.again or self._frees != self._usage.frees
 
     def look_begins(self) -> None:
-        """All jobs that wait are tried from now on, so what was free until now does not have them tried again."""
+        """A look at all jobs that wait begins. Only units that become free from now on lead to another one."""
         self.again = False
         self._frees = self._usage.frees
 
@@ -200,18 +200,17 @@ class Planning:
         self.break_plan(job, now)
 
     def note_absent(self, job: Job) -> None:
-        """Note which pods are not in bind. kube-scheduler asks about them again if it can place them at all."""
+        """Note which pods are not in bind, and have kube-scheduler ask about them again, if it can place them."""
         plan = job.plan
         if plan is None or plan.is_written:
             return
         not_in_bind = plan.places.keys() - plan.in_bind
         absent = [pod for pod in job.members.to_place() if pod.uid in not_in_bind]
         job.absent.update(pod.uid for pod in absent)
-        for pod in absent:
-            self.actions.append(Nudge(pod.name, pod.uid))
+        self.actions += _nudges(absent)
 
     def drop(self, job: Job, uids: Collection[str], now: float) -> None:
-        """Plan again without these pods, or with other GPUs. Only a written plan goes on for the others."""
+        """Take pods out of a plan. A written plan goes on for the others; another one is broken as a whole."""
         if job.plan is None:
             return
         if uids and not job.plan.is_written:
@@ -224,7 +223,7 @@ class Planning:
             # No pod of the plan is left to start, so the next failure is a first one again.
             job.delay_s = RETRY_FIRST_S
             if job.members.pending:
-                # These came after the plan was made.
+                # The others came after the plan was made, and are planned next.
                 self.again = True
 
     def keep(self, job: Job, plan: StartPlan) -> None:
@@ -291,7 +290,8 @@ def _are_all(names: Collection[str], pod: PodFacts, usage: ClusterUsage) -> bool
     """Whether kube-scheduler has looked at every node, so that it does not accept those that it does not name."""
     if _only_nominated(names, pod):
         return False
-    return min(len(usage.nodes), len(names)) <= ALL_NAMED
+    # It stops at a hundred accepted nodes or more, and not before: with fewer, it has come to the end.
+    return len(usage.nodes) <= ALL_NAMED or len(names) < ALL_NAMED
 
 
 def _has_seen(

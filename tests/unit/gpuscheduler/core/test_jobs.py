@@ -600,6 +600,18 @@ def test_in_a_large_cluster_a_job_keeps_to_nodes_that_were_named():
     assert nominated[-1] in names
 
 
+@pytest.mark.parametrize("named", [99, 100])
+def test_a_hundred_named_nodes_may_be_where_kube_scheduler_stopped(named):
+    """With fewer it has looked at all nodes, and does not accept the others."""
+    cluster = JobUnderTest(*[whole_node(f"n{n:03}", gpus=4) for n in range(150)])
+    for name in ("a", "b"):
+        cluster.create(name, whole=4)
+    planned = next(action.node for action in cluster.done if isinstance(action, Nominate))
+    others = [node.name for node in cluster.nodes if node.name != planned][:named]
+    chosen = cluster.filter("a", others).nodes
+    assert bool(chosen) is (named < 100), "the planned node is asked about next"
+
+
 @pytest.mark.parametrize(
     ("replicas", "words"),
     [(("2", "3"), "disagree on gpu-topology-replica (2 and 3)"), (("x", "x"), "is no number of pods")],
