@@ -21,7 +21,7 @@ UNSUITABLE_S = 60.0
 MOST_AT_ONCE = 64
 """Pods of the largest job that is planned during a call: any author of pods may label thousands of them alike."""
 ALL_NAMED = 100
-"""Up to so many nodes, kube-scheduler looks at all. In a larger cluster it may stop, so the planned node is nominated."""
+"""Up to so many nodes, kube-scheduler looks at all. Among more it may stop, so the planned node is nominated."""
 
 
 class Planning:
