@@ -90,7 +90,7 @@ class AllocatorState:
             # The new process has forgotten what it was about to allocate, and what it rejected.
             if was_replaced:
                 self._end_admission()
-                self._tracker = self._latest().restarted()
+                self._tracker = self._latest().restarted(self._snapshot)
 
     def wait_for_pods(self, *, undecided: bool = False) -> None:
         """Wait for the first list of pods, which has the schedulers' decisions; `undecided`: no decision matters."""

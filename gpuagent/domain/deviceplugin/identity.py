@@ -632,7 +632,7 @@ class KubeletListing:
         for requester in listed:
             if requester.pod is None or last.pod is None or requester.pod is last.pod:
                 continue
-            if not self.search.snap.came_before(requester.pod, last.pod):
+            if not self.search.tracker.came_before(requester.pod, last.pod, self.search.snap):
                 return False
         return True
 

@@ -103,7 +103,7 @@ class RecentAllocations:
         return RecentAllocations.of(remaining)
 
     def fresh(self, at: float, snap: Snapshot) -> "RecentAllocations":
-        """Without old allocations. One of a pod that may live stays until kubelet's allocations were read after it."""
+        """Without old allocations. One of a living pod stays until kubelet's allocations were read after it."""
         if not self.allocations:
             return self
         oldest_kept = at - REMEMBER_S
@@ -113,9 +113,9 @@ class RecentAllocations:
         kept = []
         for allocation in self.allocations:
             is_young = allocation.at > oldest_kept
-            may_live = allocation.pod_uid is None or allocation.pod_uid in snap.pod_index.by_uid
+            is_living = allocation.pod_uid in snap.pod_index.by_uid
             # Until kubelet's allocations are read, no other record says that the pod has these devices.
-            is_unread = may_live and allocation.at >= snap.allocations.read_at
+            is_unread = is_living and allocation.at >= snap.allocations.read_at
             if is_young or is_unread:
                 kept.append(allocation)
         if len(kept) == len(self.allocations):
@@ -188,6 +188,7 @@ class AdmissionTracker:
             them again, unless it is restarted.
         deleted: pods that kubelet may still admit although they were deleted.
         refused_names: refused pods whose UIDs are still to come.
+        relisted: UIDs of the pods that lived when kubelet was restarted: it takes them by age then.
     """
 
     record: RecentAllocations = field(default_factory=RecentAllocations)
@@ -195,6 +196,7 @@ class AdmissionTracker:
     refused: frozenset[str] = frozenset()
     deleted: tuple[DeletedPod, ...] = ()
     refused_names: tuple[RefusedName, ...] = ()
+    relisted: frozenset[str] = frozenset()
 
     @property
     def recent(self) -> tuple[RecentAllocation, ...]:
@@ -285,9 +287,22 @@ class AdmissionTracker:
             refused_names=tuple(refused_names),
         )
 
-    def restarted(self) -> "AdmissionTracker":
+    def restarted(self, snap: Snapshot | None) -> "AdmissionTracker":
         """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on."""
-        return replace(self, admission=(), refused=frozenset(), refused_names=())
+        relisted = frozenset(snap.pod_index.by_uid) if snap else frozenset[str]()
+        return replace(self, admission=(), refused=frozenset(), refused_names=(), relisted=relisted)
+
+    def came_before(self, pod: Pod, other: Pod, snap: Snapshot) -> bool:
+        """Whether kubelet has certainly tried the living pod `pod` before `other`.
+
+        It takes pods as they come, and by age those that it reads in one list: when it starts, and when its watch
+        breaks. The agent may have seen them in another order.
+        """
+        if not snap.came_before(pod, other):
+            return False
+        if pod.uid in self.relisted and other.uid in self.relisted:
+            return pod.created < other.created
+        return pod.created <= other.created
 
     def seeing(
         self,
@@ -358,7 +373,7 @@ class AdmissionTracker:
         kept = record, admission, deleted, refused_names
         if kept == (self.record, self.admission, self.deleted, self.refused_names):
             return self
-        return AdmissionTracker(record, admission, self.refused, deleted, refused_names)
+        return replace(self, record=record, admission=admission, deleted=deleted, refused_names=refused_names)
 
 
 class Sharers(NamedTuple):
@@ -615,7 +630,7 @@ class Occupancy:
             return {}
         reserved = Counter[str]()
         free = Counter(self.free(resource))
-        for containers in _still_to_come(self._unserved, requester, self.snapshot, self.tracker.refused):
+        for containers in _still_to_come(self._unserved, requester, self.snapshot, self.tracker):
             wanted: defaultdict[str, int] = defaultdict(int)
             for container in containers:
                 for uuid, amounts in container.units.items():
@@ -674,19 +689,18 @@ def _still_to_come(
     unserved: Mapping[PodName, list[DecidedContainer]],
     requester: PodName | None,
     snap: Snapshot,
-    refused: Collection[str],
+    tracker: AdmissionTracker,
 ) -> Iterator[list[DecidedContainer]]:
     """Containers of pods that kubelet may still admit, while it admits `requester`, oldest first.
 
-    Kubelet admits pods as they come to it, by age if many come at once, and tries none twice. So it has admitted or
-    rejected every pod that precedes the requesting pod in both orders.
+    Kubelet tries no pod twice. So it has admitted or rejected every pod that came before the requesting one.
     """
     living = snap.living_pods
     requesting_pod = living.get(requester) if requester else None
     for name, containers in unserved.items():
         pod = living[name]
         # Kubelet admits neither a pod that is being deleted nor one that it has rejected.
-        if pod.deleting or pod.uid in refused:
+        if pod.deleting or pod.uid in tracker.refused:
             continue
         if pod.container_ids:
             # A running pod was admitted: its GPUs are in use even if kubelet has lost its checkpoint.
@@ -698,7 +712,5 @@ def _still_to_come(
         if requesting_pod is None:
             yield containers
             continue
-        came_before = snap.came_before(pod, requesting_pod)
-        is_older = pod.created <= requesting_pod.created
-        if not (came_before and is_older):
+        if not tracker.came_before(pod, requesting_pod, snap):
             yield containers

@@ -92,6 +92,20 @@ def test_of_pods_that_came_together_the_last_is_known_when_the_others_have_faile
     assert at(kubelet, "next") == [1]
 
 
+@pytest.mark.parametrize("second", [0, 5], ids=["in one second", "an older one"])
+def test_a_kubelet_that_was_restarted_takes_pods_by_age_and_not_as_the_agent_saw_them(second):
+    """Both were bound while kubelet was down, the older one later. Kubelet has rejected it for another reason."""
+    newer, older = decided("newer", 1, second=second), decided("older", 0)
+    kubelet = kubelet_with()
+    kubelet.allocator.serving((1, 1, 1))
+    kubelet.pods(newer)
+    kubelet.pods(newer, older)
+    kubelet.allocator.serving((1, 2, 2))
+    kubelet.allocations.rejected = {"older"}
+    refusal = kubelet.refusal(lambda: serve(kubelet, "newer"))
+    assert "does not show yet which ones failed" in str(refusal)
+
+
 def test_a_pod_that_may_still_come_keeps_its_gpu_from_one_that_came_together_with_it():
     """The older pod was bound later."""
     older, newer = decided("older", 0, size=16), pod_json("newer", {MEM: 8}, created="2026-01-01T00:00:09Z")

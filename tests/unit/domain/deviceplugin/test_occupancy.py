@@ -1,9 +1,6 @@
 """Devices in use: the indexes after an Allocate equal freshly computed ones."""
 
-import pytest
-
 from gpuagent.domain.deviceplugin.occupancy import (
-    REMEMBER_S,
     AdmissionTracker,
     Occupancy,
     RecentAllocation,
@@ -27,16 +24,3 @@ def test_an_allocate_from_before_a_read_restores_a_holding_that_a_later_allocate
     before = AdmissionTracker(RecentAllocations.of([younger]))
     after = before.allocated(RecentAllocation(MEM, ids, gpus, 9.0, owner("n"), "uid-n"))
     assert Occupancy(kubelet.snap, before).allocated(after).allocations == Occupancy(kubelet.snap, after).allocations
-
-
-@pytest.mark.parametrize("read", [False, True], ids=["", "kubelet's allocations are read"])
-def test_an_allocation_without_a_name_is_kept_until_kubelets_allocations_are_read(read):
-    """No other record says that its units are in use."""
-    node = in_force(Mode.SHARE)
-    ids = frozenset(sorted(node.ids(MEM))[:4])
-    unnamed = RecentAllocation(MEM, ids, frozenset([uuid(0)]), node.now)
-    if read:
-        node.now += 1
-        node.holdings()
-    kept = RecentAllocations.of([unnamed]).fresh(node.now + 2 * REMEMBER_S, node.snap)
-    assert kept.allocations == (() if read else (unnamed,))
