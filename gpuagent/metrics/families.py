@@ -68,6 +68,14 @@ ATTRIBUTION = Family(
     more="0 in a pod without `hostPID: true`, see [used memory](../metrics.md#used-memory). "
     "Absent where no GPU reports processes.",
 )
+METRICS_FAILURES = Family(
+    "gpuagent_metrics_failures_total",
+    "Parts of this page that could not be computed and were left out.",
+    ("part",),
+    "counter",
+    more="`node`, `resources`, `gpus`, `containers` or `arena`. A bug: the agent's log has the details. "
+    "A series begins with the first failure.",
+)
 
 # -- resources -----------------------------------------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ ARENA_TOTAL = Family("nvidia_gpu_memory_total_bytes", "Memory of the GPU.", AREN
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Agent and node": (
         *(BUILD, DRIVER, READY, PROBLEMS, MODE, SWITCHING, WAITING, ISOLATION, HEALTH_WATCH, UNTIED_XIDS, WATCH),
-        *(API_REQUESTS, ATTRIBUTION),
+        *(API_REQUESTS, ATTRIBUTION, METRICS_FAILURES),
     ),
     "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
     "GPUs": (

@@ -1,5 +1,6 @@
 """The agent's meter: counts events as they happen, and reads all other values when a client requests the page."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,11 @@ from gpuagent.metrics.exposition import exposition
 from gpuagent.metrics.family import Family
 from gpuagent.metrics.gpus import gpus
 from gpuagent.metrics.node import node, resources
-from gpuagent.metrics.reading import Reading, Sources, read_sources
+from gpuagent.metrics.reading import MetricValues, Reading, Sources, read_sources
+
+log = logging.getLogger(__name__)
+
+Part = Callable[[Reading], MetricValues]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,6 +36,7 @@ class Metrics:
         self._rpc = Histogram(f.RPC.name, f.RPC.help, f.RPC.labels, buckets=_SECONDS, registry=self._registry)
         self._refusals = self._counter(f.REFUSALS)
         self._api_answers = self._counter(f.API_REQUESTS)
+        self._failures = self._counter(f.METRICS_FAILURES)
         self._lock = threading.Lock()
         self._page = b""
         self._page_began = float("-inf")
@@ -64,8 +70,10 @@ class Metrics:
         with self._lock:
             if self._page_began < came:
                 began = time.monotonic()
+                values = self._read().encode()
+                # After the values, so that the page counts its own failures.
                 counters = generate_latest(self._registry)
-                self._page = counters + self._read().encode()
+                self._page = counters + values
                 self._page_began = began  # not before: a page that failed serves no request
             return self._page
 
@@ -73,12 +81,29 @@ class Metrics:
         if self._sources is None:
             return ""
         reading = read_sources(self._sources, self._former)
-        self._former = reading
-        parts = [node, resources, gpus, containers]
+        parts: dict[str, Part] = {"node": node, "resources": resources, "gpus": gpus, "containers": containers}
         # Only with --compat-metrics. They repeat values of the other series under other names.
         if self._sources.node_name is not None:
-            parts.append(arena)
-        texts = []
-        for part in parts:
-            texts += [exposition(family, values) for family, values in part(reading)]
+            parts["arena"] = arena
+        texts: list[str] = []
+        all_computed = True
+        for name, part in parts.items():
+            all_computed &= self._add(texts, name, part, reading)
+        # The next reading builds on this one, and must not fail with it.
+        if all_computed:
+            self._former = reading
         return "".join(texts)
+
+    def _add(self, texts: list[str], name: str, part: Part, reading: Reading) -> bool:
+        """Add a part's families to the page's texts, up to the first that fails; False if one does.
+
+        Alerts about all other values must not fall silent because of one that cannot be computed.
+        """
+        try:
+            for family, values in part(reading):
+                texts.append(exposition(family, values))
+        except Exception:
+            log.exception("Failed to compute a part of the metrics", extra={"part": name})
+            self._failures.labels(name).inc()
+            return False
+        return True

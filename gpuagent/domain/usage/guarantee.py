@@ -57,9 +57,18 @@ def _claimed(claim: PreparedClaim, state: State) -> Iterator[tuple[str, Share]]:
         if claimed.whole:
             yield gpu.uuid, Share(_all_memory(gpu), 1.0, Mode.DEFAULT, claim)
             continue
-        memory = memory_limit(gpu, kind, claimed.memory_mib // unit.mib, unit)
+        memory = _claimed_limit(gpu, kind, claimed.memory_mib, unit)
         compute = claimed.cores / CORE_PERCENT_PER_GPU or None
         yield gpu.uuid, Share(memory, compute, Mode.DRA, claim)
+
+
+def _claimed_limit(gpu: Gpu, kind: Kind, memory_mib: int, unit: MemoryUnit) -> int:
+    """Bytes of a claim's share."""
+    units, rest_mib = divmod(memory_mib, unit.mib)
+    # The claim was prepared with another unit. Its memory is recorded, so it stays known.
+    if rest_mib:
+        return memory_mib * MIB
+    return memory_limit(gpu, kind, units, unit)
 
 
 def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str]"]:
@@ -101,11 +110,18 @@ def _all_memory(gpu: Gpu) -> int | None:
 
 
 def memory_limit(gpu: Gpu, kind: Kind, count: int, unit: MemoryUnit) -> int:
-    """Bytes of `count` units of GPU memory.
+    """Bytes of `count` units of GPU memory, at most those of the GPU.
 
     With memory isolation, a container gets its units' proportion of the whole GPU memory, so that no memory is left
     over. Without isolation, the limit is the requested amount.
     """
-    if Isolates.MEMORY in PROMISES[kind.mode]:
-        return gpu.memory_mib * count // units_of(gpu, kind, unit) * MIB
-    return count * unit.mib * MIB
+    limit_mib = count * unit.mib
+    # A running container may have units of a GPU that has none now: the unit was raised above the GPU's memory, or the
+    # driver no longer reports the memory.
+    units = units_of(gpu, kind, unit)
+    if units and Isolates.MEMORY in PROMISES[kind.mode]:
+        limit_mib = gpu.memory_mib * count // units
+    # After a change of the unit, the same units may be more than the GPU.
+    if gpu.memory_mib:
+        limit_mib = min(limit_mib, gpu.memory_mib)
+    return limit_mib * MIB
