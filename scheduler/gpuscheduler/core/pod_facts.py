@@ -119,21 +119,28 @@ def _first(value: Hashable) -> Hashable:
     return value
 
 
-def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
-    """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
+def pod_facts(pod: Mapping[str, Any], former: PodFacts | None = None) -> PodFacts:
+    """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty.
+
+    `former` is the same pod on its node, as it was read before. What its containers ask for does not change any more.
+    """
     metadata = mapping(pod.get("metadata"))
     spec = mapping(pod.get("spec"))
     status = mapping(pod.get("status"))
-    too_many = _too_many_containers(spec)
+    too_many = former.request if former else _too_many_containers(spec)
     if too_many is not None:
         # To read them takes tens of milliseconds, in each call about the pod.
         spec = {**spec, "containers": [], "initContainers": []}
         pod = {**pod, "spec": spec}
     parsed = parse_pod(pod)
-    request = shared(too_many or gpu_request(parsed))
     used: Used | None = None
-    if request.kind.gives_gpus:
-        used = shared(_used(parsed, request))
+    if former:
+        request = former.request
+        used = former.used
+    else:
+        request = shared(too_many or gpu_request(parsed))
+        if request.kind.gives_gpus:
+            used = shared(_used(parsed, request))
     job = _job(parsed.labels)
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
@@ -145,7 +152,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         version=parsed.version,
         node=shared(text(spec.get("nodeName"))),
         request=request,
-        cpu=_cpu(spec),
+        cpu=former.cpu if former else _cpu(spec),
         used=used,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(parsed.created),
@@ -180,10 +187,19 @@ def _job(labels: Mapping[str, str]) -> JobLabels | None:
     return JobLabels(name, replicas)
 
 
+def is_large_on_node(pod: Mapping[str, Any]) -> bool:
+    """Whether a Pod object that has a node has more containers than are read each time that the pod changes."""
+    spec = mapping(pod.get("spec"))
+    if not spec.get("nodeName"):
+        return False
+    lists = (spec.get("initContainers"), spec.get("containers"))
+    return sum(len(containers) for containers in lists if isinstance(containers, list)) > MOST_READ
+
+
 def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
     """The request of a pod that has more containers than are read; None if they are read.
 
-    What a pod on a node may hold has to be known, so that its containers are always read.
+    What a pod on a node may hold has to be known, so that its containers are read once.
     """
     init_containers = list(mappings(spec.get("initContainers")))
     app_containers = list(mappings(spec.get("containers")))
