@@ -19,6 +19,7 @@ from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.following import Following
+from inspectcgpu.read.gpu_node import ReadNode, read_node, read_node_with_gpus
 from inspectcgpu.report import ClusterFacts, ClusterReport, build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
@@ -71,7 +72,7 @@ def _complain(text: str) -> None:
 
 
 def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    nodes = read_nodes(client, options.nodes)
+    nodes = read_nodes(client, options.nodes, _read_shown(options))
     # At least one node is shown: in a cluster without GPU nodes, all pods wait for one.
     pods = read_pods(client, options.nodes) if nodes.gpu or not options.nodes else ()
     others = read_other_sources(client, nodes.gpu, pods, _asking(options), usage=options.details)
@@ -92,7 +93,13 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
     lines = _lines(options, colour=has_colour(sys.stdout, environ), compact=True)
     heading = "" if options.output in ("json", "yaml") else "{} (Ctrl-C ends)" if over else "\n{}"
     screen = Screen(sys.stdout, over=over, now=lambda: time.strftime("%Y-%m-%d %H:%M:%S %z"), heading=heading)
-    following = Following(client, options.nodes, _asking(options), usage=options.details)
+    following = Following(
+        client,
+        options.nodes,
+        _asking(options),
+        usage=options.details,
+        read_shown=_read_shown(options),
+    )
     gc.enable()
     following.start()
     try:
@@ -106,6 +113,10 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
                 raise KubeError(following.problems[0])
     finally:
         following.stop()
+
+
+def _read_shown(options: argparse.Namespace) -> ReadNode:
+    return read_node if options.health else read_node_with_gpus
 
 
 def _wait(following: Following) -> None:

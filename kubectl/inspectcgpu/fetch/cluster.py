@@ -15,7 +15,7 @@ from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.read.claims import Claims, by_node, read_claim, read_slice
 from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
-from inspectcgpu.read.gpu_node import RESOURCES, GpuNode, read_node
+from inspectcgpu.read.gpu_node import RESOURCES, GpuNode, ReadNode, read_node_with_gpus
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.unit import measure, part_of_each
 from inspectcgpu.report import ClusterFacts
@@ -38,10 +38,10 @@ class Nodes:
     without: tuple[str, ...] = ()
 
 
-def read_nodes(client: Client, names: Sequence[str] = ()) -> Nodes:
-    """The nodes of `names`, or all where there are none. Raises KubeError."""
+def read_nodes(client: Client, names: Sequence[str] = (), read_shown: ReadNode = read_node_with_gpus) -> Nodes:
+    """The nodes of `names` that are shown, or all where there are none. Raises KubeError."""
     if not names:
-        return Nodes(by_name(list_pages(client, NODES, read_node).items))
+        return Nodes(by_name(list_pages(client, NODES, read_shown).items))
     found: dict[str, Mapping[str, Any] | None]
     if len(names) > FEW_NAMES:
         wanted = set(names)
@@ -49,7 +49,7 @@ def read_nodes(client: Client, names: Sequence[str] = ()) -> Nodes:
         found = dict.fromkeys(names) | {_name(node): node for node in listed.items}
     else:
         found = {name: _one(client, f"{NODES}/{quote(name, safe='')}") for name in dict.fromkeys(names)}
-    read = {name: read_node(node) for name, node in found.items() if node is not None}
+    read = {name: read_shown(node) for name, node in found.items() if node is not None}
     return Nodes(
         by_name(node for node in read.values() if node),
         tuple(name for name, node in found.items() if node is None),

@@ -20,7 +20,7 @@ from inspectcgpu.fetch.cluster import (
     pods_selector,
     read_other_sources,
 )
-from inspectcgpu.read.gpu_node import GpuNode, read_node
+from inspectcgpu.read.gpu_node import GpuNode, ReadNode, read_node_with_gpus
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.report import ClusterFacts
 
@@ -98,13 +98,23 @@ class Following:
         names: of the nodes to show; all where there are none.
         asking: how agents are queried; None for never.
         usage: query the usage of containers.
+        read_shown: parses the nodes to show.
     """
 
-    def __init__(self, client: Client, names: Sequence[str], asking: Asking | None, *, usage: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        names: Sequence[str],
+        asking: Asking | None,
+        *,
+        usage: bool,
+        read_shown: ReadNode = read_node_with_gpus,
+    ) -> None:
         self._client = client
         self._asking = asking
         self._usage = usage
         self._wanted = set(names)
+        self._read_shown = read_shown
         self._others: OtherSources | None = None
         self._others_at = 0.0
         self._pods_then: Mapping[PodName, GpuPod] = {}
@@ -158,7 +168,7 @@ class Following:
         return facts(nodes, pods, self._others, problems, newer)
 
     def _node(self, found: Json) -> GpuNode | None:
-        return read_node(found) if not self._wanted or _key(found)[1] in self._wanted else None
+        return self._read_shown(found) if not self._wanted or _key(found)[1] in self._wanted else None
 
     def _pod(self, found: Json) -> GpuPod | None:
         pod = read_pod(found)

@@ -1,7 +1,7 @@
 """A Node as the inspector needs it: its resources, its labels about GPUs, and its address."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from gpuagent.domain.sharing.mode import (
 
 GPU_COUNT = "aliyun.com/gpu-count"
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
+WITHOUT_AMOUNTS = ("", Mode.DEFAULT)
+"""Values of the mode's label with which a healthy node may have none of `RESOURCES`."""
 MOST_GPUS = 128
 """A larger count in a node's labels is ignored: each GPU would be a column."""
 _LABEL = "aliyun.accelerator/nvidia_"
@@ -61,18 +63,26 @@ class GpuNode:
         """All units, including those of unhealthy GPUs, which are not allocatable."""
         return max(self.capacity.get(resource, 0), self.allocatable.get(resource, 0))
 
+    @property
+    def needs_no_amounts(self) -> bool:
+        """Whether only its health is of interest: in its mode, the GPUs may be left to another plugin."""
+        has_amounts = any(map(self.offered, RESOURCES))
+        return self.mode in WITHOUT_AMOUNTS and not self.problem and not has_amounts
+
 
 def read_node(found: Mapping[str, Any]) -> GpuNode | None:
-    """Parse the node; None where it has none of these resources. Never raises."""
+    """Parse the node; None where it has none of these resources, and no agent. Never raises."""
     meta, status = mapping(found.get("metadata")), mapping(found.get("status"))
     labels = mapping(meta.get("labels"))
     capacity, allocatable = (_amounts(mapping(status.get(side))) for side in ("capacity", "allocatable"))
     mode = text(labels.get(MODE_LABEL))
     conditions = mappings(status.get("conditions"))
     condition = next((one for one in conditions if one.get("type") == CONDITION_TYPE), None)
-    if not any(amounts.get(name) for amounts in (capacity, allocatable) for name in RESOURCES) and (
-        mode in ("", Mode.DEFAULT)
-    ):
+    has_amount = any(amounts.get(name) for amounts in (capacity, allocatable) for name in RESOURCES)
+    should_have_amounts = mode not in WITHOUT_AMOUNTS
+    # An agent that has a problem may advertise nothing, whatever the label: without one, the mode before stays.
+    has_agent = condition is not None
+    if not (has_amount or should_have_amounts or has_agent):
         return None
     return GpuNode(
         name=sys.intern(text(meta.get("name"))),
@@ -88,6 +98,16 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
         problem="" if condition is None or condition.get("status") == "True" else _spoken(condition),
         remarks="" if condition is None or condition.get("status") != "True" else _remarks(condition),
     )
+
+
+def read_node_with_gpus(found: Mapping[str, Any]) -> GpuNode | None:
+    """Parse the node as `read_node` does; None also where it needs no amounts."""
+    node = read_node(found)
+    return None if node is None or node.needs_no_amounts else node
+
+
+ReadNode = Callable[[Mapping[str, Any]], GpuNode | None]
+"""`read_node`, which the health of nodes needs, or `read_node_with_gpus`."""
 
 
 def _amounts(side: Mapping[str, Any]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_MEM
-from inspectcgpu.read.gpu_node import RESOURCES
+from inspectcgpu.read.gpu_node import RESOURCES, GpuNode
 from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, ClusterReport, NodeReport, PodReport
 
 MANY = 5
@@ -51,11 +51,19 @@ def node_notes(node: NodeReport) -> Iterator[str]:
         yield node.measure.doubt
     spec = node.node
     if not any(spec.offered(name) for name in RESOURCES):
-        yield f"mode {spec.mode}, and nothing is advertised{f': {spec.problem}' if spec.problem else ''}"
+        yield from _nothing_advertised(spec)
         return
     if spec.problem:
         yield spec.problem
     yield from amount_notes(node)
+
+
+def _nothing_advertised(spec: GpuNode) -> Iterator[str]:
+    if spec.needs_no_amounts:
+        return
+    mode = f"mode {spec.mode}, and " if spec.mode else ""
+    cause = f": {spec.problem}" if spec.problem else ""
+    yield f"{mode}nothing is advertised{cause}"
 
 
 def amount_notes(node: NodeReport) -> Iterator[str]:

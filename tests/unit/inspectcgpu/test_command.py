@@ -25,6 +25,7 @@ from gpuagent.kube.api.client import Client
 from inspectcgpu.cli import run
 from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.following import OTHERS_EVERY_S, REFRESH_S, Following
+from inspectcgpu.read.gpu_node import RESOURCES
 from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 from tests.unit.inspectcgpu.sample_cluster import V2, node_json
@@ -557,6 +558,55 @@ def test_health_shows_nodes_with_problems_first_and_fails(server, call):
     code, out, _ = call("--health", "--no-agents", "n1")
     assert code == 0
     assert out.endswith("\n\n0 of 1 nodes have a problem\n")
+
+
+@pytest.mark.parametrize("mode", ["", "default", "share", "nonsense"])
+def test_health_has_every_node_whose_agent_has_a_problem(server, call, mode):
+    """Without the label the mode before stays, and a problem of whole GPUs in mode default is one too."""
+    message = "the NVIDIA driver does not answer"
+    condition = {"type": "GPUAgentReady", "status": "False", "reason": "DriverUnavailable", "message": message}
+    add_node(server, "n1", mode, gpus=4, conditions=[condition])
+    code, out, _ = call("--health", "--no-agents")
+    assert code == 1
+    assert f"nothing is advertised: DriverUnavailable: {message}" in out
+    assert out.endswith("\n1 of 1 nodes have a problem\n")
+    code, out, _ = call()
+    assert code == 0
+    assert f"nothing is advertised: DriverUnavailable: {message}" in out
+    assert "mode ," not in out
+
+
+@pytest.mark.parametrize("mode", ["", "default"])
+def test_a_ready_node_that_needs_no_amounts_is_of_interest_for_its_health_only(server, call, mode):
+    condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": "mode default, 4 GPUs"}
+    add_node(server, "n1", mode, gpus=4, conditions=[condition])
+    code, out, _ = call("--health", "--no-agents")
+    assert (code, out.splitlines()[-1]) == (0, "0 of 1 nodes have a problem")
+    code, out, err = call()
+    assert (code, out) == (0, "")
+    assert err.startswith("no GPU nodes")
+    _, out, err = call("n1")
+    assert (out, err) == ("", "kubectl-inspect-cgpu: node n1 has no GPUs to share or to place\n")
+
+
+def test_health_asks_the_agent_of_a_node_that_needs_no_amounts(server, config, call, agent, monkeypatch):
+    condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": "mode default, 4 GPUs"}
+    nothing = dict.fromkeys(RESOURCES, "0")
+    status = {"conditions": [condition], "capacity": nothing, "allocatable": nothing}
+    server.objects.patch(("nodes", "", "n1"), "status", {"status": status}, strategic=True)
+    labels = {"ack.node.gpu.schedule": "default"}
+    server.objects.patch(("nodes", "", "n1"), "", {"metadata": {"labels": labels}}, strategic=True)
+    server.delete_pod("p")
+    problem = {"reason": "InvalidPlacementLabel", "severity": "warning", "message": "'bin' is none", "warning": True}
+    monkeypatch.setitem(STATUS, "problems", [problem])
+    code, out, _ = call("--health", "--agent-port", agent)
+    assert code == 1
+    assert "InvalidPlacementLabel: 'bin' is none" in out
+    watching = Watching(config, "--health", "--agent-port", agent)
+    try:
+        watching.until("InvalidPlacementLabel: 'bin' is none")
+    finally:
+        watching.end()
 
 
 def test_problems_are_wrapped_to_the_terminal(server, config):
