@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpuagent.allocator.allocator_state import AllocatorState, InFlight
-from gpuagent.allocator.container_search import Fetch
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.preferred_allocation import PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
+from gpuagent.allocator.requester_queries import Fetch
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.deviceplugin.allocate import allocate, granted, locate
-from gpuagent.domain.deviceplugin.identity import AllocationRequest
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.pods.exchange import by_units, key, written
 from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder

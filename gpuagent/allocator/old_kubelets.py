@@ -9,9 +9,9 @@ from collections.abc import Callable
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.allocate import locate
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search, UnseenPod
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, all_ids
+from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest, Requester, Search, UnseenPod
 from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.snapshot import Snapshot

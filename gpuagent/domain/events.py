@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod, PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer

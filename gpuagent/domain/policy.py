@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.sharing.isolation_layers import AUTO
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit

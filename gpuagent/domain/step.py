@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
-from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
 from gpuagent.domain.reconcile.startup_taint import shows_amounts
 from gpuagent.domain.sharing.isolation_layers import NONE

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from operator import attrgetter
 
-from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State

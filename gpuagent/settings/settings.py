@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Mode, Resources

@@ -26,7 +26,7 @@ def _variables() -> dict[str, str]:
 def impatient() -> Iterator[None]:
     """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuagent.allocator.container_search.WAIT_S", 0.0)
+        patch.setattr("gpuagent.allocator.requester_queries.WAIT_S", 0.0)
         patch.setattr("gpuagent.allocator.allocator.READ_S", 0.0)
         yield
 

@@ -6,10 +6,16 @@ from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.assignment import decision_of, in_doubt
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, UnconfirmedPod, Unknown, identify
 from gpuagent.domain.deviceplugin.job import NONE_VISIBLE, Visible, named_for_others, named_gpus, visible_gpus
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, not_offered
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
+from gpuagent.domain.deviceplugin.requesting_container import (
+    AllocationRequest,
+    Requester,
+    UnconfirmedPod,
+    Unknown,
+    identify,
+)
 from gpuagent.domain.pods.annotations import shown
 from gpuagent.domain.pods.pod import requests
 from gpuagent.domain.refusal import Reason, Refusal

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, gpu_count, not_offered
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest, Requester, Unknown
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.share import Preferences, ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole

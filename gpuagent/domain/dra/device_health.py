@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.sharing.claim import ClaimedGpu
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.domain.state import State
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpuagent.domain.dra.device_taints import UNHEALTHY_TAINT, taints
 from gpuagent.domain.dra.prepare import tolerations_of
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.pods.json_values import text
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu

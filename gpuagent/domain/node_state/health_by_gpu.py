@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Self
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.node_state.known_gpus import Gpus
 from gpuagent.domain.policy import Policy
 

@@ -2,7 +2,7 @@
 
 import pynvml
 
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.nvml.answers import unsigned
 from gpuagent.nvml.binding.calls import GONE, Handle
 from gpuagent.nvml.binding.gpu_calls import GpuCalls

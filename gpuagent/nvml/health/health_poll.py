@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.events import Event, GpuLost, HealthRead
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.nvml.binding.calls import GPU_IS_LOST, INVALID_ARGUMENT, Handle
 from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason, may_be_shared

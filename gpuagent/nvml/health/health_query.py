@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
+from gpuagent.domain.gpus.health_verdict import ACTION, REST, HealthReading
 from gpuagent.nvml.binding.calls import GONE, INVALID_ARGUMENT, Handle
 from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import BoundedQueries

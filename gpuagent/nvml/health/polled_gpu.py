@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gpuagent.domain.pods.annotations import (
 )
 from gpuagent.domain.scheduling.node_gpus import NodeGpus
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
-from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
 
 

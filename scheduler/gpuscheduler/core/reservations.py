@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice
 from gpuscheduler.core.pod_facts import PodFacts
 
 

@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
-from gpuagent.domain.deviceplugin.identity import Listed
+from gpuagent.domain.deviceplugin.requesting_container import Listed
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
-from gpuagent.domain.gpus.health import MOST_SETTLE_S, HealthReading
+from gpuagent.domain.gpus.health_verdict import MOST_SETTLE_S, HealthReading
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node

@@ -13,7 +13,7 @@ from docsite.pages import FOLDER
 from docsite.pages import PAGES as MADE
 from gpuagent.domain.deviceplugin.allocate import Located, granted
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot

@@ -63,7 +63,7 @@ def provoked():
         return init
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuagent.allocator.container_search.WAIT_S", 0.0)
+        patch.setattr("gpuagent.allocator.requester_queries.WAIT_S", 0.0)
         patch.setattr("gpuagent.preparer.waits.WAIT_S", 0.0)
         patch.setattr("gpuagent.preparer.waits.RETRY_S", 0.0)
         for kind in MADE_OF:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuagent.domain.event_reasons import EventReason
-from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
 from gpuscheduler import metrics as scheduler_metrics
 from tests.e2e.agent.prometheus import documented

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.domain.events import DriverUnavailable, GpuLost, HealthRead, InventoryRead, XidRaised
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.host.nvidia_driver import ControlDevice
 from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.discovery import lacks_nodes, unsettled

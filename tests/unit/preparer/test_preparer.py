@@ -14,7 +14,7 @@ from gpuagent.domain.dra.device_taints import FENCED_TAINT, UNHEALTHY_TAINT
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import UnreadableGpu
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy

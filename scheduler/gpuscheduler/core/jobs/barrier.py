@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob
-from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.jobs.commit import commit_text
 from gpuscheduler.core.jobs.job import Job, StartPlan
 from gpuscheduler.core.jobs.planning import BARRIER_S, Planning, still_fit

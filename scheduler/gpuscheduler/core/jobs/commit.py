@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping
-from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
 from gpuscheduler.core.jobs.plan import Places
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.plan import Passed
 from gpuscheduler.core.pod_facts import PodFacts

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuscheduler.core.calls import BindRefused, BindWait, FilterAnswer, Nominate, Nudge, Ungate
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice
 from gpuscheduler.core.gpu_request import Used
 from gpuscheduler.core.jobs.barrier import entered
 from gpuscheduler.core.jobs.commit import committed_places

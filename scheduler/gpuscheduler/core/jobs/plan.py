@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
 
-from gpuscheduler.core.fit import Choice, Tries, fit, keeps_rules
+from gpuscheduler.core.choose_gpus import Choice, Tries, fit, keeps_rules
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage

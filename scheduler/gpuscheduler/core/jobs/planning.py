@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
+from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice, Tries, serves, still_fits
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, StartPlan
 from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.links import Links

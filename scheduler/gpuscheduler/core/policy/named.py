@@ -1,9 +1,9 @@
 """The policies by the names that operators use."""
 
+from gpuscheduler.core.policy.binpack_spread import Binpack, Spread
 from gpuscheduler.core.policy.fgd import Fgd
 from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
-from gpuscheduler.core.policy.packing import Binpack, Spread
 from gpuscheduler.core.policy.strand import Strand
 
 NAMES = ("strand", "fgd", "binpack", "spread")

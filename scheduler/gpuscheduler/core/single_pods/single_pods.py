@@ -3,8 +3,8 @@
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 
 from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Report
+from gpuscheduler.core.choose_gpus import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.allocator import allocator_state
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.container_search import REST_S
+from gpuagent.allocator.requester_queries import REST_S
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.pods.annotations import V1_ASSIGNED

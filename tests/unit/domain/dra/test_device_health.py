@@ -9,7 +9,7 @@ from gpuagent.domain.dra.device_health import DeviceHealth, device_healths
 from gpuagent.domain.dra.resource_slice import device_name, slice_spec
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import UnreadableGpu
-from gpuagent.domain.gpus.health import GpuHealth, HealthReading
+from gpuagent.domain.gpus.health_verdict import GpuHealth, HealthReading
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
 from tests.unit.domain.builders import box, gpu, holding, in_force, unit_ids, uuid
 from tests.unit.domain.dra.prepared_claims import prepared

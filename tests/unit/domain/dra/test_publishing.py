@@ -11,7 +11,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.dra.gpu_sets import SIZES
 from gpuagent.domain.dra.prepare import claimed_gpus
 from gpuagent.domain.dra.resource_slice import slice_specs
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.sharing.units import MemoryUnit

@@ -11,7 +11,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.dra.resource_slice import slice_specs
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu, UnreadableGpu
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, Isolates, Kind, Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit, units_of

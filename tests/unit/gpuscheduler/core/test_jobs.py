@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
-from gpuscheduler.core.fit import fit
+from gpuscheduler.core.choose_gpus import fit
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, JobState
 from gpuscheduler.core.jobs.plan import plan

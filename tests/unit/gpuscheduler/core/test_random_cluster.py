@@ -30,8 +30,8 @@ from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, Kind
 from gpuscheduler.core.bindings import CONFIRMED_S
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.choose_gpus import fit, keeps_rules
 from gpuscheduler.core.decision_text import decision_annotations
-from gpuscheduler.core.fit import fit, keeps_rules
 from gpuscheduler.core.gpu_request import WHOLE, RequestKind
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.plan import plan

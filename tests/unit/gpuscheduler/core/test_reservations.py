@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.reservations import Reservations
 from tests.unit.gpuscheduler.core.api_objects import pod, shared_node

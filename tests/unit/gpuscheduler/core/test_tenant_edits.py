@@ -24,7 +24,7 @@ from gpuagent.domain.sharing.mode import (
     VISIBLE_ANNOTATION,
 )
 from gpuscheduler.core.calls import BindOutcome, BindWrite
-from gpuscheduler.core.fit import Choice, serves
+from gpuscheduler.core.choose_gpus import Choice, serves
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain.events import GpuLost, HealthRead, InventoryRead, XidRaised
-from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
+from gpuagent.domain.gpus.health_verdict import ACTION, REST, HealthReading
 from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.health import xid_watch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuagent.domain.gpus.health import HealthReading
+from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.nvml.health.poll_requests import PollRequests
 from gpuagent.nvml.health.polled_gpu import PolledGpu
 

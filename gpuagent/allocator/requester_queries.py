@@ -1,4 +1,4 @@
-"""Finds the container that a call is for, and asks kubelet and the API server where the answer depends on it."""
+"""Finds the container that a call of GetPreferredAllocation is for, with queries to kubelet and the API server."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.domain.deviceplugin.identity import (
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.requesting_container import (
     AllocationRequest,
     HiddenPod,
     Listed,
@@ -16,7 +17,6 @@ from gpuagent.domain.deviceplugin.identity import (
     UnseenPod,
     identify,
 )
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.snapshot import Snapshot
 

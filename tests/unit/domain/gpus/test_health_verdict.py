@@ -10,7 +10,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import deadline
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory, UnreadableGpu
-from gpuagent.domain.gpus.health import (
+from gpuagent.domain.gpus.health_verdict import (
     ACTION,
     APPLICATION_XIDS,
     FIRST_ANSWER_S,
