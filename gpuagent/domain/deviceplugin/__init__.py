@@ -2,7 +2,7 @@
 core except `status` and `reconcile`. It answers in six verbs.
 
 - `advertise`: which device ids each resource advertises, and which of them are healthy.
-- `identity`: which container a call is for, with a query to kubelet if the answer depends on it.
+- `requesting_container`: which container a call is for, with a query to kubelet if the answer depends on it.
 - `occupancy`: which devices are in use or reserved at the moment of a call, and the record of the calls before it.
 - `assignment`: which device ids the container gets.
 - `allocate`: what the container gets for the devices that kubelet picked, if they satisfy the rules of the mode.

@@ -1,7 +1,7 @@
 """Which node and GPUs a pod gets. Pure: events and times in, answers and actions out.
 
 - `scheduling`: where every event and every call of kube-scheduler enters.
-- `fit`, `links`: which GPUs of one node a request gets.
+- `choose_gpus`, `links`: which GPUs of one node a request gets.
 - `single_pods`: the node and GPUs of a pod that is in no job.
 - `ranking`, `node_arrays`: which nodes are the cheapest.
 - `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
