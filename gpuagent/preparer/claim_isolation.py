@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuagent.domain.dra.claim_users import check_users, container_parts
 from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.dra.prepare import claimed_gpus, container_parts, grants, merged, must_isolate
+from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
 from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.claim import ClaimedGpu
+from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import PROMISES, Mode
@@ -39,13 +40,11 @@ class IsolatedClaim:
     """A claim with the isolation that its containers get.
 
     Attributes:
-        driver: name of the isolation driver.
-        gpus: of the claim.
-        parts: the same GPUs, by those that a container gets together.
+        prepared: the claim, as it is once its GPUs are held.
+        parts: its GPUs, by those that a container gets together.
     """
 
-    driver: str
-    gpus: Gpus
+    prepared: PreparedClaim
     parts: tuple[ClaimPart, ...]
 
 
@@ -94,13 +93,18 @@ class ClaimIsolation:
                 self._latest.wait(waits.RETRY_S)
                 continue
             try:
-                return self._isolate(claim, gpus, state)
+                return self._isolate(call, claim, gpus, state)
             except CannotIsolateError as err:
                 raise Refusal(Reason.ISOLATION, str(err)) from err
             except IsolationError as err:
-                self._latest.wait(waits.RETRY_S)
-                if self._latest.is_over(call):
-                    raise Refusal(Reason.ISOLATION, str(err)) from err
+                not_yet = Refusal(Reason.ISOLATION, str(err))
+            except Refusal as refusal:
+                if refusal.reason is not Reason.NOT_READY:
+                    raise
+                not_yet = refusal
+            self._latest.wait(waits.RETRY_S)
+            if self._latest.is_over(call):
+                raise not_yet
 
     def _known_state(self, call: Call) -> State:
         """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
@@ -113,9 +117,18 @@ class ClaimIsolation:
                     raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
                 self._latest.wait(waits.RETRY_S)
 
-    def _isolate(self, claim: Mapping[str, Any], gpus: Gpus, state: State) -> IsolatedClaim:
+    def _isolate(self, call: Call, claim: Mapping[str, Any], gpus: Gpus, state: State) -> IsolatedClaim:
+        """Raises IsolationError and Refusal; with `Reason.NOT_READY`, it pays to wait."""
         mode, name = serving_driver(claim, gpus, state)
         driver = self._drivers[name]
+        prepared = PreparedClaim(
+            uid=call.uid,
+            namespace=call.namespace,
+            name=call.name,
+            layer=name,
+            gpus=gpus,
+        )
+        check_users(claim, prepared, self._claims.every, state.pods)
         access = DeviceAccess(
             unit=state.policy.unit,
             device_nodes=state.gpus.device_nodes,
@@ -123,13 +136,13 @@ class ClaimIsolation:
             indexes=state.policy.index_for_uuid,
         )
         parts = []
-        for part in container_parts(claim, gpus):
+        for part in container_parts(claim, prepared, state.pods.seen):
             of_resources = [driver.prepare(grant) for grant in grants(part, mode, state.gpus.by_uuid, access)]
             grant = merged(of_resources)
             # Kubelet names the claim, and no container of it.
             driver.verify(grant, None)
             parts.append(ClaimPart(part, grant))
-        return IsolatedClaim(name, gpus, tuple(parts))
+        return IsolatedClaim(prepared, tuple(parts))
 
 
 def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[Mode, str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from gpuagent.domain.dra.claim_users import check_alone, check_users
 from gpuagent.domain.dra.ledger import Conflict, conflict, in_use, is_same, most_sharers
-from gpuagent.domain.dra.prepare import check_alone
 from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
@@ -107,6 +107,7 @@ class GpuHold:
         unusable = unusable_gpu(resource_claim, claim.gpus, claims.kept_by(claim.uid), state)
         if unusable is not None:
             raise unusable.refusal
+        check_users(resource_claim, claim, claims.every, state.pods)
         check_alone(claim, claims.every, state.pods.seen)
         in_the_way = conflict(claim, claims.every, state.gpus.by_uuid, most_sharers(state))
         if in_the_way is None or is_same(claim, claims.get(claim.uid)):

@@ -121,20 +121,14 @@ class Preparer:
     def _prepare(self, call: Call) -> tuple[PreparedClaim, CdiNames]:
         """As `prepare`, under the claim's lock."""
         claim = self._read(call)
+        # Only the pods show which GPUs of the claim a container gets, and whether it uses another claim as well.
+        self._wait_for_pods(call, reserved_for(claim))
         # Before the GPUs are held: while the call waits for a driver, other claims may have them.
         isolated = self._isolation.isolated(call, claim)
-        prepared = PreparedClaim(
-            uid=call.uid,
-            namespace=call.namespace,
-            name=call.name,
-            layer=isolated.driver,
-            gpus=isolated.gpus,
-        )
-        # Only the pods show whether a container uses another claim as well.
-        self._wait_for_pods(call, reserved_for(claim))
+        prepared = isolated.prepared
         self._hold.hold(call, claim, prepared)
-        self._write_files(prepared, isolated)
-        uuids = ",".join(gpu.uuid for gpu in isolated.gpus)
+        self._write_files(isolated)
+        uuids = ",".join(gpu.uuid for gpu in prepared.gpus)
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": uuids})
         names: dict[str, tuple[str, ...]] = {}
         for part in isolated.parts:
@@ -152,7 +146,10 @@ class Preparer:
         return claim
 
     def _wait_for_pods(self, call: Call, uids: frozenset[str]) -> None:
-        """Wait until these pods were seen; those that are gone by now never are."""
+        """Wait a little until these pods were seen; those that are gone by now never are.
+
+        A claim whose answer depends on its pods is refused later if none of them was seen.
+        """
         end = time.monotonic() + waits.SEEN_S
         with self._latest.changed:
             while not self._has_seen(uids):
@@ -168,7 +165,8 @@ class Preparer:
         seen_uids = {pod.uid for pod in state.pods.seen}
         return uids <= seen_uids
 
-    def _write_files(self, prepared: PreparedClaim, isolated: IsolatedClaim) -> None:
+    def _write_files(self, isolated: IsolatedClaim) -> None:
+        prepared = isolated.prepared
         edits = [(part.devices, part.grant) for part in isolated.parts]
         try:
             self._files.write(prepared, cdi_spec(prepared.uid, edits))

@@ -3,7 +3,7 @@
 Source of the fields: k8s.io/api/resource/v1, types.go.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from gpuagent.domain.dra.requests import check_requests, requests_of
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
-from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
@@ -22,7 +21,6 @@ from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isola
 from gpuagent.domain.sharing.units import MemoryUnit
 
 MIB = 2**20
-OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
 Json = Mapping[str, Any]
 GpusByUuid = Mapping[str, Gpu]
 ClaimedGpus = tuple[ClaimedGpu, ...]
@@ -203,40 +201,6 @@ def reserved_for(claim: Json) -> frozenset[str]:
         if consumer.get("resource") == "pods":
             uids.add(text(consumer.get("uid")))
     return frozenset(uids)
-
-
-def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> None:
-    """Check that no container uses the claim and another one. Raises Refusal."""
-    namespace = claim.namespace
-    of_namespace = [other for other in others if other.namespace == namespace]
-    names = [other.name for other in of_namespace if other.name != claim.name]
-    for pod in pods:
-        if pod.name.namespace != namespace:
-            continue
-        containers = frozenset(pod.claims.get(claim.name, ()))
-        for name in names:
-            with_both = containers.intersection(pod.claims.get(name, ()))
-            if with_both:
-                text = (
-                    f"container {min(with_both)} of pod {pod.name} has claim {name} as well, "
-                    "and a container can have one: make one claim for both"
-                )
-                raise Refusal(Reason.MIXED_RESOURCES, text)
-
-
-def container_parts(claim: Json, gpus: ClaimedGpus) -> tuple[ClaimedGpus, ...]:
-    """The claim's GPUs, by those that a container gets together.
-
-    The scheduler makes one claim for all GPUs in a pod's limits, with a request for each container.
-    """
-    annotations = mapping_at(claim, "metadata", "annotations")
-    if annotations.get(OF_LIMITS) != "true":
-        return (gpus,)
-    by_request: dict[str, ClaimedGpus] = {}
-    for gpu in gpus:
-        others = by_request.get(gpu.request, ())
-        by_request[gpu.request] = (*others, gpu)
-    return tuple(by_request.values())
 
 
 def must_isolate(claim: Json, gpus: ClaimedGpus) -> frozenset[Isolates]:

@@ -1,6 +1,7 @@
 """Pods of this node: their requests (API server) and their devices (kubelet)."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +27,9 @@ _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
 _SANDBOXED = "PodReadyToStartContainers"
 """Condition of pods (KEP-3085, on by default from Kubernetes 1.29)."""
-_MOST_CLAIMS = 32
+_MOST_CLAIMS, _MOST_CLAIM_USES = 32, 256
+"""Claims that are kept in any case, and uses of claims by containers. The uses by containers with several claims come
+first: a claim is checked against these."""
 _ANOTHER = "another/resource"
 """Stands for all resources of other plugins: a pod can name thousands of them."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
@@ -108,9 +111,11 @@ class Pod:
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIMS`."""
+    """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIM_USES`."""
     claim_requests: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """Name of a claim and container to those of the claim's requests that the container uses, where it is not all."""
+    claims_left_out: bool = False
+    """A container may use more claims, or more requests of a claim, than are kept: there are too many."""
     sandboxed: bool = False
     """Kubelet has made its sandbox, which it does once the claims are prepared, and again after a reboot."""
 
@@ -216,6 +221,8 @@ def parse_pod(pod: Json) -> Pod:
     status = mapping(pod.get("status"))
     annotations = bounded(mapping(meta.get("annotations")))
     namespace = text(meta.get("namespace"))
+    claims, are_claims_left_out = _claims(spec, status)
+    claim_requests, are_requests_left_out = _claim_requests(status)
     return Pod(
         name=PodName(namespace, text(meta.get("name"))),
         uid=text(meta.get("uid")),
@@ -230,8 +237,9 @@ def parse_pod(pod: Json) -> Pod:
         controller=_controller(meta),
         rejected=_rejected(status),
         container_ids=_container_ids(status),
-        claims=_claims(spec, status),
-        claim_requests=_claim_requests(status),
+        claims=claims,
+        claim_requests=claim_requests,
+        claims_left_out=are_claims_left_out or are_requests_left_out,
         sandboxed=_is_sandboxed(status),
     )
 
@@ -278,6 +286,7 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
             containers=(),
             claims={},
             claim_requests={},
+            claims_left_out=False,
         )
     # A pod may have any number of labels, and no others are read.
     labels = {key: pod.labels[key] for key in _LABELS if key in pod.labels}
@@ -359,24 +368,49 @@ def _container_ids(status: Json) -> dict[str, str]:
     return names
 
 
-def _claims(spec: Json, status: Json) -> dict[str, tuple[str, ...]]:
-    """Those that the pod names, that were made from its templates, and that stand for its extended resources."""
-    users = _claim_users(spec)
+def _claims(spec: Json, status: Json) -> tuple[dict[str, tuple[str, ...]], bool]:
+    """The pod's claims with the containers that use each; and whether uses by containers of several are missing.
+
+    Any author may name thousands of claims and containers.
+    """
+    users = _claim_users(spec, status)
+    claims_by_container = Counter(chain.from_iterable(users.values()))
+    of_several: list[tuple[str, str]] = []
+    of_single: list[tuple[str, str]] = []
+    for claim, containers in users.items():
+        for container in containers:
+            has_several = claims_by_container[container] > 1
+            uses = of_several if has_several else of_single
+            uses.append((claim, container))
+    claims: dict[str, list[str]] = {claim: [] for claim in islice(users, _MOST_CLAIMS)}
+    for claim, container in islice(chain(of_several, of_single), _MOST_CLAIM_USES):
+        claims.setdefault(claim, []).append(container)
+    kept_claims = {claim: tuple(containers) for claim, containers in claims.items()}
+    return kept_claims, len(of_several) > _MOST_CLAIM_USES
+
+
+def _claim_users(spec: Json, status: Json) -> dict[str, dict[str, None]]:
+    """Each claim, by its name in the namespace, to the containers that use it, in order.
+
+    The claims are those that the pod names, that were made from its templates, and that stand for its extended
+    resources. A pod may name one claim several times.
+    """
+    claim_of: dict[str, str] = {}
     named = mappings(spec.get("resourceClaims"))
     from_templates = mappings(status.get("resourceClaimStatuses"))
-    all_claims: list[tuple[str, list[str]]] = []
     for entry in chain(named, from_templates):
         claim = text(entry.get("resourceClaimName"))
-        name_in_pod = text(entry.get("name"))
-        containers = users.get(name_in_pod, [])
-        all_claims.append((claim, containers))
-    all_claims.append(_extended_claim(status))
-    valid = [(claim, containers) for claim, containers in all_claims if _is_name(claim)]
-    claims: dict[str, tuple[str, ...]] = {}
-    # Any author may name thousands of them.
-    for claim, containers in valid[:_MOST_CLAIMS]:
-        claims[claim] = tuple(containers[:_MOST_CLAIMS])
-    return claims
+        if _is_name(claim):
+            claim_of[text(entry.get("name"))] = claim
+    users: dict[str, dict[str, None]] = {claim: {} for claim in claim_of.values()}
+    for name_in_pod, container in _claim_names(spec):
+        used = claim_of.get(name_in_pod)
+        if used is not None:
+            users[used][container] = None
+    claim, containers = _extended_claim(status)
+    if _is_name(claim):
+        users.setdefault(claim, {}).update(dict.fromkeys(containers))
+    return users
 
 
 def _is_name(name: str) -> bool:
@@ -395,34 +429,30 @@ def _extended_claim(status: Json) -> tuple[str, list[str]]:
     return claim, list(containers)
 
 
-def _claim_users(spec: Json) -> dict[str, list[str]]:
-    """Name of a claim in the pod to the containers that use it."""
-    users: dict[str, list[str]] = {}
+def _claim_names(spec: Json) -> Iterator[tuple[str, str]]:
+    """Each name in the pod of a claim, with a container that uses the claim."""
     for kind in ("initContainers", "containers"):
         for container in mappings(spec.get(kind)):
             container_name = text(container.get("name"))
             resources = mapping(container.get("resources"))
             for claim in mappings(resources.get("claims")):
-                claim_name = text(claim.get("name"))
-                of_claim = users.setdefault(claim_name, [])
-                of_claim.append(container_name)
-    return users
+                yield text(claim.get("name")), container_name
 
 
-def _claim_requests(status: Json) -> dict[tuple[str, str], frozenset[str]]:
-    """Of the claim for extended resources, which has a request for each container."""
+def _claim_requests(status: Json) -> tuple[dict[tuple[str, str], frozenset[str]], bool]:
+    """Of the claim for extended resources, which has a request for each container; and whether some are missing."""
     extended = mapping(status.get("extendedResourceClaimStatus"))
     claim = text(extended.get("resourceClaimName"))
     requests: dict[tuple[str, str], frozenset[str]] = {}
-    entries = mappings(extended.get("requestMappings"))
-    for entry in islice(entries, _MOST_CLAIMS):
+    entries = list(mappings(extended.get("requestMappings")))
+    for entry in entries[:_MOST_CLAIM_USES]:
         request = text(entry.get("requestName"))
         container = text(entry.get("containerName"))
         if _is_name(request):
             user = claim, container
             earlier = requests.get(user, frozenset())
             requests[user] = earlier | {request}
-    return requests
+    return requests, len(entries) > _MOST_CLAIM_USES
 
 
 def _init_container(container: Json) -> ContainerSpec:

@@ -1,6 +1,6 @@
 """The fields of a ResourceClaim that the agent reads: a claim may have 1.5 MiB, and nodes prepare a hundred at once."""
 
-from gpuagent.domain.dra.prepare import OF_LIMITS
+from gpuagent.domain.dra.claim_users import OF_LIMITS
 
 _OF_METADATA = {"metadata", "namespace", "name", "uid", "annotations", OF_LIMITS}
 _OF_REQUESTS = {"spec", "devices", "requests", "name", "exactly", "firstAvailable", "deviceClassName", "capacity"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
 from gpuagent.domain.state import State
@@ -51,6 +52,26 @@ def beside_another_of_the_container(one: Prepared) -> None:
     one.preparer.publish(one.node.state)
     one.prepare()
     one.prepare("d", OTHER_UID)
+
+
+@case
+def of_a_pod_with_too_many_claims(one: Prepared) -> None:
+    one.node.pods(two_claims(one, containers=[[0, 1]] * 200))
+    one.preparer.publish(one.node.state)
+    one.prepare()
+
+
+@case
+def before_the_pods_were_read(one: Prepared) -> None:
+    two_claims(one, containers=[[0]])
+    one.preparer.publish(replace(one.node.state, pods=Pods()))
+    one.prepare()
+
+
+@case
+def whose_pod_was_not_seen(one: Prepared) -> None:
+    two_claims(one, containers=[[0]])
+    one.prepare()
 
 
 @case

@@ -25,7 +25,7 @@ from gpuagent.preparer import waits
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from standin.waiting import PATIENCE_S
-from tests.unit.domain.builders import NodeUnderTest, box, holding, node_json, unit_ids
+from tests.unit.domain.builders import NodeUnderTest, box, holding, node_json, pod_json, unit_ids
 from tests.unit.domain.dra.prepared_claims import claiming
 from tests.unit.domain.dra.test_prepare import claim, result
 
@@ -61,12 +61,15 @@ def one(tmp_path, monkeypatch):
 class Prepared:
     """A preparer, the claims that the API server has, and the directories."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, pods=()):
+        """With `pods` None, the pods of the node are not known yet."""
         self.directory, self.driver, self.claims = directory, Driver(), {}
         self.forgotten = set()
         self.node = NodeUnderTest(Mode.DRA, GPUS, isolates=frozenset())
         self.layer = Layer(driver="all", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
         self.node.send(ev.LayerSeen(self.layer, 0.0))
+        if pods is not None:
+            self.node.pods(*pods)
         self.begin()
 
     def begin(self):
@@ -143,6 +146,15 @@ def test_each_container_with_gpus_in_its_limits_gets_its_own(one):
     one.add(*first, result(1, "16Gi", request="container-1-request-0"), device_class="gpu.gpuagent.io")
     made = one.claims["default", "c"]
     made["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    made["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    pod = pod_json("p", {}, {})
+    pod["metadata"]["namespace"] = "default"
+    mappings = [
+        {"containerName": name, "requestName": f"container-{n}-request-0"} for n, name in enumerate(("main", "main-1"))
+    ]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c", "requestMappings": mappings}
+    one.node.pods(pod)
+    one.preparer.publish(one.node.state)
     one.prepare()
     seen = {device: edits["env"] for device, edits in one.edits().items()}
     visible = {
@@ -400,9 +412,10 @@ def test_a_claim_waits_until_its_pod_was_seen(one, monkeypatch):
         one.prepare("d", OTHER_UID)
 
 
-def test_a_pod_that_is_never_seen_delays_its_claim_only(one, monkeypatch):
+def test_a_pod_that_is_never_seen_delays_a_whole_gpu_only(one, monkeypatch):
     monkeypatch.setattr(waits, "SEEN_S", 0.05)
-    two_claims(one, containers=[[0, 1]])
+    one.add(result(1, "16Gi"), device_class="gpu.gpuagent.io")
+    one.claims["default", "c"]["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
     one.prepare()
     assert one.files() == [1, 1]
 

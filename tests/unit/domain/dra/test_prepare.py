@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
+from gpuagent.domain.dra.claim_users import check_alone, container_parts
 from gpuagent.domain.dra.gpu_sets import set_name
 from gpuagent.domain.dra.prepare import (
-    OF_LIMITS,
-    check_alone,
     claimed_gpus,
-    container_parts,
     grants,
     has_device,
     has_device_of,
@@ -25,7 +23,7 @@ from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Mount
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
-from tests.unit.domain.builders import box, gpu, nodes
+from tests.unit.domain.builders import box, gpu, nodes, pod_json
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
 
 GPUS = {one.uuid: one for one in box(4, 16)}
@@ -238,10 +236,14 @@ def test_a_merged_grant_has_what_each_part_has():
 def test_each_of_three_containers_gets_the_gpus_of_its_request():
     results = [result(n, "16Gi", request=name) for n, name in enumerate(["b", "a", "b", "c"])]
     limits = claim(*results, device_class="gpu.gpuagent.io")
+    limits["status"]["reservedFor"] = [{"resource": "pods", "uid": "uid-p"}]
     gpus = claimed_gpus(limits, "n", GPUS, UNIT)
-    assert container_parts(limits, gpus) == (gpus,)
-    limits["metadata"] = {"annotations": {OF_LIMITS: "true"}}
-    parts = container_parts(limits, gpus)
+    own = replace(prepared("limits"), gpus=gpus)
+    assert container_parts(limits, own, []) == (gpus,)
+    pod = pod_json("p", {}, {}, {})
+    mappings = [{"containerName": f"of-{name}", "requestName": name} for name in "bac"]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "limits", "requestMappings": mappings}
+    parts = container_parts(limits, own, [parse_pod(pod)])
     assert [[gpu.uuid for gpu in part] for part in parts] == [
         [list(GPUS)[n] for n in numbers] for numbers in ([0, 2], [1], [3])
     ]

@@ -4,10 +4,13 @@ import json
 import threading
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from gpuagent.domain.dra.prepare import claimed_gpus, container_parts, has_device_of, must_isolate, reserved_for
+from gpuagent.domain.dra.claim_users import check_users
+from gpuagent.domain.dra.prepare import claimed_gpus, has_device_of, must_isolate, reserved_for
+from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.refusal import Refusal
 from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import MOST_LARGE, SMALL, Client, _decoded
@@ -42,9 +45,26 @@ def read(body):
         gpus = claimed_gpus(body, "n", GPUS, UNIT)
     except Refusal as refusal:
         return refusal.message
-    parts = container_parts(body, gpus), must_isolate(body, gpus)
     known = prepared("c", next(iter(GPUS.values())))
-    return gpus, parts, reserved_for(body), has_device_of(body, known), body["metadata"]["uid"]
+    own = replace(known, gpus=gpus)
+    promised = must_isolate(body, gpus)
+    return (
+        gpus,
+        promised,
+        needs_pods(body, own),
+        reserved_for(body),
+        has_device_of(body, known),
+        body["metadata"]["uid"],
+    )
+
+
+def needs_pods(body, own):
+    """Claims for the limits of several containers do."""
+    try:
+        check_users(body, own, [], Pods())
+    except Refusal:
+        return True
+    return False
 
 
 def test_what_is_read_of_a_claim_is_the_same_without_the_other_fields():
