@@ -1,12 +1,20 @@
 """The proxy to the API server, as Go programs choose and read it."""
 
 import ipaddress
-from urllib.parse import urlsplit
+import re
+from base64 import b64encode
+from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import getproxies
 
 from gpuagent.kube.api.api_errors import ApiConfigError
 
 _SCHEMES = ("http", "https")
+
+_HOST_AND_PORT = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(?P<port>:[0-9]*)?")
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+_MOST_PORT = 65535
+
+ADVICE = "Set HTTPS_PROXY, or proxy-url in the kubeconfig, to a URL such as http://proxy.example.com:3128"
 
 
 def proxy_to(server: str, named: str = "") -> str:
@@ -33,30 +41,79 @@ def proxy_url(text: str) -> str:
     Raises:
         ApiConfigError: it is not a proxy that the agent can use. The text shows no user and no password.
     """
-    url = text.strip()
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, rest = text.strip().partition("://")
     if not separator:
+        rest = scheme
         scheme = "http"
-        url = f"http://{url}"
     scheme = scheme.lower()
-    advice = "Set HTTPS_PROXY, or proxy-url in the kubeconfig, to a URL such as http://proxy.example.com:3128"
     if scheme and scheme not in _SCHEMES:
-        raise ApiConfigError(f"a proxy with the scheme {scheme} is not supported. {advice}")
-    if not scheme or not _has_host(url):
-        raise ApiConfigError(f"the proxy has no valid host and port. {advice}")
+        raise ApiConfigError(f"a proxy with the scheme {scheme} is not supported. {ADVICE}")
+    # A proxy's path means nothing. Go ignores it too.
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    login, at, host_and_port = authority.rpartition("@")
+    address = _valid_address(host_and_port)
+    if not scheme or not address:
+        raise ApiConfigError(f"the proxy has no valid host and port. {ADVICE}")
+    url = f"{scheme}://{login}{at}{address}"
+    try:
+        login_header(url)
+    except UnicodeError as err:
+        raise ApiConfigError(f"the proxy's user or password has a character that cannot be sent. {ADVICE}") from err
     return url
 
 
-def _has_host(url: str) -> bool:
-    """Whether the URL has a host that can be looked up, and no invalid port."""
+def _valid_address(text: str) -> str:
+    """Host and port as HTTP clients take them, names in ASCII; empty for a host or port that cannot exist."""
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None:
+        return ""
+    port = match["port"] or ""
+    number = port.removeprefix(":")
+    if number and not 0 < int(number) <= _MOST_PORT:
+        return ""
+    host = _valid_host(match)
+    return f"{host}{port}" if host else ""
+
+
+def _valid_host(match: re.Match[str]) -> str:
     try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = parts.port
-    except ValueError:  # brackets without an IPv6 address, or a port that is not a number up to 65535
-        return False
-    is_name = host.isprintable() and " " not in host
-    return bool(host) and is_name and port != 0
+        if match["address"]:
+            ipaddress.IPv6Address(match["address"])
+            return f"[{match['address']}]"
+        # Fails for an empty label, and for one of more than 63 letters.
+        name = match["name"].encode("idna").decode("ascii")
+    except ValueError:
+        return ""
+    return name if _NAME.fullmatch(name) else ""
+
+
+def without_login(url: str) -> str:
+    """The URL of a proxy without user and password, as HTTP clients get it."""
+    scheme, _, authority = url.partition("://")
+    _, _, address = authority.rpartition("@")
+    return f"{scheme}://{address}"
+
+
+def login_header(url: str) -> str:
+    """The header `Proxy-Authorization` for the user and password in a proxy's URL; empty without them.
+
+    HTTP clients make it of Latin-1 and fail for other letters. Go sends the bytes as the URL has them, thus UTF-8.
+
+    Raises:
+        UnicodeError: the URL has half a surrogate pair, as JSON can have.
+    """
+    _, _, authority = url.partition("://")
+    login, _, _ = authority.rpartition("@")
+    if not login:
+        return ""
+    user, _, password = login.partition(":")
+    credentials = _bytes_of(user) + b":" + _bytes_of(password)
+    return f"Basic {b64encode(credentials).decode()}"
+
+
+def _bytes_of(text: str) -> bytes:
+    # A variable of the environment may have bytes that are not UTF-8. They are sent as they are.
+    return unquote_to_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def _is_loopback(server: str) -> bool:

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -19,6 +19,7 @@ from gpuagent import __version__
 from gpuagent.kube.api.access import Access, access
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable, connection_words
 from gpuagent.kube.api.certificates import Certificates, Version
+from gpuagent.kube.api.proxy import ADVICE, login_header, without_login
 from gpuagent.system.printable import printable
 
 # The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet. macOS lacks the first of the names.
@@ -194,13 +195,12 @@ def _pools(access: Access) -> urllib3.PoolManager:
 
 
 def _proxy_pools(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
-    parts = urlsplit(proxy)
-    headers = None
-    if parts.username:
-        user = unquote(parts.username)
-        password = unquote(parts.password or "")
-        headers = urllib3.make_headers(proxy_basic_auth=f"{user}:{password}")
-    return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
+    login = login_header(proxy)
+    headers = {"Proxy-Authorization": login} if login else None
+    try:
+        return urllib3.ProxyManager(without_login(proxy), proxy_headers=headers, **options)
+    except urllib3.exceptions.LocationParseError as err:
+        raise ApiConfigError(f"the proxy has no valid host and port. {ADVICE}") from err
 
 
 def _proxy_words(error: Exception) -> str:

@@ -16,6 +16,7 @@ from gpuagent.kube.api.access import Access
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable, connection_words
 from gpuagent.kube.api.certificates import Version
 from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
+from gpuagent.kube.api.proxy import login_header, without_login
 
 Json = dict[str, Any]
 
@@ -48,6 +49,10 @@ class Connection:
     def __init__(self, access: Access, answered: Callable[[str, str], None]) -> None:
         self._access = access
         self._answered = answered
+        proxy = access.proxy
+        self._proxy = without_login(proxy) if proxy else None
+        login = login_header(proxy)
+        self._proxy_headers = {"Proxy-Authorization": login} if login else None
         self._authorization = ""
         self._read_at = 0.0
         self._tls: ssl.SSLContext | None = None
@@ -136,6 +141,9 @@ class Connection:
         headers = {"Authorization": self._authorization} if self._authorization else {}
         if body is not None:
             headers["Content-Type"] = content_type
+        # Without TLS there is no tunnel: the proxy reads the request itself.
+        if self._proxy_headers and self._access.server.startswith("http://"):
+            headers |= self._proxy_headers
         code = ""
         try:
             async with self._session.request(
@@ -146,7 +154,8 @@ class Connection:
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=whole_s, connect=CONNECT_S, sock_read=SILENCE_S),
                 ssl=self._tls or True,
-                proxy=self._access.proxy or None,
+                proxy=self._proxy,
+                proxy_headers=self._proxy_headers,
                 server_hostname=self._access.server_name or None,
                 allow_redirects=False,
             ) as answer:

@@ -11,6 +11,7 @@ from gpuscheduler.cluster_api import connection as module
 from gpuscheduler.cluster_api.connection import Connection, decoded
 from standin.api.server import ApiServer
 from tests.unit.kube.api.in_pod import pod_on
+from tests.unit.kube.api.test_proxies import LOGINS
 from tests.unit.kube.api.tunnel_proxy import Proxy
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
@@ -97,6 +98,16 @@ def test_the_proxy_of_the_environment_is_used(pod, monkeypatch):
         assert in_pod(name) == ["n1"]
         assert proxy.tunnels == ["kubernetes.default.svc:443"]
         assert "standin" not in "".join(proxy.heads)
+
+
+@pytest.mark.parametrize(("login", "sent"), LOGINS)
+def test_a_proxy_gets_any_login(pod, monkeypatch, login, sent):
+    with Proxy(pod.server_address) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", f"//{login}@"))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+        assert in_pod(name) == ["n1"]
+        assert proxy.credentials == [sent]
 
 
 def test_no_proxy_excepts_the_server(pod, monkeypatch):

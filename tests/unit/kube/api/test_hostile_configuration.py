@@ -1,6 +1,7 @@
 """Environments, kubeconfigs and files of a service account that somebody else wrote: an error for people, or none."""
 
 import json
+import socket
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -107,6 +108,44 @@ def test_a_proxy_that_is_not_supported_is_refused_by_its_scheme(tmp_path, monkey
 def test_a_proxy_without_host_or_port_is_refused(tmp_path, monkeypatch, proxy):
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     assert "the proxy has no valid host and port" in called(written(tmp_path, kubeconfig(AWAY)))
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        *("http://a..b:1", "http://.:1", f"http://{'a' * 64}:1", f"http://b.{'a' * 70}.c:1"),
+        *("http://[::1]]:1", "http://[[::1]:1", "http://[v1.x]:1", "http://[a]:1", "http://[::1]x:1", "http://::1:1"),
+        *("http://h\n:1", "http://h\x7f:1", "http://%zz:1", "http://%41:1", "http://a\\b:1", "http://\udce9:1"),
+        *("http://h:0", "http://h:+1", "http://h:1:2", "http://h:\u0661", "http://u:p@", "http://u:p@@:1"),
+    ],
+)
+@pytest.mark.parametrize("in_kubeconfig", [False, True])
+def test_a_host_or_port_that_cannot_exist_is_refused(tmp_path, monkeypatch, proxy, in_kubeconfig):
+    monkeypatch.setenv("HTTPS_PROXY", "" if in_kubeconfig else proxy)
+    path = written(tmp_path, kubeconfig(AWAY, **{"proxy-url": proxy} if in_kubeconfig else {}))
+    if "\udce9" not in proxy:
+        assert "the proxy has no valid host and port" in called(path)
+    with pytest.raises(ApiConfigError):
+        access(path)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a.b.", "a_b", "-a", "1", "127.1", "é.example", "[::1]", "[fe80::1%lo]", "a" * 63, "例え。テスト", "☃.example"],
+)
+def test_other_hosts_are_looked_up_or_called(tmp_path, monkeypatch, host):
+    """Nothing but the network or the names decides on them: no error of a library, and none about the kubeconfig."""
+    looked_up = []
+
+    def refuse(host, *_, **__):
+        looked_up.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://u:p@{host}:1")
+    text = called(written(tmp_path, kubeconfig(AWAY)))
+    assert text == f"the API server {AWAY} cannot be reached: Name or service not known"
+    assert looked_up[0].isascii()
 
 
 @pytest.mark.parametrize("no_proxy", ["kubernetes.invalid", ".invalid", "*", "a,kubernetes.invalid:6443"])

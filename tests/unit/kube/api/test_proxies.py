@@ -19,6 +19,18 @@ from tests.unit.kube.api.in_pod import PROXY_VARIABLES, Pod
 from tests.unit.kube.api.tunnel_proxy import Proxy
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
+LOGINS = [
+    ("user:p%40ss", b"user:p@ss"),
+    ("user:p€ss", "user:p€ss".encode()),
+    ("user:p%E2%82%ACss", "user:p€ss".encode()),
+    ("us%3Aer:a:b", b"us:er:a:b"),
+    ("user:%FF", b"user:\xff"),
+    ("user:\udcff", b"user:\xff"),
+    ("user", b"user:"),
+    (":pass", b":pass"),
+    ("user@corp:p@ss", b"user@corp:p@ss"),
+]
+"""Logins in a URL, and the bytes that the proxy gets."""
 NODE = "/api/v1/nodes/n1"
 NAME, PORT = "kubernetes.default.svc", "443"
 """Where the pod finds its API server: a name that only the proxy can resolve."""
@@ -110,6 +122,16 @@ def test_a_proxy_gets_the_login_of_its_url(
     monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", "//user:p%40ss@"))
     assert name_of(client) == "n1"
     assert pod.authorizations == {"Bearer standin": 1}
+
+
+@needs_openssl
+@pytest.mark.parametrize(("login", "sent"), LOGINS)
+def test_a_proxy_gets_any_login(
+    pod: Pod, client: Client, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, login: str, sent: bytes
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", f"//{login}@"))
+    assert name_of(client) == "n1"
+    assert proxy.credentials == [sent]
 
 
 @needs_openssl

@@ -1,10 +1,11 @@
 """A proxy that opens tunnels (CONNECT) and notes what it is asked."""
 
+import re
 import socket
 import socketserver
 import ssl
 import threading
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any
 
 from standin.api.server import hang_up
@@ -39,6 +40,12 @@ class Proxy(socketserver.ThreadingTCPServer):
     @property
     def url(self) -> str:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def credentials(self) -> list[bytes]:
+        """User and password that each client sent."""
+        sent = [re.search(r"(?im)^proxy-authorization: Basic (\S+)", head) for head in self.heads]
+        return [b64decode(match[1]) for match in sent if match]
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
