@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.kube.api.certificates import Certificates
+from gpuagent.kube.api.host_and_port import ascii_address
 from gpuagent.kube.api.proxy import proxy_to
 from gpuagent.system.printable import error_words
 
@@ -71,9 +72,10 @@ def is_server(url: str) -> bool:
     """Whether this is the URL of an HTTP server."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets without an IPv6 address, or a port that is not a number up to 65535
+    except ValueError:  # brackets without an IPv6 address
         return False
+    _, _, host_and_port = parts.netloc.rpartition("@")
+    return parts.scheme in ("http", "https") and bool(ascii_address(host_and_port))
 
 
 def header_value(value: str) -> str:

@@ -7,12 +7,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import getproxies
 
 from gpuagent.kube.api.api_errors import ApiConfigError
+from gpuagent.kube.api.host_and_port import ascii_address
 
 _SCHEMES = ("http", "https")
-
-_HOST_AND_PORT = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(?P<port>:[0-9]*)?")
-_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
-_MOST_PORT = 65535
 
 ADVICE = "Set HTTPS_PROXY, or proxy-url in the kubeconfig, to a URL such as http://proxy.example.com:3128"
 
@@ -51,7 +48,7 @@ def proxy_url(text: str) -> str:
     # A proxy's path means nothing. Go ignores it too.
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, host_and_port = authority.rpartition("@")
-    address = _valid_address(host_and_port)
+    address = ascii_address(host_and_port)
     if not scheme or not address:
         raise ApiConfigError(f"the proxy has no valid host and port. {ADVICE}")
     url = f"{scheme}://{login}{at}{address}"
@@ -60,31 +57,6 @@ def proxy_url(text: str) -> str:
     except UnicodeError as err:
         raise ApiConfigError(f"the proxy's user or password has a character that cannot be sent. {ADVICE}") from err
     return url
-
-
-def _valid_address(text: str) -> str:
-    """Host and port as HTTP clients take them, names in ASCII; empty for a host or port that cannot exist."""
-    match = _HOST_AND_PORT.fullmatch(text)
-    if match is None:
-        return ""
-    port = match["port"] or ""
-    number = port.removeprefix(":")
-    if number and not 0 < int(number) <= _MOST_PORT:
-        return ""
-    host = _valid_host(match)
-    return f"{host}{port}" if host else ""
-
-
-def _valid_host(match: re.Match[str]) -> str:
-    try:
-        if match["address"]:
-            ipaddress.IPv6Address(match["address"])
-            return f"[{match['address']}]"
-        # Fails for an empty label, and for one of more than 63 letters.
-        name = match["name"].encode("idna").decode("ascii")
-    except ValueError:
-        return ""
-    return name if _NAME.fullmatch(name) else ""
 
 
 def without_login(url: str) -> str:

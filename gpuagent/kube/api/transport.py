@@ -132,7 +132,8 @@ class Transport:
     def unreachable(self, err: Exception, silence_s: float) -> ApiUnreachable:
         """Return the error for people; equal causes give equal texts, so it has no addresses of objects."""
         match err:
-            case urllib3.exceptions.NameResolutionError():
+            # A name that international rules forbid, such as one with a snowman, is not even looked up.
+            case urllib3.exceptions.NameResolutionError() | urllib3.exceptions.LocationParseError():
                 text = "its name cannot be resolved"
             case urllib3.exceptions.NewConnectionError():
                 text = connection_words(err) or "no connection"

@@ -117,6 +117,13 @@ def test_a_proxy_without_host_or_port_is_refused(tmp_path, monkeypatch, proxy):
         *("http://[::1]]:1", "http://[[::1]:1", "http://[v1.x]:1", "http://[a]:1", "http://[::1]x:1", "http://::1:1"),
         *("http://h\n:1", "http://h\x7f:1", "http://%zz:1", "http://%41:1", "http://a\\b:1", "http://\udce9:1"),
         *("http://h:0", "http://h:+1", "http://h:1:2", "http://h:\u0661", "http://u:p@", "http://u:p@@:1"),
+        *(
+            f"http://h:{'1' * 5000}",
+            "http://[::1%a b]:1",
+            "http://[::1%]:1",
+            "http://[fe80::1%\x1b]:1",
+            "http://[::1%é]",
+        ),
     ],
 )
 @pytest.mark.parametrize("in_kubeconfig", [False, True])
