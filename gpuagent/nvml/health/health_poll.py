@@ -52,6 +52,13 @@ class PollSchedule:
     alive_s: float
     confirm_loss: Callable[[GpuLost], None] | None = None
 
+    def period_s(self, gpu: PolledGpu, *, is_wary: bool) -> float:
+        """How long to wait after a poll of this GPU; `is_wary`: an XID came a moment ago."""
+        if gpu.driver_away:
+            # Discovery looks for the driver, and wakes every thread when it is back.
+            return self.healthy_s
+        return self.healthy_s if gpu.is_fine and not is_wary else self.unhealthy_s
+
 
 class HealthPoll:
     """Polls one GPU's health. Posts HealthRead on a change, and GpuLost.
@@ -194,12 +201,8 @@ class HealthPoll:
 
     def _period_s(self) -> float:
         with self._changed:
-            gpu = self._gpu
             is_wary = self._schedule.clock() < self._wary_until
-        if gpu.driver_away:
-            # Discovery looks for the driver, and wakes every thread when it is back.
-            return self._schedule.healthy_s
-        return self._schedule.healthy_s if gpu.is_fine and not is_wary else self._schedule.unhealthy_s
+            return self._schedule.period_s(self._gpu, is_wary=is_wary)
 
     def _is_due(self) -> bool:
         return self._requests.is_open or self._schedule.stopping.is_set()
