@@ -38,7 +38,7 @@ picture: $(STAMP)  ## the screenshots in docs/img, from the page of simulated no
 	$(BIN)/python -m demo.picture
 
 test: $(STAMP)  ## every test that needs no cluster
-	@echo "Running the tests in six processes (under three minutes on two quiet cores)"
+	@echo "Running the tests in six processes (about four minutes on two quiet cores)"
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 6 --dist worksteal
 
 test-stability: $(STAMP)  ## make test 20 times, the second half beside a build of Kubernetes (RUNS=4, BESIDE='a load', ARGS=--help)
