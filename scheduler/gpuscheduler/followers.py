@@ -8,7 +8,7 @@ from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
 from gpuscheduler.cluster_api.connection import Json
 from gpuscheduler.core.node_facts import node_facts
-from gpuscheduler.core.pod_facts import PodFacts, is_large_on_node, pod_facts
+from gpuscheduler.core.pod_facts import PodFacts, changed_on_node, is_large_on_node, pod_facts
 from gpuscheduler.service import Service
 
 CONFIG_MAPS = "kube-system"
@@ -33,7 +33,8 @@ class PodFollower:
     def seen(self, found: Json) -> None:
         """Take a pod. If it is on a node and has many containers, these are read once: it may be changed often."""
         uid = text(mapping(found.get("metadata")).get("uid"))
-        facts = pod_facts(found, self._large.get(uid))
+        former = self._large.get(uid)
+        facts = changed_on_node(found, former) if former else pod_facts(found)
         if is_large_on_node(found):
             self._large[uid] = facts
         self._service.pod_seen(facts)

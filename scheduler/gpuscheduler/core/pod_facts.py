@@ -3,7 +3,7 @@
 import enum
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -119,28 +119,21 @@ def _first(value: Hashable) -> Hashable:
     return value
 
 
-def pod_facts(pod: Mapping[str, Any], former: PodFacts | None = None) -> PodFacts:
-    """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty.
-
-    `former` is the same pod on its node, as it was read before. What its containers ask for does not change any more.
-    """
+def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
+    """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
     metadata = mapping(pod.get("metadata"))
     spec = mapping(pod.get("spec"))
     status = mapping(pod.get("status"))
-    too_many = former.request if former else _too_many_containers(spec)
+    too_many = _too_many_containers(spec)
     if too_many is not None:
         # To read them takes tens of milliseconds, in each call about the pod.
-        spec = {**spec, "containers": [], "initContainers": []}
-        pod = {**pod, "spec": spec}
+        pod = _without_containers(pod)
+        spec = mapping(pod.get("spec"))
     parsed = parse_pod(pod)
+    request = shared(too_many or gpu_request(parsed))
     used: Used | None = None
-    if former:
-        request = former.request
-        used = former.used
-    else:
-        request = shared(too_many or gpu_request(parsed))
-        if request.kind.gives_gpus:
-            used = shared(_used(parsed, request))
+    if request.kind.gives_gpus:
+        used = shared(_used(parsed, request))
     job = _job(parsed.labels)
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
@@ -152,7 +145,7 @@ def pod_facts(pod: Mapping[str, Any], former: PodFacts | None = None) -> PodFact
         version=parsed.version,
         node=shared(text(spec.get("nodeName"))),
         request=request,
-        cpu=former.cpu if former else _cpu(spec),
+        cpu=_cpu(spec),
         used=used,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(parsed.created),
@@ -168,6 +161,17 @@ def pod_facts(pod: Mapping[str, Any], former: PodFacts | None = None) -> PodFact
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
     )
+
+
+def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
+    """Read a changed Pod object whose pod was read on its node before: what its containers ask for stays as it was."""
+    facts = pod_facts(_without_containers(pod))
+    return replace(facts, request=former.request, cpu=former.cpu, used=former.used)
+
+
+def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = {**mapping(pod.get("spec")), "containers": [], "initContainers": []}
+    return {**pod, "spec": spec}
 
 
 def _end(pod: Pod, status: Mapping[str, Any]) -> PodEnd | None:
