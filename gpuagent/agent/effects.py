@@ -73,7 +73,7 @@ class Effects:
     def follow(self, before: State, after: State, event: ev.Event, announcements: Iterable[Announcement]) -> None:
         """Follow a new state. Calls are answered from it first, since they cannot wait."""
         self._publisher.publish(after)
-        if _has_first_reads(after):
+        if after.has_first_reads:
             self._first_reads.set()
         self._store_mode(after)
         self._announce(announcements)
@@ -110,12 +110,6 @@ class Effects:
     def _desire_isolation(self, state: State) -> None:
         for name, need in isolation_needs(state, self._isolation).items():
             self._isolation[name].desire(need)
-
-
-def _has_first_reads(state: State) -> bool:
-    """Whether GPUs, kubelet's allocations and every isolation driver are known: the device lists are complete."""
-    has_allocations = state.holdings.listed is not None
-    return bool(state.gpus.by_uuid) and has_allocations and not state.isolation.unreported
 
 
 def _must_read_holdings(before: State, after: State) -> bool:

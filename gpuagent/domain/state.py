@@ -176,6 +176,12 @@ class State:
         )
 
     @property
+    def has_first_reads(self) -> bool:
+        """Whether GPUs, kubelet's allocations and every isolation driver are known: the device lists are complete."""
+        has_allocations = self.holdings.listed is not None
+        return bool(self.gpus.by_uuid) and has_allocations and not self.isolation.unreported
+
+    @property
     def has_startup_taint(self) -> bool:
         """Whether the node has the taint that `--startup-taint` names."""
         key = self.policy.startup_taint

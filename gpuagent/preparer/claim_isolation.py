@@ -111,7 +111,7 @@ class ClaimIsolation:
         with self._latest.changed:
             while True:
                 state = self._latest.state
-                if state is not None and _is_known(state):
+                if state is not None and state.has_first_reads:
                     return state
                 if self._latest.is_over(call):
                     raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
@@ -170,9 +170,3 @@ def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[
     names = ", ".join(sorted(promised))
     reasons.append(f"it does not isolate {names}")
     raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {reasons[0]}")
-
-
-def _is_known(state: State) -> bool:
-    has_read_gpus = bool(state.gpus.by_uuid)
-    has_read_allocations = state.holdings.listed is not None
-    return has_read_gpus and has_read_allocations and not state.isolation.unreported
