@@ -1,12 +1,12 @@
 """Kubelet's wait for an admission while slow clients occupy the HTTP port, and right after they all end."""
 
 import os
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from bench.agent.many_files import open_files, with_files
 from bench.agent.resting import ticks
 from bench.node import BenchError, Node
 from bench.result import ROOT, Results, Say
@@ -21,8 +21,8 @@ TIMES = 2.0
 def measure(results: Results, admissions: int, say: Say) -> None:
     """Medians of this many admissions: before, while the clients are there, and the first one after they end."""
     say(f"admissions under attack: {CLIENTS} slow connections, {admissions} pods")
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    clients = CLIENTS if hard == resource.RLIM_INFINITY else min(CLIENTS, hard - SPARE_FILES)
+    files = open_files(CLIENTS + SPARE_FILES)
+    clients = files - SPARE_FILES
     with Node(BOX, "share") as node:
         node.start_agent()
         node.registered()
@@ -32,12 +32,11 @@ def measure(results: Results, admissions: int, say: Say) -> None:
         proc = Path(f"/proc/{node.pid}")
         command = (sys.executable, "-m", "bench.agent.slow_clients", str(node.http_port), str(clients))
         with subprocess.Popen(  # noqa: S603 (ourselves)
-            command,
+            with_files(files, command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (clients + SPARE_FILES, hard)),  # noqa: PLW1509
         ) as attack:
             _line(attack)
             before, began = ticks(proc), time.monotonic()

@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
+from bench.agent.many_files import open_files, with_files
 from bench.agent.resting import fields
 from bench.node import BenchError
 from bench.result import ROOT, Results, Say
@@ -85,16 +85,13 @@ def _attack(results: Results, scheduler: Scheduler, calls: int, what: str, comma
 
 @contextmanager
 def _attackers(command: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    wanted = CLIENTS + SPARE_FILES
-    files = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    attacker = (sys.executable, "-m", *command)
     with subprocess.Popen(  # noqa: S603 (ourselves)
-        (sys.executable, "-m", *command),
+        with_files(open_files(CLIENTS + SPARE_FILES), attacker),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard)),  # noqa: PLW1509
     ) as attackers:
         if not (attackers.stdout and attackers.stdout.readline()):
             raise BenchError("the attackers ended by themselves")

@@ -66,8 +66,8 @@ def _many_containers(results: Results) -> None:
     core.filter(_as_stored(pod("usual", {GPU_MEM: 4})), names, 0.0)
     took = []
     for number in range(20):
-        sizes = [rng.randint(6, 14) for _ in range(CONTAINERS)]
-        facts = _as_stored(pod(f"crafted-{number}", *[{GPU_MEM: size} for size in sizes]))
+        limits = [{GPU_MEM: rng.randint(6, 14)} for _ in range(CONTAINERS)]
+        facts = _as_stored(pod(f"crafted-{number}", *limits))
         core.pod_seen(facts, float(number))
         began = time.perf_counter()
         core.filter(facts, names, float(number))

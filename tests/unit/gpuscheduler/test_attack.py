@@ -6,7 +6,6 @@ attackers cost is taken from the processor time of the scheduler's own thread, w
 
 import http.client
 import json
-import resource
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from statistics import median
 import pytest
 
 from bench.agent import endless_headers, slow_clients
+from bench.agent.many_files import open_files, with_files
 from standin.waiting import PATIENCE_S
 from tests.unit.gpuscheduler.test_process import events, process
 
@@ -82,9 +82,8 @@ def attacked(cluster):
 @contextmanager
 def attack(module, *arguments):
     """A process that attacks; it has begun."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = CLIENTS + LEAST_FILES if hard == resource.RLIM_INFINITY else min(hard, CLIENTS + LEAST_FILES)
-    command = ["prlimit", f"--nofile={files}", sys.executable, "-m", module.__name__, *arguments]
+    attacker = [sys.executable, "-m", module.__name__, *arguments]
+    command = with_files(open_files(CLIENTS + LEAST_FILES), attacker)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attackers:
         assert attackers.stdout.readline()
         yield attackers
