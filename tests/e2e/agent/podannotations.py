@@ -36,12 +36,13 @@ def wait_watched(node: Node, name: str) -> None:
     wait_written(node, name, {V1_UNITS: units})
 
 
-def event(node: Node, name: str, reason: str) -> dict[str, Any]:
+def event(node: Node, name: str, reason: str, text: str = "") -> dict[str, Any]:
     """The agent's Event on the pod of that name, not on one that had it before."""
     uid, end = node.cluster.pod(name)["metadata"]["uid"], time.monotonic() + WAIT_S
     while True:
         listed = node.cluster.client.expect("GET", "/api/v1/namespaces/default/events")["items"]
-        found = [e for e in listed if e["reason"] == reason and e["involvedObject"].get("uid") == uid]
+        of_reason = [e for e in listed if e["reason"] == reason and text in e["message"]]
+        found = [e for e in of_reason if e["involvedObject"].get("uid") == uid]
         if found:
             return dict(found[0])
         assert time.monotonic() < end, [(e["reason"], e["involvedObject"].get("name")) for e in listed]

@@ -9,22 +9,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.podannotations import event
 from tests.e2e.cluster import NODE_NAME, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
-EVENTS = "/api/v1/namespaces/default/events"
 CONFIG_MAP = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE_NAME}"
-
-
-def wait_event(node: Node, pod: str, reason: str, text: str = "") -> None:
-    """Wait for an Event on the pod of that name, not on one that had it before."""
-    uid = node.cluster.pod(pod)["metadata"]["uid"]
-
-    def there(_: dict[str, Any]) -> bool:
-        events = node.cluster.client.expect("GET", f"{EVENTS}?fieldSelector=involvedObject.uid%3D{uid}")["items"]
-        return any(event["reason"] == reason and text in event["message"] for event in events)
-
-    node.agent.wait(there)
 
 
 def unhealthy_minors(node: Node) -> str | None:
@@ -89,7 +78,7 @@ def test_a_gpu_falls_ill_and_recovers_under_a_running_pod(make_node: Callable[..
     gpu = next(gpu for gpu in node.agent.status()["gpus"] if gpu["uuid"] == held)
     node.agent.inject(fault="xid", gpu=gpu["index"], code=95)
     node.wait_amounts(mem=560)
-    wait_event(node, "holds", "GPUUnhealthy", "XID 95; the driver asks to reset the GPU")
+    event(node, "holds", "GPUUnhealthy", "XID 95; the driver asks to reset the GPU")
     node.cluster.wait_pod("holds", units_are("Unhealthy"))
     node.agent.wait(lambda _: unhealthy_minors(node) == str(gpu["minor"]))
     assert node.cluster.node()["status"]["capacity"][MEM] == "640"
@@ -97,7 +86,7 @@ def test_a_gpu_falls_ill_and_recovers_under_a_running_pod(make_node: Callable[..
     assert node.gpus_of("elsewhere") != [held]
     node.agent.inject(fault="action", gpu=gpu["index"], value=0)
     node.wait_amounts(mem=640)
-    wait_event(node, "holds", "GPURecovered")
+    event(node, "holds", "GPURecovered")
     node.cluster.wait_pod("holds", units_are("Healthy"))
     node.agent.wait(lambda _: unhealthy_minors(node) is None)
     assert node.cluster.container("holds") == before
@@ -122,11 +111,11 @@ def test_a_fenced_gpu_is_left_to_the_pod_that_has_it(make_node: Callable[..., No
     before = node.cluster.container("holds")
     file.write_text(json.dumps({"uuid": [held]}))
     node.wait_amounts(mem=560)
-    wait_event(node, "holds", "GPUFenced")
+    event(node, "holds", "GPUFenced")
     file.write_text("{")
     node.agent.wait(lambda page: any(problem["reason"] == "FenceUnreadable" for problem in page["problems"]))
     node.wait_amounts(mem=560)
     file.unlink()
     node.wait_amounts(mem=640)
-    wait_event(node, "holds", "GPUUnfenced")
+    event(node, "holds", "GPUUnfenced")
     assert node.cluster.container("holds") == before

@@ -10,7 +10,7 @@ import pytest
 from inspectcgpu.cli import run
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import DRIVER, SLICE, SLICES, claiming, tainted, template, uid, wait_files
-from tests.e2e.agent.test_health import wait_event
+from tests.e2e.agent.podannotations import event
 from tests.e2e.cluster import Cluster, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
@@ -127,6 +127,6 @@ def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node, 
     node.pods.append("odd")
     node.cluster.create_pod(claiming("odd", two_sizes))
 
-    wait_event(node, "odd", "GPURefused", "the claim has different shares")
+    event(node, "odd", "GPURefused", "the claim has different shares")
     metrics = (node.agent.page("metrics") or b"").decode()
     assert f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"' in metrics
