@@ -1,6 +1,7 @@
 """The chart as a release publishes it: with the release's image, and with what depends on the repository's address."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,11 +23,15 @@ def package_chart(helm: str, home: str, out: Path) -> Path:
     """
     with TemporaryDirectory(prefix="release-") as folder:
         chart = shutil.copytree(CHART, Path(folder) / CHART.name)
-        metadata, values = chart / "Chart.yaml", chart / "values.yaml"
-        metadata.write_text(published(metadata.read_text(encoding="utf-8"), home), encoding="utf-8")
-        values.write_text(with_image(values.read_text(encoding="utf-8"), home), encoding="utf-8")
+        _rewrite(chart / "Chart.yaml", published, home)
+        _rewrite(chart / "values.yaml", with_image, home)
         run(helm, "package", str(chart), "--destination", str(out))
     return out / f"{CHART.name}-{VERSION}.tgz"
+
+
+def _rewrite(path: Path, change: Callable[[str, str], str], home: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    path.write_text(change(text, home), encoding="utf-8")
 
 
 def image_repository(home: str) -> str:

@@ -42,19 +42,28 @@ def read_nodes(client: Client, names: Sequence[str] = (), read_shown: ReadNode =
     """The nodes of `names` that are shown, or all where there are none. Raises KubeError."""
     if not names:
         return Nodes(by_name(list_pages(client, NODES, read_shown).items))
-    found: dict[str, Mapping[str, Any] | None]
-    if len(names) > FEW_NAMES:
-        wanted = set(names)
-        listed = list_pages(client, NODES, lambda node: node if _name(node) in wanted else None)
-        found = dict.fromkeys(names) | {_name(node): node for node in listed.items}
-    else:
-        found = {name: _one(client, f"{NODES}/{quote(name, safe='')}") for name in dict.fromkeys(names)}
-    read = {name: read_shown(node) for name, node in found.items() if node is not None}
-    return Nodes(
-        by_name(node for node in read.values() if node),
-        tuple(name for name, node in found.items() if node is None),
-        tuple(name for name, node in read.items() if node is None),
-    )
+    shown: list[GpuNode] = []
+    missing: list[str] = []
+    without: list[str] = []
+    for name, found in _named(client, names).items():
+        if found is None:
+            missing.append(name)
+            continue
+        node = read_shown(found)
+        if node is None:
+            without.append(name)
+        else:
+            shown.append(node)
+    return Nodes(by_name(shown), tuple(missing), tuple(without))
+
+
+def _named(client: Client, names: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
+    """The Node objects of these names; None for those that there are not."""
+    wanted = dict.fromkeys(names)
+    if len(names) <= FEW_NAMES:
+        return {name: _one(client, f"{NODES}/{quote(name, safe='')}") for name in wanted}
+    listed = list_pages(client, NODES, lambda node: node if _name(node) in wanted else None)
+    return wanted | {_name(node): node for node in listed.items}
 
 
 def by_name(nodes: Iterable[GpuNode]) -> tuple[GpuNode, ...]:

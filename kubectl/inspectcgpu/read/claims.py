@@ -230,15 +230,17 @@ def read_claim(claim: Mapping[str, Any]) -> GpuClaim | None:
     """Parse a ResourceClaim; None where it has no device of this driver. Never raises."""
     metadata = mapping(claim.get("metadata"))
     status = mapping(claim.get("status"))
-    namespace = text(metadata.get("namespace"))
-    allocated = mapping(mapping(status.get("allocation")).get("devices"))
-    devices = [_claimed_device(result) for result in mappings(allocated.get("results")) if _is_used(result)]
+    allocation = mapping(status.get("allocation"))
+    allocated = mapping(allocation.get("devices"))
+    used = filter(_is_used, mappings(allocated.get("results")))
+    devices = tuple(map(_claimed_device, used))
     if not devices:
         return None
+    namespace = text(metadata.get("namespace"))
     users = mappings(status.get("reservedFor"))
-    names = sorted(text(user.get("name")) for user in users if user.get("resource") == "pods")
-    pods = tuple([PodName(namespace, name) for name in names])
-    return GpuClaim(PodName(namespace, text(metadata.get("name"))), tuple(devices), pods)
+    pods = [PodName(namespace, text(user.get("name"))) for user in users if user.get("resource") == "pods"]
+    name = PodName(namespace, text(metadata.get("name")))
+    return GpuClaim(name, devices, tuple(sorted(pods)))
 
 
 def _is_used(result: Mapping[str, Any]) -> bool:
