@@ -207,9 +207,8 @@ class Snapshot:
             names[uuid] = name
         return names
 
-    def came_before(self, pod: Pod, other: Pod) -> bool:
-        """Whether kubelet certainly got the living pod `pod` before `other`."""
-        # Kubelet may have got pods that came in one list in another order.
+    def was_seen_before(self, pod: Pod, other: Pod) -> bool:
+        """Whether the agent saw the living pod `pod` before `other`, and not both in one list."""
         if other.uid in self.pod_list.unordered:
             return False
         arrival = self.pod_index.arrival

@@ -11,6 +11,9 @@ from functools import cached_property
 from gpuagent.domain.pods.holdings import Recorded, of_another_pod
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
 
+FirstAsks = dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]]
+"""Resource and units to pods, each with the container that asks."""
+
 
 @dataclass(frozen=True)
 class PodIndex:
@@ -40,13 +43,13 @@ class PodIndex:
         return {pod.uid: pod for pod in self.living.values()}
 
     @cached_property
-    def first_asks(self) -> dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]]:
+    def first_asks(self) -> FirstAsks:
         """Resource and units to the pods whose first container with a share requests them.
 
         Units are None if they could not be read. The pods are in the order in which the agent saw them, which is also
         the order of kubelet's own watch.
         """
-        asks: dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
+        asks: FirstAsks = defaultdict(list)
         for pod in self.living.values():
             first = self._first_with_share(pod.containers)
             if first is None:

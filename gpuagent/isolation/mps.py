@@ -171,7 +171,7 @@ class MpsIsolation:
                 self._look(demand)
                 pid = daemon_pid(self._daemon.pipe_dir) if self._state.is_found else None
             except Exception as err:
-                # Without this thread, nobody would start a daemon again.
+                # Without this thread, the daemon would not be started again.
                 log.exception("Failed to look after MPS")
                 self._state = self._state.unable(f"looking after MPS failed: {err!r}", self._policy)
             self._report_change(demand.need)

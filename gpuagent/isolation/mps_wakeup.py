@@ -14,7 +14,7 @@ class Wakeup:
 
     def wake(self) -> None:
         """End the present sleep, or the next one. May be called from any thread."""
-        with suppress(BlockingIOError):  # somebody has asked already
+        with suppress(BlockingIOError):  # another thread has asked already
             os.eventfd_write(self._asked, 1)
 
     def sleep(self, pause_s: float, pid: int | None) -> None:

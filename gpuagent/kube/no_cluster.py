@@ -39,5 +39,5 @@ class NoCluster:
         return {}
 
     def is_forgotten(self, _claim: PreparedClaim) -> bool:
-        """A claim may exist as long as nobody can say that it does not."""
+        """It cannot be known that a claim is gone."""
         return False

@@ -74,7 +74,7 @@ class ClaimFiles:
         """
         record_path = self._record(claim.uid)
         spec_path = self._spec(claim.uid)
-        # The record first: without one, nobody would ever remove the specification.
+        # The record first: without one, the specification would never be removed.
         write_whole(record_path, json.dumps(claim.record()))
         write_whole(spec_path, json.dumps(spec, indent=1))
 

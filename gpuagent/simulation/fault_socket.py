@@ -77,7 +77,7 @@ class FaultSocket:
         try:
             _remove_stale(path)
             self._socket.bind(str(path))
-            # Whoever can write to it can make GPUs fail.
+            # A process that can write to it can make GPUs fail.
             path.chmod(0o600)
             self._socket.listen(8)
         except OSError:

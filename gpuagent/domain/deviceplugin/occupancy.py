@@ -298,7 +298,7 @@ class AdmissionTracker:
         It takes pods as they come, and by age those that it reads in one list: when it starts, and when its watch
         breaks. The agent may have seen them in another order.
         """
-        if not snap.came_before(pod, other):
+        if not snap.was_seen_before(pod, other):
             return False
         if pod.uid in self.relisted and other.uid in self.relisted:
             return pod.created < other.created

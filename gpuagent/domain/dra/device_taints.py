@@ -47,7 +47,7 @@ def _health_taint(health: GpuHealth, state: State) -> Iterator[Json]:
         yield _taint(SETTLING_TAINT, health.fault)
         return
     if health.only_unread:
-        return  # that the driver does not answer is no fault of the GPU, and has a taint of its own
+        return  # the GPU is not at fault if the driver does not answer; that has a taint of its own
     evicts = state.policy.evict_claims and bool(health.against)
     effect = "NoExecute" if evicts else "NoSchedule"
     yield _taint(UNHEALTHY_TAINT, health.fault, effect)

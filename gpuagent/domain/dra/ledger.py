@@ -58,7 +58,7 @@ def conflict(
         users = [other for other in others if _parts(other, uuid)]
         gpu = gpus.get(uuid)
         if not users or gpu is None:
-            continue  # nobody else has it, or it is not on the node any more
+            continue  # no other claim has it, or it is not on the node any more
         shortage = _shortage(wanted, users, gpu, sharers)
         if shortage:
             advice = _advice(users)

@@ -128,7 +128,7 @@ def _claimed(result: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> Ite
             memory_mib = 0  # a monitor uses nothing
         elif not members and not gpu.only_whole:
             memory_mib, cores = _consumed(result, gpu, unit)
-        # Less than a unit is left, so nobody else can have a share.
+        # Less than a unit is left, so no other claim can have a share.
         has_all_memory = memory_mib > gpu.memory_mib - unit.mib
         yield ClaimedGpu(
             request=request,

@@ -111,7 +111,7 @@ def _entries(key: str, value: Any) -> list[str]:  # noqa: ANN401 (whatever JSON 
 def _entry(key: str, entry: Any) -> str:  # noqa: ANN401 (as above)
     if not isinstance(entry, str):
         is_number = isinstance(entry, int) and not isinstance(entry, bool)
-        # Minor numbers may stand without quotes, and UUIDs are no numbers.
+        # Minor numbers may be written without quotes. UUIDs are text in any case.
         is_index = is_number and key == "index"
         if not is_index:
             kind = _kind(entry)

@@ -324,7 +324,7 @@ class GpuHealth:
             return self._unhealthy(against, at, settle_s, known=known)
         if self.cause is None:
             return self
-        # Nobody can tell whether it is healthy, so that the settle time begins again later.
+        # It is not known whether it is healthy, so the settle time begins again later.
         if not known:
             return replace(self, healthy_since=None)
         if self.healthy_since is None:

@@ -49,7 +49,7 @@ def gpus_before_annotation(node: Mapping[str, Any]) -> FormerGpus:
     labels = _metadata(node, "labels")
     written = text(labels.get(COUNT_LABEL))
     count = amount(written) or 0
-    # Whoever may write the label could write any number.
+    # Anyone who may change the Node can write any number in the label.
     count = min(count, MOST_FORMER)
     names = [f"number {number}" for number in range(1, count + 1)]
     return dict.fromkeys(names, "")

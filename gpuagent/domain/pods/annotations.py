@@ -172,7 +172,7 @@ def _read_gpus(gpus: object, numbers: Mapping[str, int]) -> dict[int, int] | str
 
 
 def _is_units(value: object) -> bool:
-    # A bool is an int, but no number of units.
+    # In Python a bool is an int, but it cannot be a number of units.
     if type(value) is not int:
         return False
     return 0 <= value <= MOST_UNITS
@@ -182,7 +182,7 @@ def shares_text(decision: Shares) -> str:
     """The annotation's text, as schedulers write it; `shares` reads the same back."""
     texts: dict[str, dict[str, int]] = {}
     for container, gpus in decision.containers.items():
-        # JSON has no numbers as keys.
+        # In JSON, keys are text.
         of_container = {str(gpu): units for gpu, units in gpus.items()}
         texts[str(container)] = of_container
     return json.dumps(texts, separators=(",", ":"))

@@ -175,7 +175,7 @@ def holder(
         if holding.ids == ids:
             return holding.owner
         pods.add(holding.owner.pod)
-    # The ids of an init container may have gone to containers of several pods since, and then nobody is certain.
+    # The ids of an init container may have gone to containers of several pods since. Then none of them is certain.
     is_certain = len(pods) == 1
     return ContainerRef(pods.pop(), "") if is_certain else None
 
@@ -266,7 +266,7 @@ class Recorded:
     @cached_property
     def sharers(self) -> Mapping[str, _Sharers]:
         """GPU UUID to the pods and the containers that have units of it."""
-        # Whoever asks about a GPU that nobody has gets empty sets.
+        # A GPU that no container has gets empty sets.
         sharers: dict[str, _Sharers] = defaultdict(lambda: (set(), set()))
         for holding in self.holdings:
             owner = holding.owner

@@ -350,7 +350,7 @@ def _controller(meta: Json) -> Controller | None:
         if owner.get("controller") is True:
             kind = text(owner.get("kind"))
             uid = text(owner.get("uid"))
-            # Whoever writes such a reference by hand must not make the agent large.
+            # Authors can write such a reference by hand. It must not make the agent large.
             has_long_name = max(len(kind), len(uid)) > _MOST_NAME
             return None if has_long_name else Controller(kind, uid)
     return None

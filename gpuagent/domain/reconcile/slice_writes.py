@@ -74,7 +74,7 @@ def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]
     for name, present in claims.slices.items():
         metadata = mapping(present.get("metadata"))
         spec = mapping(present.get("spec"))
-        # So the API server refuses the write if somebody else has changed the slice since it was read.
+        # So the API server refuses the write if another client has changed the slice since it was read.
         precondition = {
             "uid": text(metadata.get("uid")),
             "resourceVersion": text(metadata.get("resourceVersion")),

@@ -124,7 +124,7 @@ class Transport:
         except urllib3.exceptions.HTTPError as err:
             raise self.unreachable(err, silence_s) from err
         finally:
-            # Bytes that nobody read would be taken for the next answer on this connection.
+            # Bytes that were not read would be taken for the next answer on this connection.
             if not ended:
                 response.close()
             response.release_conn()

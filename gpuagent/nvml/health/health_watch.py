@@ -19,7 +19,7 @@ from gpuagent.nvml.health.xid_watch import WatchContext, XidWatch
 log = logging.getLogger(__name__)
 
 DOUBLE_BIT_ECC_XID = 48
-"""The XID that stands for a double-bit ECC error, whose own event carries no number."""
+"""The XID that stands for a double-bit ECC error, whose own event does not have the number."""
 NVLINK_XID = 74
 """An NVLink failed: it may be down now, at either end."""
 EVENT_PATIENCE_S = 0.05

@@ -181,7 +181,7 @@ def _more_than_a_node(pod: Pod) -> str:
     if most < MORE_THAN_A_NODE:
         return ""
     problem = f"asks for {most} of {resource}, which is more than any node has"
-    # Whoever writes bytes where units are asked for gets such a number.
+    # An author who writes bytes instead of units gets such a number.
     hint = if_bytes(most) if resource == GPU_MEM else ""
     return f"{problem}; {hint}" if hint else problem
 
@@ -294,7 +294,7 @@ def _grouped_names(pod: Pod, app_names: Sequence[str]) -> list[set[str]]:
             # Kubelet hands the units of the init container on to all takers, so that they need the same GPUs.
             joined = [group for group in groups if not group.isdisjoint(takers)]
             if not joined:
-                # Nobody reuses its units, so that it may be anywhere.
+                # Its units are not reused, so it may be on any GPU.
                 joined = groups[:1]
             merged = joined[0]
             merged.add(init_name)

@@ -114,7 +114,7 @@ class NodeArrays:
         """Write the nodes that changed into their rows; whether any is new."""
         if not self._usage.changed:
             return False
-        # Whoever keeps costs of a row compares them with the version of its last change.
+        # Costs that are kept for a row are compared with the version of its last change.
         self._version += 1
         any_new = False
         for name in self._usage.changed:

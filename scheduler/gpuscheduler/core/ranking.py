@@ -167,7 +167,7 @@ class Ranking:
             self._tables[asked] = table
             while len(self._tables) > MOST_TABLES:
                 self._tables.popitem(last=False)
-        # The table that nobody has asked for the longest time is dropped first.
+        # The table that has not been used for the longest time is dropped first.
         self._tables.move_to_end(asked)
         if table.mix < self._mix.version:
             # Each cost depends on the mix, so that none of another mix may stay.

@@ -252,7 +252,12 @@ class Scheduling:
         """Take the result of a CommitJob."""
         self.jobs.committed(job, now, written=written)
 
-    def preempt(self, pod: PodFacts, proposed: Mapping[str, Sequence[str]], now: float) -> dict[str, list[str]]:
+    def preempt(
+        self,
+        pod: PodFacts,
+        proposed: Mapping[str, Sequence[str]],
+        now: float,
+    ) -> dict[str, list[str]]:
         """Choose the pods to evict for a pod, by node, see `Preemption.victims`."""
         return self._preemption.victims(pod, proposed, now)
 

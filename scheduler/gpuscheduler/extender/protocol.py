@@ -159,7 +159,7 @@ def bind_call(body: bytes) -> BindCall:
     try:
         return _BIND.decode(body)
     except (msgspec.DecodeError, RecursionError) as err:
-        # Whoever reaches the port may send JSON that is nested without end.
+        # Any process that reaches the port may send JSON that is nested without end.
         raise ProtocolError(f"ExtenderBindingArgs: {err}") from err
 
 

@@ -61,7 +61,7 @@ def _choice(stored: Mapping[str, Any]) -> Choice:
     containers: dict[int, dict[int, Amounts]] = {}
     for number, gpus in mapping(stored["containers"]).items():
         of_container: dict[int, Amounts] = {}
-        # JSON has no numbers as keys.
+        # In JSON, keys are text.
         for minor, (memory, core) in mapping(gpus).items():
             of_container[int(minor)] = _amounts(memory, core)
         containers[int(number)] = of_container

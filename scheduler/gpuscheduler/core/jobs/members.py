@@ -71,12 +71,12 @@ class LabelNumbers:
 
     @property
     def all(self) -> Collection[int | None]:
-        """Each number that is named; None for labels that say no number."""
+        """Each number that the labels say; None for labels without a number."""
         return self._pods.keys()
 
     @property
     def ascending(self) -> Sequence[int]:
-        """In order, without labels that say no number."""
+        """In order, without the None of labels without a number."""
         return self._ascending
 
     @property

@@ -102,7 +102,7 @@ class Fragments:
 
 
 def _accepted(demand: Demand, models: list[int]) -> slice | list[int]:
-    """Rows of the table of weights for the models that the demand accepts. Row 0 is of models that nobody names."""
+    """Rows of the table of weights for the models that the demand accepts. Row 0 is of models that no pod names."""
     if demand.models is None:
         return slice(None)
     return [1 + models.index(model) for model in demand.models]
