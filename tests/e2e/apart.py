@@ -1,9 +1,9 @@
 """``python tests/e2e/apart.py COMMAND``: run a command as if on a machine of its own.
 
-It has a network that leads nowhere, the processes, and the folders that kubelet uses for itself, as copies
-where it may change them. So a kubelet of the machine's is left alone, several clusters run beside each other, and
-whatever the command leaves ends with it. It needs root. Only the standard library is used: it also starts the
-processes among which the tests are shared out.
+It has a network that leads nowhere and knows no names, the processes, and the folders that kubelet uses for itself,
+as copies where it may change them. So a kubelet of the machine's is left alone, several clusters run beside each
+other, and whatever the command leaves ends with it. It needs root. Only the standard library is used: it also starts
+the processes among which the tests are shared out.
 """
 
 import os
@@ -18,6 +18,10 @@ _NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-p
 _KUBELET = Path("/var/lib/kubelet")
 _OWN = Path("/mnt")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
+# Where every resolver asks. No server is there, so no name takes longer than the answer that nobody listens. Of a
+# machine's server no answer comes at all: kubelet looks up its node's name for each report, and would wait 10 s.
+_NAME_SERVER = "nameserver 127.0.0.1\n"
+_RESOLVER = Path("/etc/resolv.conf")
 _DEVICE_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 # Addresses for examples, which nobody has: what is sent there gets no further than the other end of the pair.
 _NETWORK = (
@@ -36,6 +40,7 @@ def main(command: Sequence[str]) -> int:
     _own_network()
     _leave_mounts_of_others()
     _own_folders()
+    _own_name_server()
     _own_devices()
     return _run(command[1:])
 
@@ -66,6 +71,15 @@ def _own_folders() -> None:
     _mount("-t", "overlay", "own", "-o", options, str(_KUBELET.parent))
     for emptied in ("/run", "/var/log"):
         _mount("-t", "tmpfs", "own", emptied)
+
+
+def _own_name_server() -> None:
+    if not _RESOLVER.exists():  # or it was a link into /run: then resolvers ask there by themselves
+        return
+    settings = _OWN / "resolv.conf"
+    settings.write_text(_NAME_SERVER)
+    settings.chmod(0o644)
+    _mount("--bind", str(settings), str(_RESOLVER))
 
 
 def _own_devices() -> None:

@@ -45,6 +45,14 @@ def test_a_port_of_the_machine_is_free_and_leads_nowhere() -> None:
     assert apart(f'{sys.executable} -c "{code}"').stdout == "listens\n"
 
 
+def test_a_name_that_nobody_knows_is_refused_by_the_own_machine() -> None:
+    """A server that never answers would keep kubelet waiting at each report of its node."""
+    code = "import socket; socket.getaddrinfo('gpu-node', 443)"
+    servers = apart(f'test ! -e /etc/resolv.conf || cat /etc/resolv.conf; {sys.executable} -c "{code}"')
+    assert servers.stdout in {"", "nameserver 127.0.0.1\n"}
+    assert "gaierror" in servers.stderr
+
+
 def test_what_the_command_leaves_ends_with_it() -> None:
     assert apart(f"setsid sh -c 'sleep 1000; : {PROBE}' & exit 0").returncode == 0
     assert not [command for command in commands() if PROBE in command]
