@@ -13,6 +13,7 @@ from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.allocator.requester_queries import Fetch
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.deviceplugin.allocate import allocate, granted, locate
+from gpuagent.domain.deviceplugin.memory_shares import device_shares
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
@@ -21,8 +22,9 @@ from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
+from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.isolation.interface import Isolation, IsolationError
+from gpuagent.isolation.interface import Isolation, IsolationError, Starting
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -184,13 +186,14 @@ class Allocator:
         snap = occupancy.snapshot
         units = self._old.units(resource, picked) if self._old.active else picked
         start = Start(resource, units, locate(resource, units, snap), snap)
-        owner = self._checked_owner(start, picked, occupancy)
+        owner, recorded = self._checked_owner(start, picked, occupancy)
         extra = {"resource": resource, "units": len(units), "container": str(owner)}
         log.info("Verified container", extra=extra)
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
         stored = state.granted((resource, units))
         grant = stored or granted(resource, start.located, snap, self._strategy)
-        self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, owner))
+        starting = _starting(start, owner, recorded)
+        self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, starting))
         return owner
 
     def _can_name_containers(self, snap: Snapshot) -> bool:
@@ -204,15 +207,20 @@ class Allocator:
         start: Start,
         picked: frozenset[str],
         occupancy: Occupancy,
-    ) -> ContainerRef | None:
-        """The container, after a check of the mode's promises. Reads kubelet's allocations again if they may be old."""
+    ) -> tuple[ContainerRef | None, Recorded]:
+        """The container and kubelet's allocations, after a check of the mode's promises.
+
+        Reads the allocations again if they may be old.
+        """
         owner = start.owner(occupancy.tracker)
         recorded = start.snap.allocation_index.recorded
-        if owner:
+        layer, _ = start.snap.serving[start.located.kind.mode]
+        is_complete = not layer.limits_pods or bool(_pod_uids(start, recorded))
+        if owner and is_complete:
             # Allocations that were read during the pod's admission are incomplete, so a refusal is not final.
             with suppress(Refusal):
                 check_start(start, recorded, self._state.grant_order())
-                return owner
+                return owner, recorded
         # A container that starts for the first time is usually younger than the last read.
         read = self._kubelet.read(timeout_s=READ_S)
         if read:
@@ -224,4 +232,21 @@ class Allocator:
         except Refusal as refusal:
             refusal.pod = owner.pod if owner else None
             raise
-        return owner
+        return owner, recorded
+
+
+def _pod_uids(start: Start, recorded: Recorded) -> set[str]:
+    """UIDs of the pods whose containers have these units, by kubelet's checkpoint."""
+    records = recorded.containers.get((start.resource, start.ids), ())
+    return {record.uid for record in records if record.uid}
+
+
+def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> Starting:
+    """The container for its isolation driver, with all shares of its pod that the same driver serves."""
+    snap = start.snap
+    serving, _ = snap.serving[start.located.kind.mode]
+    modes = [mode for mode, (layer, _) in snap.serving.items() if layer.driver == serving.driver]
+    uids = _pod_uids(start, recorded)
+    entries = [entry for entry in recorded.checkpoint if entry.pod_uid in uids]
+    shares = device_shares(entries, snap.gpus.values(), snap.policy.unit, modes)
+    return Starting(owner, {uid: shares.get(uid, PodShares()) for uid in uids})

@@ -8,12 +8,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.host import cgpu_proc
-from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Need, Options, Report
+from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Need, Options, Report, Starting
 
 PREFERENCE = 10
 PERIOD_S = 2.0
@@ -177,7 +176,7 @@ class CgpuIsolation:
             env["CGPU_DISABLE"] = "true"
         return replace(grant, env=env)
 
-    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:  # noqa: ARG002 (the interface's)
+    def verify(self, grant: Grant, starting: Starting) -> None:  # noqa: ARG002 (the interface's)
         """Check that the module is loaded, lists the GPUs, and has room for one more instance on each."""
         try:
             state = self._read()

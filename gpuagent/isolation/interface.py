@@ -1,6 +1,6 @@
 """The interface of isolation drivers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +9,7 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY
 
@@ -58,6 +59,8 @@ class Need:
         in_use: containers hold devices of a mode that this driver serves, or the agent cannot determine this yet.
         held: UUIDs of the GPUs that such containers are known to hold.
         disabled: the node's label `cgpu.disable.isolation` is true.
+        pods: UIDs of the pods that this driver keeps apart to their shares, by kubelet's checkpoint and the claims. The
+            checkpoint may have pods that have ended. For a static pod, it is kubelet's own UID.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -65,6 +68,21 @@ class Need:
     in_use: bool = False
     held: frozenset[str] = frozenset()
     disabled: bool = False
+    pods: Mapping[str, PodShares] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """What is about to start.
+
+    Attributes:
+        owner: the container; None for a claim, and where kubelet does not list the container.
+        pods: UIDs of the pods whose containers may be about to start to all their shares. Empty if kubelet's checkpoint
+            does not show the pod.
+    """
+
+    owner: ContainerRef | None = None
+    pods: Mapping[str, PodShares] = field(default_factory=dict)
 
 
 class Isolation(Protocol):
@@ -91,7 +109,7 @@ class Isolation(Protocol):
             IsolationError: this share cannot be isolated; the pod is refused with the text.
         """
 
-    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
+    def verify(self, grant: Grant, starting: Starting) -> None:
         """Check, just before a container starts, that the layer is alive and set for it. May take a second.
 
         Raises:

@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY, MpsError, NoDaemonError, UntrustedError, daemon_pid
-from gpuagent.isolation.interface import Isolation, IsolationError, Need, Options, Report
+from gpuagent.isolation.interface import Isolation, IsolationError, Need, Options, Report, Starting
 from gpuagent.isolation.mps_daemon import NOT_FOUND, MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_gpus import ExclusiveGpus
@@ -129,8 +128,8 @@ class MpsIsolation:
         daemon = self._daemon_for(grant)
         return share(grant, unit=self._unit, pipe_dir=daemon.pipe_dir, shm=self._shm)
 
-    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
-        whose = str(owner) if owner else "the container"
+    def verify(self, grant: Grant, starting: Starting) -> None:
+        whose = str(starting.owner) if starting.owner else "the container"
         daemon = self._daemon_for(grant)
         pipe_dir = str(daemon.pipe_dir)
         given = grant.env.get(PIPE_VARIABLE, pipe_dir)

@@ -3,7 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
+from gpuagent.domain.deviceplugin.memory_shares import device_shares
 from gpuagent.domain.dra.isolation import serving_layer
+from gpuagent.domain.dra.memory_shares import claim_shares
+from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.isolation.interface import Need
 
@@ -14,6 +20,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     # Until both were read, containers of an earlier run may hold GPUs under any driver.
     knows_holdings = state.holdings.listed is not None and state.node.mode_known
     held_by_driver = _held_by_driver(state)
+    pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
     needs = {}
     for driver in drivers:
@@ -24,6 +31,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
             in_use=bool(held) or not knows_holdings,
             held=held,
             disabled=state.node.isolation_disabled,
+            pods=pods_by_driver.get(driver, {}),
         )
     return needs
 
@@ -37,3 +45,20 @@ def _held_by_driver(state: State) -> defaultdict[str, set[str]]:
     for claim in state.claims.prepared.values():
         held[claim.layer].update(gpu.uuid for gpu in claim.used)
     return held
+
+
+def pod_shares(state: State) -> dict[str, dict[str, PodShares]]:
+    """Name of a driver to the shares of the pods that it serves, by UID."""
+    modes: defaultdict[str, list[Mode]] = defaultdict(list)
+    for mode in Mode:
+        driver = state.layer_of(mode).driver
+        modes[driver].append(mode)
+    claims: defaultdict[str, list[PreparedClaim]] = defaultdict(list)
+    for claim in state.claims.prepared.values():
+        claims[claim.layer].append(claim)
+    shares = {}
+    for driver in {*modes, *claims} - {NONE}:
+        of_devices = device_shares(state.holdings.checkpoint, state.gpus.by_index, state.policy.unit, modes[driver])
+        of_claims = claim_shares(claims[driver], state.pods.seen)
+        shares[driver] = joined_by_pod(of_devices, of_claims)
+    return shares

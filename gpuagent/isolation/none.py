@@ -1,9 +1,8 @@
 """No isolation: for mode `share`, whole GPUs, and trials."""
 
-from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, NONE
-from gpuagent.isolation.interface import Isolation, Need, Options, Report
+from gpuagent.isolation.interface import Isolation, Need, Options, Report, Starting
 
 PREFERENCE = 100
 
@@ -30,5 +29,5 @@ class NoIsolation:
     def prepare(self, grant: Grant) -> Grant:
         return grant
 
-    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
+    def verify(self, grant: Grant, starting: Starting) -> None:
         """Nothing to verify."""

@@ -4,17 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.dra.claim_users import check_users, container_parts
+from gpuagent.domain.dra.claim_users import check_users, container_parts, users_of
 from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
+from gpuagent.domain.dra.memory_shares import claim_shares
+from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate, reserved_for
 from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import PROMISES, Mode
 from gpuagent.domain.state import State
-from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError
+from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Starting
 from gpuagent.preparer import waits
 from gpuagent.preparer.call import Call, LatestState
 from gpuagent.preparer.prepared_claims import PreparedClaims
@@ -135,14 +137,24 @@ class ClaimIsolation:
             strategy=self._strategy,
             indexes=state.policy.index_for_uuid,
         )
+        pods = self._shares_of_users(claim, prepared, state)
         parts = []
         for part in container_parts(claim, prepared, state.pods.seen):
             of_resources = [driver.prepare(grant) for grant in grants(part, mode, state.gpus.by_uuid, access)]
             grant = merged(of_resources)
             # Kubelet names the claim, and no container of it.
-            driver.verify(grant, None)
+            driver.verify(grant, Starting(None, pods))
             parts.append(ClaimPart(part, grant))
         return IsolatedClaim(prepared, tuple(parts))
+
+    def _shares_of_users(self, claim: Mapping[str, Any], prepared: PreparedClaim, state: State) -> dict[str, PodShares]:
+        """UID to all shares that the claim's pods have of claims with the same driver, this one included."""
+        others = [other for other in self._claims.every if other.uid != prepared.uid]
+        of_driver = [other for other in others if other.layer == prepared.layer]
+        users = users_of(claim, state.pods.seen)
+        shares = claim_shares([*of_driver, prepared], users)
+        # A pod that the agent has not seen yet has at least this claim, and its driver has to know of it.
+        return {uid: shares.get(uid, PodShares()) for uid in reserved_for(claim)}
 
 
 def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[Mode, str]:

@@ -25,6 +25,7 @@ class Layer:
         max_sharers: most containers it takes on one GPU; None for no limit of its own.
         version: version of its software, for people; empty if unavailable.
         caveats: limits of its guarantees, one sentence each, for people.
+        limits_pods: it limits a pod from outside, so it has to know the pod's UID before a container starts.
         untrusted: components on the node that it does not use because another user may control them, and what to do.
     """
 
@@ -39,6 +40,7 @@ class Layer:
     max_sharers: int | None = None
     version: str = ""
     caveats: tuple[str, ...] = ()
+    limits_pods: bool = False
     untrusted: tuple[str, ...] = ()
 
     def keeps(self, mode: Mode) -> bool:

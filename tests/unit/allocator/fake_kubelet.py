@@ -17,7 +17,7 @@ from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
-from gpuagent.isolation.interface import IsolationError, Need, Report
+from gpuagent.isolation.interface import IsolationError, Need, Report, Starting
 from tests.unit.domain.builders import NodeUnderTest, in_force
 
 
@@ -40,10 +40,10 @@ class FakeIsolation:
             raise IsolationError(self.refuses_to_prepare)
         return grant
 
-    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
+    def verify(self, grant: Grant, starting: Starting) -> None:
         if self.refuses_to_verify:
             raise IsolationError(self.refuses_to_verify)
-        self.verified.append(owner)
+        self.verified.append(starting.owner)
 
 
 class FakeAllocations:

@@ -38,6 +38,7 @@ from gpuagent.domain.sharing.units import parse_id, units_of
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
 from gpuagent.domain.state import State
 from gpuagent.domain.step import step
+from gpuagent.isolation.interface import Starting
 from tests.unit.allocator.fake_kubelet import check_cached
 from tests.unit.domain.builders import CORE, MEM, WHOLE, gpu, node_json, nodes, owner, pod_json, uuid
 
@@ -241,7 +242,7 @@ class RandomNode(RuleBasedStateMachine):
             raise Crash
         return grant
 
-    def verify(self, grant: Grant, who: ContainerRef | None) -> None:
+    def verify(self, grant: Grant, starting: Starting) -> None:
         pass
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:

@@ -15,7 +15,7 @@ from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.isolation.cgpu import CgpuIsolation
-from gpuagent.isolation.interface import IsolationError, Need
+from gpuagent.isolation.interface import IsolationError, Need, Starting
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, gpu, in_force, unit_ids, uuid
 
@@ -121,16 +121,16 @@ def test_a_start_is_verified_against_the_module(tmp_path):
     module = CgpuModule(tmp_path, gpus=1)
     made = driver(module.proc)
     first = share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1))
-    made.verify(first, None)
+    made.verify(first, Starting())
     with pytest.raises(IsolationError, match="does not have GPU 1"):
-        made.verify(share(MEM, Mode.CGPU, unit_ids(1, Kind.MEMORY_CGPU, 1)), None)
+        made.verify(share(MEM, Mode.CGPU, unit_ids(1, Kind.MEMORY_CGPU, 1)), Starting())
     module.write("0/max_inst", "1")
     module.instance(0, "0123456789ab")
     with pytest.raises(IsolationError, match="1 instances on GPU 0 and takes 1"):
-        made.verify(first, None)
+        made.verify(first, Starting())
     module.remove()
     with pytest.raises(IsolationError, match="not loaded"):
-        made.verify(first, None)
+        made.verify(first, Starting())
 
 
 def test_the_module_is_watched(tmp_path):
@@ -163,7 +163,7 @@ def test_a_module_that_hangs_is_reported_and_holds_up_no_other(tmp_path):
     assert not layer.keeps(Mode.CGPU)
     assert "has not answered for 0.2 s" in (layer.problem or "")
     with pytest.raises(IsolationError, match="drain and reboot"):
-        made.verify(share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1)), None)
+        made.verify(share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1)), Starting())
     readers = sum(thread.name == "cgpu-read" for thread in threading.enumerate())
     assert readers == 1, "no second one waits beside the first"
     with version.open("w", encoding="ascii") as pipe:  # it answers now, and later readers find a file again

@@ -20,7 +20,7 @@ from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import Control, HangsError, MpsError
-from gpuagent.isolation.interface import Isolation, IsolationError, Need
+from gpuagent.isolation.interface import Isolation, IsolationError, Need, Starting
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
@@ -29,7 +29,7 @@ from gpuagent.isolation.mps_state import MpsPolicy
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
-OWNER = ContainerRef(PodName("default", "train"), "main")
+OWNER = Starting(ContainerRef(PodName("default", "train"), "main"))
 
 
 def gpu(index: int = 0, **other: Any) -> Gpu:
@@ -574,7 +574,7 @@ def test_verify_asks_the_daemon(agent, host):
     one.daemon.ask_s = 1.0
     host.steer(host.own, hang=True)
     with pytest.raises(IsolationError, match="did not answer"):
-        one.driver.verify(memory(), None)
+        one.driver.verify(memory(), Starting())
     host.steer(host.own)
 
 

@@ -45,7 +45,7 @@ class Driver:
             raise CannotIsolateError(self.never)
         return replace(grant, env={**grant.env, "ISOLATED": "yes"})
 
-    def verify(self, grant, owner):
+    def verify(self, grant, starting):
         self.tried.set()
         if self.failures:
             self.failures -= 1

@@ -1,0 +1,46 @@
+"""The GPU memory that the containers of a pod may use, for isolation drivers that limit it from outside."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+BytesByGpu = Mapping[str, int]
+"""GPU UUID to bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodShares:
+    """The shares of one pod that an isolation driver has to limit.
+
+    Attributes:
+        total: what all containers together may use. It may be less than the sum of their shares, because kubelet gives
+            the units of init containers to later containers of the pod.
+        containers: name of each container with a share to its own part.
+    """
+
+    total: BytesByGpu = field(default_factory=dict)
+    containers: Mapping[str, BytesByGpu] = field(default_factory=dict)
+
+    def joined(self, other: "PodShares") -> "PodShares":
+        """Both shares: those that a pod has of devices and of claims."""
+        containers = dict(self.containers)
+        for name, share in other.containers.items():
+            own = containers.get(name, {})
+            containers[name] = _sum((own, share))
+        return PodShares(_sum((self.total, other.total)), containers)
+
+
+def joined_by_pod(*sources: Mapping[str, PodShares]) -> dict[str, PodShares]:
+    """UID to the shares of a pod from several sources."""
+    joined: dict[str, PodShares] = {}
+    for source in sources:
+        for uid, shares in source.items():
+            joined[uid] = joined[uid].joined(shares) if uid in joined else shares
+    return joined
+
+
+def _sum(shares: Iterable[BytesByGpu]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for share in shares:
+        for uuid, amount in share.items():
+            total[uuid] = total.get(uuid, 0) + amount
+    return total
