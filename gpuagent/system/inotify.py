@@ -1,4 +1,4 @@
-"""Watch one directory with inotify: 0.1 ms from a file's creation to the call, without a poll."""
+"""Watch directories with inotify: 0.1 ms from a file's creation to the call, without a poll."""
 
 import ctypes
 import errno
@@ -8,28 +8,87 @@ import select
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+IN_CREATE = 0x100
+IN_IGNORED = 0x8000
+IN_ONESHOT = 0x80000000
+IN_ONLYDIR = 0x1000000
+IN_Q_OVERFLOW = 0x4000
 _IN_ATTRIB = 0x4
 _IN_CLOSE_WRITE = 0x8
 _IN_MOVED_FROM = 0x40
 _IN_MOVED_TO = 0x80
-_IN_CREATE = 0x100
 _IN_DELETE = 0x200
 _IN_DELETE_SELF = 0x400
 _IN_MOVE_SELF = 0x800
-_IN_IGNORED = 0x8000
-_NAMES = _IN_CREATE | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_DELETE
-_GONE = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_IGNORED
+_NAMES = IN_CREATE | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_DELETE
+_GONE = _IN_DELETE_SELF | _IN_MOVE_SELF | IN_IGNORED
 _EVENT = struct.Struct("iIII")
+_READ_BYTES = 65536
 RETRY_S = 1.0
-_ADVICE = {
+ADVICE = {
     errno.EMFILE: "no inotify instance is left on the node: raise sysctl fs.inotify.max_user_instances",
     errno.ENOSPC: "no inotify watch is left on the node: raise sysctl fs.inotify.max_user_watches",
 }
 """Errors that only an operator can end."""
+
+
+@dataclass(frozen=True, slots=True)
+class InotifyEvent:
+    """What happened in a watched directory.
+
+    Attributes:
+        watch: the number that `Inotify.add` returned; -1 for a lost event.
+        mask: bits of ``IN_...``.
+        name: of the file in the directory; empty if the event is about the directory itself.
+    """
+
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One inotify descriptor. Raises OSError if the node has none left."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1 failed")
+
+    def add(self, directory: Path, mask: int) -> int:
+        """Watch a directory; its number in the events. The same directory has the same number. Raises OSError."""
+        watch: int = self._libc.inotify_add_watch(self.descriptor, os.fsencode(directory), ctypes.c_uint32(mask))
+        if watch < 0:
+            raise OSError(ctypes.get_errno(), f"cannot watch {directory}")
+        return watch
+
+    def remove(self, watch: int) -> None:
+        """End the watch with this number; harmless if its directory has gone."""
+        self._libc.inotify_rm_watch(self.descriptor, watch)
+
+    def read(self) -> list[InotifyEvent]:
+        """The events so far; none if there are none."""
+        try:
+            data = os.read(self.descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        events = []
+        while data:
+            watch, mask, _, length = _EVENT.unpack_from(data)
+            end = _EVENT.size + length
+            name = data[_EVENT.size : end].rstrip(b"\0")
+            events.append(InotifyEvent(watch, mask, os.fsdecode(name)))
+            data = data[end:]
+        return events
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 class DirectoryWatch:
@@ -59,7 +118,6 @@ class DirectoryWatch:
         self._mask = _NAMES | _IN_DELETE_SELF | _IN_MOVE_SELF
         if contents:
             self._mask |= _IN_CLOSE_WRITE | _IN_ATTRIB
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._reported: int | None = None
@@ -83,7 +141,7 @@ class DirectoryWatch:
             # Before the watch: if the directory is replaced in between, the watch of the former one ends.
             identity = self._identity()
             try:
-                fd = self._open()
+                inotify = self._open()
             except OSError as err:
                 self._report(err)
                 again_s = self._changed()
@@ -92,9 +150,9 @@ class DirectoryWatch:
                 continue
             self._reported = None
             try:
-                stopped = self._follow(fd, identity)
+                stopped = self._follow(inotify, identity)
             finally:
-                os.close(fd)
+                inotify.close()
 
     def _report(self, err: OSError) -> None:
         """Log a failure once. A directory that does not exist is usual: its owner has not started yet."""
@@ -102,32 +160,32 @@ class DirectoryWatch:
             return
         self._reported = err.errno
         fields = {"directory": str(self._directory), "error": str(err)}
-        advice = _ADVICE.get(err.errno or 0)
+        advice = ADVICE.get(err.errno or 0)
         if advice:
             fields["advice"] = advice
             log.warning("Failed to watch a directory; it is read each second", extra=fields)
         else:
             log.debug("Failed to watch a directory", extra=fields)
 
-    def _open(self) -> int:
-        fd: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1 failed")
-        if self._libc.inotify_add_watch(fd, os.fsencode(self._directory), self._mask) < 0:
-            os.close(fd)
-            raise OSError(ctypes.get_errno(), f"cannot watch {self._directory}")
-        return fd
+    def _open(self) -> Inotify:
+        inotify = Inotify()
+        try:
+            inotify.add(self._directory, self._mask)
+        except OSError:
+            inotify.close()
+            raise
+        return inotify
 
-    def _follow(self, fd: int, identity: tuple[int, int] | None) -> bool:
+    def _follow(self, inotify: Inotify, identity: tuple[int, int] | None) -> bool:
         """Report events until stopped (True), or the directory has gone or is another one (False)."""
         gone = False
         again_s = self._changed()
         while not gone and self._identity() == identity:
-            ready = self._wait([fd], again_s)
+            ready = self._wait([inotify.descriptor], again_s)
             if self._stop_read in ready:
                 return True
             if ready:
-                gone = _says_gone(os.read(fd, 65536))
+                gone = any(event.mask & _GONE for event in inotify.read())
             again_s = self._changed()
         return False
 
@@ -141,13 +199,3 @@ class DirectoryWatch:
     def _wait(self, others: list[int], timeout_s: float | None) -> list[int]:
         ready, _, _ = select.select([*others, self._stop_read], [], [], timeout_s)
         return ready
-
-
-def _says_gone(data: bytes) -> bool:
-    """Whether one of these events says that the directory itself is gone."""
-    while data:
-        _, mask, _, length = _EVENT.unpack_from(data)
-        if mask & _GONE:
-            return True
-        data = data[_EVENT.size + length :]
-    return False
