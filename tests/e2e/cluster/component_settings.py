@@ -21,6 +21,19 @@ NO_POLICY = "none"
 
 
 @dataclass(frozen=True)
+class KubeletKind:
+    """Kubelets that have the same settings are one component, which is started and ended many times."""
+
+    version: str
+    topology_policy: str
+    pod_cgroups: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.version}-{self.topology_policy}{'-cgroups' if self.pod_cgroups else ''}"
+
+
+@dataclass(frozen=True)
 class ComponentSettings:
     """Where the parts of one cluster find each other."""
 
@@ -31,10 +44,12 @@ class ComponentSettings:
     etcd_peer_port: int
     kubelet_port: int
     kubelet_health_port: int
+    cgroup_root: str
+    """For the pods of kubelets that make a control group for each."""
 
     @classmethod
-    def choose(cls, bin_dir: Path, workdir: Path, pki: Pki) -> "ComponentSettings":
-        return cls(bin_dir, workdir, pki, free_port(), free_port(), free_port(), free_port())
+    def choose(cls, bin_dir: Path, workdir: Path, pki: Pki, cgroup_root: str) -> "ComponentSettings":
+        return cls(bin_dir, workdir, pki, free_port(), free_port(), free_port(), free_port(), cgroup_root)
 
     @property
     def images(self) -> Path:
@@ -144,18 +159,18 @@ class ComponentSettings:
             f"--cert-dir={self.workdir / 'certificates'}",
         ]
 
-    def kubelet(self, version: str, topology_policy: str) -> list[str]:
+    def kubelet(self, kind: KubeletKind) -> list[str]:
         """With a policy that has to do with NUMA nodes, the machine seems to have two of them."""
         command = [
-            str(self.bin / f"kubelet-{version}"),
-            f"--config={self._kubelet_config(version, topology_policy)}",
+            str(self.bin / f"kubelet-{kind.version}"),
+            f"--config={self._kubelet_config(kind)}",
             f"--kubeconfig={self.pki.kubeconfig(NODE_USER)}",
             f"--hostname-override={NODE_NAME}",
             "--v=2",
         ]
-        return command if topology_policy == NO_POLICY else shown(two_nodes(self.workdir / "numa"), command)
+        return command if kind.topology_policy == NO_POLICY else shown(two_nodes(self.workdir / "numa"), command)
 
-    def _kubelet_config(self, version: str, topology_policy: str) -> Path:
+    def _kubelet_config(self, kind: KubeletKind) -> Path:
         config: dict[str, object] = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -169,9 +184,9 @@ class ComponentSettings:
             "maxPods": 250,
             "podLogsDir": str(self.pod_logs),
             "volumePluginDir": str(self._volume_plugins),
-            # No hierarchy of its own: the machine's cgroups stay as they are.
+            # Without groups for pods, kubelet leaves the machine's control groups alone, and containers start sooner.
             "cgroupDriver": "cgroupfs",
-            "cgroupsPerQOS": False,
+            "cgroupsPerQOS": kind.pod_cgroups,
             "enforceNodeAllocatable": [],
             "evictionHard": {},
             # Images stay on a machine whose disk is nearly full: nothing could pull them again.
@@ -184,11 +199,13 @@ class ComponentSettings:
             "kubeAPIQPS": 100,
             "kubeAPIBurst": 200,
             "eventRecordQPS": 0,
-            "topologyManagerPolicy": topology_policy,
+            "topologyManagerPolicy": kind.topology_policy,
         }
-        if version != "1.30":
+        if kind.pod_cgroups:
+            config["cgroupRoot"] = self.cgroup_root
+        if kind.version != "1.30":
             config["failCgroupV1"] = False
-        path = self.workdir / f"kubelet-{version}-{topology_policy}.json"
+        path = self.workdir / f"kubelet-{kind.name}.json"
         path.write_text(json.dumps(config, indent=2))
         return path
 

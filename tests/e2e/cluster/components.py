@@ -1,21 +1,16 @@
 """The components of one cluster as processes."""
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from http.client import OK
 
-from tests.e2e.build import KUBERNETES
-
 from .api_client import ApiClient
-from .component_settings import NO_POLICY, ComponentSettings
+from .component_settings import ComponentSettings, KubeletKind
 from .host import RECORDS
 from .processes import Process
 from .runtime import Ctr
 from .waiting import WAIT_S
-
-KUBELET_VERSIONS = (KUBERNETES, "1.30")
-TOPOLOGY_POLICIES = (NO_POLICY, "best-effort", "single-numa-node")
 
 
 @dataclass(frozen=True)
@@ -30,32 +25,26 @@ class Components:
     controllers: Process
     scheduler: Process
     containerd: Process
-    kubelets: Mapping[tuple[str, str], Process]
-    """By version and Topology Manager policy."""
+    kubelets: dict[KubeletKind, Process] = field(default_factory=dict)
+    """Those that were asked for so far."""
 
     @classmethod
     def create(cls, settings: ComponentSettings, client: ApiClient) -> "Components":
-        logs = settings.workdir / "logs"
-        logs.mkdir(exist_ok=True)
-
-        def process(name: str, command: Sequence[str]) -> Process:
-            return Process(name, command, logs / f"{name}.log", RECORDS)
-
         return cls(
             settings,
             client,
             Ctr(settings.bin / "ctr", settings.containerd_socket),
-            etcd=process("etcd", settings.etcd()),
-            apiserver=process("kube-apiserver", settings.apiserver()),
-            controllers=process("kube-controller-manager", settings.controller_manager()),
-            scheduler=process("kube-scheduler", settings.scheduler()),
-            containerd=process("containerd", settings.containerd()),
-            kubelets={
-                (version, policy): process(f"kubelet-{version}-{policy}", settings.kubelet(version, policy))
-                for version in KUBELET_VERSIONS
-                for policy in TOPOLOGY_POLICIES
-            },
+            etcd=_process(settings, "etcd", settings.etcd()),
+            apiserver=_process(settings, "kube-apiserver", settings.apiserver()),
+            controllers=_process(settings, "kube-controller-manager", settings.controller_manager()),
+            scheduler=_process(settings, "kube-scheduler", settings.scheduler()),
+            containerd=_process(settings, "containerd", settings.containerd()),
         )
+
+    def kubelet(self, kind: KubeletKind) -> Process:
+        if kind not in self.kubelets:
+            self.kubelets[kind] = _process(self.settings, f"kubelet-{kind.name}", self.settings.kubelet(kind))
+        return self.kubelets[kind]
 
     def start_all_but_kubelet(self) -> None:
         self.containerd.start()
@@ -105,3 +94,9 @@ class Components:
         self.containerd.stop()
         for bulk in ("etcd", "containerd"):
             shutil.rmtree(self.settings.workdir / bulk, ignore_errors=True)
+
+
+def _process(settings: ComponentSettings, name: str, command: Sequence[str]) -> Process:
+    logs = settings.workdir / "logs"
+    logs.mkdir(exist_ok=True)
+    return Process(name, command, logs / f"{name}.log", RECORDS)

@@ -20,7 +20,8 @@ from tests.e2e.build import KUBERNETES, bin_dir
 from . import pki
 from .api_client import ApiClient, ApiError
 from .audit_log import AuditLog
-from .component_settings import API_ADDRESS, API_PORT, NO_POLICY, ComponentSettings
+from .cgroups import pods_hierarchy
+from .component_settings import API_ADDRESS, API_PORT, NO_POLICY, ComponentSettings, KubeletKind
 from .components import Components
 from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
@@ -44,6 +45,7 @@ class Cluster:
         self.workdir = workdir
         self.kubelet_version = kubelet_version
         self.topology_policy = NO_POLICY
+        self.pod_cgroups = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -60,9 +62,10 @@ class Cluster:
     def start(self) -> None:
         """Everything, up to a node that is ready for pods."""
         with ExitStack() as stack:
-            stack.enter_context(Host(self.workdir))
+            self._cgroups = stack.enter_context(Host(self.workdir)).cgroups
             self._pki = pki.create(self.workdir / "pki", API_ADDRESS, API_PORT)
-            self._settings = ComponentSettings.choose(bin_dir(), self.workdir, self._pki)
+            root = self._cgroups.kubelet_root
+            self._settings = ComponentSettings.choose(bin_dir(), self.workdir, self._pki, root)
             self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
             self._components = Components.create(self._settings, self.client)
             register_container_logs(self._settings.pod_logs)
@@ -156,18 +159,28 @@ class Cluster:
 
     @property
     def _kubelet(self) -> Process:
-        return self._components.kubelets[self.kubelet_version, self.topology_policy]
+        return self._components.kubelet(KubeletKind(self.kubelet_version, self.topology_policy, self.pod_cgroups))
 
     def start_kubelet(
-        self, version: str | None = None, *, topology_policy: str | None = None, wait: bool = True
+        self,
+        version: str | None = None,
+        *,
+        topology_policy: str | None = None,
+        pod_cgroups: bool | None = None,
+        wait: bool = True,
     ) -> None:
         """Start it, in another version or with another policy if wished; then wait until its own report says Ready.
 
         A change of version restarts the containers of running pods: the versions hash container specs differently.
         Policies of the Topology Manager other than `none` see two NUMA nodes, whatever the machine has.
+        With `pod_cgroups`, each pod has a control group, as on every ordinary node; no pod may run at the change.
         """
         self.kubelet_version = version or self.kubelet_version
         self.topology_policy = topology_policy or self.topology_policy
+        if pod_cgroups is not None:
+            self.pod_cgroups = pod_cgroups
+        if self.pod_cgroups:
+            self._cgroups.make_kubelet_root()
         # Heartbeats have a resolution of one second.
         started = datetime.now(UTC).replace(microsecond=0)
         self._kubelet.start()
@@ -234,9 +247,16 @@ class Cluster:
     def kill_kubelet(self) -> None:
         self._kubelet.kill()
 
-    def restart_kubelet(self, version: str | None = None, *, topology_policy: str | None = None) -> None:
+    def restart_kubelet(
+        self, version: str | None = None, *, topology_policy: str | None = None, pod_cgroups: bool | None = None
+    ) -> None:
         self.stop_kubelet()
-        self.start_kubelet(version, topology_policy=topology_policy)
+        self.start_kubelet(version, topology_policy=topology_policy, pod_cgroups=pod_cgroups)
+
+    @property
+    def cgroup_root(self) -> Path:
+        """The folder in which kubelet with `pod_cgroups` makes `kubepods`; on cgroup v1, that of the memory controller."""
+        return pods_hierarchy() / self._cgroups.kubelet_root.removeprefix("/")
 
     def remove_containers(self) -> None:
         """End every container, as a reboot does; kubelet has to be stopped."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from .cgroups import Cgroups, remove_unused
 from .processes import end_recorded
 
 # Fixed and short: sockets live here (a path of at most 107 bytes), and the next run finds what a crashed one left.
@@ -19,12 +20,7 @@ RECORDS = RUN / "pids"
 KUBELET_ROOT = Path("/var/lib/kubelet")
 _WORKDIR = RUN / "workdir"
 _MARKER = KUBELET_ROOT / ".gpuagent-e2e"
-# containerd's cgroup for containers without one from kubelet; one that is in use cannot be removed.
-_CGROUPS = Path("/sys/fs/cgroup")
-_CGROUP = "k8s.io"
 _LOG_LINKS = Path("/var/log/containers")
-# Control groups are the machine's also where a cluster has a machine of its own, see `apart`.
-_CGROUP_USERS = Path("/tmp/gpuagent-e2e-cgroups.lock")
 
 
 class MachineInUseError(RuntimeError):
@@ -37,7 +33,7 @@ class Host:
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
         self._lock: int | None = None
-        self._cgroups: int | None = None
+        self.cgroups = Cgroups()
 
     def __enter__(self) -> Self:
         RUN.mkdir(parents=True, exist_ok=True)
@@ -51,8 +47,7 @@ class Host:
             self._unlock()
             raise MachineInUseError(f"{KUBELET_ROOT} belongs to a kubelet that these tests have not started")
         _clean()
-        self._cgroups = os.open(_CGROUP_USERS, os.O_CREAT | os.O_RDWR)
-        fcntl.flock(self._cgroups, fcntl.LOCK_SH)
+        self.cgroups.claim()
         RECORDS.mkdir()
         _WORKDIR.write_text(str(self._workdir))
         KUBELET_ROOT.mkdir(mode=0o750, exist_ok=True)
@@ -62,9 +57,8 @@ class Host:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._cgroups is not None:
-            os.close(self._cgroups)
         _clean()
+        self.cgroups.remove()
         shutil.rmtree(RUN, ignore_errors=True)
         self._unlock()
 
@@ -83,7 +77,7 @@ def _clean() -> None:
         raise RuntimeError(f"cannot unmount {', '.join(left)}; what is behind them must not be deleted")
     for directory in (CONTAINERD_STATE, RECORDS, KUBELET_ROOT):
         shutil.rmtree(directory, ignore_errors=True)
-    _remove_cgroups()
+    remove_unused()
     if _WORKDIR.exists():
         _remove_log_links(Path(_WORKDIR.read_text()))
 
@@ -135,28 +129,6 @@ def _mounts_below(*roots: Path) -> list[str]:
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     ours = (point for point in points if any(Path(point).is_relative_to(root) for root in roots))
     return sorted(ours, key=len, reverse=True)
-
-
-def _remove_cgroups() -> None:
-    """Unless another cluster uses them: a container that is just being made has an empty one."""
-    users = os.open(_CGROUP_USERS, os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for controller in (_CGROUPS, *_CGROUPS.glob("*")):
-            _remove_cgroup(controller / _CGROUP)
-    except BlockingIOError:
-        return
-    finally:
-        os.close(users)
-
-
-def _remove_cgroup(group: Path) -> None:
-    for directory, _, _ in os.walk(group, topdown=False):
-        try:
-            os.rmdir(directory)
-        except OSError:
-            # A process that was just killed may still be in it; the next run tries again.
-            continue
 
 
 def _remove_log_links(workdir: Path) -> None:
