@@ -168,7 +168,7 @@ def find_pods_root(cgroup_root: Path, own_pod: str = "") -> PodsRoot:
     Raises:
         PodsRootError: there is none, or there are several.
     """
-    candidates = [PodsRoot(path) for path in _search(cgroup_root)]
+    candidates = [PodsRoot(path) for path in pods_roots(cgroup_root)]
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
@@ -254,8 +254,11 @@ def _unusable(path: Path, err: OSError | ValueError) -> CgroupError:
     return CgroupError(f"cgroup {shown} cannot be opened: {words}")
 
 
-def _search(cgroup_root: Path) -> list[Path]:
-    """Every candidate at most `_DEPTH` levels down. What is below a candidate belongs to pods, so it is not read."""
+def pods_roots(cgroup_root: Path) -> list[Path]:
+    """Cgroups that may be the pods root, by their names; none if it cannot be read.
+
+    The search goes `_DEPTH` levels down. What is below a candidate belongs to pods, so it is not read.
+    """
     candidates: list[Path] = []
     level = [cgroup_root]
     read = 0

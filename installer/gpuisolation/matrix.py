@@ -13,6 +13,9 @@ SYSTEMS = {"alinux": ("2", "3"), "alios": ("2", "3"), "centos": ("7.6", "7.7", "
 SYSTEMS_TEXT = "Alibaba Cloud Linux 2 or 3, CentOS 7.6, 7.7 or 7.9, Ubuntu 22.04"
 FAMILIES = "PTVAH"
 FAMILIES_TEXT = "P, T, V, A or H series"
+# NVIDIA's page on memory partitioning (CUDA 13.4), and the sources of its container toolkit
+LIMITS_DRIVER_SINCE = "615"
+LIMITS_HOOK_SINCE = "1.20.1"
 _BEFORE_VOLTA = re.compile(r"\b(?:tesla|quadro|nvidia)?\s*[PMK]\d+|\bgtx (?:9|10)\d\d|\btitan x", re.IGNORECASE)
 """Kepler, Maxwell and Pascal by name."""
 

@@ -24,6 +24,7 @@ class LayerKind(StrEnum):
     """The layer that is checked for."""
 
     CGPU = "cgpu"
+    LIMITS = "limits"
     MPS = "mps"
 
 
@@ -61,7 +62,7 @@ class Question:
 
 def system(q: Question) -> Row:
     facts, found = q.facts, q.facts.os_name or "unknown"
-    if q.layer is LayerKind.MPS:
+    if q.layer is not LayerKind.CGPU:
         return Row("os", found, "any with the NVIDIA driver", Verdict.OK)
     listed = any(
         facts.os_version == version or facts.os_version.startswith(f"{version}.")
@@ -83,13 +84,18 @@ def kernel(q: Question) -> Row:
 
 
 def driver(q: Question) -> Row:
-    found, wanted = q.facts.driver, f">= {matrix.DRIVER_SINCE}"
+    needs_limits = q.layer is LayerKind.LIMITS
+    since = matrix.LIMITS_DRIVER_SINCE if needs_limits else matrix.DRIVER_SINCE
+    found, wanted = q.facts.driver, f">= {since}"
     if not found:
         todo = "install the NVIDIA driver and load it (nvidia-smi must work)"
         return Row("driver", "not loaded", wanted, Verdict.BAD, todo)
-    if not matrix.at_least(found, matrix.DRIVER_SINCE):
-        return Row("driver", found, wanted, Verdict.BAD, f"upgrade the driver to {matrix.DRIVER_SINCE} or later")
-    return Row("driver", found, wanted, Verdict.OK)
+    if matrix.at_least(found, since):
+        return Row("driver", found, wanted, Verdict.OK)
+    todo = f"upgrade the driver to {since} or later"
+    if needs_limits:
+        todo = f"older drivers have no memory limits: {todo}, or use MPS: preflight --layer mps"
+    return Row("driver", found, wanted, Verdict.BAD, todo)
 
 
 def cgpu_version(q: Question) -> Row:
@@ -144,10 +150,25 @@ def runtime(q: Question) -> Row:
 def toolkit(q: Question) -> Row:
     found = ", ".join(n for n, there in ((HOOK, q.facts.hook), (TOOLKIT, q.facts.toolkit)) if there) or "none"
     wanted = "the NVIDIA container toolkit"
+    if q.layer is LayerKind.LIMITS:
+        return _toolkit_for_limits(q.facts.toolkit_version, found)
     if q.facts.toolkit or q.facts.hook:
         return Row("toolkit", found, wanted, Verdict.OK)
     todo = "install the NVIDIA container toolkit: the wrapper hands on to it"
     return Row("toolkit", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+
+
+def _toolkit_for_limits(version: str, found: str) -> Row:
+    """From that version on, its hook sets a container's own limit, as variables of the container say."""
+    wanted = f"any; from {matrix.LIMITS_HOOK_SINCE} on its hook sets limits, too"
+    shown = f"{found}, version {version}" if version else found
+    if not matrix.at_least(version, matrix.LIMITS_HOOK_SINCE):
+        return Row("toolkit", shown, wanted, Verdict.OK)
+    todo = (
+        "its hook obeys NVIDIA_GPU_MEMORY_LIMIT of any container: keep the chart's policy gpu-memory-limits, "
+        "which refuses pods that set it (Kubernetes 1.30 and later)"
+    )
+    return Row("toolkit", shown, wanted, Verdict.NOTE, todo)
 
 
 def gpu_family(q: Question) -> Row:
@@ -166,7 +187,7 @@ def ecs(q: Question) -> Row:
     found, wanted = q.facts.vendor or "unknown", "Alibaba Cloud ECS"
     if "alibaba cloud" in found.lower():
         return Row("ecs", found, wanted, Verdict.OK)
-    todo = "cGPU works on ECS only; use MPS here: preflight --layer mps"
+    todo = "cGPU works on ECS only; try preflight --layer limits here, then --layer mps"
     return Row("ecs", found, wanted, q.bad_for(LayerKind.CGPU), todo)
 
 
@@ -191,10 +212,59 @@ def cgroup(q: Question) -> Row:
     if q.facts.cgroup is None:
         return Row("cgroup", "unknown", "v1 or v2", Verdict.WARN, "mount the host with its /sys below --root")
     found = f"v{q.facts.cgroup}"
+    if q.layer is LayerKind.LIMITS:
+        return _cgroup_for_limits(q.facts.cgroup, found)
     if q.layer is LayerKind.MPS or q.facts.cgroup == 1:
         return Row("cgroup", found, "v1 or v2" if q.layer is LayerKind.MPS else "v1", Verdict.OK)
     todo = "no document says which cGPU works with v2 (0.8's wrapper writes v1's devices.allow): try one node first"
     return Row("cgroup", found, "v1, or what the package's maker promises", Verdict.WARN, todo)
+
+
+def _cgroup_for_limits(version: int, found: str) -> Row:
+    if version == 2:
+        return Row("cgroup", found, "v2", Verdict.OK)
+    todo = (
+        "the driver limits the memory of cgroups v2 only: boot with systemd.unified_cgroup_hierarchy=1, "
+        "or use MPS: preflight --layer mps"
+    )
+    return Row("cgroup", found, "v2", Verdict.BAD, todo)
+
+
+def pod_cgroups(q: Question) -> Row:
+    """Kubelet's cgroup of all pods, below which each pod has the cgroup that is limited."""
+    found, wanted = ", ".join(q.facts.pods_cgroups) or "none", "one kubepods or kubepods.slice"
+    if len(q.facts.pods_cgroups) == 1:
+        return Row("pod-cgroups", found, wanted, Verdict.OK)
+    if q.layer is not LayerKind.LIMITS:
+        return Row("pod-cgroups", found, "only --layer limits needs them", Verdict.NOTE)
+    if q.facts.pods_cgroups:
+        todo = "the agent takes the one that has its own pod; if none has it, name it: chart value limits.podsCgroup"
+        return Row("pod-cgroups", found, wanted, Verdict.WARN, todo)
+    todo = "start kubelet; if it runs, set cgroupsPerQOS: true in its configuration and drain the node"
+    return Row("pod-cgroups", found, wanted, Verdict.BAD, todo)
+
+
+def accounting(q: Question) -> Row:
+    """Whether a parameter of the driver's module switches the accounting of memory off."""
+    mode, wanted = q.facts.memory_accounting, "not switched off"
+    if mode != "0":
+        found = f"RmMemacctMode={mode}" if mode else "the driver's default"
+        return Row("accounting", found, wanted, Verdict.OK)
+    todo = (
+        "remove RmMemacctMode=0 from NVreg_RegistryDwords in /etc/modprobe.d and /usr/lib/modprobe.d, "
+        "renew the initramfs, and reboot"
+    )
+    return Row("accounting", "RmMemacctMode=0", wanted, q.bad_for(LayerKind.LIMITS), todo)
+
+
+def mig(q: Question) -> Row:
+    wanted = "no GPU in MIG mode"
+    if not q.facts.mig:
+        return Row("mig", "none", wanted, Verdict.OK)
+    todo = "a GPU in MIG mode is not shared: the agent leaves it out. Switch MIG off there: nvidia-smi -i GPU -mig 0"
+    is_every = len(q.facts.mig) >= len(q.facts.gpus)
+    verdict = Verdict.BAD if is_every and q.layer is LayerKind.LIMITS else Verdict.WARN
+    return Row("mig", ", ".join(q.facts.mig), wanted, verdict, todo)
 
 
 def mps(q: Question) -> Row:
@@ -233,6 +303,9 @@ CHECKS: Mapping[str, Callable[[Question], Row]] = {
     "ecs": ecs,
     "cpu-manager": cpu_manager,
     "cgroup": cgroup,
+    "pod-cgroups": pod_cgroups,
+    "accounting": accounting,
+    "mig": mig,
     "mps": mps,
     "users": in_use,
 }

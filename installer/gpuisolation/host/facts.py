@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from gpuagent.host import cgpu_proc
+from gpuagent.host import cgpu_proc, cgroups
 from gpuisolation.host import gpu_users
 from gpuisolation.host.gpu_users import User
 from gpuisolation.host.kubelet import CpuPolicy, cpu_policy
@@ -11,6 +11,7 @@ from gpuisolation.host.root import Host
 
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 TOOLKIT = "/usr/bin/nvidia-container-toolkit"
+CGROUPS = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,11 @@ class HostFacts:
         vendor: of the machine, by its DMI.
         cpu: kubelet's CPU manager policy.
         cgroup: 1, 2 or None.
+        pods_cgroups: cgroups that may be kubelet's of all pods.
+        memory_accounting: the driver's parameter RmMemacctMode; empty if it is not set.
+        mig: GPUs in MIG mode, for people.
         hook: whether there is a container hook; `toolkit`: whether the program exists that the hook calls.
+        toolkit_version: of the NVIDIA container toolkit.
     """
 
     os_name: str = ""
@@ -48,9 +53,13 @@ class HostFacts:
     vendor: str = ""
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     cgroup: int | None = None
+    pods_cgroups: tuple[str, ...] = ()
+    memory_accounting: str = ""
+    mig: tuple[str, ...] = ()
     mps_control: bool = False
     hook: bool = False
     toolkit: bool = False
+    toolkit_version: str = ""
     users: tuple[User, ...] = ()
     state: cgpu_proc.CgpuState | None = field(default=None)
 
@@ -61,21 +70,27 @@ def read(host: Host) -> HostFacts:
     os_id, os_version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
     if os_id == "centos" and (full := re.search(r"\d+\.\d+", host.text("/etc/centos-release") or "")):
         os_version = full[0]  # os-release has only the first number
+    driver = _first(r"Kernel Module.*?\s(\d+(?:\.\d+){1,2})\s", host.text("/proc/driver/nvidia/version") or "")
     return HostFacts(
         os_name=os_release.get("PRETTY_NAME", f"{os_id} {os_version}".strip()),
         os_id=os_id,
         os_version=os_version,
         kernel=(host.text("/proc/sys/kernel/osrelease") or "").strip(),
-        driver=_first(r"Kernel Module.*?\s(\d+(?:\.\d+){1,2})\s", host.text("/proc/driver/nvidia/version") or ""),
+        driver=driver,
         gpus=_gpus(host),
         docker=_version(host, "docker"),
         containerd=_version(host, "containerd"),
         vendor=_vendor(host),
         cpu=cpu_policy(host),
         cgroup=_cgroup(host),
+        pods_cgroups=_pods_cgroups(host),
+        memory_accounting=_memory_accounting(host),
+        # Without a loaded driver, nvidia-smi would load it.
+        mig=_mig(host) if driver else (),
         mps_control=host.has_command("nvidia-cuda-mps-control"),
         hook=host.exists(HOOK),
         toolkit=host.exists(TOOLKIT),
+        toolkit_version=_version(host, "nvidia-ctk"),
         users=gpu_users.find(host),
         state=cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC)),
     )
@@ -115,6 +130,28 @@ def _vendor(host: Host) -> str:
 
 
 def _cgroup(host: Host) -> int | None:
-    if host.exists("/sys/fs/cgroup/cgroup.controllers"):
+    if host.exists(f"{CGROUPS}/cgroup.controllers"):
         return 2
-    return 1 if host.exists("/sys/fs/cgroup/devices") else None
+    return 1 if host.exists(f"{CGROUPS}/devices") else None
+
+
+def _pods_cgroups(host: Host) -> tuple[str, ...]:
+    root = host.at(CGROUPS)
+    return tuple(f"{CGROUPS}/{path.relative_to(root)}" for path in cgroups.pods_roots(root))
+
+
+def _memory_accounting(host: Host) -> str:
+    """A registry key of the driver's module: ``RegistryDwords: "A=1;RmMemacctMode=0"``; empty if it is not set."""
+    parameters = host.text("/proc/driver/nvidia/params") or ""
+    # The module takes hexadecimal numbers, too.
+    number = _first(r"\bRmMemacctMode=(\w+)", parameters)
+    try:
+        return str(int(number, 0))
+    except ValueError:
+        return number
+
+
+def _mig(host: Host) -> tuple[str, ...]:
+    output = host.run("nvidia-smi", "--query-gpu=index,mig.mode.current", "--format=csv,noheader")
+    rows = [line.partition(",") for line in output.text.splitlines()] if output.code == 0 else []
+    return tuple(f"GPU {index.strip()}" for index, _, mode in rows if mode.strip() == "Enabled")

@@ -73,9 +73,14 @@ def rmmod(root: Path, module: str) -> Output:
     return Output(0, "")
 
 
+QUERIES = {"query-compute-apps": "compute-apps", "query-gpu": "gpus"}
+"""Words in arguments of nvidia-smi, and the fake root's file with the answer. They change nothing."""
+
+
 def nvidia_smi(root: Path, *arguments: str) -> Output:
-    if any("query-compute-apps" in argument for argument in arguments):
-        return Output(0, "".join(f"{line}\n" for line in _lines(root / "compute-apps")))
+    for query, answers in QUERIES.items():
+        if any(query in argument for argument in arguments):
+            return Output(0, "".join(f"{line}\n" for line in _lines(root / answers)))
     for device in ("nvidiactl", "nvidia0", "nvidia1"):
         (root / "dev" / device).touch()
     return Output(0, "")
@@ -87,6 +92,7 @@ COMMANDS: dict[str, Callable[..., Output]] = {
     "usr/sbin/rmmod": rmmod,
     "usr/bin/nvidia-smi": nvidia_smi,
     "usr/bin/docker": lambda *_: Output(0, "Docker version 20.10.24, build 297e128\n"),
+    "usr/bin/nvidia-ctk": lambda *_: Output(0, "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: f202b80a9b9d\n"),
     "usr/bin/containerd": lambda *_: Output(0, "containerd github.com/containerd/containerd v1.6.28 ae07eda36dd2\n"),
 }
 """Functions, because tests run them thousands of times. A file with any other text is a shell script."""
@@ -122,6 +128,9 @@ FILES = {
     "sys/class/dmi/id/sys_vendor": "Alibaba Cloud\n",
     "sys/class/dmi/id/product_name": "Alibaba Cloud ECS\n",
     "sys/fs/cgroup/devices/tasks": "",
+    "sys/fs/cgroup/devices/kubepods/tasks": "",
+    "proc/driver/nvidia/params": 'ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nRegistryDwords: ""\n',
+    "gpus": "0, [N/A]\n1, [N/A]\n",
     "proc/77/cmdline": "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0",
     "var/lib/kubelet/config.yaml": "cpuManagerPolicy: none\n",
     "usr/bin/nvidia-container-toolkit": "#!/bin/sh\n# the toolkit\n",
@@ -214,7 +223,8 @@ class CountedCommands(DirectCommands):
         self.counter = counter
 
     def run(self, argv, stdin="", env=None):
-        if argv[0] in {"docker", "containerd"}:
+        only_asks = argv[0] in {"docker", "containerd", "nvidia-ctk"} or any("--query-gpu" in one for one in argv)
+        if only_asks:
             return super().run(argv, stdin, env)
         return self.counter.around(lambda: super(CountedCommands, self).run(argv, stdin, env))
 

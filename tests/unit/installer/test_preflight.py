@@ -1,6 +1,7 @@
 """The checks: what is found on a fake host, and the verdict on it."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ GOOD = HostFacts(
     vendor="Alibaba Cloud / Alibaba Cloud ECS",
     cpu=CpuPolicy("none", "/var/lib/kubelet/config.yaml", True),
     cgroup=1,
+    pods_cgroups=("/sys/fs/cgroup/kubepods",),
     mps_control=True,
     hook=True,
     toolkit=True,
@@ -88,6 +90,7 @@ def test_it_changes_nothing(host, run):
     before = host.tree(), host.state()
     run("preflight")
     run("preflight", "--layer", "mps")
+    run("preflight", "--layer", "limits")
     assert (host.tree(), host.state()) == before
 
 
@@ -384,3 +387,122 @@ def test_nobody_can_wave_users_or_a_known_bad_version_through():
 
 def test_a_monitor_that_is_named_is_no_user():
     assert verdict("users", ignore=["dcgm"], users=(User(pid=1, command="dcgm", container=CONTAINER),)) is Verdict.OK
+
+
+# -- the driver's memory limits --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limits_host(host):
+    """A node on which the driver can limit the memory of cgroups."""
+    host.write(
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  615.71.09  Tue Sep  1 09:35:42 UTC 2026\n",
+    )
+    shutil.rmtree(host.root / "sys/fs/cgroup")
+    host.write("sys/fs/cgroup/cgroup.controllers", "cpu memory misc\n")
+    host.write("sys/fs/cgroup/kubepods.slice/cgroup.controllers", "cpu memory misc\n")
+    return host
+
+
+def limits_rows(run) -> dict[str, dict[str, str]]:
+    page = run("preflight", "--layer", "limits", "-o", "json").json
+    return {row["check"]: row for row in page["checks"]} | {"refused": page["refused"]}
+
+
+def test_a_node_that_can_limit_memory_passes(limits_host, run):
+    result = run("preflight", "--layer", "limits")
+    assert result.code == 0, result.out
+    assert limits_rows(run)["pod-cgroups"]["found"] == "/sys/fs/cgroup/kubepods.slice"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "check", "verdict", "todo"),
+    [
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  x\n",
+            "driver",
+            "bad",
+            "upgrade the driver to 615 or later",
+        ),
+        (
+            "proc/driver/nvidia/params",
+            'RegistryDwords: "RMFoo=1;RmMemacctMode=0"\n',
+            "accounting",
+            "bad",
+            "remove RmMemacctMode=0",
+        ),
+        ("proc/driver/nvidia/params", 'RegistryDwords: "RmMemacctMode=0x0"\n', "accounting", "bad", "reboot"),
+        ("proc/driver/nvidia/params", 'RegistryDwords: "RmMemacctMode=1"\n', "accounting", "ok", ""),
+        ("gpus", "0, Enabled\n1, Disabled\n", "mig", "warn", "nvidia-smi -i GPU -mig 0"),
+        ("gpus", "0, Enabled\n1, Enabled\n", "mig", "bad", "nvidia-smi -i GPU -mig 0"),
+        ("sys/fs/cgroup/kubelet.slice/kubelet-kubepods.slice/x", "", "pod-cgroups", "warn", "limits.podsCgroup"),
+    ],
+)
+def test_what_keeps_a_node_from_limits_is_a_sentence(limits_host, run, file, text, check, verdict, todo):
+    limits_host.write(file, text)
+    rows = limits_rows(run)
+    assert (rows[check]["verdict"], todo in rows[check]["todo"]) == (verdict, True), rows[check]
+    assert rows["refused"] == ([check] if verdict == "bad" else [])
+
+
+def test_a_kubelet_without_cgroups_of_pods_is_refused(limits_host, run):
+    shutil.rmtree(limits_host.root / "sys/fs/cgroup/kubepods.slice")
+    rows = limits_rows(run)
+    assert rows["refused"] == ["pod-cgroups"]
+    assert "cgroupsPerQOS: true" in rows["pod-cgroups"]["todo"]
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "found"),
+    [("1.20.1", "note", "version 1.20.1"), ("1.20.0", "ok", "version 1.20.0"), ("", "ok", "nvidia-container-toolkit")],
+)
+def test_the_toolkit_whose_hook_obeys_the_container_is_noted(limits_host, run, version, verdict, found):
+    command = limits_host.root / "usr/bin/nvidia-ctk"
+    if version:
+        command.write_text(f"echo 'NVIDIA Container Toolkit CLI version {version}'\n")
+    else:
+        command.unlink()
+    row = limits_rows(run)["toolkit"]
+    assert (row["verdict"], found in row["found"]) == (verdict, True), row
+    assert ("gpu-memory-limits" in row["todo"]) is (verdict == "note")
+
+
+def test_nvidia_smi_is_not_asked_where_no_driver_is_loaded(limits_host, run):
+    """It would load the driver."""
+    (limits_host.root / "proc/driver/nvidia/version").unlink()
+    limits_host.write("gpus", "0, Enabled\n")
+    assert limits_rows(run)["mig"]["found"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "wanted"),
+    [
+        ("cgroup", {"cgroup": 2}, Verdict.OK),
+        ("cgroup", {"cgroup": 1}, Verdict.BAD),
+        ("cgroup", {"cgroup": None}, Verdict.WARN),
+        ("driver", {"driver": "615.71.09"}, Verdict.OK),
+        ("driver", {"driver": "1000.1"}, Verdict.OK),
+        ("driver", {"driver": "610.43.02"}, Verdict.BAD),
+        ("driver", {"driver": ""}, Verdict.BAD),
+        ("os", {"os_id": "debian"}, Verdict.OK),
+        ("ecs", {"vendor": "QEMU"}, Verdict.NOTE),
+        ("gpu-family", {"gpus": (GpuInfo("", "NVIDIA L40S"),)}, Verdict.NOTE),
+        ("gpu-family", {"gpus": ()}, Verdict.BAD),
+        ("runtime", {"docker": ""}, Verdict.NOTE),
+        ("toolkit", {"toolkit": False, "hook": False}, Verdict.OK),
+        ("cpu-manager", {"cpu": CpuPolicy("static", "", True)}, Verdict.NOTE),
+        ("cgpu-driver", {"driver": "615.71.09"}, Verdict.NOTE),
+        ("mps", {"mps_control": False}, Verdict.NOTE),
+        ("users", {"users": (User(pid=1, command="x", container=CONTAINER),)}, Verdict.NOTE),
+    ],
+)
+def test_the_verdict_for_limits(check, facts, wanted):
+    assert verdict(check, LayerKind.LIMITS, **facts) is wanted
+
+
+@pytest.mark.parametrize("layer", [LayerKind.CGPU, LayerKind.MPS])
+def test_what_only_limits_need_forbids_no_other_layer(layer):
+    for check, facts in (("pod-cgroups", {"pods_cgroups": ()}), ("accounting", {"memory_accounting": "0"})):
+        assert verdict(check, layer, **facts) is Verdict.NOTE
