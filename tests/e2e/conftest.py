@@ -40,7 +40,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         item.stash[FAILED] = True
-        report.sections += item.stash[_BEGAN].sections()
+        if began := item.stash.get(_BEGAN, None):
+            report.sections += began.sections()
     return report
 
 

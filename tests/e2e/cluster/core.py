@@ -26,7 +26,7 @@ from .components import Components
 from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
-from .part_logs import register_container_logs, register_description
+from .part_logs import newest, present, register_container_logs, register_description
 from .processes import Process, received_by
 from .runtime import Container, containers
 from .waiting import WAIT_S
@@ -383,11 +383,9 @@ class Cluster:
 
     def pod_log(self, pod: str, container: str = "main", namespace: str = "default") -> str:
         """What the newest run of a container has printed; also of pods that have ended."""
-        logs = sorted(
-            self._settings.pod_logs.glob(f"{namespace}_{pod}_*/{container}/*.log"), key=lambda log: log.stat().st_mtime
-        )
+        text = newest(present(self._settings.pod_logs, f"{namespace}_{pod}_*/{container}/*.log"))
         # Each line begins with time, stream and a flag.
-        return "".join(line.split(" ", 3)[3] for line in logs[-1].read_text().splitlines(keepends=True)) if logs else ""
+        return "".join(line.split(" ", 3)[3] for line in text.splitlines(keepends=True))
 
     def _describe(self) -> str:
         """What an operator would look at first."""

@@ -1,6 +1,7 @@
 """What the cluster uses of the machine outside its work directory, and how that is put back."""
 
 import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -107,9 +108,9 @@ def _sees_our_files(process: Path) -> bool:
 
 def _descendants(pid: int) -> list[int]:
     found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+    for children in glob.glob(f"/proc/{pid}/task/*/children"):
         try:
-            direct = [int(child) for child in children.read_text().split()]
+            direct = [int(child) for child in Path(children).read_text().split()]
         except OSError:
             continue
         for child in direct:

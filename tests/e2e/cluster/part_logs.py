@@ -3,7 +3,9 @@
 Each part registers its log when it is made. So a new kind of part needs no change here, and no test names parts.
 """
 
-from collections.abc import Callable, Iterator
+import glob
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _LINES, _WIDTH = 120, 600
@@ -29,11 +31,33 @@ def register_description(title: str, describe: Callable[[], str]) -> None:
     _descriptions[title] = describe
 
 
+def size(log: Path) -> int:
+    """Zero if there is none, or none any more: kubelet removes those of a pod at any moment after its end."""
+    try:
+        return log.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def present(folder: Path, pattern: str) -> list[Path]:
+    """What matches below it. `Path.glob` fails when a folder goes while it looks."""
+    return [folder / name for name in glob.glob(pattern, root_dir=folder)]
+
+
+def newest(logs: Iterable[Path]) -> str:
+    """What was written last of these, each of which may go at any moment."""
+    texts = []
+    for log in logs:
+        with suppress(FileNotFoundError):
+            texts.append((log.stat().st_mtime, log.read_text()))
+    return max(texts, default=(0.0, ""))[1]
+
+
 class SinceTestBegan:
     """Made when a test begins."""
 
     def __init__(self) -> None:
-        self._sizes = {path: path.stat().st_size for path in _files() if path.exists()}
+        self._sizes = {path: size(path) for path in _files()}
 
     def sections(self) -> Iterator[tuple[str, str]]:
         """Title and text for each part that has logged anything, and for what can be asked."""
@@ -45,11 +69,12 @@ class SinceTestBegan:
                 yield f"log of {part}, {shown} ({path})", "\n".join(lines[-_LINES:])
 
     def _lines(self, path: Path) -> list[str]:
-        if not path.exists():
+        try:
+            with path.open("rb") as log:
+                log.seek(max(self._sizes.get(path, 0), size(path) - _MOST_BYTES))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
             return []
-        with path.open("rb") as log:
-            log.seek(max(self._sizes.get(path, 0), path.stat().st_size - _MOST_BYTES))
-            text = log.read().decode(errors="replace")
         return [line[:_WIDTH] for line in text.splitlines()]
 
 
@@ -57,7 +82,7 @@ def _files() -> dict[Path, str]:
     containers = {
         path: f"container {path.parent.name} of pod {path.parent.parent.name}"
         for folder in _container_logs
-        for path in sorted(folder.glob("*/*/*.log"))
+        for path in sorted(present(folder, "*/*/*.log"))
     }
     return _logs | containers
 
