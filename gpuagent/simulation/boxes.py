@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuagent.nvml.binding.wiring_calls import MOST_LINKS
 from gpuagent.simulation.box_links import BoxFabric, BoxLink, check_paths, link_up, path, pcie
 from gpuagent.simulation.box_table import BUS_ID, BoxError, BoxTable
+from gpuagent.simulation.memory_accounting import BackendName
 from gpuagent.system.printable import error_words
 
 __all__ = ["Box", "BoxError", "BoxGpu", "load", "names", "parse", "uuid_of"]
@@ -17,6 +18,8 @@ __all__ = ["Box", "BoxError", "BoxGpu", "load", "names", "parse", "uuid_of"]
 FOLDER = Path(__file__).parent / "boxes"
 MOST_GPUS = 16
 DRIVER_VERSION = "580.95.05"
+MEMORY_LIMITS_SINCE = 615
+"""First version of the driver that limits the memory of cgroups."""
 _NO_NUMA_NODE = -1
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -54,6 +57,7 @@ class Box:
     Attributes:
         missing: C functions that its driver is too old to have.
         disabled_links: how many further NVLinks, which a GPU does not have, its driver reports as disabled.
+        memory_limits: how its driver limits the memory of cgroups, if that is not older than 615.
 
     Raises:
         BoxError: two GPUs share a value that must be unique.
@@ -65,6 +69,13 @@ class Box:
     driver_version: str = DRIVER_VERSION
     missing: frozenset[str] = frozenset()
     disabled_links: int = 0
+    memory_limits: BackendName = BackendName.MISC
+
+    @property
+    def has_memory_limits(self) -> bool:
+        """Whether its driver knows memory limits, though they may be switched off."""
+        major, _, _ = self.driver_version.partition(".")
+        return int(major) >= MEMORY_LIMITS_SINCE
 
     def __post_init__(self) -> None:
         for name in ("uuid", "minor", "pci_bus_id"):
@@ -132,9 +143,19 @@ def parse(name: str, text: str) -> Box:
         driver_version=table.take("driver_version", str, DRIVER_VERSION),
         missing=frozenset(table.items("missing", str, [])),
         disabled_links=table.take("disabled_links", int, 0),
+        memory_limits=_backend(table),
     )
     table.end()
     return box
+
+
+def _backend(table: BoxTable) -> BackendName:
+    name = table.take("memory_limits", str, BackendName.MISC.value)
+    try:
+        return BackendName(name)
+    except ValueError:
+        known = ", ".join(BackendName)
+        raise BoxError(f"{table.where}: memory_limits {name!r} is not one of {known}") from None
 
 
 def _linked(where: str, table: BoxTable, gpus: Sequence[BoxGpu]) -> list[BoxGpu]:

@@ -11,6 +11,8 @@ from typing import Any
 import pynvml
 
 from gpuagent.simulation.boxes import Box, BoxGpu
+from gpuagent.simulation.device_memory import CgroupSource, DeviceMemory
+from gpuagent.simulation.memory_accounting import AddressPool, BackendName
 
 GpuRef = int | str
 """Which GPU: its index, or its UUID."""
@@ -72,6 +74,7 @@ class SimulatedGpu:
     memory_errors: int = 0
     slowdown: int = 0
     busy: int = 0
+    persistent: bool = True
     processes: dict[tuple[int, str], SimulatedProcess] = field(default_factory=dict)
 
     @property
@@ -125,8 +128,9 @@ def base_name(function: str) -> str:
 class DriverState:
     """What the simulated functions of NVML answer from; all methods but `enter` are for calls that hold `changed`."""
 
-    def __init__(self, box: Box, functions: frozenset[str]) -> None:
+    def __init__(self, box: Box, functions: frozenset[str], cgroups: CgroupSource) -> None:
         self.box = box
+        self.cgroups = cgroups
         lock = threading.RLock()
         self.changed = threading.Condition(lock)
         self.joined = threading.Condition(lock)
@@ -140,6 +144,10 @@ class DriverState:
         major, _, _ = box.driver_version.partition(".")
         self.asks_for_recovery = int(major) >= RECOVERY_SINCE
         self.functions = functions
+        self.device_memory: DeviceMemory | None = None
+        """What the processes of cgroups have allocated; None: the driver is too old to limit that."""
+        if box.has_memory_limits:
+            self.load_accounting(box.memory_limits, AddressPool())
         self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
         self.hanging: set[tuple[str, int | None]] = set()
         """Functions that hang, each on one GPU or (None) on any."""
@@ -163,6 +171,40 @@ class DriverState:
                     return simulated
         last = len(self.gpus) - 1
         raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {last}, or a UUID)")
+
+    def load_accounting(self, backend: BackendName, addresses: AddressPool) -> None:
+        """Start to account for memory: all of it is free, and no limit is set."""
+        memory = DeviceMemory(self.box, backend, self.cgroups, addresses)
+        self.device_memory = memory
+        if self.sessions:
+            memory.open_nvml()
+        for gpu in self.gpus:
+            uuid = self.own_uuid(gpu)
+            if uuid in memory.gpus:
+                memory.accounting.set_mig(uuid, bool(gpu.mig))
+                memory.accounting.set_persistence(uuid, gpu.persistent)
+
+    def own_uuid(self, gpu: SimulatedGpu) -> str:
+        """The UUID in the box; the driver may answer with another."""
+        return self.box.gpus[gpu.index].uuid
+
+    def used_bytes(self, gpu: SimulatedGpu) -> int:
+        """Memory that processes use, whether or not it is accounted for by cgroup."""
+        accounted = 0
+        if self.device_memory:
+            accounted = self.device_memory.used(self.own_uuid(gpu))
+        return gpu.used_bytes + accounted
+
+    def open_session(self) -> None:
+        """NVML is initialized (it counts): all GPUs run until the last session is closed."""
+        self.sessions += 1
+        if self.device_memory:
+            self.device_memory.open_nvml()
+
+    def close_session(self) -> None:
+        self.sessions -= 1
+        if self.device_memory and not self.sessions:
+            self.device_memory.close_nvml()
 
     def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
         """Apply faults to a call before it starts: block while it hangs; return NVML's code if it fails, else 0."""

@@ -45,6 +45,19 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "end", "gpu": 0, "pid": 4711}             ends its use of the GPU
         {"fault": "busy", "gpu": 0, "percent": 80}          busy for this part of the time
 
+    Faults about memory limits of cgroups (``pid`` and ``path`` as the simulating process sees them)::
+
+        {"fault": "limits", "backend": "misc", "seed": 1, "reused": 84}     the driver is loaded anew, as 615 if it is
+                                older, with backend dmem, misc, or none (RmMemacctMode=0); this percentage of new
+                                cgroups, chosen by the seed, has the address of a removed one
+        {"fault": "alloc", "gpu": 0, "pid": 4711, "mib": 2048, "kind": "managed", "creator": 4710}      allocates until
+                                "end"; kind device if left out; creator: the process that opened the driver
+        {"fault": "hook", "path": "/sys/fs/cgroup/…", "limit": "4096", "request": "0", "gpu": null}     NVIDIA's toolkit
+                                sets the limits of a container by these variables of its environment (in MiB)
+        {"fault": "dmem_files", "path": "/sys/fs/cgroup/…", "present": false}   the controller dmem is not enabled there
+        {"fault": "persistence", "gpu": 0, "enabled": false}    a GPU that nobody has open forgets its limits
+        {"fault": "reset", "gpu": 0}                        memory and limits are gone, as after mig, driver, restore
+
     Raises:
         FaultError: there is no such fault, or that box does not support it.
         OSError: no process listens at `path`, or no answer comes.
@@ -75,7 +88,7 @@ class FaultSocket:
         self._closing = False
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            _remove_stale(path)
+            remove_stale(path)
             self._socket.bind(str(path))
             # A process that can write to it can make GPUs fail.
             path.chmod(0o600)
@@ -122,7 +135,8 @@ class FaultSocket:
         client.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _remove_stale(path: Path) -> None:
+def remove_stale(path: Path) -> None:
+    """Remove a socket file that a former process left. Raises OSError if a live process listens there."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX) as probe:

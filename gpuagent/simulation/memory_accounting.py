@@ -19,7 +19,7 @@ from gpuagent.simulation.memory_backends import (
     Refusal,
     RefusedError,
 )
-from gpuagent.simulation.memory_groups import AddressPool, Cgroup, CgroupTree, Identity
+from gpuagent.simulation.memory_groups import AddressPool, Cgroup, CgroupId, CgroupTree
 
 __all__ = [
     "NO_LIMIT",
@@ -51,7 +51,7 @@ _BACKENDS: dict[BackendName, type[Backend]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Allocation:
     """Memory of a GPU. It exists, and is charged as it was, until the last client that has it lets it go.
 
@@ -68,11 +68,12 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A GPU's memory as a process is told, in bytes."""
+    """A GPU's memory as a process is told, in bytes; `is_limited`: this is not all that the GPU has."""
 
     total: int
     used: int
     free: int
+    is_limited: bool = False
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class MemoryAccounting:
         backend: BackendName,
         gpus: Mapping[str, int],
         *,
-        root: Identity = "/",
+        root: CgroupId = "/",
         addresses: AddressPool | None = None,
     ) -> None:
         self.backend = backend
@@ -108,33 +109,33 @@ class MemoryAccounting:
 
     # -- cgroups ---------------------------------------------------------------------------------------------------
 
-    def __contains__(self, cgroup: Identity) -> bool:
+    def __contains__(self, cgroup: CgroupId) -> bool:
         return cgroup in self._cgroups
 
-    def cgroup(self, identity: Identity) -> Cgroup:
+    def cgroup(self, identity: CgroupId) -> Cgroup:
         return self._cgroups[identity]
 
-    def add_cgroup(self, identity: Identity, parent: Identity, *, dmem_files: bool = True) -> Cgroup:
+    def add_cgroup(self, identity: CgroupId, parent: CgroupId, *, dmem_files: bool = True) -> Cgroup:
         """A cgroup was made below `parent`. Without `dmem_files`, the kernel's controller is not enabled for it."""
         return self._cgroups.add(identity, parent, dmem_files)
 
-    def remove_cgroup(self, identity: Identity) -> None:
+    def remove_cgroup(self, identity: CgroupId) -> None:
         """A cgroup, which has none below it, was removed. A later cgroup may get its address."""
         removed = self._cgroups.remove(identity)
         self._backend.removed(removed)
 
     # -- limits ----------------------------------------------------------------------------------------------------
 
-    def set_limits(self, gpu: str, cgroup: Identity, soft: int, hard: int) -> None:
+    def set_limits(self, gpu: str, cgroup: CgroupId, soft: int, hard: int) -> None:
         """Set the limits of a cgroup, as NVML does."""
         limited = self._accounted(gpu, cgroup)
         self._backend.set_limits(gpu, limited, soft, hard)
 
-    def limits(self, gpu: str, cgroup: Identity) -> Limits:
+    def limits(self, gpu: str, cgroup: CgroupId) -> Limits:
         """The limits of a cgroup, as NVML reports them."""
         return self._backend.limits(gpu, self._accounted(gpu, cgroup))
 
-    def memory(self, gpu: str, cgroup: Identity) -> Memory:
+    def memory(self, gpu: str, cgroup: CgroupId) -> Memory:
         """The GPU's memory, as a process in that cgroup is told."""
         state = self._gpus[gpu]
         free = state.capacity - state.used
@@ -142,9 +143,9 @@ class MemoryAccounting:
         if seen is None or seen.hard >= state.capacity:
             return Memory(state.capacity, state.used, free)
         below_limit = max(seen.hard - seen.used, 0)
-        return Memory(seen.hard, seen.used, min(below_limit, free))
+        return Memory(seen.hard, seen.used, min(below_limit, free), is_limited=True)
 
-    def _accounted(self, gpu: str, cgroup: Identity) -> Cgroup:
+    def _accounted(self, gpu: str, cgroup: CgroupId) -> Cgroup:
         """The cgroup, if limits can be set on that GPU and there."""
         state = self._gpus.get(gpu)
         accounted = self._cgroups.get(cgroup)
@@ -156,7 +157,7 @@ class MemoryAccounting:
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def allocate(self, client: Client, gpu: str, size: int, *, task: Identity, creator: Identity | None) -> Allocation:
+    def allocate(self, client: Client, gpu: str, size: int, *, task: CgroupId, creator: CgroupId | None) -> Allocation:
         """Allocate memory, as cudaMalloc does.
 
         `task` is the cgroup of the process that allocates, and `creator` that of the process that opened the driver for

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-Identity = Hashable
+CgroupId = Hashable
 """What tells a cgroup from every other, also from a later one of the same path: for example, its inode."""
 
 _FIRST_ADDRESS = 0xFFFF_8880_0000_0000
@@ -22,7 +22,7 @@ class Cgroup:
         has_dmem_files: whether the kernel's controller ``dmem``, where there is one, is enabled for it.
     """
 
-    identity: Identity
+    identity: CgroupId
     address: int
     ancestors: tuple["Cgroup", ...]
     has_dmem_files: bool
@@ -65,22 +65,22 @@ class AddressPool:
 class CgroupTree:
     """The cgroups of a machine by identity."""
 
-    def __init__(self, root: Identity, addresses: AddressPool) -> None:
+    def __init__(self, root: CgroupId, addresses: AddressPool) -> None:
         self._addresses = addresses
         top = Cgroup(root, addresses.take(), ancestors=(), has_dmem_files=False)
         self.root = top
         self._cgroups = {root: top}
 
-    def __contains__(self, identity: Identity) -> bool:
+    def __contains__(self, identity: CgroupId) -> bool:
         return identity in self._cgroups
 
-    def __getitem__(self, identity: Identity) -> Cgroup:
+    def __getitem__(self, identity: CgroupId) -> Cgroup:
         return self._cgroups[identity]
 
-    def get(self, identity: Identity) -> Cgroup | None:
+    def get(self, identity: CgroupId) -> Cgroup | None:
         return self._cgroups.get(identity)
 
-    def add(self, identity: Identity, parent: Identity, has_dmem_files: bool) -> Cgroup:
+    def add(self, identity: CgroupId, parent: CgroupId, has_dmem_files: bool) -> Cgroup:
         if identity in self._cgroups:
             raise ValueError(f"there is a cgroup {identity!r} already")
         above = self._cgroups[parent]
@@ -95,7 +95,7 @@ class CgroupTree:
         self._cgroups[identity] = cgroup
         return cgroup
 
-    def remove(self, identity: Identity) -> Cgroup:
+    def remove(self, identity: CgroupId) -> Cgroup:
         cgroup = self._cgroups[identity]
         if cgroup.is_root:
             raise ValueError("the root cgroup cannot be removed")

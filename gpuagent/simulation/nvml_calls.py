@@ -72,13 +72,13 @@ def text(buffer: Any, size: Any, value: str) -> int:
 def _init(driver: SimulatedDriver, _flags: int = 0) -> int:
     if driver.absent is not None:
         return driver.absent
-    driver.sessions += 1
+    driver.open_session()
     return OK
 
 
 @of(SYSTEM, "nvmlShutdown")
 def _shutdown(driver: SimulatedDriver) -> int:
-    driver.sessions -= 1
+    driver.close_session()
     return OK
 
 
@@ -293,4 +293,4 @@ def _number(name: str, value: Callable[[SimulatedGpu], int]) -> None:
 _number("nvmlDeviceGetIndex", lambda gpu: gpu.index)
 _number("nvmlDeviceGetMinorNumber", lambda gpu: gpu.spec.minor)
 _number("nvmlDeviceGetComputeMode", lambda _gpu: pynvml.NVML_COMPUTEMODE_DEFAULT)
-_number("nvmlDeviceGetPersistenceMode", lambda _gpu: pynvml.NVML_FEATURE_ENABLED)
+_number("nvmlDeviceGetPersistenceMode", lambda gpu: gpu.persistent)

@@ -13,15 +13,19 @@ from typing import Any, Self
 import pynvml
 
 from gpuagent.simulation.boxes import Box
+from gpuagent.simulation.device_memory import CgroupSource
+from gpuagent.simulation.device_socket import DeviceSocket
 from gpuagent.simulation.driver import FaultError, GpuRef, SimulatedDriver, SimulatedGpu, error_code
 from gpuagent.simulation.fault_socket import FaultSocket, inject
+from gpuagent.simulation.limit_calls import LIMITS
+from gpuagent.simulation.limit_faults import LimitedDriver
 from gpuagent.simulation.link_calls import LINKS
 from gpuagent.simulation.nvml_calls import DEVICE, INVALID, LOOKUP, SYSTEM, address, point
 from gpuagent.simulation.usage_calls import USE
 
 __all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
 
-_OF_A_GPU = {**DEVICE, **LINKS, **USE}
+_OF_A_GPU = {**DEVICE, **LINKS, **USE, **LIMITS}
 _FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
 
 FAULTS: dict[str, dict[str, Any]] = {
@@ -41,6 +45,12 @@ FAULTS: dict[str, dict[str, Any]] = {
     "process": {"pid": int, "mib": int | None, "kind": str, "sm": int | None},
     "end": {"pid": int},
     "busy": {"percent": int},
+    "limits": {"backend": str, "seed": int, "reused": int},
+    "alloc": {"pid": int, "mib": int, "kind": str, "creator": int | None},
+    "hook": {"path": str, "limit": str | None, "request": str | None},
+    "dmem_files": {"path": str, "present": bool},
+    "persistence": {"enabled": bool},
+    "reset": {},
 }
 """Faults without an answer: methods of the driver, and the types of their arguments."""
 _WORDS: dict[Any, str] = {
@@ -48,11 +58,12 @@ _WORDS: dict[Any, str] = {
     int: "a number",
     int | None: "a number or null",
     str: "a text",
+    str | None: "a text or null",
     "gpu": "an index, a UUID or null",
     "error": "the name or number of an NVML error, or null",
 }
 """The permitted values of a field of that name or type, in words for people."""
-_MOST = {"percent": 100, "sm": 100}
+_MOST = {"percent": 100, "sm": 100, "reused": 100}
 """The largest number for a field; `MOST_NUMBER` for any other."""
 MOST_NUMBER = 2**31 - 1
 """What a signed C integer can hold."""
@@ -103,28 +114,39 @@ class _Library:
         self._driver = driver
 
     def __getattr__(self, name: str) -> _Function:
-        if name not in _FUNCTIONS or name in self._driver.box.missing:
+        driver = self._driver
+        is_missing = name in driver.box.missing
+        is_too_new = name in LIMITS and driver.device_memory is None
+        if name not in _FUNCTIONS or is_missing or is_too_new:
             raise AttributeError(name)
         return _Function(self._driver, name)
 
 
-class Simulator(SimulatedDriver):
-    """A box in place of the real driver, with the faults of `SimulatedDriver`; a context manager.
+class Simulator(LimitedDriver):
+    """A box in place of the real driver, with the faults of `LimitedDriver`; a context manager.
 
     The methods raise FaultError for GPUs and links that the box does not have.
     """
 
-    def __init__(self, box: Box) -> None:
-        super().__init__(box, _FUNCTIONS)
+    def __init__(self, box: Box, cgroups: CgroupSource | None = None) -> None:
+        super().__init__(box, _FUNCTIONS, cgroups or CgroupSource())
         self._former = _put_library(_Library(self))
         self._socket: FaultSocket | None = None
+        self._devices: DeviceSocket | None = None
 
     def listen(self, path: Path) -> None:
         """Take faults from other processes at the unix socket `path` (see `inject`). Raises OSError."""
         self._socket = FaultSocket(path, self.apply)
 
+    def listen_for_processes(self, path: Path) -> None:
+        """Let processes allocate memory at the unix socket `path`, see `device_socket`. Raises OSError."""
+        self._devices = DeviceSocket(path, self)
+
     def close(self) -> None:
         """Restore the binding's former library, release hanging calls, and stop listening."""
+        if self._devices:
+            self._devices.close()
+            self._devices = None
         if self._socket:
             self._socket.close()
             self._socket = None
@@ -164,9 +186,12 @@ class Simulator(SimulatedDriver):
         return {}
 
 
-def install(box: Box) -> Simulator:
-    """Put `box` in place of the NVIDIA driver of this process. Undo with `Simulator.close`."""
-    return Simulator(box)
+def install(box: Box, cgroups: CgroupSource | None = None) -> Simulator:
+    """Put `box` in place of the NVIDIA driver of this process. Undo with `Simulator.close`.
+
+    A driver from 615 on limits the memory of `cgroups`: by default, of the machine's own.
+    """
+    return Simulator(box, cgroups)
 
 
 def _put_library(library: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pynvml
 
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
+from gpuagent.simulation.limit_calls import seen_here
 from gpuagent.simulation.nvml_calls import NO_INSTANCE, NOT_SUPPORTED, OK, of, put
 
 USE: dict[str, Callable[..., int]] = {}
@@ -19,18 +20,18 @@ NOT_AVAILABLE = int(pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value)
 
 
 @of(USE, "nvmlDeviceGetMemoryInfo")
-def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+def _memory(driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     if not gpu.spec.memory_reported:
         return NOT_SUPPORTED
     memory = out._obj  # noqa: SLF001
     memory.total = gpu.spec.memory_mib * MIB
-    memory.used = gpu.spec.reserved_mib * MIB + gpu.used_bytes
+    memory.used = gpu.spec.reserved_mib * MIB + driver.used_bytes(gpu)
     memory.free = memory.total - memory.used
     return OK
 
 
 @of(USE, "nvmlDeviceGetMemoryInfo_v2")
-def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+def _memory_v2(driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     memory = out._obj  # noqa: SLF001
     if memory.version != pynvml.nvmlMemory_v2:
         return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
@@ -38,8 +39,13 @@ def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
         return NOT_SUPPORTED
     memory.total = gpu.spec.memory_mib * MIB
     memory.reserved = gpu.spec.reserved_mib * MIB
-    memory.used = gpu.used_bytes
+    memory.used = driver.used_bytes(gpu)
     memory.free = memory.total - memory.reserved - memory.used
+    limited = seen_here(driver, gpu)
+    if limited:
+        memory.total = limited.total
+        memory.used = limited.used
+        memory.free = limited.free
     return OK
 
 

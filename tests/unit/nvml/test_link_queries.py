@@ -120,6 +120,8 @@ def relations(inventory, gpu, *others):
         ("mixed", picture(MIXED)),
         ("t4", [["X"]]),
         ("gb10", [["X"]]),
+        ("limits-misc", all_joined(2, "NODE")),
+        ("limits-dmem", all_joined(2, "NODE")),
     ],
 )
 def test_every_box_is_joined_as_the_real_machine(name, expected, simulate, look):

@@ -22,6 +22,7 @@ def test_the_known_ones_are_there():
     assert set(boxes.names()) == {
         "dgx1-p100", "dgx1-v100", "dgx1-v100-32gb", "dgx2", "dgx-a100", "dgx-a100-mig", "hgx-h100", "hgx-h200",
         "hgx-b200", "gb200-tray", "pcie-4x-a10", "pcie-4x-a40-nvlink", "pcie-8x-l40s", "t4", "mixed", "gb10",
+        "limits-misc", "limits-dmem",
     }  # fmt: skip
 
 
@@ -44,6 +45,17 @@ def test_every_box_is_sane_and_reads_as_it_is_written(name, simulate, tmp_path):
         assert gpu.mig is bool(spec.mig)
         assert gpu.numa_node == (None if "nvmlDeviceGetNumaNodeId" in box.missing else spec.numa_node)
         assert 0 <= gpu.reserved_mib < spec.memory_mib / 20
+
+
+def test_which_boxes_limit_memory():
+    limited = {}
+    for name in boxes.names():
+        box = boxes.load(name)
+        if box.has_memory_limits:
+            limited[name] = box.memory_limits
+    assert limited == {"limits-misc": "misc", "limits-dmem": "dmem"}
+    text = f'driver_version = "615"\nmemory_limits = "none"\n{GOOD}'
+    assert boxes.parse("mine", text).memory_limits == "none"
 
 
 def test_the_published_sizes():
@@ -73,6 +85,7 @@ def test_the_published_sizes():
         (GOOD + "numa_nodes = [0]", "numa_nodes has 1 entries, pci_bus_ids 2"),
         (GOOD + f"uuids = ['{boxes.uuid_of('x', 0)}', '{boxes.uuid_of('x', 0)}']", "more than one GPU has uuid GPU-"),
         (GOOD + "uuids = ['a', 'b']", "uuids: 'a' is not like"),
+        ('memory_limits = "v1"' + GOOD, "memory_limits 'v1' is not one of dmem, misc, none"),
         ("gpus = [1]", "[[gpus]] number 1: must be a table"),
         (GOOD.replace("[", "[", 1) + "".join(
             GOOD.replace(":17", f":{bus:02X}").replace(":31", f":{bus + 1:02X}") for bus in range(0x40, 0x50, 2)

@@ -278,7 +278,7 @@ def test_dmem_a_process_is_told_of_its_own_cgroups_limit_only(dmem):
     allocate(dmem, 100)
     assert dmem.memory(GPU, "pod1/a") == Memory(CAPACITY, 100, 900)
     dmem.set_limits(GPU, "pod1/a", 0, 250)
-    assert dmem.memory(GPU, "pod1/a") == Memory(250, 100, 150)
+    assert dmem.memory(GPU, "pod1/a") == Memory(250, 100, 150, is_limited=True)
     assert dmem.memory(GPU, "/") == Memory(CAPACITY, 100, 900)
 
 
@@ -309,7 +309,7 @@ def test_dmem_a_directory_without_its_files(dmem):
     assert dmem.limits(GPU, "pod3/a") == Limits(0, 300, 0), "a read finds the nearest ancestor that has them"
     allocate(dmem, 300, "pod3/a")
     assert refused(allocate, dmem, 1, "pod3/a") is Refusal.OUT_OF_MEMORY
-    assert dmem.memory(GPU, "pod3/a") == Memory(300, 300, 0)
+    assert dmem.memory(GPU, "pod3/a") == Memory(300, 300, 0, is_limited=True)
 
 
 def test_dmem_no_directory_on_the_way_has_its_files(dmem):
@@ -395,10 +395,10 @@ def test_misc_reads_report_the_nearest_limit(misc):
 def test_misc_a_process_is_told_of_the_nearest_limit(misc):
     misc.set_limits(GPU, "pod1", 0, 300)
     allocate(misc, 100)
-    assert misc.memory(GPU, "pod1/a") == Memory(300, 100, 200)
+    assert misc.memory(GPU, "pod1/a") == Memory(300, 100, 200, is_limited=True)
     assert misc.memory(GPU, "pod2/a") == Memory(CAPACITY, 100, 900)
     allocate(misc, 800, "pod2/a")
-    assert misc.memory(GPU, "pod1/a") == Memory(300, 100, 100), "no more is free than the GPU has"
+    assert misc.memory(GPU, "pod1/a") == Memory(300, 100, 100, is_limited=True), "no more is free than the GPU has"
 
 
 def test_misc_a_new_cgroup_inherits_the_limit_at_its_address(misc):
