@@ -30,6 +30,10 @@ WHEN = {
         "pod",
         "other GPUs than a scheduler chose, or `gpu-visible` [is not trusted](../topology.md#seeing-a-jobs-other-gpus)",
     ),
+    "GPUMemoryUnlimited": (
+        "pod",
+        "it [may use more GPU memory](../problems.md#gpumemoryunlimited) than its share",
+    ),
     "GPURecovered": ("node, pods that hold the GPU", "an unhealthy GPU recovered and is advertised again"),
     "GPURefused": (
         "pod, or node if the pod is not known",

@@ -68,7 +68,7 @@ def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
     layers = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}
     waiting = set(made)
     for driver in made.values():
-        driver.desire(Need(gpus=gpus))
+        driver.desire(Need(gpus=gpus, knows_pods=True))
         driver.start(reports.put)
     with suppress(queue.Empty):
         while waiting:

@@ -22,7 +22,8 @@ from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.state import State
 from gpuagent.isolation import drivers
-from gpuagent.isolation.interface import Isolation
+from gpuagent.isolation.interface import Isolation, Serving
+from gpuagent.isolation.paired import with_pair
 from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kube.no_cluster import NoCluster
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
@@ -55,6 +56,7 @@ class Agent:
         self._settings = settings
         isolation = isolation or drivers.make(settings.isolation_options)
         self._watched_drivers = {name: driver for name, driver in isolation.items() if name != NONE}
+        serving = with_pair(isolation)
         self._clock = time.monotonic
         self._events = EventQueue()
         self._gate = StartGate()
@@ -68,9 +70,9 @@ class Agent:
         plugins = settings.kubelet_dir / "device-plugins"
         self._pod_resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
         self.holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
-        self.allocator = self._make_allocator(isolation)
+        self.allocator = self._make_allocator(serving)
         claim_files = ClaimFiles(settings.state_dir, settings.cdi_dir)
-        self.preparer = self._make_preparer(isolation, claim_files)
+        self.preparer = self._make_preparer(serving, claim_files)
         self._device_plugins = DevicePlugins(
             resources=settings.resources.names,
             directory=plugins,
@@ -118,7 +120,7 @@ class Agent:
             lambda: claims_of_kubelet(settings.kubelet_dir),
         )
 
-    def _make_allocator(self, isolation: Mapping[str, Isolation]) -> Allocator:
+    def _make_allocator(self, isolation: Mapping[str, Serving]) -> Allocator:
         return Allocator(
             clock=self._clock,
             kubelet=self.holdings,
@@ -129,7 +131,7 @@ class Agent:
             fetch=self.kube.fetch,
         )
 
-    def _make_preparer(self, isolation: Mapping[str, Isolation], files: ClaimFiles) -> Preparer:
+    def _make_preparer(self, isolation: Mapping[str, Serving], files: ClaimFiles) -> Preparer:
         return Preparer(
             pool=self._settings.node_name,
             read_claim=self.kube.claim,

@@ -24,7 +24,7 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.isolation.interface import Isolation, IsolationError, Starting
+from gpuagent.isolation.interface import IsolationError, Serving, Starting
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ class Allocator:
         *,
         clock: Callable[[], float],
         kubelet: KubeletAllocations,
-        isolation: Mapping[str, Isolation],
+        isolation: Mapping[str, Serving],
         strategy: DeviceStrategy,
         send_event: EventSink,
         allocated: Callable[[], None] = lambda: None,
@@ -141,7 +141,7 @@ class Allocator:
         grant: Grant,
         owner: ContainerRef | None,
         snap: Snapshot,
-        work: Callable[[Isolation], _T],
+        work: Callable[[Serving], _T],
     ) -> _T:
         """The work of the grant's isolation driver. Raises Refusal: it fails, or does not work on these GPUs now."""
         try:
@@ -150,7 +150,7 @@ class Allocator:
             pod = owner.pod if owner else None
             raise Refusal(Reason.ISOLATION, f"{grant.resource}: {err}", pod) from err
 
-    def _driver_of(self, grant: Grant, snap: Snapshot) -> Isolation:
+    def _driver_of(self, grant: Grant, snap: Snapshot) -> Serving:
         """The isolation driver for the grant's mode. Raises IsolationError: it does not work on these GPUs now."""
         layer, why = snap.serving[grant.kind.mode]
         if why:

@@ -27,6 +27,7 @@ EventReason = Literal[
     "GPUIsolationUnsupported",
     "GPULinkDegraded",
     "GPUMemoryUnknown",
+    "GPUMemoryUnlimited",
     "GPUMissing",
     "GPURecovered",
     "GPURefused",

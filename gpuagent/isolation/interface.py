@@ -11,6 +11,7 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.limits_client import SOCKET
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY
 
 Report = Callable[[Layer], None]
@@ -37,6 +38,7 @@ class Options:
         mps_pipe_dir: where a daemon that the agent starts has its pipes.
         mps_start: start an MPS daemon where none is found.
         mps_exclusive: GPUs that MPS serves are set to compute mode EXCLUSIVE_PROCESS.
+        limits_socket: of the helper that sets memory limits.
     """
 
     state_dir: Path
@@ -47,6 +49,7 @@ class Options:
     mps_pipe_dir: Path = OWN_DIRECTORY
     mps_start: bool = True
     mps_exclusive: bool = True
+    limits_socket: Path = SOCKET
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Need:
         disabled: the node's label `cgpu.disable.isolation` is true.
         pods: UIDs of the pods that this driver keeps apart to their shares, by kubelet's checkpoint and the claims. The
             checkpoint may have pods that have ended. For a static pod, it is kubelet's own UID.
+        knows_pods: kubelet's allocations were read, so `pods` has all of them.
+        containers: id of each container at the runtime to its name, as far as the pods show it.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -69,6 +74,8 @@ class Need:
     held: frozenset[str] = frozenset()
     disabled: bool = False
     pods: Mapping[str, PodShares] = field(default_factory=dict)
+    knows_pods: bool = False
+    containers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,25 @@ class Starting:
     pods: Mapping[str, PodShares] = field(default_factory=dict)
 
 
-class Isolation(Protocol):
+class Serving(Protocol):
+    """What containers get of isolation: from one driver, or from two together. Callable from any thread."""
+
+    def prepare(self, grant: Grant) -> Grant:
+        """Return the grant with the driver's environment, mounts and device nodes. Quick, local, repeatable.
+
+        Raises:
+            IsolationError: this share cannot be isolated; the pod is refused with the text.
+        """
+
+    def verify(self, grant: Grant, starting: Starting) -> None:
+        """Check, just before a container starts, that the layer is alive and set for it. May take a second.
+
+        Raises:
+            IsolationError: it is not; the container waits and kubelet tries again.
+        """
+
+
+class Isolation(Serving, Protocol):
     """An isolation driver. Every method may be called from any thread."""
 
     name: str
@@ -101,17 +126,3 @@ class Isolation(Protocol):
 
     def stop(self) -> None:
         """End the threads within a second; the layer of running containers stays as it is."""
-
-    def prepare(self, grant: Grant) -> Grant:
-        """Return the grant with the driver's environment, mounts and device nodes. Quick, local, repeatable.
-
-        Raises:
-            IsolationError: this share cannot be isolated; the pod is refused with the text.
-        """
-
-    def verify(self, grant: Grant, starting: Starting) -> None:
-        """Check, just before a container starts, that the layer is alive and set for it. May take a second.
-
-        Raises:
-            IsolationError: it is not; the container waits and kubelet tries again.
-        """

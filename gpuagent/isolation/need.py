@@ -7,7 +7,7 @@ from gpuagent.domain.deviceplugin.memory_shares import device_shares
 from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.dra.memory_shares import claim_shares
 from gpuagent.domain.sharing.claim import PreparedClaim
-from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.isolation_layers import NONE, parts
 from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
@@ -22,16 +22,19 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     held_by_driver = _held_by_driver(state)
     pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
+    names = _container_names(state)
     needs = {}
     for driver in drivers:
         held = frozenset(held_by_driver[driver])
         needs[driver] = Need(
             gpus=gpus,
-            serves=state.node.mode_known and serving.driver == driver,
+            serves=state.node.mode_known and driver in parts(serving.driver),
             in_use=bool(held) or not knows_holdings,
             held=held,
             disabled=state.node.isolation_disabled,
             pods=pods_by_driver.get(driver, {}),
+            knows_pods=knows_holdings,
+            containers=names,
         )
     return needs
 
@@ -40,22 +43,33 @@ def _held_by_driver(state: State) -> defaultdict[str, set[str]]:
     """Name of a driver to the UUIDs of the GPUs that its containers hold."""
     held: defaultdict[str, set[str]] = defaultdict(set)
     for mode, uuid in state.held_under:
-        driver = state.layer_of(mode).driver
-        held[driver].add(uuid)
+        for driver in parts(state.layer_of(mode).driver):
+            held[driver].add(uuid)
     for claim in state.claims.prepared.values():
-        held[claim.layer].update(gpu.uuid for gpu in claim.used)
+        uuids = [gpu.uuid for gpu in claim.used]
+        for driver in parts(claim.layer):
+            held[driver].update(uuids)
     return held
+
+
+def _container_names(state: State) -> dict[str, str]:
+    """Id of each container at the runtime to its name."""
+    names: dict[str, str] = {}
+    for pod in state.pods.seen:
+        names.update(pod.container_ids)
+    return names
 
 
 def pod_shares(state: State) -> dict[str, dict[str, PodShares]]:
     """Name of a driver to the shares of the pods that it serves, by UID."""
     modes: defaultdict[str, list[Mode]] = defaultdict(list)
     for mode in Mode:
-        driver = state.layer_of(mode).driver
-        modes[driver].append(mode)
+        for driver in parts(state.layer_of(mode).driver):
+            modes[driver].append(mode)
     claims: defaultdict[str, list[PreparedClaim]] = defaultdict(list)
     for claim in state.claims.prepared.values():
-        claims[claim.layer].append(claim)
+        for driver in parts(claim.layer):
+            claims[driver].append(claim)
     shares = {}
     for driver in {*modes, *claims} - {NONE}:
         of_devices = device_shares(state.holdings.checkpoint, state.gpus.by_index, state.policy.unit, modes[driver])

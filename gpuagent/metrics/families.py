@@ -38,6 +38,14 @@ ISOLATION = Family(
     ("driver",),
     more="Absent in modes that promise no isolation, and in mode `dra` without an isolation driver.",
 )
+LIMITS_REPAIRED = Family(
+    "gpuagent_limits_repaired_total",
+    "Memory limits of running pods that the agent has set again, by what was wrong.",
+    ("why",),
+    "counter",
+    more="`missing`, `different`, `resized` or `foreign`. Absent without driver `limits`; a series begins with "
+    "the first repair.",
+)
 HEALTH_WATCH = Family(
     "gpuagent_health_watch_up",
     "1 while the agent can receive an XID of any GPU.",
@@ -236,7 +244,7 @@ ARENA_TOTAL = Family("nvidia_gpu_memory_total_bytes", "Memory of the GPU.", AREN
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Agent and node": (
         *(BUILD, DRIVER, READY, PROBLEMS, MODE, SWITCHING, WAITING, ISOLATION, HEALTH_WATCH, UNTIED_XIDS, WATCH),
-        *(API_REQUESTS, ATTRIBUTION, METRICS_FAILURES),
+        *(LIMITS_REPAIRED, API_REQUESTS, ATTRIBUTION, METRICS_FAILURES),
     ),
     "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
     "GPUs": (

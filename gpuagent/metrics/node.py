@@ -4,6 +4,7 @@ from collections import Counter
 
 from gpuagent import __version__
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
+from gpuagent.domain.sharing.isolation_layers import LIMITS
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Mode
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values
@@ -20,10 +21,19 @@ def node(reading: Reading) -> MetricValues:
     yield f.SWITCHING, _single(mode_switch.phase != "steady")
     yield f.WAITING, _single(len(mode_switch.waiting_for))
     yield f.ISOLATION, _isolation(reading)
+    yield f.LIMITS_REPAIRED, _limits_repaired(reading)
     yield f.HEALTH_WATCH, _single(reading.health_watch_up)
     yield f.UNTIED_XIDS, _untied_xids(reading)
     yield f.WATCH, _watches(reading)
     yield f.ATTRIBUTION, _attribution(reading)
+
+
+def _limits_repaired(reading: Reading) -> Values:
+    """Memory limits that were set again."""
+    layer = reading.state.isolation.layers.get(LIMITS)
+    if layer is None:
+        return {}
+    return {(why,): count for why, count in layer.repaired.items()}
 
 
 def _single(value: float) -> Values:

@@ -12,11 +12,11 @@ from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
-from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import PROMISES, Mode
 from gpuagent.domain.state import State
-from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Starting
+from gpuagent.isolation.interface import CannotIsolateError, IsolationError, Serving, Starting
 from gpuagent.preparer import waits
 from gpuagent.preparer.call import Call, LatestState
 from gpuagent.preparer.prepared_claims import PreparedClaims
@@ -65,7 +65,7 @@ class ClaimIsolation:
         self,
         *,
         pool: str,
-        drivers: Mapping[str, Isolation],
+        drivers: Mapping[str, Serving],
         strategy: DeviceStrategy,
         latest: LatestState,
         claims: PreparedClaims,
@@ -137,6 +137,7 @@ class ClaimIsolation:
             strategy=self._strategy,
             indexes=state.policy.index_for_uuid,
         )
+        self._check_one_pod(claim, state.layer_of(mode))
         pods = self._shares_of_users(claim, prepared, state)
         parts = []
         for part in container_parts(claim, prepared, state.pods.seen):
@@ -146,6 +147,17 @@ class ClaimIsolation:
             driver.verify(grant, Starting(None, pods))
             parts.append(ClaimPart(part, grant))
         return IsolatedClaim(prepared, tuple(parts))
+
+    @staticmethod
+    def _check_one_pod(claim: Mapping[str, Any], layer: Layer) -> None:
+        """A driver that limits pods cannot limit several of them together. Raises CannotIsolateError."""
+        count = len(reserved_for(claim))
+        if layer.limits_pods and count > 1:
+            raise CannotIsolateError(
+                f"{count} pods have the claim, and isolation driver {layer.driver} limits each pod by itself, so they "
+                "would get its memory several times: make a claim for each pod, for example with a "
+                "ResourceClaimTemplate"
+            )
 
     def _shares_of_users(self, claim: Mapping[str, Any], prepared: PreparedClaim, state: State) -> dict[str, PodShares]:
         """UID to all shares that the claim's pods have of claims with the same driver, this one included."""

@@ -13,7 +13,7 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.state import State
-from gpuagent.isolation.interface import Isolation
+from gpuagent.isolation.interface import Serving
 from gpuagent.preparer import waits
 from gpuagent.preparer.call import Call, IsWanted, LatestState
 from gpuagent.preparer.claim_files import ClaimFiles
@@ -49,7 +49,7 @@ class Preparer:
         *,
         pool: str,
         read_claim: ReadClaim,
-        isolation: Mapping[str, Isolation],
+        isolation: Mapping[str, Serving],
         strategy: DeviceStrategy,
         files: ClaimFiles,
         changed: Callable[[tuple[PreparedClaim, ...]], None],

@@ -10,6 +10,7 @@ from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.limits_client import SOCKET
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY
 from gpuagent.isolation.drivers import SETTINGS as ISOLATION_SETTINGS
 from gpuagent.isolation.interface import Options
@@ -52,7 +53,7 @@ class Settings:
     isolation: str = setting(
         "auto",
         values.one_of(*ISOLATION_SETTINGS),
-        f"isolation driver: {', '.join(ISOLATION_SETTINGS)} (auto: cGPU where it is installed, else MPS)",
+        f"isolation driver: {', '.join(ISOLATION_SETTINGS)} (auto: the first of cgpu, limits and mps that can serve)",
         metavar="DRIVER",
     )
     cgpu_percent_per_weight: int = setting(
@@ -69,6 +70,7 @@ class Settings:
     mps_exclusive: bool = setting(
         True, values.is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
     )
+    limits_socket: Path = setting(SOCKET, values.path, "socket of the helper that sets memory limits")
     core_step: int = setting(
         5, values.step, "requests for compute are multiples of this many percent", metavar="PERCENT"
     )
@@ -201,6 +203,7 @@ class Settings:
             mps_pipe_dir=self.mps_pipe_dir,
             mps_start=self.mps_start,
             mps_exclusive=self.mps_exclusive,
+            limits_socket=self.limits_socket,
         )
 
     @property
@@ -225,7 +228,7 @@ GROUPS = {
     ),
     "isolation": (
         *("isolation", "allow_unisolated", "cgpu_percent_per_weight", "mps_control", "mps_pipe_dir", "mps_start"),
-        *("mps_exclusive",),
+        *("mps_exclusive", "limits_socket"),
     ),
     "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
     "pods and schedulers": ("trust_gpu_visible", "annotate_pods", "visible_devices", "device_strategy"),

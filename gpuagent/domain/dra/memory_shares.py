@@ -31,15 +31,22 @@ def _shares_of(claim: PreparedClaim, pod: Pod, containers: Iterable[str]) -> Pod
     """The shares that a pod has of one claim."""
     total: dict[str, int] = {}
     of_containers: dict[str, dict[str, int]] = {}
+    pooled: set[str] = set()
     for gpu in claim.used:
         if gpu.unlimited:
             continue
         amount = gpu.memory_mib * MIB
         total[gpu.uuid] = total.get(gpu.uuid, 0) + amount
-        for container in containers:
-            requests = pod.claim_requests.get((claim.name, container))
-            # Without requests of its own, a container uses all of the claim.
-            if not requests or gpu.request in requests:
-                own = of_containers.setdefault(container, {})
-                own[gpu.uuid] = own.get(gpu.uuid, 0) + amount
-    return PodShares(total, of_containers)
+        users = [container for container in containers if _uses(pod, claim, container, gpu.request)]
+        if len(users) > 1:
+            pooled.add(gpu.uuid)
+        for container in users:
+            own = of_containers.setdefault(container, {})
+            own[gpu.uuid] = own.get(gpu.uuid, 0) + amount
+    return PodShares(total, of_containers, frozenset(pooled))
+
+
+def _uses(pod: Pod, claim: PreparedClaim, container: str, request: str) -> bool:
+    """Whether a container uses a request of a claim. Without requests of its own, it uses all of them."""
+    requests = pod.claim_requests.get((claim.name, container))
+    return not requests or request in requests

@@ -8,6 +8,11 @@ from gpuagent.domain.sharing.mode import PROMISES, Isolates, Mode
 AUTO = "auto"
 NONE = "none"
 
+LIMITS = "limits"
+MPS = "mps"
+LIMITS_AND_MPS = f"{LIMITS}+{MPS}"
+"""The driver `limits` for memory, together with `mps` for compute."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -26,6 +31,9 @@ class Layer:
         version: version of its software, for people; empty if unavailable.
         caveats: limits of its guarantees, one sentence each, for people.
         limits_pods: it limits a pod from outside, so it has to know the pod's UID before a container starts.
+        unlimited: UID of each running pod whose limit could not be brought into force, to why and what to do.
+        repaired: why limits were set again to how often, since the driver started.
+        memory_caveats: those of `caveats` that only apply where this driver limits memory.
         untrusted: components on the node that it does not use because another user may control them, and what to do.
     """
 
@@ -41,6 +49,9 @@ class Layer:
     version: str = ""
     caveats: tuple[str, ...] = ()
     limits_pods: bool = False
+    unlimited: Mapping[str, str] = field(default_factory=dict)
+    repaired: Mapping[str, int] = field(default_factory=dict)
+    memory_caveats: tuple[str, ...] = ()
     untrusted: tuple[str, ...] = ()
 
     def keeps(self, mode: Mode) -> bool:
@@ -55,6 +66,44 @@ class Layer:
     def problem_in(self, mode: Mode) -> str | None:
         """Why the driver does not serve `mode` right now; None if it does."""
         return self.problem or self.unserved.get(mode)
+
+
+def parts(driver: str) -> tuple[str, ...]:
+    """The drivers that serve together under this name."""
+    return tuple(driver.split("+"))
+
+
+def together(memory: Layer, compute: Layer) -> Layer:
+    """Two drivers as one: the first limits memory, and the second shares out compute."""
+    compute_caveats = [text for text in compute.caveats if text not in compute.memory_caveats]
+    problem = memory.problem or compute.problem
+    return Layer(
+        driver=LIMITS_AND_MPS,
+        installed=memory.installed and compute.installed,
+        isolates=memory.isolates | compute.isolates,
+        modes=frozenset({Mode.CORE_MEM, Mode.MPS}),
+        problem=problem,
+        # The first one is never on standby.
+        standby=memory.problem is None and compute.standby,
+        left_out={**compute.left_out, **memory.left_out},
+        max_sharers=compute.max_sharers,
+        version=memory.version,
+        caveats=(*memory.caveats, *compute_caveats),
+        limits_pods=memory.limits_pods,
+        unlimited=memory.unlimited,
+        repaired=memory.repaired,
+        untrusted=compute.untrusted,
+    )
+
+
+def with_pairs(layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """The drivers by name, best first, with those that serve together after the one that limits memory."""
+    every: dict[str, Layer] = {}
+    for name, layer in layers.items():
+        every[name] = layer
+        if name == LIMITS and MPS in layers:
+            every[LIMITS_AND_MPS] = together(layer, layers[MPS])
+    return every
 
 
 NO_LAYER = Layer(driver=NONE, installed=True, modes=frozenset(Mode))
@@ -77,13 +126,23 @@ def chosen(
     # A mode that promises nothing needs no driver.
     if not PROMISES[mode] or setting == NONE:
         return NO_LAYER
+    every = with_pairs(layers)
     if setting != AUTO:
-        return layers.get(setting, NO_LAYER)
+        return _of_setting(mode, setting, every)
     if mode in bound:
         # Containers keep the driver that they started with.
         driver = bound[mode]
-        return layers.get(driver, NO_LAYER)
-    for layer in layers.values():
+        return every.get(driver, NO_LAYER)
+    for layer in every.values():
         if layer.installed and layer.could_keep(mode):
             return layer
     return NO_LAYER
+
+
+def _of_setting(mode: Mode, setting: str, layers: Mapping[str, Layer]) -> Layer:
+    """The driver that the setting names, or where that cannot serve the mode alone, the pair that it begins."""
+    layer = layers.get(setting, NO_LAYER)
+    pair = layers.get(LIMITS_AND_MPS)
+    if setting == LIMITS and pair is not None and mode in pair.modes:
+        return pair
+    return layer

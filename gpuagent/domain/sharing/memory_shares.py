@@ -15,10 +15,12 @@ class PodShares:
         total: what all containers together may use. It may be less than the sum of their shares, because kubelet gives
             the units of init containers to later containers of the pod.
         containers: name of each container with a share to its own part.
+        pooled: UUIDs of the GPUs of which several containers use one share together, as those that name one claim.
     """
 
     total: BytesByGpu = field(default_factory=dict)
     containers: Mapping[str, BytesByGpu] = field(default_factory=dict)
+    pooled: frozenset[str] = frozenset()
 
     def joined(self, other: "PodShares") -> "PodShares":
         """Both shares: those that a pod has of devices and of claims."""
@@ -26,7 +28,7 @@ class PodShares:
         for name, share in other.containers.items():
             own = containers.get(name, {})
             containers[name] = _sum((own, share))
-        return PodShares(_sum((self.total, other.total)), containers)
+        return PodShares(_sum((self.total, other.total)), containers, self.pooled | other.pooled)
 
 
 def joined_by_pod(*sources: Mapping[str, PodShares]) -> dict[str, PodShares]:

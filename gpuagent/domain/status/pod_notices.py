@@ -1,4 +1,4 @@
-"""Announcements to pods whose requests give them no GPU, although Kubernetes accepts them."""
+"""Announcements to pods: of requests that give them no GPU, and of limits that do not hold."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,32 @@ from gpuagent.domain.state import State
 
 
 def pod_notices(before: State, after: State) -> Iterator[Announcement]:
+    """What the author of a pod has to know of it."""
+    yield from _mistakes(before, after)
+    yield from _unlimited(before, after)
+
+
+def _unlimited(before: State, after: State) -> Iterator[Announcement]:
+    """Announce each pod that may use more GPU memory than its share since now."""
+    if before.isolation is after.isolation:
+        return
+    known = _unlimited_pods(before)
+    names = {pod.uid: pod.name for pod in after.pods.seen}
+    for uid, reason in _unlimited_pods(after).items():
+        if uid not in known and uid in names:
+            text = f"the pod may use more GPU memory than its share: {reason}. Delete the pod"
+            yield Announcement("GPUMemoryUnlimited", text, warning=True, pods=(names[uid],))
+
+
+def _unlimited_pods(state: State) -> dict[str, str]:
+    """UID of each pod whose limits are not in force to why."""
+    unlimited: dict[str, str] = {}
+    for layer in state.isolation.layers.values():
+        unlimited.update(layer.unlimited)
+    return unlimited
+
+
+def _mistakes(before: State, after: State) -> Iterator[Announcement]:
     """Announce the mistake of each pod that was not seen before."""
     if before.pods.seen is after.pods.seen:
         return

@@ -94,6 +94,7 @@ def problems(state: State) -> list[Problem]:
         *_usable_problems(state),
         *(Problem("GPUMissing", words) for words in missing_words(state)),
         *_mode_problems(state),
+        *_unlimited_problems(state),
         *_device_list_problems(state),
         *_claim_problems(state),
         *_outside_problems(state),
@@ -318,6 +319,16 @@ def _absent_layers(state: State) -> str:
     reasons = [f"{layer.driver}: {layer.problem}" for layer in absent]
     words = "; ".join(reasons)
     return f" ({words})"
+
+
+def _unlimited_problems(state: State) -> Iterator[Problem]:
+    """Pods that may use more GPU memory than their share."""
+    names = {pod.uid: str(pod.name) for pod in state.pods.seen}
+    for layer in state.isolation.layers.values():
+        for uid, reason in layer.unlimited.items():
+            pod = names.get(uid, f"with UID {uid}")
+            text = f"pod {pod} may use more GPU memory than its share: {reason}"
+            yield Problem("GPUMemoryUnlimited", f"{text}. Its GPU takes no new pods until the pod is deleted")
 
 
 def _layer_problems(state: State, layer: Layer) -> Iterator[Problem]:

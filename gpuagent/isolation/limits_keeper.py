@@ -1,0 +1,360 @@
+"""Keeps the limits of a node's pods in force: before containers start, as new ones appear, and in audits."""
+
+import heapq
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.sharing.memory_shares import PodShares
+from gpuagent.host.cgroup_watch import CgroupWatch
+from gpuagent.host.cgroups import container_id
+from gpuagent.host.limits_client import LimitsError
+from gpuagent.isolation.interface import CannotIsolateError, Need
+from gpuagent.isolation.limits_plan import Backend, PodPlan, pod_plan
+from gpuagent.isolation.limits_pods import Outcome, PodLimits
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = (0.2, 1.0)
+"""When a new container is looked at once more: NVIDIA's hook may set a limit from its environment a little later."""
+_MOST_NAMES = 4096
+"""Containers whose names are kept until their pods show them."""
+AUDIT_S = 5.0
+"""Seconds between two audits of all limits."""
+FOREIGN_S = 60.0
+"""How often pods without a share are looked at again. Their new containers are looked at as they appear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the last audit has shown.
+
+    Attributes:
+        unlimited: UID of a pod to why it may use more than its share.
+        refused: UID of a pod to why its new limit is not in force, and the former one is.
+        left_out: GPU UUID to why it takes no new pods.
+    """
+
+    unlimited: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def with_outcome(self, uid: str, outcome: Outcome) -> "Findings":
+        """The findings, with those of one more pod."""
+        unlimited = dict(self.unlimited)
+        refused = dict(self.refused)
+        left_out = dict(self.left_out)
+        if outcome.unlimited:
+            unlimited[uid] = "; ".join(outcome.unlimited.values())
+        for uuid, reason in outcome.unlimited.items():
+            left_out[uuid] = f"a pod may use more than its share: {reason}. Delete the pod"
+        if outcome.refused:
+            refused[uid] = "; ".join(outcome.refused.values())
+        return Findings(unlimited, refused, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A container that kubelet is about to start.
+
+    Attributes:
+        container: its name.
+        present: names of the cgroups of the pod's containers that were there before.
+    """
+
+    container: str
+    present: frozenset[str]
+
+
+class LimitsKeeper:
+    """The limits of the pods below one cgroup. Every method may be called from any thread.
+
+    Args:
+        pods: reads and sets limits.
+        wake: ends the pause between two calls of `look`.
+        audit_s: seconds between two audits.
+        clock: monotonic seconds.
+
+    Attributes:
+        has_audited: all pods have been looked at since the last `distrust`.
+    """
+
+    def __init__(
+        self,
+        pods: PodLimits,
+        wake: Callable[[], None],
+        *,
+        audit_s: float = AUDIT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.has_audited = False
+        self._pods = pods
+        self._wake = wake
+        self._audit_s = audit_s
+        self._audit_at = float("-inf")
+        self._clock = clock
+        self._need = Need()
+        # Held while what is known is read or changed, and never while the driver is asked.
+        self._lock = threading.Lock()
+        # Held while a limit is taken off, so that none is of a pod that has just got its share.
+        self._clearing = threading.Lock()
+        self._findings = Findings()
+        self._repaired: Counter[str] = Counter()
+        self._with_share: set[str] = set()
+        self._in_force: dict[str, PodPlan] = {}
+        self._awaited: dict[str, Awaited] = {}
+        self._names: dict[str, str] = {}
+        self._looks: list[tuple[float, str]] = []
+        self._foreign_at = float("-inf")
+        self._watch = CgroupWatch(self._appeared, wake)
+
+    def start(self) -> None:
+        """Begin to look at new containers. Raises OSError: the node has no inotify watch left."""
+        self._watch.start()
+        if self._pods.backend is Backend.MISC:
+            # A container of any pod may be born with the limit of a dead one.
+            self._watch.add_pods_of(self._pods.root)
+
+    def stop(self) -> None:
+        """Limits stay in force."""
+        self._watch.stop()
+
+    def serves(self, pods: PodLimits) -> bool:
+        """Whether this keeper is for the same cgroups and backend."""
+        return (self._pods.root, self._pods.backend) == (pods.root, pods.backend)
+
+    def desire(self, need: Need) -> None:
+        """Know the shares of all pods from now on. Changed shares are brought into force by the next `look`."""
+        has_changed = (need.pods, need.knows_pods) != (self._need.pods, self._need.knows_pods)
+        self._need = need
+        if has_changed:
+            self._audit_at = float("-inf")
+            self._wake()
+
+    def distrust(self) -> None:
+        """Whatever is in force has to be looked at before new containers may start."""
+        self.has_audited = False
+        self._audit_at = float("-inf")
+
+    @property
+    def findings(self) -> Findings:
+        """Of the last audit."""
+        with self._lock:
+            return self._findings
+
+    @property
+    def repaired(self) -> dict[str, int]:
+        """Why limits were set again to how often."""
+        with self._lock:
+            return dict(self._repaired)
+
+    def pause_s(self) -> float:
+        """Seconds until `look` has something to do."""
+        due = self._audit_at
+        with self._lock:
+            if self._looks:
+                at, _ = self._looks[0]
+                due = min(due, at)
+        return max(0.0, due - self._clock())
+
+    # -- before a container starts ---------------------------------------------------------------------------
+
+    def limit(self, uid: str, shares: PodShares, container: str) -> tuple[PodPlan, Outcome]:
+        """Bring the limits of a pod into force of which a container is about to start.
+
+        Args:
+            uid: of the pod.
+            shares: of the pod, by kubelet's allocations as just read.
+            container: its name; empty if it is not known.
+
+        Raises:
+            CannotIsolateError: the backend cannot express the shares.
+            LimitsError: the driver cannot be asked.
+        """
+        self._has_share(uid)
+        plan = pod_plan(self._latest(uid, shares), self._pods.backend)
+        if container:
+            # Kubelet starts the containers of a pod one after another, so the next new cgroup is this container's.
+            present = frozenset(self._pods.leaves(uid))
+            with self._lock:
+                self._awaited[uid] = Awaited(container, present)
+        return plan, self._settle(uid, plan)
+
+    def _has_share(self, uid: str) -> None:
+        """Take no limit off this pod's containers from now on."""
+        with self._clearing:
+            self._with_share.add(uid)
+
+    def _latest(self, uid: str, shares: PodShares) -> PodShares:
+        """The shares of a pod. Only the need has what was changed of them while the pod runs."""
+        needed = self._need.pods.get(uid)
+        if needed is not None and needed.containers.keys() >= shares.containers.keys():
+            return needed
+        return shares
+
+    # -- while it runs ---------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look at what is due: at all pods, and at new containers once more. Raises LimitsError."""
+        if self._clock() >= self._audit_at:
+            # Before the audit: a need that comes meanwhile has another one made at once.
+            self._audit_at = self._clock() + self._audit_s
+            self._audit()
+        for uid in self._due():
+            with self._lock:
+                plan = self._in_force.get(uid)
+            if plan is not None:
+                self._count(self._settle(uid, plan))
+
+    def _due(self) -> set[str]:
+        """UIDs of the pods whose new containers are looked at once more now."""
+        due: set[str] = set()
+        with self._lock:
+            while self._looks and self._looks[0][0] <= self._clock():
+                _, uid = heapq.heappop(self._looks)
+                due.add(uid)
+        return due
+
+    def _audit(self) -> None:
+        """Bring the limits of all pods into force."""
+        need = self._need
+        if not need.knows_pods:
+            return
+        findings = Findings()
+        for uid, shares in need.pods.items():
+            self._has_share(uid)
+            with self._lock:
+                is_known = uid in self._in_force
+            outcome = self._settle(uid, self._plan(uid, shares))
+            # A pod that is about to start has no limit yet, which is no fault.
+            if is_known or not self.has_audited:
+                self._count(outcome)
+            findings = findings.with_outcome(uid, outcome)
+        with self._lock:
+            self._findings = findings
+        self._forget_ended(need.pods)
+        self._clear_foreign(need)
+        self.has_audited = True
+
+    def _plan(self, uid: str, shares: PodShares) -> PodPlan:
+        """The limits of a pod that runs."""
+        try:
+            return pod_plan(shares, self._pods.backend)
+        except CannotIsolateError as err:
+            # A pod that came to a claim later. Kubelet does not ask about it, and all its shares are its bound.
+            log.warning("Limited a pod as a whole only", extra={"pod_uid": uid, "error": str(err)})
+            return PodPlan(shares.total)
+
+    def _settle(self, uid: str, plan: PodPlan) -> Outcome:
+        """Bring the limits of one pod into force, and remember what is."""
+        with self._lock:
+            former = self._in_force.get(uid, PodPlan())
+            names = {**self._names, **self._need.containers}
+        outcome = self._pods.settle(uid, plan, names, former.pod)
+        is_in_force = outcome.exists and not outcome.refused and not outcome.unlimited
+        if is_in_force:
+            with self._lock:
+                self._in_force[uid] = plan
+        self._follow(uid)
+        return outcome
+
+    def _count(self, outcome: Outcome) -> None:
+        with self._lock:
+            for why, count in outcome.repaired.items():
+                self._repaired[str(why)] += count
+
+    def _follow(self, uid: str) -> None:
+        """Be told of the pod's next containers."""
+        directory = self._pods.directory(uid)
+        if directory is None:
+            return
+        try:
+            self._watch.add(uid, directory)
+        except OSError as err:
+            log.warning("Failed to watch the containers of a pod", extra={"pod_uid": uid, "error": str(err)})
+
+    def _forget_ended(self, uids: Collection[str]) -> None:
+        """Drop what is known of pods that have ended. One that starts just now is not in the need yet."""
+        known = tuple(self._with_share)
+        ended = {uid for uid in known if uid not in uids and self._pods.directory(uid) is None}
+        with self._clearing:
+            self._with_share -= ended
+        with self._lock:
+            for uid in ended:
+                self._in_force.pop(uid, None)
+                self._awaited.pop(uid, None)
+            # The pods themselves show the names by now.
+            shown = self._need.containers
+            names = {own_id: name for own_id, name in self._names.items() if own_id not in shown}
+            self._names = names if len(names) < _MOST_NAMES else {}
+
+    # -- as containers appear --------------------------------------------------------------------------------
+
+    def _appeared(self, uid: str, leaf: str) -> None:
+        """A cgroup of a pod (then `leaf` is empty) or of a container has appeared; the container does not run yet."""
+        with self._lock:
+            plan = self._in_force.get(uid)
+            if leaf:
+                self._name(uid, leaf)
+        try:
+            if plan is None:
+                self._of_other_pod(uid, leaf)
+            elif leaf:
+                self._count(self._settle(uid, plan))
+                self._look_again(uid)
+        except LimitsError as err:
+            # The next audit looks at it.
+            log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
+
+    def _name(self, uid: str, leaf: str) -> None:
+        """Note which container a new cgroup is, if it is the awaited one. Called with the lock held."""
+        awaited = self._awaited.get(uid)
+        own_id = container_id(leaf)
+        if awaited is None or own_id is None or leaf in awaited.present:
+            return
+        self._names[own_id] = awaited.container
+        # Its child, which crun makes, has the same id. Any other cgroup that comes now is not the awaited one.
+        del self._awaited[uid]
+
+    def _look_again(self, uid: str) -> None:
+        if self._pods.backend is not Backend.MISC:
+            return  # there, the pod's limit holds whatever the container's is
+        now = self._clock()
+        with self._lock:
+            for pause_s in LOOK_AGAIN_S:
+                heapq.heappush(self._looks, (now + pause_s, uid))
+        self._wake()
+
+    # -- pods without a share --------------------------------------------------------------------------------
+
+    def _of_other_pod(self, uid: str, leaf: str) -> None:
+        """A pod or container without a share. On backend misc, it may have inherited a limit."""
+        if self._pods.backend is not Backend.MISC:
+            return
+        if leaf:
+            self._clear(uid, self._need)
+        else:
+            self._follow(uid)
+
+    def _clear_foreign(self, need: Need) -> None:
+        is_due = self._clock() - self._foreign_at >= FOREIGN_S
+        if self._pods.backend is not Backend.MISC or not is_due:
+            return
+        self._foreign_at = self._clock()
+        for uid in self._pods.root.pods():
+            self._clear(uid, need)
+
+    def _clear(self, uid: str, need: Need) -> None:
+        """Take limits of dead pods off the containers of a pod, unless it has a share."""
+        if uid in self._with_share:
+            return
+        uuids = [gpu.uuid for gpu in need.gpus]
+        for repair in self._pods.foreign(uid, uuids):
+            with self._clearing:
+                if uid in self._with_share:
+                    return  # its own limit was read
+                self._pods.clear(uid, repair)
+            self._count(Outcome(repaired=Counter({repair.why: 1})))

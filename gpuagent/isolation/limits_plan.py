@@ -1,0 +1,87 @@
+"""Pure functions: the limits that NVIDIA's driver should have for one pod.
+
+The driver accounts memory by cgroup, in one of two ways. On backend `dmem`, the limit of a pod holds for everything
+below it, and that of a container only shows the container its own size. On backend `misc`, only the nearest cgroup with
+a limit counts: a container with a limit of its own is no longer bounded by its pod.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
+from gpuagent.isolation.interface import CannotIsolateError
+
+MIB = 2**20
+NO_SHARE_BYTES = MIB
+"""The limit of a container without a share, where its pod's limit is that of another container."""
+
+
+class Backend(enum.StrEnum):
+    """How NVIDIA's driver accounts memory."""
+
+    DMEM = "dmem"
+    """By the kernel's controller of device memory; limits nest."""
+    MISC = "misc"
+    """By the driver itself; the nearest limit alone counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """The limits of one pod.
+
+    Attributes:
+        pod: GPU UUID to the limit of the pod's cgroup in bytes.
+        containers: name of a container to its own limits. A container that is not named has none of its own.
+        own_limits: UUIDs of the GPUs on which containers have limits of their own that replace the pod's.
+    """
+
+    pod: BytesByGpu = field(default_factory=dict)
+    containers: Mapping[str, BytesByGpu] = field(default_factory=dict)
+    own_limits: frozenset[str] = frozenset()
+
+    def container_limit(self, uuid: str, container: str | None) -> int | None:
+        """The limit that a container should have of its own; None if its pod's is the one that counts.
+
+        Args:
+            uuid: of the GPU.
+            container: its name; None while nobody knows which one it is.
+        """
+        if container is None:
+            return None
+        share = self.containers.get(container, {}).get(uuid)
+        if share is None and uuid in self.own_limits:
+            return NO_SHARE_BYTES
+        return share
+
+
+def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:
+    """The limits for a pod with these shares.
+
+    Raises:
+        CannotIsolateError: the backend cannot express them.
+    """
+    if backend is Backend.DMEM:
+        return PodPlan(shares.total, shares.containers)
+    limits: dict[str, int] = {}
+    own_limits: set[str] = set()
+    for uuid, total in shares.total.items():
+        parts = [share[uuid] for share in shares.containers.values() if uuid in share]
+        if all(part == total for part in parts):
+            # Whichever container uses the GPU, all of them together have one share: the pod's limit is enough.
+            limits[uuid] = total
+            continue
+        if uuid in shares.pooled:
+            raise CannotIsolateError(
+                "containers of the pod use one share together beside another share, and this driver counts the nearest "
+                "limit only: give each container a share of its own, or one share to all of them"
+            )
+        # The pod's limit bounds what has none of its own, and a container before its own limit is set.
+        limits[uuid] = min(parts)
+        own_limits.add(uuid)
+    containers = {}
+    for name, share in shares.containers.items():
+        own = {uuid: amount for uuid, amount in share.items() if uuid in own_limits}
+        if own:
+            containers[name] = own
+    return PodPlan(limits, containers, frozenset(own_limits))

@@ -1,0 +1,188 @@
+"""Brings the limits of pods into force: reads what the driver has, and sets what is not as planned."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gpuagent.host.cgroups import PodsRoot, container_id, leaves
+from gpuagent.host.limits_client import BelowUseError, Limit, LimitsError, NoTargetError, Target
+from gpuagent.isolation.limits_audit import Leaf, Repair, Why, foreign_repairs, leaf_repairs, pod_repairs
+from gpuagent.isolation.limits_plan import MIB, Backend, PodPlan
+
+log = logging.getLogger(__name__)
+
+
+class LimitsOfDriver(Protocol):
+    """NVIDIA's limits by cgroup, as `host.limits_client.LimitsClient` has them."""
+
+    def set(self, target: Target, size: int) -> Limit:
+        """Set a limit; what the driver then reports. Raises LimitsError."""
+
+    def get_many(self, targets: Iterable[Target]) -> Mapping[Target, Limit | LimitsError]:
+        """The limits in force, each or its error. Raises LimitsError."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of bringing the limits of one pod into force.
+
+    Attributes:
+        exists: the pod has a cgroup.
+        repaired: why limits were set to how many.
+        unlimited: GPU UUID to why the pod may use more of that GPU than its share.
+        refused: GPU UUID to why a new limit of the pod is not in force, and the former one is.
+    """
+
+    exists: bool = True
+    repaired: Counter[Why] = field(default_factory=Counter)
+    unlimited: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class PodLimits:
+    """The limits of the pods of one node. For several threads: each call stands for itself, and may be repeated.
+
+    Args:
+        driver: sets and reads limits.
+        root: the cgroup of all pods.
+        backend: of NVIDIA's driver.
+    """
+
+    def __init__(self, driver: LimitsOfDriver, root: PodsRoot, backend: Backend) -> None:
+        self.root = root
+        self.backend = backend
+        self._driver = driver
+
+    def directory(self, uid: str) -> Path | None:
+        """The cgroup of a pod; None if it has none yet, or has ended."""
+        return self.root.pod_directory(uid)
+
+    def leaves(self, uid: str) -> tuple[str, ...]:
+        """Names of the cgroups of a pod's containers, its sandbox included."""
+        directory = self.directory(uid)
+        return leaves(directory) if directory else ()
+
+    def settle(
+        self,
+        uid: str,
+        plan: PodPlan,
+        names: Mapping[str, str],
+        former: Mapping[str, int],
+    ) -> Outcome:
+        """Bring the limits of a pod into force, as far as the driver lets that happen.
+
+        Args:
+            uid: of the pod.
+            plan: its limits.
+            names: id of a container at the runtime to its name.
+            former: GPU UUID to the limit that was in force by this driver.
+
+        Raises:
+            LimitsError: nobody can say what is in force.
+        """
+        outcome = Outcome()
+        if self.directory(uid) is None:
+            outcome.exists = False
+            return outcome
+        in_force = self._read_pod(uid, plan.pod)
+        if in_force is None:
+            outcome.exists = False
+            return outcome
+        for repair in pod_repairs(plan, in_force, former):
+            self._repair(uid, repair, in_force, outcome)
+        # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
+        leaves_now = self._read_leaves(uid, plan.pod, names)
+        for repair in leaf_repairs(plan, self.backend, leaves_now):
+            self._repair(uid, repair, in_force, outcome)
+        return outcome
+
+    def foreign(self, uid: str, uuids: Iterable[str]) -> list[Repair]:
+        """What to take off the containers of a pod without a share: limits of dead pods. Raises LimitsError."""
+        return list(foreign_repairs(self._read_leaves(uid, uuids, {})))
+
+    def clear(self, uid: str, repair: Repair) -> None:
+        """Do one of `foreign`. Raises LimitsError."""
+        try:
+            self._driver.set(Target(repair.uuid, uid, repair.leaf), repair.limit)
+        except NoTargetError:
+            return  # the container has ended
+        log.warning("Took the limit of a dead pod off", extra={"pod_uid": uid, "gpu": repair.uuid})
+
+    def _read_pod(self, uid: str, uuids: Iterable[str]) -> dict[str, Limit] | None:
+        """GPU UUID to what the driver has for a pod's own cgroup; None if the pod has just ended."""
+        answers = self._driver.get_many([Target(uuid, uid) for uuid in uuids])
+        in_force = {}
+        for target, answer in answers.items():
+            if isinstance(answer, NoTargetError):
+                return None
+            if isinstance(answer, LimitsError):
+                raise answer
+            in_force[target.gpu] = answer
+        return in_force
+
+    def _read_leaves(self, uid: str, uuids: Iterable[str], names: Mapping[str, str]) -> list[Leaf]:
+        uuids = tuple(uuids)
+        present = self.leaves(uid)
+        answers = self._driver.get_many([Target(uuid, uid, leaf) for leaf in present for uuid in uuids])
+        readings: dict[str, dict[str, Limit]] = {leaf: {} for leaf in present}
+        for target, answer in answers.items():
+            if isinstance(answer, NoTargetError):
+                readings.pop(target.leaf, None)  # the container has just ended
+            elif isinstance(answer, LimitsError):
+                raise answer
+            elif target.leaf in readings:
+                readings[target.leaf][target.gpu] = answer
+        return [Leaf(leaf, names.get(container_id(leaf) or ""), by_gpu) for leaf, by_gpu in readings.items()]
+
+    def _repair(self, uid: str, repair: Repair, in_force: Mapping[str, Limit], outcome: Outcome) -> None:
+        target = Target(repair.uuid, uid, repair.leaf)
+        try:
+            result = self._driver.set(target, repair.limit)
+        except NoTargetError:
+            return  # it has ended
+        except BelowUseError as err:
+            self._not_in_force(target, repair, err.used, in_force, outcome)
+            return
+        except LimitsError as err:
+            outcome.unlimited[repair.uuid] = str(err)
+            return
+        if result.hard != repair.limit:
+            # The kernel drops a limit below the use without a word.
+            self._not_in_force(target, repair, result.used, in_force, outcome)
+            return
+        outcome.repaired[repair.why] += 1
+
+    def _not_in_force(
+        self,
+        target: Target,
+        repair: Repair,
+        used: int | None,
+        in_force: Mapping[str, Limit],
+        outcome: Outcome,
+    ) -> None:
+        """A limit that the driver does not take, because more is in use."""
+        uses = "more" if used is None else f"{used // MIB} MiB"
+        text = f"it uses {uses} of GPU memory, and its limit is to be {repair.limit // MIB} MiB"
+        if repair.why is Why.RESIZED:
+            outcome.refused[repair.uuid] = text
+            return
+        if target.leaf and self.backend is Backend.DMEM:
+            return  # the pod's limit bounds it, and only the size that it is shown is wrong
+        outcome.unlimited[repair.uuid] = text
+        if used is None or target.leaf:
+            return
+        former = in_force[repair.uuid].hard
+        may_grow = former is None or former > used
+        if may_grow:
+            self._contain(target, used)
+
+    def _contain(self, target: Target, used: int) -> None:
+        """Keep a pod that has too much from taking more."""
+        rounded = -(-used // MIB) * MIB
+        try:
+            self._driver.set(target, rounded)
+        except LimitsError as err:
+            log.warning("Failed to contain a pod", extra={"pod_uid": target.pod, "error": str(err)})

@@ -1,0 +1,291 @@
+"""The driver `limits`, with real directories as cgroups and the helper's protocol on a real socket."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.domain.pods.pod import ContainerRef, PodName
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.memory_shares import PodShares
+from gpuagent.domain.sharing.mode import GPU_MEM, Kind
+from gpuagent.host.limits_client import NO_LIMIT, Target
+from gpuagent.isolation.interface import IsolationError, Need, Starting
+from gpuagent.isolation.limits import LimitsIsolation
+from gpuagent.isolation.limits_record import LimitsRecord
+from tests.fake_limits_helper import GPU_0, FakeLimitsHelper
+from tests.unit.domain.builders import gpu
+
+GIB = 2**30
+UID = "11111111-2222-4333-8444-555555555555"
+OTHER = "99999999-2222-4333-8444-555555555555"
+OWNER = ContainerRef(PodName("ml", "train"), "main")
+GPU = replace(gpu(0), uuid=GPU_0)
+SHARE = Grant(resource=GPU_MEM, kind=Kind.MEMORY_CGPU, gpus=(GPU,), units=4, env={})
+SANDBOX, MAIN, SIDE = ("a" * 64, "b" * 64, "c" * 64)
+WAIT_S = 10.0
+
+
+def one_container(size: int = 4 * GIB) -> PodShares:
+    return PodShares({GPU_0: size}, {"main": {GPU_0: size}})
+
+
+TWO_CONTAINERS = PodShares({GPU_0: 12 * GIB}, {"main": {GPU_0: 8 * GIB}, "side": {GPU_0: 4 * GIB}})
+
+
+class Node:
+    """A node with a helper, pods as directories, and the driver."""
+
+    def __init__(self, root: Path, backend: str) -> None:
+        self.pods_root = root / "cgroup" / "kubepods"
+        self.pods_root.mkdir(parents=True)
+        (root / "run").mkdir()
+        self.helper = FakeLimitsHelper(root / "run" / "limits.sock")
+        self.helper.pods_root = str(self.pods_root)
+        self.helper.backend = backend
+        self.state_dir = root / "state"
+        self.state_dir.mkdir()
+        self.boot_id = root / "boot_id"
+        self.boot_id.write_text("first\n")
+        self.layers: list[Layer] = []
+        self.reported = threading.Condition()
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> LimitsIsolation:
+        """The driver of an agent that starts."""
+        record = LimitsRecord(self.state_dir, self.boot_id)
+        return LimitsIsolation(self.helper.path, record, audit_s=0.05, first_answer_s=0.2)
+
+    def report(self, layer: Layer) -> None:
+        with self.reported:
+            self.layers.append(layer)
+            self.reported.notify_all()
+
+    def until(self, holds) -> None:
+        """Wait until the latest report is as said."""
+        with self.reported:
+            assert self.reported.wait_for(lambda: self.layers and holds(self.layers[-1]), WAIT_S), self.layers[-1:]
+
+    def start(self, **pods: PodShares) -> "Node":
+        self.driver.desire(self.need(pods))
+        self.driver.start(self.report)
+        return self
+
+    def need(self, pods: dict[str, PodShares]) -> Need:
+        by_uid = {uid.replace("_", "-").removeprefix("u"): shares for uid, shares in pods.items()}
+        return Need(gpus=(GPU,), pods=by_uid, knows_pods=True)
+
+    def pod(self, uid: str, *leaves: str) -> Path:
+        """A pod's cgroup with those of its containers."""
+        directory = self.pods_root / f"pod{uid}"
+        for leaf in leaves:
+            (directory / leaf).mkdir(parents=True)
+        return directory
+
+    def limit(self, leaf: str = "", uid: str = UID) -> int | None:
+        return self.helper.limits.get(Target(GPU_0, uid, leaf))
+
+    def counts_against(self, leaf: str) -> int | None:
+        """The limit that counts for a container; on backend misc that of its pod where it has none."""
+        own = self.limit(leaf)
+        return self.limit() if own is None and self.helper.backend == "misc" else own
+
+
+@pytest.fixture(params=["dmem", "misc"])
+def node(request, tmp_path) -> Iterator[Node]:
+    with running(tmp_path, request.param) as made:
+        yield made
+
+
+@contextmanager
+def running(root: Path, backend: str) -> Iterator[Node]:
+    node = Node(root, backend)
+    with node.helper:
+        yield node
+        node.driver.stop()
+
+
+def start_of(shares: PodShares, owner: ContainerRef | None = OWNER, uid: str = UID) -> Starting:
+    return Starting(owner, {uid: shares})
+
+
+def eventually(holds) -> None:
+    """Wait until it holds."""
+    done = threading.Event()
+    for _ in range(int(WAIT_S / 0.01)):
+        if holds():
+            return
+        done.wait(0.01)
+    raise AssertionError("it does not come to hold")
+
+
+def test_a_pods_limit_is_in_force_before_its_container_starts(node):
+    node.start().until(lambda layer: layer.problem is None)
+    node.pod(UID, SANDBOX)
+    node.driver.verify(SHARE, start_of(one_container()))
+    assert node.limit() == 4 * GIB
+
+
+def test_a_container_waits_until_kubelet_has_made_the_pods_cgroup(node):
+    node.start().until(lambda layer: layer.problem is None)
+    with pytest.raises(IsolationError, match="no cgroup of its pod yet"):
+        node.driver.verify(SHARE, start_of(one_container()))
+
+
+def test_a_container_waits_until_kubelets_checkpoint_shows_its_pod(node):
+    node.start().until(lambda layer: layer.problem is None)
+    node.pod(UID, SANDBOX)
+    with pytest.raises(IsolationError, match="no cgroup of its pod yet"):
+        node.driver.verify(SHARE, Starting(OWNER, {}))
+    with pytest.raises(IsolationError, match="does not show its share of GPU 0"):
+        node.driver.verify(SHARE, start_of(PodShares()))
+
+
+def test_a_limit_that_does_not_come_into_force_keeps_the_container_waiting(node):
+    node.start().until(lambda layer: layer.problem is None)
+    node.pod(UID, SANDBOX)
+    node.helper.errors[Target(GPU_0, UID)] = ("DriverError", "the driver hangs: reboot the node")
+    with pytest.raises(IsolationError, match="the driver hangs: reboot the node"):
+        node.driver.verify(SHARE, start_of(one_container()))
+
+
+def test_a_limit_below_the_use_keeps_the_container_waiting(node):
+    node.start().until(lambda layer: layer.problem is None)
+    node.pod(UID, SANDBOX)
+    node.helper.used[Target(GPU_0, UID)] = 5 * GIB
+    with pytest.raises(IsolationError, match="it uses 5120 MiB of GPU memory, and its limit is to be 4096 MiB"):
+        node.driver.verify(SHARE, start_of(one_container()))
+
+
+def test_without_a_helper_the_container_waits(node):
+    node.start().until(lambda layer: layer.problem is None)
+    node.pod(UID, SANDBOX)
+    node.helper.stop()
+    with pytest.raises(IsolationError, match="no helper for memory limits answers"):
+        node.driver.verify(SHARE, start_of(one_container()))
+
+
+def test_an_audit_sets_what_is_missing_when_the_agent_starts(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.driver.desire(node.need({UID: one_container()}))
+    node.driver.start(node.report)
+    node.until(lambda layer: layer.problem is None)
+    assert node.limit() == 4 * GIB
+    assert node.layers[-1].repaired == {"missing": 1}
+
+
+def test_no_container_starts_before_the_limits_of_running_pods_were_checked(node):
+    node.driver.start(node.report)
+    node.until(lambda layer: layer.installed)
+    assert node.layers[-1].problem == "the memory limits of running pods are being checked"
+
+
+def test_an_audit_puts_a_changed_limit_right(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    node.helper.limits[Target(GPU_0, UID)] = 40 * GIB
+    eventually(lambda: node.limit() == 4 * GIB)
+    node.until(lambda layer: layer.repaired.get("different") == 1)
+
+
+def test_a_pod_that_has_more_than_its_share_is_contained_and_reported(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.helper.used[Target(GPU_0, UID)] = 6 * GIB
+    node.start(**{UID: one_container()}).until(lambda layer: bool(layer.unlimited))
+    layer = node.layers[-1]
+    assert "uses 6144 MiB" in layer.unlimited[UID]
+    assert GPU_0 in layer.left_out
+    assert node.limit() == 6 * GIB
+    node.helper.used.clear()
+    node.until(lambda layer: not layer.unlimited and not layer.left_out)
+    assert node.limit() == 4 * GIB
+
+
+def test_a_restarted_helper_gets_all_limits_again(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    node.helper.stop()
+    node.until(lambda layer: layer.problem is not None)
+    assert node.layers[-1].installed
+    node.helper.limits.clear()
+    node.helper.start()
+    node.until(lambda layer: layer.problem is None)
+    assert node.limit() == 4 * GIB
+
+
+def test_a_resized_share_is_in_force_at_once(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    node.driver.desire(node.need({UID: one_container(6 * GIB)}))
+    eventually(lambda: node.limit() == 6 * GIB)
+
+
+def test_a_resize_below_the_use_leaves_the_former_limit(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    node.helper.used[Target(GPU_0, UID)] = 3 * GIB
+    node.driver.desire(node.need({UID: one_container(2 * GIB)}))
+    eventually(lambda: node.limit() == 4 * GIB)
+    node.until(lambda layer: not layer.unlimited)
+
+
+def test_containers_of_a_pod_get_limits_of_their_own(node):
+    node.start().until(lambda layer: layer.problem is None)
+    pod = node.pod(UID, SANDBOX)
+    node.driver.verify(SHARE, start_of(TWO_CONTAINERS))
+    assert node.limit() == (12 * GIB if node.helper.backend == "dmem" else 4 * GIB)
+    (pod / MAIN).mkdir()
+    eventually(lambda: node.limit(MAIN) == 8 * GIB)
+    node.driver.verify(SHARE, start_of(TWO_CONTAINERS, OWNER._replace(container="side")))
+    (pod / SIDE).mkdir()
+    eventually(lambda: node.counts_against(SIDE) == 4 * GIB)
+    assert node.limit(MAIN) == 8 * GIB
+
+
+def test_a_container_that_is_born_with_a_dead_pods_limit_gets_its_own_pods(tmp_path):
+    with running(tmp_path, "misc") as node:
+        node.start().until(lambda layer: layer.problem is None)
+        pod = node.pod(UID, SANDBOX)
+        node.driver.verify(SHARE, start_of(one_container()))
+        node.helper.limits[Target(GPU_0, UID, MAIN)] = 40 * GIB
+        (pod / MAIN).mkdir()
+        eventually(lambda: node.limit(MAIN) == 4 * GIB)
+
+
+def test_a_pod_without_a_share_does_not_keep_a_dead_pods_limit(tmp_path):
+    with running(tmp_path, "misc") as node:
+        node.start().until(lambda layer: layer.problem is None)
+        node.helper.limits[Target(GPU_0, OTHER, MAIN)] = GIB
+        node.pod(OTHER, MAIN)
+        eventually(lambda: node.limit(MAIN, OTHER) == NO_LIMIT)
+
+
+def test_auto_goes_on_without_limits_where_the_helper_is_not_deployed(tmp_path):
+    node = Node(tmp_path, "misc")
+    node.helper.path.parent.rmdir()
+    node.start().until(lambda layer: not layer.installed)
+    assert "limits.enabled=true" in (node.layers[-1].problem or "")
+    node.driver.stop()
+
+
+def test_auto_goes_on_without_limits_where_the_driver_has_none(node):
+    node.helper.problem = "driver 580.95 has no memory limits: they begin with 615"
+    node.start().until(lambda layer: layer.problem == node.helper.problem)
+    assert not node.layers[-1].installed
+
+
+def test_a_node_on_which_limits_have_worked_waits_for_the_helper(node):
+    node.start().until(lambda layer: layer.problem is None)
+    node.driver.stop()
+    node.helper.stop()
+    for boot, keeps in (("first", True), ("second", False)):
+        node.boot_id.write_text(boot)
+        node.layers.clear()
+        node.driver = node.new_driver()
+        node.start().until(lambda layer: layer.problem is not None)
+        assert node.layers[-1].installed is keeps
+        node.driver.stop()
