@@ -39,7 +39,10 @@ ANNOTATIONS = (
         KNOWN_GPUS_ANNOTATION,
         "node",
         "agent",
-        "every GPU that the node has had, by UUID, with its PCI address: [GPUMissing](../problems.md#gpumissing)",
+        (
+            "every GPU that the node has had, by UUID, with its PCI address and its most memory: "
+            "[GPUMissing](../problems.md#gpumissing), [GPUMemoryShrunk](../problems.md#gpumemoryshrunk)"
+        ),
     ),
     (
         HELD_GPUS_ANNOTATION,

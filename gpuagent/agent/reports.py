@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpuagent import __version__
+from gpuagent.domain.changed_memory import restart_applies
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.snapshot import Snapshot
@@ -73,7 +74,7 @@ class Reports:
         silent_s = self._silent_s()
         if silent_s > STALL_S:
             return f"the agent's loop has not turned for {silent_s:.0f} s"
-        return self._restart_helps()
+        return self._restart_helps() or restart_applies(self._state())
 
     def unready_because(self) -> str | None:
         """Why the node cannot serve GPUs now, or None."""

@@ -26,6 +26,8 @@ EventReason = Literal[
     "GPUGroupDiffers",
     "GPUIsolationUnsupported",
     "GPULinkDegraded",
+    "GPUMemoryChanged",
+    "GPUMemoryShrunk",
     "GPUMemoryUnknown",
     "GPUMemoryUnlimited",
     "GPUMissing",

@@ -2,7 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, FormerGpus, former_gpus_text
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.node_state.former_gpus import (
+    KNOWN_GPUS_ANNOTATION,
+    FormerGpu,
+    FormerGpus,
+    former_gpus_text,
+)
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.state import State, once
 
@@ -14,7 +20,7 @@ def missing_gpus(state: State) -> FormerGpus:
     if _unidentified(state) == 0:
         return former
     # One on the bus that the driver does not list is none of those that it lists and cannot read.
-    return {key: pci for key, pci in former.items() if _address_on_bus(state.gpus.absent, pci)}
+    return {key: gpu for key, gpu in former.items() if _address_on_bus(state.gpus.absent, gpu.pci)}
 
 
 def _not_read(state: State) -> FormerGpus:
@@ -28,7 +34,7 @@ def _not_read(state: State) -> FormerGpus:
     there |= {f"number {number + 1}" for number in range(len(gpus.by_uuid))}
     # Another GPU at the address of a former one has replaced it.
     former = state.node.former_gpus.items()
-    return {key: pci for key, pci in former if key not in there and pci not in addresses}
+    return {key: gpu for key, gpu in former if key not in there and gpu.pci not in addresses}
 
 
 def _unidentified(state: State) -> int:
@@ -41,15 +47,30 @@ def known_gpus_annotation(state: State) -> dict[str, str]:
     gpus = state.gpus
     if state.node.object is None or gpus.driver_problem is not None or gpus.unreadable:
         return {}
-    known = {gpu.uuid: gpu.pci_bus_id for gpu in gpus.by_uuid.values()} | dict(missing_gpus(state))
+    known = dict(missing_gpus(state))
+    for gpu in gpus.by_uuid.values():
+        most_mib = max(gpu.memory_mib, former_memory_mib(gpu, state))
+        known[gpu.uuid] = FormerGpu(gpu.pci_bus_id, most_mib)
     return {KNOWN_GPUS_ANNOTATION: former_gpus_text(known)} if known else {}
+
+
+def former_memory_mib(gpu: Gpu, state: State) -> int:
+    """The most memory that this GPU had before, or the one whose place it has taken; 0 if that is not known."""
+    known = state.gpus.by_uuid
+    sizes = [0]
+    for key, former in state.node.former_gpus.items():
+        # A vGPU of another profile is another GPU at the same address.
+        is_replaced = bool(former.pci) and former.pci == gpu.pci_bus_id and key not in known
+        if key == gpu.uuid or is_replaced:
+            sizes.append(former.memory_mib)
+    return max(sizes)
 
 
 def missing_words(state: State) -> Iterator[str]:
     """A sentence for each missing GPU: which it is, how the agent knows of it, and what to do."""
-    accept = _accept_words(state)
+    accept = accept_words(state)
     on_bus = dict(state.gpus.absent)
-    for key, pci in missing_gpus(state).items():
+    for key, (pci, _) in missing_gpus(state).items():
         bus = _take(on_bus, pci)
         where = f"it is on the PCI bus, {bus}" if bus else "see `lspci` and NVRM lines in `dmesg`"
         yield (
@@ -67,7 +88,7 @@ def missing_words(state: State) -> Iterator[str]:
 def _uncertain_words(state: State) -> Iterator[str]:
     """How many more GPUs are missing than there are GPUs that cannot be read; it is not known which."""
     certain = missing_gpus(state)
-    candidates = {key: pci for key, pci in _not_read(state).items() if key not in certain}
+    candidates = {key: gpu.pci for key, gpu in _not_read(state).items() if key not in certain}
     unidentified = _unidentified(state)
     count = len(candidates) - unidentified
     if count <= 0:
@@ -77,11 +98,12 @@ def _uncertain_words(state: State) -> Iterator[str]:
     yield (
         f"{count} of these {len(candidates)} GPUs {verb} missing: {names}. The node had them before, and the driver "
         f"lists only {unidentified} more, which it cannot read. See `lspci` and NVRM lines in `dmesg`. If they were "
-        f"removed on purpose, {_accept_words(state)}"
+        f"removed on purpose, {accept_words(state)}"
     )
 
 
-def _accept_words(state: State) -> str:
+def accept_words(state: State) -> str:
+    """How the operator says that the GPUs are as they should be."""
     node = text(mapping(mapping(state.node.object).get("metadata")).get("name")) or "NODE"
     return f"run: kubectl annotate node {node} {KNOWN_GPUS_ANNOTATION}-"
 

@@ -1,6 +1,6 @@
 """The whole state of the agent, as one frozen value."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from itertools import chain
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpuagent.domain.node_state.allocations import Holdings, LivingHoldings
 from gpuagent.domain.node_state.claims import Claims
-from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls, DeviceRange
+from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls, DeviceRange, FormerUnits
 from gpuagent.domain.node_state.health_by_gpu import Health
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.known_gpus import Gpus
@@ -34,7 +34,7 @@ class State:
     A value that depends on one part is a property of that part. The properties here join several parts.
 
     Attributes:
-        former_units: pods with units of another size than the current one, in words.
+        former_units: by GPU UUID, units that containers got when the GPU had another number of them.
         published_pods: what pods hold whose annotations did not always say so.
         living: what follows from `pods` and `holdings`, carried over from state to state; read `living_holdings`.
     """
@@ -49,7 +49,7 @@ class State:
     allocates: AllocateCalls = AllocateCalls()
     isolation: IsolationDrivers = IsolationDrivers()
     claims: Claims = Claims()
-    former_units: tuple[str, ...] = ()
+    former_units: Mapping[str, FormerUnits] = field(default_factory=dict)
     published_pods: PodsHeld = field(default_factory=dict)
     living: LivingHoldings = field(default=LivingHoldings(Holdings(), Pods()), compare=False, repr=False)
 

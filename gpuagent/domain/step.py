@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
+from gpuagent.domain.former_units import former_units
 from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
 from gpuagent.domain.reconcile.startup_taint import shows_amounts
@@ -13,7 +14,6 @@ from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.health_notices import health_notices
-from gpuagent.domain.status.interop import warn_of_former_units
 from gpuagent.domain.status.pod_notices import pod_notices
 from gpuagent.domain.status.problems import problems
 
@@ -23,8 +23,9 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     after = _taken(state, event)
     after = _audited(state, after, event)
     after = _bound(after, event)
-    after = advertise.advertise(after, event.at)
+    # Before the lists, which leave out what these units use.
     after = _with_former_units(state, after)
+    after = advertise.advertise(after, event.at)
     published = with_published_pods(state, after)
     if published is not after.published_pods:
         after = replace(after, published_pods=published)
@@ -124,10 +125,10 @@ def _with_former_units(before: State, after: State) -> State:
     has_same_pods = before.pods.seen is after.pods.seen
     if has_same_pods and after.same_allocations(before):
         return after
-    former_units = tuple(warn_of_former_units(after))
-    if former_units == after.former_units:
+    current = former_units(after)
+    if current == after.former_units:
         return after
-    return replace(after, former_units=former_units)
+    return replace(after, former_units=current)
 
 
 def _of_event(event: ev.Event, after: State) -> tuple[Announcement, ...]:

@@ -1,5 +1,7 @@
 """The one rule for a usable GPU: it is healthy, not fenced, not in MIG mode, and gives at least one unit in this mode.
 
+In a mode that shares memory, a GPU that became smaller than its units gives none.
+
 Device lists, slices, readiness and reports all ask here, so that they never say different things.
 """
 
@@ -16,10 +18,26 @@ def serves_gpus(state: State) -> bool:
     return state.node.mode is Mode.DRA or bool(state.resource_kinds)
 
 
+def shares_memory(state: State) -> bool:
+    """Whether the mode gives out memory in units."""
+    if state.node.mode is Mode.DRA:
+        return True
+    return any(kind.is_memory for kind in state.resource_kinds.values())
+
+
+def has_shrunk(gpu: Gpu, state: State) -> bool:
+    """Whether the GPU has less memory than when the agent read it first, in a mode that shares memory."""
+    memory_mib = state.gpus.resized_mib.get(gpu.uuid, gpu.memory_mib)
+    return memory_mib < gpu.memory_mib and shares_memory(state)
+
+
 def gives_units(gpu: Gpu, state: State) -> bool:
     """Whether the mode can give this GPU to a container, at least while the GPU is healthy and not fenced."""
     unit = state.policy.unit
     if gpu.mig or gpu.uuid in state.layer.left_out:
+        return False
+    # Its units are those of the former size, so they are more than there is.
+    if has_shrunk(gpu, state):
         return False
     if state.node.mode is Mode.DRA:
         return gpu.only_whole or gpu.memory_mib >= unit.mib
@@ -47,14 +65,15 @@ def unusable_words(state: State) -> str:
 
 def _cause(gpu: Gpu, state: State) -> str:
     """Why a GPU is out of use, in words; the worst cause if there are several."""
-    if gpu.mig:
-        return "in MIG mode"
-    if gpu.uuid in state.health.faults:
-        return "unhealthy"
-    if gpu.uuid in state.gpus.fenced:
-        return "fenced"
-    if gpu.uuid in state.unhealthy:
-        return "not answering"
-    if gpu.uuid in state.layer.left_out:
-        return "not isolated"
+    causes = (
+        (gpu.mig, "in MIG mode"),
+        (gpu.uuid in state.health.faults, "unhealthy"),
+        (gpu.uuid in state.gpus.fenced, "fenced"),
+        (gpu.uuid in state.unhealthy, "not answering"),
+        (gpu.uuid in state.layer.left_out, "not isolated"),
+        (has_shrunk(gpu, state), "of another memory size than when the agent started"),
+    )
+    for is_cause, words in causes:
+        if is_cause:
+            return words
     return f"without a unit of {state.policy.unit} memory"

@@ -214,6 +214,29 @@ def known_gpus(node: Node) -> str:
     return annotations.get(KNOWN_GPUS_ANNOTATION, "")
 
 
+def test_a_gpu_that_becomes_smaller_is_not_sold_at_its_former_size(node: MakeNode) -> None:
+    """In the same run it leaves the list, and the liveness probe fails; after the restart it has its new size."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    agent = one.run()
+    one.offers(mem=48)
+    smaller = one.uuids[1]
+    wait_for(lambda: smaller in known_gpus(one))
+    assert agent.unhealthy_because() is None
+    one.simulator.odd(smaller, "memory_mib", 20 * 1024)
+    agent.nvml.reread()
+    one.offers(mem=24)
+    assert one.event("GPUMemoryChanged", f"({smaller}) has 20480 MiB of memory now, and had 24576 MiB")
+    assert smaller in (agent.unhealthy_because() or "")
+    one.stop(agent)
+    agent = one.run()
+    one.offers(mem=44)
+    assert one.event("GPUMemoryShrunk", f"kubectl annotate node {NODE} {KNOWN_GPUS_ANNOTATION}-")
+    assert agent.unhealthy_because() is None
+    removed = {"metadata": {"annotations": {KNOWN_GPUS_ANNOTATION: None}}}
+    one.server.objects.patch(("nodes", "", NODE), "", removed, strategic=False)
+    wait_for(lambda: "GPUMemoryShrunk" not in {p["reason"] for p in agent.status()["problems"]})
+
+
 def test_a_gpu_that_is_missing_after_a_restart_is_named(node: MakeNode) -> None:
     """A GPU that the last run had and this one has not: it is named, until the operator says that it was removed."""
     one = node("1.36", box(3, 24), labels={MODE_LABEL: "share"})

@@ -56,6 +56,9 @@ def wanted(state: State) -> Lists:
         for gpu in listed:
             seen_gpu = _listed(gpu, kind, state)
             units = units_of(gpu, kind, unit)
+            former_units = state.former_units.get(gpu.uuid)
+            if former_units and kind.is_memory:
+                units -= former_units.withheld
             blocks.append(DeviceRange(seen_gpu, kind, units, healthy=gpu.uuid in usable))
         lists[resource] = tuple(blocks)
     return lists

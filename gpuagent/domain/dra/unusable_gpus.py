@@ -16,6 +16,7 @@ from gpuagent.domain.pods.json_values import text
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu
 from gpuagent.domain.state import State
+from gpuagent.domain.usable_gpus import has_shrunk
 
 Json = Mapping[str, Any]
 
@@ -72,6 +73,11 @@ def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable |
         return Unusable(
             f"{gpu} is {fenced}, and new claims do not get it: "
             f"take the entry out of {state.policy.fence_file}. {_ANOTHER_GPU}"
+        )
+    if has_shrunk(gpu, state):
+        return Unusable(
+            f"{gpu} has less memory than when the agent started, and new claims do not get it until the agent has "
+            f"restarted. {_ANOTHER_GPU}"
         )
     if not _is_away(gpu, state) and not _has_fault(gpu, tolerations, state):
         return None

@@ -53,6 +53,7 @@ class HealthReading:
         partial: the driver has not answered `REST` for this GPU yet. This alone is no change.
         mig: whether MIG mode is enabled; None if the driver did not say. It is no matter of health, so it is no change
             either: the GPUs are read again when it differs.
+        memory_mib: the size of the GPU's memory; None if the driver did not say. It is no change either, as for `mig`.
     """
 
     action: int | None = None
@@ -64,6 +65,7 @@ class HealthReading:
     silent_on: frozenset[str] = frozenset()
     partial: bool = field(default=False, compare=False)
     mig: bool | None = field(default=None, compare=False)
+    memory_mib: int | None = field(default=None, compare=False)
 
     @property
     def decides(self) -> bool:

@@ -25,6 +25,19 @@ class DeviceRange:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerUnits:
+    """What containers hold of a GPU from a time when it had another number of units.
+
+    Attributes:
+        pods: that hold them.
+        withheld: how many units of the GPU are not listed while they do.
+    """
+
+    pods: tuple[str, ...]
+    withheld: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """Units that leave a list: shown unhealthy until no Allocate for them can be in progress."""
 

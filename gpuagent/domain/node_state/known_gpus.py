@@ -25,6 +25,8 @@ class Gpus:
         topology: the GPUs that the driver listed last, and the links between every two of them.
         unreadable: the GPUs that the driver listed last and could not read.
         absent: GPUs on the PCI bus that the driver does not list, as in `Inventory`.
+        resized_mib: by UUID, the memory that the driver reports now, for GPUs that had another size when they were read
+            first. Their entries in `by_uuid` keep the first size, because the units of that size are advertised.
         driver_problem: why the driver did not answer the last read; the inventory stays.
         driver_failed_at: when it stopped answering, in monotonic seconds; None while it answers.
         driver_gone: it has not answered for `DRIVER_GRACE_S`.
@@ -39,6 +41,7 @@ class Gpus:
     cuda_version: str = ""
     device_nodes: frozenset[str] = frozenset()
     absent: Mapping[str, str] = field(default_factory=dict)
+    resized_mib: Mapping[str, int] = field(default_factory=dict)
     driver_problem: str | None = NOT_READ
     driver_failed_at: float | None = None
     driver_gone: bool = False
@@ -76,13 +79,18 @@ class Gpus:
         """A GPU that was read before and is missing now stays as lost."""
         known = self.by_uuid
         read: dict[str, Gpu] = {}
+        resized_mib = dict(self.resized_mib)
         for gpu in inventory.gpus:
+            resized_mib.pop(gpu.uuid, None)
             former = known.get(gpu.uuid)
-            # The number of units that were advertised does not change while the agent runs.
-            if former is not None and former.memory_mib:
-                read[gpu.uuid] = replace(gpu, memory_mib=former.memory_mib)
-            else:
+            if former is None or former.only_whole:
                 read[gpu.uuid] = gpu
+                continue
+            # The number of units that were advertised does not change while the agent runs.
+            read[gpu.uuid] = replace(gpu, memory_mib=former.memory_mib)
+            # MIG mode may take some of the memory, and gives it back.
+            if gpu.memory_mib != former.memory_mib and not gpu.mig:
+                resized_mib[gpu.uuid] = gpu.memory_mib
         wiring = {**self.wiring, **inventory.wiring}
         indexes = {uuid: gpu.index for uuid, gpu in read.items()}
         former_indexes = {uuid: known[uuid].index for uuid in self.topology.gpus}
@@ -100,6 +108,7 @@ class Gpus:
             cuda_version=inventory.cuda_version,
             device_nodes=inventory.device_nodes,
             absent=inventory.absent,
+            resized_mib=resized_mib,
             driver_problem=None,
             driver_failed_at=None,
             driver_gone=False,

@@ -4,7 +4,6 @@ The gpushare scheduler extender and the inspect tools read two amounts of a node
 `aliyun.com/gpu-count`. They divide one by the other, number the GPUs from 0, and count the pods' units by annotations.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuagent.domain.gpus.gpu import Gpu
@@ -64,46 +63,19 @@ def warn_of_minor_numbers(state: State) -> Iterator[str]:
 
 def warn_of_former_units(state: State) -> Iterator[str]:
     """Warnings of pods whose units are from a time with another unit size or another size of their GPU."""
-    gpus = state.gpus.by_uuid
-    by_key = {gpu.key: gpu for gpu in gpus.values()}
-    units_at_answer = _units_at_answer(state)
-    pods_by_uuid: dict[str, set[str]] = defaultdict(set)
-    for holding in state.living_holdings:
-        owner = holding.owner
-        units_then = units_at_answer.get((owner.container, holding.ids))
-        for highest, _ in holding.units:
-            gpu = by_key.get(highest.gpu_key)
-            if gpu is None or not highest.kind.is_memory:
-                continue
-            units_now = units_of(gpu, highest.kind, state.policy.unit)
-            has_changed = units_then is not None and units_now not in units_then
-            # Without an amount in the checkpoint, only a unit that the GPU no longer has shows the change.
-            is_beyond = highest.n >= units_now
-            if is_beyond or has_changed:
-                pods = pods_by_uuid[gpu.uuid]
-                pods.add(str(owner.pod))
-    affected = [gpus[uuid] for uuid in pods_by_uuid]
+    unit = state.policy.unit
+    affected = [state.gpus.by_uuid[uuid] for uuid in state.former_units]
     affected.sort(key=lambda gpu: gpu.minor)
     for gpu in affected:
-        names = sorted(pods_by_uuid[gpu.uuid])
-        yield _former_units_text(state, gpu, names)
-
-
-def _units_at_answer(state: State) -> dict[tuple[str, frozenset[str]], frozenset[int]]:
-    """Container and device ids to the units of the GPUs when the agent answered kubelet, by kubelet's checkpoint."""
-    units = {}
-    for entry in state.holdings.checkpoint:
-        if entry.gpu_units:
-            units[entry.container, entry.ids] = entry.gpu_units
-    return units
-
-
-def _former_units_text(state: State, gpu: Gpu, pods: list[str]) -> str:
-    unit = state.policy.unit
-    count = gpu.memory_mib // unit.mib
-    names = first_of(pods, MANY_PODS)
-    return (
-        f"{gpu} has {count} units of {unit} now; "
-        f"these pods were given units of it when it had another number: {names}. "
-        "Kubelet and schedulers count them as units of today: end these pods, or set --memory-unit back"
-    )
+        former = state.former_units[gpu.uuid]
+        count = gpu.memory_mib // unit.mib
+        names = first_of(former.pods, MANY_PODS)
+        withheld = ""
+        if former.withheld:
+            withheld = f". Until then, {former.withheld} of its units are not advertised, or they would be sold twice"
+        yield (
+            f"{gpu} has {count} units of {unit} now; "
+            f"these pods were given units of it when it had another number: {names}. "
+            "Kubelet and schedulers count them as units of today: end these pods, or give the GPU its former units "
+            f"back (--memory-unit, or the size of its memory){withheld}"
+        )

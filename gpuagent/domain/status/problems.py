@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
+from gpuagent.domain.changed_memory import changed_words, shrunk_words
 from gpuagent.domain.deviceplugin.advertise import unkept_promise
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
@@ -27,7 +28,7 @@ from gpuagent.domain.sharing.units import (
 )
 from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
-from gpuagent.domain.usable_gpus import gives_units, serves_gpus, unusable_words, usable_gpus
+from gpuagent.domain.usable_gpus import gives_units, serves_gpus, shares_memory, unusable_words, usable_gpus
 from gpuagent.system.printable import first_of
 
 MANY_ENTRIES = 8
@@ -93,6 +94,8 @@ def problems(state: State) -> list[Problem]:
         *_unit_problems(state),
         *_usable_problems(state),
         *(Problem("GPUMissing", words) for words in missing_words(state)),
+        *(Problem("GPUMemoryChanged", words) for words in changed_words(state)),
+        *(Problem("GPUMemoryShrunk", words) for words in shrunk_words(state)),
         *_mode_problems(state),
         *_unlimited_problems(state),
         *_device_list_problems(state),
@@ -347,7 +350,7 @@ def _unit_problems(state: State) -> Iterator[Problem]:
     unit = state.policy.unit
     gpus = _sized_gpus(state)
     small = [gpu for gpu in gpus if gpu.memory_mib < unit.mib]
-    if not small or not _shares_memory(state):
+    if not small or not shares_memory(state):
         return
     # Compute without one unit of memory is of no use, so mode core_mem advertises neither.
     resources = list(state.resource_kinds)
@@ -371,11 +374,6 @@ def _unit_problems(state: State) -> Iterator[Problem]:
         yield Problem("GPUSmallerThanUnit", text)
 
 
-def _shares_memory(state: State) -> bool:
-    """Whether the mode gives out memory in units."""
-    return state.node.mode is Mode.DRA or bool(_memory_resources(state))
-
-
 def _sized_gpus(state: State) -> list[Gpu]:
     """GPUs whose memory can be shared out."""
     without_mig = [gpu for gpu in state.gpus.by_index if not gpu.mig]
@@ -386,7 +384,7 @@ def _all_too_small(state: State) -> bool:
     """Whether nothing is left to serve because a unit is larger than every GPU, which is a problem of its own."""
     unit = state.policy.unit
     gpus = _sized_gpus(state)
-    if not gpus or not _shares_memory(state):
+    if not gpus or not shares_memory(state):
         return False
     # Mode dra serves a GPU of unknown memory whole, whatever the unit is.
     serves_whole = any(gives_units(gpu, state) for gpu in state.gpus.by_index)
@@ -584,7 +582,7 @@ def _fence_problems(state: State) -> Iterator[Problem]:
 
 def _misread_problems(state: State) -> Iterator[Problem]:
     """Amounts of the node that other programs take for something else."""
-    for text in state.former_units:
+    for text in interop.warn_of_former_units(state):
         yield Problem("UnitsChanged", text)
     for text in interop.warn_of_unequal_gpus(state):
         yield Problem("MixedGPUs", text, warning=False)

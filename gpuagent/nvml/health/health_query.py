@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpuagent.domain.gpus.health_verdict import ACTION, REST, HealthReading
+from gpuagent.nvml.answers import MIB
 from gpuagent.nvml.binding.calls import GONE, INVALID_ARGUMENT, Handle
 from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.bounded_query import BoundedQueries
@@ -41,6 +42,7 @@ class HealthQuery:
             patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late
         )
         self._known: HealthReading | None = None
+        self._memory_mib: int | None = None
         self._asked_at: float | None = None
         self._silent: dict[str, str] = {}
 
@@ -70,6 +72,7 @@ class HealthQuery:
         return replace(
             self._known or HealthReading(),
             action=action,
+            memory_mib=self._memory_mib,
             silent_on=frozenset(silent),
             partial=self._known is None and not missing,
         )
@@ -84,9 +87,13 @@ class HealthQuery:
         """Read the other values, or keep the former ones if that takes long; why they are missing, or empty."""
         name = f"nvml-condition-{self._index}"
         query = self._queries.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
+        # The size of its memory is no matter of health. In a thread of its own, it neither hides nor delays the rest.
+        memory = self._queries.ask("memory", f"nvml-memory-{self._index}", lambda nvml: [_memory(nvml, gpu)])
         if self._asked_at is None:
             self._asked_at = self._clock()
         self._queries.wait()
+        if memory.ended and memory.known:
+            self._memory_mib = memory.known.memory_mib
         if not query.ended:
             # The query stays open, and a later poll takes its answer.
             if self._clock() - self._asked_at < SILENT_S:
@@ -100,3 +107,9 @@ class HealthQuery:
         if not isinstance(error, CallError) or error.code in _NOT_THERE:
             raise error
         return gpu_reason(error)
+
+
+def _memory(nvml: Nvml, gpu: Handle) -> HealthReading:
+    """A reading with nothing but the size of the memory. Raises CallError."""
+    total, _ = nvml.memory_bytes(gpu)
+    return HealthReading(memory_mib=total // MIB)

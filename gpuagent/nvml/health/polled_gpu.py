@@ -13,6 +13,7 @@ class PolledGpu:
         uuid: as it was read last; empty if it never was.
         reading: its last health reading.
         mig: whether MIG mode is enabled, by the last reading that reported it.
+        memory_mib: the size of its memory, by the last reading that reported it.
         has_answered: it has answered completely, or failed to.
         failed: the last poll failed.
         error: the failure that was logged last; empty since the last answer.
@@ -27,6 +28,7 @@ class PolledGpu:
     uuid: str = ""
     reading: HealthReading | None = None
     mig: bool | None = None
+    memory_mib: int | None = None
     has_answered: bool = False
     failed: bool = False
     error: str = ""
@@ -80,6 +82,7 @@ class PolledGpu:
             uuid=uuid,
             reading=reading,
             mig=self.mig if reading.mig is None else reading.mig,
+            memory_mib=self.memory_mib if reading.memory_mib is None else reading.memory_mib,
             has_answered=self.has_answered or is_complete,
             failed=False,
             error="",
@@ -95,7 +98,7 @@ class PolledGpu:
             # A GPU that was posted as lost stays so until a reading is posted.
             is_posted=is_due or was_out or moved or is_new,
             is_return=self.away,
-            needs_rescan=was_out or moved or self._switches_mig(reading),
+            needs_rescan=was_out or moved or self._switches_mig(reading) or self._is_resized(reading),
         )
 
     def _differs(self, reading: HealthReading, *, moved: bool) -> bool:
@@ -106,6 +109,10 @@ class PolledGpu:
     def _switches_mig(self, reading: HealthReading) -> bool:
         """Whether MIG mode differs from the last reading that reported it."""
         return reading.mig is not None and self.mig not in {None, reading.mig}
+
+    def _is_resized(self, reading: HealthReading) -> bool:
+        """Whether the size of the memory differs from the last reading that reported it."""
+        return reading.memory_mib is not None and self.memory_mib not in {None, reading.memory_mib}
 
 
 @dataclass(frozen=True, slots=True)

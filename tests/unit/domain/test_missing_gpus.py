@@ -66,7 +66,8 @@ def test_an_operator_who_removes_the_annotation_accepts_what_is_there():
     others = {key: text for key, text in annotations.items() if key != KNOWN_GPUS_ANNOTATION}
     sees(node, annotations=others)
     assert missing(node) == []
-    assert json.loads(written(node)[KNOWN_GPUS_ANNOTATION]) == {each.uuid: each.pci_bus_id for each in box(3)}
+    known = {each.uuid: {"pci": each.pci_bus_id, "mib": each.memory_mib} for each in box(3)}
+    assert json.loads(written(node)[KNOWN_GPUS_ANNOTATION]) == known
     assert missing(started(*box(4)[:3], annotations=written(node))) == []
 
 

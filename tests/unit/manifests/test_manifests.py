@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpuagent.domain.event_reasons import EventReason
-from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, MOST_FORMER, former_gpus_text
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, MOST_FORMER, FormerGpu, former_gpus_text
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, MOST_TEXT
 from gpuagent.domain.scheduling.node_gpus import MOST_GPUS, NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
@@ -188,7 +188,7 @@ def test_the_policy_of_nodes_takes_the_longest_annotation_of_the_agent():
         (HELD_GPUS_ANNOTATION, str(MOST_TEXT)),
         (KNOWN_GPUS_ANNOTATION, "8192"),
     ]
-    known = {f"GPU-{n:036}": "00000000:00:00.0" for n in range(MOST_FORMER)}
+    known = {f"GPU-{n:036}": FormerGpu("00000000:00:00.0", 4 << 20) for n in range(MOST_FORMER)}
     assert len(former_gpus_text(known)) < 8192
     gpus = tuple(NodeGpu(n, 10**6, 100, whole=True) for n in range(MOST_GPUS))
     assert len(node_gpus_text(NodeGpus(gpus, 10**6, 10**6, 100, both=False, links="0" * 16))) < 4096

@@ -428,6 +428,16 @@ def test_mig_mode_that_is_switched_under_a_running_agent_is_noticed_in_both_dire
         assert [gpu.index for gpu in gpus if gpu.mig] == ([3] if enabled else [])
 
 
+def test_memory_that_changes_under_a_running_agent_is_noticed_in_both_directions(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, healthy_s=0.05)
+    before = watched.next(InventoryRead).inventory.gpus
+    for mib in (before[1].memory_mib - 1024, before[1].memory_mib + 1024):
+        simulator.odd(1, "memory_mib", mib)
+        after = watched.next(InventoryRead).inventory.gpus
+        assert [gpu.memory_mib for gpu in after] == [before[0].memory_mib, mib]
+
+
 def test_a_gpu_that_does_not_report_its_mig_mode_is_read_once(simulate, watch, make_box):
     simulator = simulate(make_box(1))
     watched = watch(simulator, healthy_s=0.02)

@@ -3,13 +3,14 @@
 'ConflictingDevicePlugin', 'DRADriverNotRegistered', 'DeviceCountHigh', 'DeviceListTooLarge',
 'DevicesReallocated', 'DriverUnavailable', 'EventsRefused', 'FeatureGateOff', 'FenceUnknown',
 'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers',
-'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPUMemoryUnknown', 'GPUMemoryUnlimited', 'GPUMissing',
-'GPURecovered', 'GPURefused', 'GPURequestMistaken', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy',
-'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled',
-'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs',
-'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs',
-'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable',
-'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried', 'ReportNotWritten',
-'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable',
-'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
+'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPUMemoryChanged', 'GPUMemoryShrunk', 'GPUMemoryUnknown',
+'GPUMemoryUnlimited', 'GPUMissing', 'GPURecovered', 'GPURefused', 'GPURequestMistaken', 'GPUSmallerThanUnit',
+'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel',
+'IsolationDisabled', 'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled',
+'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch',
+'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch',
+'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried',
+'ReportNotWritten', 'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten',
+'ResourceSlicesUnavailable', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon',
+'XIDUntied']
 {{- end }}

@@ -395,8 +395,11 @@ def test_a_driver_that_does_not_answer_changes_no_list():
 
 
 def test_the_number_of_units_of_a_known_gpu_does_not_change_while_the_agent_runs():
+    """A larger GPU keeps its units. A smaller one has fewer than it offers, so its units leave the list."""
     node = in_force(Mode.SHARE, (gpu(0, 16),))
-    assert node.inventory(gpu(0, 12)).offer(MEM) == {0: 16}
+    assert node.inventory(gpu(0, 20)).offer(MEM) == {0: 16}
+    node.inventory(gpu(0, 12))
+    assert (node.offer(MEM), node.fenced(MEM)) == ({}, {0: 16})
 
 
 def test_gpus_whose_uuids_begin_alike_are_all_offered():

@@ -1,7 +1,7 @@
 """Never zero without a word: where a GPU gives less than it could, a problem says why, whatever happened before."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import given
@@ -12,9 +12,11 @@ from gpuagent.domain.dra.resource_slice import slice_specs
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.gpus.health_verdict import HealthReading
+from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, FormerGpu, former_gpus_text
+from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, Isolates, Kind, Mode, Resources
-from gpuagent.domain.sharing.units import MemoryUnit, units_of
+from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, problems
 from gpuagent.domain.usable_gpus import serves_gpus, usable_gpus
@@ -42,7 +44,6 @@ SAYS_NOTHING_OF_AMOUNTS = {
     "PreferredAllocationUnsupported",
     "ReportNotWritten",
     "StartupTaint",
-    "UnitsChanged",
     "UntrustedDaemon",
 }
 """Problems that take no unit away. Each other reason may be why an amount is low, if its message names what is low."""
@@ -50,10 +51,37 @@ SAYS_NOTHING_OF_AMOUNTS = {
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A GPU that gives less of a resource than its mode promises."""
+    """A GPU that gives less of a resource than its mode promises, or than it gave before."""
 
     gpu: Gpu
     resource: str
+
+
+class HistoryNode(NodeUnderTest):
+    """A node that remembers what the driver said last of the memory of each GPU, by UUID in MiB."""
+
+    def __init__(self, *arguments: Any, **policy: Any) -> None:
+        super().__init__(*arguments, **policy)
+        self.reported_mib: dict[str, int] = {}
+
+
+def former_size(each: Gpu, state: State) -> Gpu:
+    """The GPU with the memory that it, or the one in its place, had in an earlier run if that was more."""
+    sizes = [each.memory_mib]
+    for name, former in state.node.former_gpus.items():
+        is_replaced = former.pci == each.pci_bus_id and name not in state.gpus.by_uuid
+        if name == each.uuid or is_replaced:
+            sizes.append(former.memory_mib)
+    return replace(each, memory_mib=max(sizes))
+
+
+def missing(state: State) -> Iterator[Gpu]:
+    """GPUs of an earlier run that are not there now, each with the number that its UUID has in this test."""
+    addresses = {each.pci_bus_id for each in state.gpus.by_index}
+    for n in range(MOST_GPUS):
+        is_known = uuid(n) in state.node.former_gpus
+        if is_known and uuid(n) not in state.gpus.by_uuid and gpu(n).pci_bus_id not in addresses:
+            yield gpu(n)
 
 
 def shortfalls(state: State) -> Iterator[Shortfall]:
@@ -63,8 +91,11 @@ def shortfalls(state: State) -> Iterator[Shortfall]:
         for each in state.gpus.by_index:
             block = offered.get(each.uuid)
             healthy = block.count if block and block.healthy else 0
-            if healthy < max(1, units_of(each, kind, state.policy.unit)):
+            promised = 0 if each.mig else units_of(former_size(each, state), kind, state.policy.unit)
+            if healthy < max(1, promised, units_of(each, kind, state.policy.unit)):
                 yield Shortfall(each, resource)
+        for each in missing(state):
+            yield Shortfall(each, resource)
     if state.node.mode is Mode.DRA:
         yield from _claims_shortfalls(state)
 
@@ -74,9 +105,13 @@ def _claims_shortfalls(state: State) -> Iterator[Shortfall]:
     devices = [device for spec in slice_specs(state, "n").values() for device in spec.get("devices", ())]
     of_gpus = [device for device in devices if "uuid" in device["attributes"]]
     free = {device["attributes"]["uuid"]["string"] for device in of_gpus if not device.get("taints")}
+    unit = state.policy.unit
     for each in state.gpus.by_index:
-        if each.uuid not in free:
+        is_smaller = each.memory_mib // unit.mib < former_size(each, state).memory_mib // unit.mib
+        if each.uuid not in free or is_smaller:
             yield Shortfall(each, DRA_DRIVER)
+    for each in missing(state):
+        yield Shortfall(each, DRA_DRIVER)
 
 
 def explains(problem: Problem, shortfall: Shortfall, state: State) -> bool:
@@ -86,6 +121,9 @@ def explains(problem: Problem, shortfall: Shortfall, state: State) -> bool:
     names = (shortfall.gpu.uuid, f"GPU {shortfall.gpu.index} ", shortfall.resource, f"mode {state.node.mode}")
     about_all = problem.message.startswith(("all ", "none of the "))
     whole_node = about_all or problem.reason == "DriverUnavailable" or "no GPUs are advertised" in problem.message
+    # One that cannot be read may be one that was there before: it is not known which.
+    if shortfall.gpu.uuid not in state.gpus.by_uuid and problem.reason == "GPUUnreadable":
+        return True
     return whole_node or any(name in problem.message for name in names)
 
 
@@ -96,7 +134,7 @@ def unexplained(state: State) -> list[Shortfall]:
 
 # -- histories -----------------------------------------------------------------------------------------------
 
-Action = Callable[[NodeUnderTest, st.DataObject], Any]
+Action = Callable[[HistoryNode, st.DataObject], Any]
 
 
 def some_gpus(data: st.DataObject) -> set[int]:
@@ -107,33 +145,62 @@ def a_reason(data: st.DataObject) -> str | None:
     return data.draw(st.sampled_from([None, "it is broken"]), "reason")
 
 
-def inventory(node: NodeUnderTest, data: st.DataObject) -> None:
+def inventory(node: HistoryNode, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from(SIZES_MIB), min_size=MOST_GPUS, max_size=MOST_GPUS), "sizes")
     listed = some_gpus(data)
     unreadable = some_gpus(data) - listed if data.draw(st.booleans(), "some unreadable") else set()
     mig = some_gpus(data) if data.draw(st.booleans(), "MIG") else set()
     read = [gpu(n, memory_mib=sizes[n], mig=n in mig) for n in sorted(listed)]
     node.inventory(*read, unreadable=tuple(UnreadableGpu(n, "it is broken") for n in sorted(unreadable)))
+    node.reported_mib |= {each.uuid: each.memory_mib for each in read if not each.mig}
 
 
-def driver(node: NodeUnderTest, _data: st.DataObject) -> None:
+def grown_or_shrunk(node: HistoryNode, data: st.DataObject) -> None:
+    """All GPUs are there, and one of them has another size than before."""
+    resized = data.draw(st.integers(0, MOST_GPUS - 1), "resized")
+    read = [gpu(n, memory_mib=node.reported_mib.get(uuid(n), SIZES_MIB[-2])) for n in range(MOST_GPUS)]
+    read[resized] = replace(read[resized], memory_mib=data.draw(st.sampled_from(SIZES_MIB), "size"))
+    node.inventory(*read)
+    node.reported_mib |= {each.uuid: each.memory_mib for each in read}
+
+
+def driver(node: HistoryNode, _data: st.DataObject) -> None:
     node.send(ev.DriverUnavailable("it is broken", node.now))
 
 
-def label(node: NodeUnderTest, data: st.DataObject) -> None:
+def label(node: HistoryNode, data: st.DataObject) -> None:
     seen = node_json(data.draw(st.sampled_from([None, "bogus", *map(str, Mode)]), "label"))
     if data.draw(st.integers(0, 4), "another plugin") == 0:
         seen["status"] = {"allocatable": {"nvidia.com/gpu": "2"}}
     if data.draw(st.integers(0, 4), "isolation off") == 0:
         seen["metadata"]["labels"][DISABLE_LABEL] = "true"
+    known = known_gpus(node, data)
+    if known is not None:
+        seen["metadata"]["annotations"] = {KNOWN_GPUS_ANNOTATION: known}
     node.send(ev.NodeSeen(seen, node.now))
 
 
-def time_passes(node: NodeUnderTest, data: st.DataObject) -> None:
+def known_gpus(node: HistoryNode, data: st.DataObject) -> str | None:
+    """The Node's annotation of the GPUs that it had: removed, as the agent wants it, or as an earlier run left it."""
+    match data.draw(st.sampled_from(["removed", "current", "earlier"]), "known GPUs"):
+        case "current":
+            return node_annotations(node.state).get(KNOWN_GPUS_ANNOTATION)
+        case "earlier":
+            return earlier_run(sorted(some_gpus(data)), data)
+    return None
+
+
+def earlier_run(gpus: Iterable[int], data: st.DataObject) -> str:
+    """The annotation of a run in which these GPUs had other sizes."""
+    sizes = {n: data.draw(st.sampled_from(SIZES_MIB), "size before") for n in gpus}
+    return former_gpus_text({uuid(n): FormerGpu(gpu(n).pci_bus_id, mib) for n, mib in sizes.items()})
+
+
+def time_passes(node: HistoryNode, data: st.DataObject) -> None:
     node.wait(data.draw(st.sampled_from([0.1, 1.0, 3.0, 20.0, 100.0, 4000.0]), "seconds"))
 
 
-def health(node: NodeUnderTest, data: st.DataObject) -> None:
+def health(node: HistoryNode, data: st.DataObject) -> None:
     of = uuid(data.draw(st.integers(0, MOST_GPUS - 1), "GPU"))
     reading = HealthReading(action=data.draw(st.sampled_from([None, 0, 1, 9]), "action"))
     xid = data.draw(st.sampled_from([31, 79, 94]), "XID")
@@ -147,39 +214,41 @@ def health(node: NodeUnderTest, data: st.DataObject) -> None:
     node.send(data.draw(st.sampled_from(events), "event"))
 
 
-def fence(node: NodeUnderTest, data: st.DataObject) -> None:
+def fence(node: HistoryNode, data: st.DataObject) -> None:
     named = some_gpus(data)
     read = ev.FenceRead(Fence(indexes=frozenset(map(str, named))), node.now)
     node.send(data.draw(st.sampled_from([read, ev.FenceUnreadable("it is broken", node.now)]), "event"))
 
 
-def allocations(node: NodeUnderTest, data: st.DataObject) -> None:
+def allocations(node: HistoryNode, data: st.DataObject) -> None:
     if data.draw(st.integers(0, 3), "kubelet is silent") == 0:
         node.send(ev.HoldingsUnavailable("it is broken", node.now))
         return
     held = []
     for n in sorted(some_gpus(data)):
         kind = data.draw(st.sampled_from(list(Kind)), "kind")
-        held.append(holding(f"pod-{n}", unit_ids(n, kind, 0), Resources("nvidia.com/gpu").of(kind)))
+        # The highest ones may be from a time when the GPU was larger.
+        numbers = data.draw(st.sets(st.sampled_from([0, 1, 14, 15]), min_size=1), "units")
+        held.append(holding(f"pod-{n}", unit_ids(n, kind, *numbers), Resources("nvidia.com/gpu").of(kind)))
     if data.draw(st.booleans(), "another plugin's pod"):
         held.append(holding("other", [uuid(0)], "nvidia.com/gpu"))
     node.holdings(*held)
 
 
-def calls(node: NodeUnderTest, _data: st.DataObject) -> None:
+def calls(node: HistoryNode, _data: st.DataObject) -> None:
     if node.state.allocates.in_flight:
         node.allocate_ends()
     else:
         node.allocate_begins()
 
 
-def registration(node: NodeUnderTest, data: st.DataObject) -> None:
+def registration(node: HistoryNode, data: st.DataObject) -> None:
     resource = data.draw(st.sampled_from(node.state.policy.resources.names), "resource")
     problem = a_reason(data)
     node.send(ev.RegistrationChanged(resource, problem, node.now, connected=problem is None))
 
 
-def layer(node: NodeUnderTest, data: st.DataObject) -> None:
+def layer(node: HistoryNode, data: st.DataObject) -> None:
     problem = a_reason(data)
     report = Layer(
         driver=data.draw(st.sampled_from(["cgpu", "mps"]), "driver"),
@@ -194,19 +263,19 @@ def layer(node: NodeUnderTest, data: st.DataObject) -> None:
     node.send(ev.LayerSeen(report, node.now))
 
 
-def api_server(node: NodeUnderTest, data: st.DataObject) -> None:
+def api_server(node: HistoryNode, data: st.DataObject) -> None:
     what = data.draw(st.sampled_from(["node", "pods", "slices"]), "what")
     node.send(ev.ApiUnavailable("it is broken", node.now, what))
 
 
-def claims(node: NodeUnderTest, data: st.DataObject) -> None:
+def claims(node: HistoryNode, data: st.DataObject) -> None:
     known = [node.state.gpus.by_uuid[uuid(n)] for n in some_gpus(data) if uuid(n) in node.state.gpus.by_uuid]
     unreadable = data.draw(st.integers(0, 4), "unreadable") == 0
     made = [prepared("a", *known)] if known or unreadable else []
     node.send(ev.ClaimsPrepared(tuple(made), node.now))
 
 
-def slices(node: NodeUnderTest, data: st.DataObject) -> None:
+def slices(node: HistoryNode, data: st.DataObject) -> None:
     """The API server gets what the agent wants, or refuses it."""
     problem = a_reason(data)
     node.send(ev.SliceWritten(problem, node.now))
@@ -215,13 +284,14 @@ def slices(node: NodeUnderTest, data: st.DataObject) -> None:
         node.send(ev.SlicesSeen({name: {"spec": spec} for name, spec in specs.items()}, node.now))
 
 
-def dra_driver(node: NodeUnderTest, data: st.DataObject) -> None:
+def dra_driver(node: HistoryNode, data: st.DataObject) -> None:
     events = [ev.DraRegistered(a_reason(data), node.now), ev.DraStopped(node.now)]
     node.send(data.draw(st.sampled_from(events), "event"))
 
 
 ACTIONS: list[Action] = [
     inventory,
+    grown_or_shrunk,
     driver,
     label,
     time_passes,
@@ -238,8 +308,8 @@ ACTIONS: list[Action] = [
 ]
 
 
-def a_node(data: st.DataObject) -> NodeUnderTest:
-    node = NodeUnderTest(
+def a_node(data: st.DataObject) -> HistoryNode:
+    node = HistoryNode(
         data.draw(st.sampled_from(list(Mode)), "mode"),
         unit=MemoryUnit(data.draw(st.sampled_from(UNITS_MIB), "unit")),
         resources=Resources(data.draw(st.sampled_from([None, "nvidia.com/gpu"]), "exclusive")),
@@ -248,7 +318,8 @@ def a_node(data: st.DataObject) -> NodeUnderTest:
         gpu_sets=data.draw(st.booleans(), "sets"),
     )
     drivers = {name: Layer(driver=name, installed=False) for name in ("cgpu", "mps")}
-    return node.isolation(layers=drivers, unreported=frozenset(drivers))
+    node.isolation(layers=drivers, unreported=frozenset(drivers))
+    return node
 
 
 @given(st.data())
@@ -269,6 +340,62 @@ def test_on_a_node_that_was_ready_a_low_amount_has_a_problem_that_explains_it(da
     for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=25), "history"):
         action(node, data)
         assert unexplained(node.state) == []
+
+
+def oversold(node: HistoryNode) -> list[str]:
+    """GPUs whose free and held units are together more memory than the driver reports."""
+    state = node.state
+    held = {unit for each in state.living_holdings for unit in map(parse_id, each.ids) if unit is not None}
+    sold = []
+    for resource, kind in state.resource_kinds.items():
+        for block in state.advertised.lists[resource] if kind.is_memory else ():
+            unlisted = [unit for unit in held if (unit.gpu_key, unit.kind) == (block.gpu.key, kind)]
+            beyond = sum(unit.n >= block.count for unit in unlisted)
+            mib = (block.count + beyond) * state.policy.unit.mib
+            is_offered = block.healthy and block.count and block.kind is kind
+            if is_offered and mib > node.reported_mib.get(block.gpu.uuid, block.gpu.memory_mib):
+                sold.append(block.gpu.uuid)
+    return sold
+
+
+def a_ready_node(data: st.DataObject) -> HistoryNode:
+    """The agent has just read everything, and it works. GPUs may not be as an earlier run left them."""
+    node = a_node(data)
+    mode = node.state.node.mode
+    node.isolation(layers={"cgpu": WORKS}, unreported=frozenset())
+    seen = node_json(str(mode))
+    seen["metadata"]["annotations"] = {KNOWN_GPUS_ANNOTATION: earlier_run(range(MOST_GPUS), data)}
+    node.send(ev.NodeSeen(seen, node.now))
+    sizes = data.draw(st.lists(st.sampled_from(SIZES_MIB), min_size=MOST_GPUS, max_size=MOST_GPUS), "sizes")
+    there = [gpu(n, memory_mib=mib) for n, mib in enumerate(sizes)]
+    node.inventory(*there)
+    node.reported_mib |= {each.uuid: each.memory_mib for each in there}
+    held = []
+    kinds = [kind for kind in Kind if kind.mode is mode]
+    any_held = kinds and data.draw(st.booleans(), "held")
+    for n in sorted(some_gpus(data)) if any_held else ():
+        numbers = data.draw(st.sets(st.integers(0, 20), min_size=1), "units")
+        held.append(holding(f"pod-{n}", unit_ids(n, kinds[0], *numbers), Resources("nvidia.com/gpu").of(kinds[0])))
+    node.holdings(*held)
+    return node
+
+
+@given(st.data())
+def test_after_a_restart_a_low_amount_has_a_problem_that_explains_it(data):
+    node = a_ready_node(data)
+    assert unexplained(node.state) == []
+    for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=5), "history"):
+        action(node, data)
+        assert unexplained(node.state) == []
+
+
+@given(st.data())
+def test_whatever_happens_no_more_memory_is_sold_than_there_is(data):
+    node = a_ready_node(data)
+    assert oversold(node) == []
+    for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=25), "history"):
+        action(node, data)
+        assert oversold(node) == []
 
 
 @given(st.data())

@@ -61,6 +61,14 @@ def test_a_gpu_that_is_back_or_moved_or_switched_mig_has_all_gpus_read_again():
     assert not answer(known(mig=None), HealthReading(action=0, mig=True)).needs_rescan
 
 
+def test_a_gpu_whose_memory_changes_has_all_gpus_read_again():
+    larger = HealthReading(action=0, memory_mib=2048)
+    assert answer(known(memory_mib=1024), larger).needs_rescan
+    assert not answer(known(memory_mib=2048), larger).needs_rescan
+    assert not answer(known(memory_mib=None), larger).needs_rescan
+    assert answer(known(memory_mib=1024)).gpu.memory_mib == 1024, "if it is not reported, it is what it was"
+
+
 def test_mig_mode_that_is_not_reported_is_what_it_was():
     assert answer(known(mig=True)).gpu.mig
 
