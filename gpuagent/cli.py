@@ -1,4 +1,4 @@
-"""The command line: `gpuagent run`, `status`, `topology`, `mps-control`, `simulate`."""
+"""The command line: `gpuagent run`, `status`, `topology`, `memory-limits`, `mps-control`, `simulate`."""
 
 import argparse
 import gc
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuagent import __version__
+from gpuagent.host.cgroups import CGROUP_ROOT
+from gpuagent.host.limits_client import SOCKET
 from gpuagent.host.mps_client import ACK, CONTROL, MpsError
 from gpuagent.isolation import mps_control
 from gpuagent.settings import settings as config
@@ -139,6 +141,47 @@ def make_parser() -> CommandLine:
     )
     mps.set_defaults(command=_mps_control)
 
+    limits = commands.add_parser(
+        "memory-limits",
+        help="set memory limits of containers in the driver, for the agent",
+        description="Sets limits of GPU memory in the NVIDIA driver (615 and later), as the agent asks for them at a "
+        "socket. The only part that needs CAP_SYS_ADMIN, so it runs in a container of its own, until SIGTERM. Limits "
+        "stay when it ends.",
+        examples=(
+            "gpuagent memory-limits                # in a container beside the agent's",
+            "gpuagent memory-limits --check        # what can be limited here, and why not",
+            "gpuagent memory-limits --simulate dgx-a100 --socket /tmp/limits.sock",
+        ),
+    )
+    limits.add_argument(
+        "--socket", type=Path, default=SOCKET, metavar="PATH", help=f"where the agent asks (default: {SOCKET})"
+    )
+    limits.add_argument(
+        "--cgroup-root",
+        type=Path,
+        default=CGROUP_ROOT,
+        metavar="DIR",
+        help=f"where the node's cgroups are mounted, writable (default: {CGROUP_ROOT})",
+    )
+    limits.add_argument(
+        "--pods-cgroup",
+        default="",
+        metavar="PATH",
+        help="the cgroup of all pods, below the root, such as kubelet/kubepods (default: it is searched)",
+    )
+    limits.add_argument("--check", action="store_true", help="ask the process that serves at --socket, and exit")
+    limits.add_argument("--simulate", metavar="BOX", help="limit the memory of a simulated box instead")
+    limits.add_argument(
+        "--simulate-socket", type=Path, metavar="PATH", help="take faults of the simulated box at this socket"
+    )
+    limits.add_argument(
+        "--simulate-device",
+        type=Path,
+        metavar="PATH",
+        help="let programs allocate memory of the simulated box at this socket",
+    )
+    limits.set_defaults(command=_memory_limits)
+
     simulate = commands.add_parser(
         "simulate",
         help="inject a fault into an agent that runs with --simulate",
@@ -195,6 +238,18 @@ def _mps_control(options: argparse.Namespace) -> int:
     except (mps_control.MpsStartError, MpsError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1
+
+
+def _memory_limits(options: argparse.Namespace) -> int:
+    from gpuagent.limits_helper import command  # noqa: PLC0415 (only this command needs it)
+
+    if options.check:
+        return command.check(options.socket)
+    place = command.place_of(options.cgroup_root, options.pods_cgroup, os.environ)
+    try:
+        command.serve(options.socket, place)
+    except command.SocketPathError as err:
+        raise ConfigError(f"--socket: {err}") from err
 
 
 def _simulated(settings: Settings, *, listen: bool) -> None:

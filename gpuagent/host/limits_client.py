@@ -8,6 +8,7 @@ One JSON object a line in both directions, over a unix socket; answers come in t
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +25,14 @@ T = TypeVar("T")
 SOCKET = Path("/run/gpuagent-limits/limits.sock")
 NO_LIMIT = (1 << 64) - 1
 """As the bytes of a limit: all memory of the GPU."""
+BLOCK = 2 << 20
+"""Bytes of the blocks in which the driver hands out memory."""
 DEADLINE_S = 5.0
 PIPELINED = 64
 """Requests sent before their answers are read. Both fit into a socket's buffers, so neither side blocks the other."""
 _IDLE_CONNECTIONS = 4
 MOST_ANSWER = 1 << 20
+_TIMEVAL = struct.Struct("@ll")
 _ADVICE = "look at the log of the agent's container memory-limits"
 
 
@@ -68,12 +72,15 @@ class BadRequestError(LimitsError):
     """The helper does not understand the request: it is of another version."""
 
 
-_ERRORS: dict[str, type[LimitsError]] = {
-    "NotFound": NoTargetError,
-    "Refused": RefusedError,
-    "DriverError": LimitDriverError,
-    "BadRequest": BadRequestError,
+ERROR_KINDS: dict[type[LimitsError], str] = {
+    NoTargetError: "NotFound",
+    RefusedError: "Refused",
+    BelowUseError: "BelowUse",
+    LimitDriverError: "DriverError",
+    BadRequestError: "BadRequest",
 }
+"""Errors by their names in the protocol."""
+_ERRORS = {name: error for error, name in ERROR_KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,12 @@ class Limit:
 
     hard: int | None
     used: int
+
+    def is_of(self, size: int) -> bool:
+        """Whether this is the limit that was set to `size` bytes: the driver may round it by less than `BLOCK`."""
+        if self.hard is None or size == NO_LIMIT:
+            return self.hard is None and size == NO_LIMIT
+        return abs(self.hard - size) < BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +207,7 @@ class LimitsClient:
                 try:
                     return connection.exchange(requests, until)
                 except TimeoutError as err:
-                    waited = f"no answer for {self._deadline_s:g} s"
-                    raise HelperGoneError(f"the helper at {self._path} hangs: {waited}; {_ADVICE}") from err
+                    raise self._hangs() from err
                 except OSError as err:
                     # An old connection does not show that the helper was restarted. Every request may be repeated.
                     if connection.is_fresh:
@@ -226,8 +238,14 @@ class LimitsClient:
     def _connect(self, until: float) -> "_Connection":
         try:
             return _Connection(self._path, until)
+        except TimeoutError as err:
+            raise self._hangs() from err
         except OSError as err:
             raise self._gone(err) from err
+
+    def _hangs(self) -> HelperGoneError:
+        waited = f"no answer for {self._deadline_s:g} s"
+        return HelperGoneError(f"the helper at {self._path} hangs: {waited}; {_ADVICE}")
 
     def _gone(self, err: OSError) -> HelperGoneError:
         words = err.strerror or error_words(err) or type(err).__name__
@@ -248,8 +266,7 @@ class _Connection:
         self._received = b""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.settimeout(_left_s(until))
-            self._socket.connect(str(path))
+            _connect(self._socket, path, _left_s(until))
         except OSError:
             self._socket.close()
             raise
@@ -283,6 +300,18 @@ class _Connection:
         return line
 
 
+def _connect(connection: socket.socket, path: Path, timeout_s: float) -> None:
+    """Connect; wait if the helper's queue of new connections is full. Raises OSError."""
+    # With a timeout of Python's own, a full queue would be an error at once.
+    whole_s = int(timeout_s)
+    microseconds = int((timeout_s - whole_s) * 1e6) + 1
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(whole_s, microseconds))
+    try:
+        connection.connect(str(path))
+    except BlockingIOError as err:
+        raise TimeoutError from err
+
+
 def _left_s(until: float) -> float:
     """Seconds until then. Raises TimeoutError if they are over: a socket's timeout of 0 would mean not to wait."""
     left_s = until - time.monotonic()
@@ -310,11 +339,11 @@ def _error_in(answer: dict[str, Any]) -> LimitsError | None:
     if answer.get("ok") is True:
         return None
     message = printable(str(answer.get("message", "the helper does not say why")))
-    kind = str(answer.get("error"))
-    if kind == "BelowUse":
+    error = _ERRORS.get(str(answer.get("error")), LimitsError)
+    if error is BelowUseError:
         used = answer.get("used")
         return BelowUseError(message, used if isinstance(used, int) else None)
-    return _ERRORS.get(kind, LimitsError)(message)
+    return error(message)
 
 
 def _limit_or_error(answer: dict[str, Any]) -> Limit | LimitsError:

@@ -151,6 +151,17 @@ def test_a_helper_that_hangs(helper):
                 assert time.monotonic() < deadline
 
 
+def test_a_helper_that_takes_no_connections(tmp_path):
+    path = tmp_path / "limits.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(str(path))
+            with pytest.raises(HelperGoneError, match="hangs: no answer for 0.05 s"):
+                LimitsClient(path, deadline_s=0.05).describe()
+
+
 def test_a_call_that_waits_delays_no_other(helper, client):
     helper.answering.clear()
     with ThreadPoolExecutor() as threads:

@@ -1,0 +1,95 @@
+"""`gpuagent memory-limits` as a process: serves until SIGTERM, or asks the one that serves."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from gpuagent.host.limits_client import Description, LimitsClient, LimitsError
+from gpuagent.limits_helper.driver_thread import DriverThread
+from gpuagent.limits_helper.limit_setter import CgroupPlace, LimitSetter
+from gpuagent.limits_helper.probe import TellBackend, backend_by_files
+from gpuagent.limits_helper.server import LimitsServer, SocketPathError
+from gpuagent.limits_helper.service import LimitsService
+from gpuagent.nvml.binding.limit_calls import LimitCalls
+from gpuagent.system import log as logs
+from gpuagent.system.printable import printable
+from gpuagent.system.stop_signal import StopSignal
+
+__all__ = ["SocketPathError", "check", "place_of", "serve"]
+
+log = logging.getLogger(__name__)
+
+OWN_POD = "POD_UID"
+"""The environment variable with the UID of the pod in which the helper runs, as the chart sets it."""
+_LOG = {"GPUAGENT_LOG_FORMAT": "text", "GPUAGENT_LOG_LEVEL": "info"}
+"""Settings that the helper shares with the agent, and what holds without them."""
+_LOOK_S = 5.0
+"""How soon the process ends after it has found out that only a new container helps."""
+
+
+def serve(socket: Path, place: CgroupPlace, tell_backend: TellBackend = backend_by_files) -> NoReturn:
+    """Serve until SIGTERM, and end the process then. Limits stay in place.
+
+    Raises:
+        SocketPathError: it cannot listen there.
+    """
+    log_format, log_level = [os.environ.get(name, default) for name, default in _LOG.items()]
+    write_out = logs.setup(log_format, log_level)
+    stop = StopSignal()
+    nvml = LimitCalls()
+    setter = LimitSetter(place, nvml, tell_backend)
+    service = LimitsService(setter, DriverThread(lambda: nvml.pending))
+    server = LimitsServer(socket, service.answer)
+    log.info("Serving memory limits", extra={"socket": socket, "cgroup_root": place.root})
+    # NVML opens now, so that the GPUs stay initialized from here on. In a thread, because the driver may hang.
+    threading.Thread(target=_open, args=(service,), name="limits-first", daemon=True).start()
+    code = 0
+    while not stop.wait(_LOOK_S):
+        if setter.is_outdated:
+            log.error("Ending: the driver was replaced, and only a new container gets its library")
+            code = 1
+            break
+    server.close()
+    write_out()
+    sys.stdout.flush()
+    os._exit(code)  # a call that hangs in the driver must not keep the process
+
+
+def _open(service: LimitsService) -> None:
+    with contextlib.suppress(LimitsError):  # the description says it
+        service.describe()
+
+
+def check(socket: Path) -> int:
+    """Print what the helper at `socket` can do. The exit code: 0 if it answers, whatever it says."""
+    try:
+        description = LimitsClient(socket).describe()
+    except LimitsError as err:
+        print(printable(f"gpuagent: {err}"), file=sys.stderr)
+        return 1
+    for line in _lines(description):
+        print(printable(line))
+    return 0
+
+
+def place_of(root: Path, pods: str, env: Mapping[str, str]) -> CgroupPlace:
+    """Where the cgroups are, by the flags, and by the UID of this process's pod in the environment."""
+    return CgroupPlace(root=root.absolute(), pods=pods, own_pod=env.get(OWN_POD, ""))
+
+
+def _lines(description: Description) -> list[str]:
+    lines = [
+        f"driver   {description.driver or 'not known'}",
+        f"backend  {description.backend or 'none'}",
+        f"pods     {description.pods_root or 'not found'}",
+    ]
+    for uuid, why in description.gpus.items():
+        lines.append(f"{uuid}  {why or 'memory can be limited'}")
+    if description.problem:
+        lines.append(f"problem  {description.problem}")
+    return lines

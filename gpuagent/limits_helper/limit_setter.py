@@ -1,0 +1,282 @@
+"""Sets and reads limits: checks the target, makes the calls, and compares the driver's report with the request."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuagent.host import cgroups
+from gpuagent.host.cgroups import CgroupError, Identity, NoCgroupError, PodsRoot, PodsRootError
+from gpuagent.host.limits_client import (
+    NO_LIMIT,
+    BelowUseError,
+    Description,
+    Limit,
+    LimitDriverError,
+    NoTargetError,
+    RefusedError,
+    Target,
+)
+from gpuagent.limits_helper import diagnosis, host_facts
+from gpuagent.limits_helper.probe import TellBackend, backend_by_files, has_mig, probe
+from gpuagent.nvml.binding.calls import Handle
+from gpuagent.nvml.binding.limit_calls import LimitCalls
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, VERSION_MISMATCH, CallError, DriverError, driver_error
+
+log = logging.getLogger(__name__)
+
+PROBED_S = 60.0
+"""How long the result of a probe is reported without another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupPlace:
+    """Where the pods' cgroups are.
+
+    Attributes:
+        root: where cgroups are mounted.
+        pods: path of the pods root below it; empty: it is searched.
+        own_pod: UID of the pod that this process runs in; empty if it is not known.
+    """
+
+    root: Path = cgroups.CGROUP_ROOT
+    pods: str = ""
+    own_pod: str = ""
+
+    def pods_root(self) -> PodsRoot:
+        """The pods root. Raises PodsRootError."""
+        if self.pods:
+            return cgroups.named_pods_root(self.root, self.pods)
+        return cgroups.find_pods_root(self.root, self.own_pod)
+
+
+class LimitSetter:
+    """Keeps NVML open from its first call on: while it is, no GPU is shut down, which would end all limits.
+
+    For one thread. Methods raise LimitsError.
+
+    Args:
+        place: of the cgroups.
+        nvml: makes the calls.
+        tell_backend: see `TellBackend`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        place: CgroupPlace,
+        nvml: LimitCalls,
+        tell_backend: TellBackend = backend_by_files,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._place = place
+        self._tell_backend = tell_backend
+        self._clock = clock
+        self._nvml = nvml
+        self._session = ExitStack()
+        self._gpus: dict[str, Handle] | None = None
+        """By UUID; None while NVML is closed."""
+        self._has_worked = False
+        self._root: PodsRoot | None = None
+        self._described: Description | None = None
+        self._described_at = 0.0
+        self.is_outdated = False
+        """NVML's library is of a former driver. A restart of the container gets it the present one's."""
+
+    def set(self, target: Target, size: int) -> Limit:
+        """Set a hard limit, and return what the driver reports then."""
+        directory, identity = self._cgroup(target)
+        gpu = self._gpu(target.gpu)
+        refused = None
+        try:
+            self._nvml.set_memory_limits(gpu, directory, 0, size)
+        except CallError as err:
+            refused = err
+        self._check_same(directory, identity)
+        limit = self._read(gpu, directory)
+        if refused is None and limit.is_of(size):
+            log.info("Set limit", extra=_log_fields(target, size, limit))
+            return limit
+        # Which code the driver has for this is not documented, and backend dmem reports success.
+        if limit.used > size:
+            raise BelowUseError(_below_use(target, size, limit.used), limit.used)
+        # What worked at the last probe does not work now.
+        self._described = None
+        if refused:
+            raise self._driver_error(refused, gpu)
+        raise LimitDriverError(diagnosis.why_ignored(size, limit.hard))
+
+    def get(self, target: Target) -> Limit:
+        """The limit in force."""
+        directory, identity = self._cgroup(target)
+        limit = self._read(self._gpu(target.gpu), directory)
+        self._check_same(directory, identity)
+        # The driver has one answer for "no limit there" and for "no limits at all": only the probe tells them apart.
+        unusable = self._described.gpus.get(target.gpu) if self._described else None
+        if limit.hard is None and unusable:
+            raise LimitDriverError(unusable)
+        return limit
+
+    def describe(self) -> Description:
+        """What can be limited here. Tried again when the last result is too old, or a limit could not be set."""
+        is_old = self._clock() - self._described_at >= PROBED_S
+        # A driver that is not there is looked for each time: that costs little.
+        if self._described is None or self._gpus is None or is_old:
+            self._described = self._describe()
+            self._described_at = self._clock()
+            log.info("Tried whether memory can be limited", extra=_probe_fields(self._described))
+        return self._described
+
+    def _describe(self) -> Description:
+        try:
+            gpus = self._open()
+            probed = probe(self._nvml, gpus, self._place.root, self._tell_backend)
+            self._check_driver()
+        except DriverError as err:
+            return Description("", None, "", {}, f"the NVIDIA driver cannot be used: {err}")
+        driver = self._nvml.driver_version()
+        try:
+            self._root = self._place.pods_root()
+        except PodsRootError as err:
+            # If the driver cannot limit memory here, the tree of cgroups may be as odd for the same reason.
+            return Description(driver, None, probed.backend, probed.gpus, probed.problem or str(err))
+        return Description(driver, self._root.path, probed.backend, probed.gpus, probed.problem)
+
+    def _cgroup(self, target: Target) -> tuple[Path, Identity]:
+        """The directory of a target, and what it is now."""
+        root = self._pods_root()
+        directory = root.pod_directory(target.pod)
+        if directory is None:
+            raise NoTargetError(f"pod {target.pod} has no cgroup below {root.path}: it has ended, or has not started")
+        if target.leaf:
+            directory /= target.leaf
+        try:
+            return directory, cgroups.identify(self._place.root, directory)
+        except NoCgroupError as err:
+            raise NoTargetError(str(err)) from err
+        except CgroupError as err:
+            raise RefusedError(str(err)) from err
+
+    def _pods_root(self) -> PodsRoot:
+        if self._root is None or not self._root.path.is_dir():
+            try:
+                self._root = self._place.pods_root()
+            except PodsRootError as err:
+                raise NoTargetError(str(err)) from err
+        return self._root
+
+    def _check_same(self, directory: Path, identity: Identity) -> None:
+        """Raise NoTargetError if another directory has the name by now.
+
+        NVML opens the path itself, so this only shows a change, and does not prevent it. Nobody but root on the node
+        can make one: there are no links in cgroups, and a name contains the UID or the id of what it is for.
+        """
+        try:
+            has_changed = cgroups.identify(self._place.root, directory) != identity
+        except CgroupError as err:
+            raise NoTargetError(str(err)) from err
+        if has_changed:
+            raise NoTargetError(f"cgroup {directory} was removed and made again meanwhile: ask again")
+
+    def _gpu(self, uuid: str) -> Handle:
+        try:
+            gpus = self._open()
+            if uuid not in gpus:
+                # A GPU that came later. NVML stays open, so that the others are not shut down.
+                self._gpus = gpus = self._list_gpus()
+        except (DriverError, CallError) as err:
+            raise LimitDriverError(f"the NVIDIA driver cannot be used: {err}") from err
+        if uuid not in gpus:
+            raise NoTargetError(f"the node has no GPU {uuid}, or the driver does not show it")
+        return gpus[uuid]
+
+    def _read(self, gpu: Handle, directory: Path) -> Limit:
+        try:
+            limits = self._nvml.memory_limits(gpu, directory)
+        except CallError as err:
+            raise self._driver_error(err, gpu) from err
+        if limits is None:
+            return Limit(None, 0)
+        return Limit(None if limits.hard == NO_LIMIT else limits.hard, limits.used)
+
+    def _open(self) -> dict[str, Handle]:
+        """The GPUs, in an open NVML. Raises DriverError."""
+        if self._gpus is None:
+            try:
+                self._session.enter_context(self._nvml.session())
+            except DriverError as err:
+                self._check_outdated(err)
+                raise
+            try:
+                self._gpus = self._list_gpus()
+            except CallError as err:
+                self._close()
+                raise driver_error(err) from err
+            self._has_worked = True
+        return self._gpus
+
+    def _check_outdated(self, err: DriverError) -> None:
+        cause = err.__cause__
+        if self._has_worked and isinstance(cause, CallError) and cause.code == VERSION_MISMATCH:
+            self.is_outdated = True
+
+    def _list_gpus(self) -> dict[str, Handle]:
+        """Raises CallError if the driver as a whole fails."""
+        gpus = {}
+        for index in range(self._nvml.count()):
+            try:
+                handle = self._nvml.handle(index)
+                gpus[self._nvml.uuid(handle)] = handle
+            except CallError as err:
+                if err.code in DRIVER_WIDE:
+                    raise
+                log.warning("Left out a GPU", extra={"index": index, "error": str(err)})
+        return gpus
+
+    def _close(self) -> None:
+        self._gpus = None
+        self._session.close()
+
+    def _check_driver(self) -> None:
+        """Close NVML if the driver was unloaded, so that the next call opens it again. Raises DriverError then."""
+        try:
+            self._nvml.count()
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                self._close()
+                raise driver_error(err) from err
+
+    def _driver_error(self, err: CallError, gpu: Handle) -> LimitDriverError:
+        self._described = None
+        if err.code in DRIVER_WIDE:
+            self._close()
+            return LimitDriverError(f"the NVIDIA driver cannot be used: {driver_error(err)}")
+        facts = host_facts.read(self._place.root)
+        mig = has_mig(self._nvml, gpu)
+        return LimitDriverError(diagnosis.why_refused(err, facts, driver=self._nvml.driver_version(), mig=mig))
+
+
+def _below_use(target: Target, size: int, used: int) -> str:
+    what = f"container {target.leaf} of pod {target.pod}" if target.leaf else f"pod {target.pod}"
+    return f"{what} uses {_gib(used)} of GPU memory, more than the new limit of {_gib(size)}; the former limit holds"
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.4g} GiB"
+
+
+def _log_fields(target: Target, size: int, limit: Limit) -> dict[str, object]:
+    return {"gpu": target.gpu, "pod": target.pod, "leaf": target.leaf, "bytes": size, "used": limit.used}
+
+
+def _probe_fields(description: Description) -> dict[str, object]:
+    return {
+        "driver": description.driver,
+        "backend": description.backend,
+        "pods_root": description.pods_root,
+        "gpus": dict(description.gpus),
+        "problem": description.problem,
+    }
