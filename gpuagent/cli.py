@@ -30,6 +30,7 @@ from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
+    from gpuagent.limits_helper.probe import TellBackend
     from gpuagent.simulation.simulator import Simulator
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
@@ -246,10 +247,30 @@ def _memory_limits(options: argparse.Namespace) -> int:
     if options.check:
         return command.check(options.socket)
     place = command.place_of(options.cgroup_root, options.pods_cgroup, os.environ)
+    tell_backend = _simulated_limits(options)
     try:
-        command.serve(options.socket, place)
+        command.serve(options.socket, place, tell_backend)
     except command.SocketPathError as err:
         raise ConfigError(f"--socket: {err}") from err
+
+
+def _simulated_limits(options: argparse.Namespace) -> "TellBackend | None":
+    """Put a simulated box in place of the driver, if asked; its way to tell the backend, since it writes no files."""
+    sockets = {"--simulate-socket": options.simulate_socket, "--simulate-device": options.simulate_device}
+    given = {flag: path for flag, path in sockets.items() if path}
+    if not options.simulate:
+        if given:
+            raise ConfigError(f"{next(iter(given))} is of use with --simulate only")
+        return None
+    simulator = _install(options.simulate, options.cgroup_root.absolute())
+    listeners = {"--simulate-socket": simulator.listen, "--simulate-device": simulator.listen_for_processes}
+    for flag, path in given.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            listeners[flag](path)
+        except (OSError, ValueError) as err:
+            raise ConfigError(f"{flag} {path}: cannot listen there: {_words(err)}") from err
+    return lambda *_: simulator.backend
 
 
 def _simulated(settings: Settings, *, listen: bool) -> None:
@@ -266,12 +287,12 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
         raise ConfigError(f"--state-dir {settings.state_dir}: cannot take faults there: {why}") from err
 
 
-def _install(box: str) -> "Simulator":
+def _install(box: str, cgroup_root: Path = CGROUP_ROOT) -> "Simulator":
     """Put a simulated box in place of the driver."""
     from gpuagent.simulation import boxes, simulator  # noqa: PLC0415 (only for simulation)
 
     try:
-        return simulator.install(boxes.load(box))
+        return simulator.install(boxes.load(box), simulator.CgroupSource(cgroup_root))
     except boxes.BoxError as err:
         raise ConfigError(f"--simulate: {err}") from err
 

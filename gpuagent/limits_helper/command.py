@@ -32,8 +32,13 @@ _LOOK_S = 5.0
 """How soon the process ends after it has found out that only a new container helps."""
 
 
-def serve(socket: Path, place: CgroupPlace, tell_backend: TellBackend = backend_by_files) -> NoReturn:
+def serve(socket: Path, place: CgroupPlace, tell_backend: TellBackend | None = None) -> NoReturn:
     """Serve until SIGTERM, and end the process then. Limits stay in place.
+
+    Args:
+        socket: where clients ask.
+        place: of the cgroups.
+        tell_backend: of a simulated driver; None for a real one.
 
     Raises:
         SocketPathError: it cannot listen there.
@@ -42,7 +47,7 @@ def serve(socket: Path, place: CgroupPlace, tell_backend: TellBackend = backend_
     write_out = logs.setup(log_format, log_level)
     stop = StopSignal()
     nvml = LimitCalls()
-    setter = LimitSetter(place, nvml, tell_backend)
+    setter = LimitSetter(place, nvml, tell_backend or backend_by_files)
     service = LimitsService(setter, DriverThread(lambda: nvml.pending))
     server = LimitsServer(socket, service.answer)
     log.info("Serving memory limits", extra={"socket": socket, "cgroup_root": place.root})
@@ -68,7 +73,8 @@ def _open(service: LimitsService) -> None:
 def check(socket: Path) -> int:
     """Print what the helper at `socket` can do. The exit code: 0 if it answers, whatever it says."""
     try:
-        description = LimitsClient(socket).describe()
+        with contextlib.closing(LimitsClient(socket)) as client:
+            description = client.describe()
     except LimitsError as err:
         print(printable(f"gpuagent: {err}"), file=sys.stderr)
         return 1

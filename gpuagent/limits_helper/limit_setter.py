@@ -28,7 +28,8 @@ from gpuagent.nvml.driver_errors import DRIVER_WIDE, VERSION_MISMATCH, CallError
 log = logging.getLogger(__name__)
 
 PROBED_S = 60.0
-"""How long the result of a probe is reported without another one."""
+PROBLEM_S = 5.0
+"""How long the result of a probe is reported without another one: if memory can be limited, and if it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +123,27 @@ class LimitSetter:
 
     def describe(self) -> Description:
         """What can be limited here. Tried again when the last result is too old, or a limit could not be set."""
-        is_old = self._clock() - self._described_at >= PROBED_S
-        # A driver that is not there is looked for each time: that costs little.
-        if self._described is None or self._gpus is None or is_old:
+        if self._described is None or self._is_old(self._described):
+            former = self._described
             self._described = self._describe()
             self._described_at = self._clock()
-            log.info("Tried whether memory can be limited", extra=_probe_fields(self._described))
+            if self._described != former:
+                log.info("Tried whether memory can be limited", extra=_probe_fields(self._described))
         return self._described
+
+    def _is_old(self, description: Description) -> bool:
+        # Without a driver, trying is cheap. And if there was one, it may have gone.
+        if self._gpus is None or not self._is_driver_there():
+            return True
+        good_for_s = PROBLEM_S if description.problem else PROBED_S
+        return self._clock() - self._described_at >= good_for_s
+
+    def _is_driver_there(self) -> bool:
+        try:
+            self._check_driver()
+        except DriverError:
+            return False
+        return True
 
     def _describe(self) -> Description:
         try:

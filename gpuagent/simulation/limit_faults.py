@@ -39,6 +39,11 @@ class LimitedDriver(SimulatedDriver):
                 self.box = replace(self.box, driver_version=FIRST_VERSION)
             self.load_accounting(chosen, AddressPool(seed, reused / 100))
 
+    @property
+    def backend(self) -> str:
+        """The backend in force; empty if the driver is too old for one."""
+        return str(self.device_memory.accounting.backend) if self.device_memory else ""
+
     def alloc(self, gpu: GpuRef, pid: int, mib: int, kind: str = "device", creator: int | None = None) -> None:
         """Let process `pid` allocate memory, until `end`.
 

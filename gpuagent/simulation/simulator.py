@@ -23,7 +23,7 @@ from gpuagent.simulation.link_calls import LINKS
 from gpuagent.simulation.nvml_calls import DEVICE, INVALID, LOOKUP, SYSTEM, address, point
 from gpuagent.simulation.usage_calls import USE
 
-__all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
+__all__ = ["CgroupSource", "FaultError", "GpuRef", "Simulator", "inject", "install"]
 
 _OF_A_GPU = {**DEVICE, **LINKS, **USE, **LIMITS}
 _FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})

@@ -15,7 +15,7 @@ from gpuagent.host.limits_client import (
     Target,
 )
 from gpuagent.limits_helper import limit_setter
-from gpuagent.limits_helper.limit_setter import PROBED_S, CgroupPlace, LimitSetter
+from gpuagent.limits_helper.limit_setter import PROBED_S, PROBLEM_S, CgroupPlace, LimitSetter
 from gpuagent.limits_helper.probe import NAME
 from tests.cgroup_trees import CONTAINER, LAYOUTS, OTHER_POD, POD, QOS, CgroupTree
 from tests.unit.limits_helper.fake_driver import GIB, UUIDS, FakeDriver, error
@@ -206,6 +206,20 @@ def test_when_it_is_tried_again(tree, driver, setter, clock):
         setter.set(Target(GPU, POD), GIB)
     driver.ignores = False
     assert tries() == 1, "a limit could not be set"
+    driver.ignores = True
+    clock.now += PROBED_S
+    assert [tries(), tries()] == [1, 0]
+    clock.now += PROBLEM_S
+    driver.ignores = False
+    assert [tries(), tries()] == [1, 0], "what does not work is tried again sooner"
+
+
+def test_a_driver_that_has_gone_is_seen_without_another_probe(driver, setter):
+    assert setter.describe().problem is None
+    driver.absent = error("UNINITIALIZED", "nvmlDeviceGetCount")
+    assert "driver cannot be used" in setter.describe().problem
+    driver.absent = None
+    assert setter.describe().problem is None
 
 
 def test_no_limit_anywhere_is_not_taken_for_no_limits_at_all(tree, driver, setter):
