@@ -31,7 +31,7 @@ from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import CONTROL, daemon_pid, find_program
 from gpuagent.isolation.interface import IsolationError, Need
 from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_daemon import MpsDaemon
+from gpuagent.isolation.mps_daemon import MpsDaemons
 from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_share import why_not
 from gpuagent.isolation.mps_state import MpsPolicy
@@ -51,8 +51,9 @@ class Check:
     def __init__(self, gpu: Gpu, folder: Path) -> None:
         self.gpu, self.wrong = gpu, 0
         self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
-        self.daemon = MpsDaemon(CONTROL, MpsRecord(folder), own=folder / "pipe", logs=folder / "log", known=())
-        self.driver = MpsIsolation(self.daemon, None, unit=MemoryUnit(), policy=MpsPolicy(release_s=0.0))
+        daemons = MpsDaemons(CONTROL, MpsRecord(folder), own=folder / "pipe", logs=folder / "log", known=())
+        self.daemon = daemons.of_gpu(gpu.uuid)
+        self.driver = MpsIsolation(daemons, None, unit=MemoryUnit(), policy=MpsPolicy(release_s=0.0))
         self.driver.start(self._layers.put)
 
     def well(self, *, well: bool = True) -> float:
@@ -97,11 +98,11 @@ def main() -> int:
     print(f"Linux {machine()['kernel']}\n")
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         Path(folder).chmod(0o755)
-        # The last GPU is ordinal 0 for its clients and not for the daemon, as in a container.
+        # Its daemon sees the last GPU alone, so that it is ordinal 0 for daemon and clients.
         check = Check(able[-1], Path(folder))
         try:
             alone = run({"CUDA_VISIBLE_DEVICES": able[-1].uuid}, "speed")
-            check.driver.desire(Need(gpus=inventory.gpus, serves=True))
+            check.driver.desire(Need(gpus=(check.gpu,), serves=True))
             print(f"daemon up after {check.well():.2f} s")
             memory(check)
             shared_memory(check)

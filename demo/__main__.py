@@ -156,7 +156,8 @@ def isolation(node: DemoNode) -> None:
     show_resources(node)
 
     step(
-        "NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and advertises again."
+        "NVIDIA MPS is installed (a stand-in of its control program). The agent starts a daemon for each GPU, and"
+        " advertises again."
     )
     node.install_mps()
     until(node, offers(node, "aliyun.com/gpu-mem", 640))
@@ -164,13 +165,14 @@ def isolation(node: DemoNode) -> None:
         caps(node, name, mem=mem, core=core)
     show(node)
 
-    step("The MPS daemon dies while its program is replaced: 0 is advertised, and what runs is not affected.")
+    step("The MPS daemons die while their program is replaced: 0 is advertised, and what runs is not affected.")
     node.remove_mps()
     until(node, offers(node, "aliyun.com/gpu-mem", 0))
     show(node)
 
     step(
-        "The program is there again: the agent starts the daemon and advertises again. What kubectl inspect cgpu shows:"
+        "The program is there again: the agent starts the daemons and advertises again. What kubectl inspect cgpu"
+        " shows:"
     )
     node.install_mps()
     until(node, offers(node, "aliyun.com/gpu-mem", 640))

@@ -187,7 +187,7 @@ class DemoNode:
     def remove_mps(self) -> None:
         """The control program goes, as while a driver is replaced, and the daemon dies."""
         self.mps.control.unlink()
-        self.mps.kill(self.mps.own)
+        self.mps.kill_all()
 
     def inspect(self) -> None:
         """Run `kubectl inspect cgpu`, which fits its table to the terminal."""

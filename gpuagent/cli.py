@@ -121,14 +121,18 @@ def make_parser() -> CommandLine:
 
     mps = commands.add_parser(
         "mps-control",
-        help="run NVIDIA MPS's control daemon in a container of its own",
-        description="Runs the daemon in the foreground, so that it does not end with the agent, until SIGTERM.",
+        help="run NVIDIA MPS's control daemons in a container of their own",
+        description="Runs a daemon for each GPU in the foreground, so that none ends with the agent, until SIGTERM.",
     )
     mps.add_argument(
         "--program", default=CONTROL, metavar="FILE", help=f"name or path of MPS's control program (default: {CONTROL})"
     )
     mps.add_argument(
-        "--pipe-dir", type=Path, default=ACK, metavar="DIR", help=f"directory of the pipes for clients (default: {ACK})"
+        "--pipe-dir",
+        type=Path,
+        default=ACK,
+        metavar="DIR",
+        help=f"directory of the pipes for clients, which has a folder for each GPU (default: {ACK})",
     )
     mps.add_argument(
         "--log-dir",
@@ -138,8 +142,9 @@ def make_parser() -> CommandLine:
         help="directory of MPS's logs (default: /var/log/mps)",
     )
     mps.add_argument(
-        "--exclusive", action="store_true", help="set every GPU to compute mode EXCLUSIVE_PROCESS while the daemon runs"
+        "--exclusive", action="store_true", help="set each GPU to compute mode EXCLUSIVE_PROCESS while its daemon runs"
     )
+    mps.add_argument("--simulate", metavar="BOX", help="run daemons for the GPUs of a simulated box instead")
     mps.set_defaults(command=_mps_control)
 
     limits = commands.add_parser(
@@ -234,8 +239,17 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _mps_control(options: argparse.Namespace) -> int:
+    from gpuagent.nvml.driver_errors import DriverError  # noqa: PLC0415 (only for this command)
+    from gpuagent.nvml.gpu_reader import discover  # noqa: PLC0415 (the same)
+
+    if options.simulate:
+        _install(options.simulate)
     try:
-        return mps_control.serve(options.program, options.pipe_dir, options.log_dir, exclusive=options.exclusive)
+        gpus = discover().gpus
+        return mps_control.serve(options.program, options.pipe_dir, options.log_dir, gpus, exclusive=options.exclusive)
+    except DriverError as err:
+        print(f"gpuagent: NVIDIA driver: {err}", file=sys.stderr)
+        return 1
     except (mps_control.MpsStartError, MpsError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1

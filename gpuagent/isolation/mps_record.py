@@ -1,4 +1,4 @@
-"""The mps driver's record across restarts of the agent: the daemon it started, the compute modes it changed."""
+"""The mps driver's record across restarts of the agent: the daemons it started, the compute modes it changed."""
 
 import json
 import logging
@@ -11,36 +11,54 @@ from gpuagent.system.atomic_file import write_whole
 
 log = logging.getLogger(__name__)
 
+NODE = ""
+"""In place of a GPU's UUID: the daemon for all GPUs that an earlier release of the agent started."""
+
 
 class MpsRecord:
     """A small file in the state directory, replaced atomically. May be used from any thread.
 
     Attributes:
-        daemon: PID of the control daemon the agent started, 0 while that is not known yet; None: it started none.
+        daemons: GPU UUID, or `NODE`, to the PID of the control daemon that the agent started for it. The PID is 0 while
+            it is not known yet.
         modes: GPU UUID to the compute mode before the agent changed it, as nvidia-smi spells it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "mps.json"
         self._lock = threading.Lock()
-        self.daemon: int | None = None
+        self.daemons: Mapping[str, int] = {}
         self.modes: Mapping[str, str] = {}
         try:
-            record = json_file.load(self._path)
-            pid = record["daemon"]
-            modes = record["modes"]
-            self.daemon = None if pid is None else int(pid)
-            self.modes = {str(uuid): str(mode) for uuid, mode in modes.items()}
+            self._load()
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
             # The agent then adopts a running daemon and never stops it, and compute modes stay: both are harmless.
             log.warning("Failed to read the record of MPS", extra={"path": str(self._path), "error": err})
 
-    def started(self, pid: int | None) -> None:
-        """Note the daemon. Raises OSError: it is not noted on disk."""
+    def _load(self) -> None:
+        record = json_file.load(self._path)
+        # Agents with one daemon for the node wrote `daemon` only.
+        by_gpu = record.get("daemons", {})
+        daemons = {str(uuid): int(pid) for uuid, pid in by_gpu.items()}
+        of_node = record["daemon"]
+        if of_node is not None:
+            daemons[NODE] = int(of_node)
+        modes = record["modes"]
+        self.modes = {str(uuid): str(mode) for uuid, mode in modes.items()}
+        self.daemons = daemons
+
+    def started(self, gpu: str, pid: int) -> None:
+        """Note the daemon of a GPU. Raises OSError: it is not noted on disk."""
         with self._lock:
-            self.daemon = pid
+            self.daemons = {**self.daemons, gpu: pid}
+            self._save()
+
+    def ended(self, gpu: str) -> None:
+        """Delete the daemon of a GPU from the record. Raises OSError: the record names a process that has ended."""
+        with self._lock:
+            self.daemons = {other: pid for other, pid in self.daemons.items() if other != gpu}
             self._save()
 
     def changed(self, uuid: str, former: str) -> None:
@@ -56,5 +74,6 @@ class MpsRecord:
             self._save()
 
     def _save(self) -> None:
-        record = {"daemon": self.daemon, "modes": self.modes}
+        of_gpus = {gpu: pid for gpu, pid in self.daemons.items() if gpu != NODE}
+        record = {"daemon": self.daemons.get(NODE), "daemons": of_gpus, "modes": self.modes}
         write_whole(self._path, json.dumps(record))

@@ -29,14 +29,24 @@ SEVERAL_GPUS = (
 """The variable of the caps is read like CUDA_VISIBLE_DEVICES: one number that names no visible GPU voids all of them.
 Workers of torchrun and vLLM see one GPU each."""
 
+ONE_DAEMON = (
+    "MPS has a daemon for each GPU here, and a program reaches one daemon: ask for one GPU per container. "
+    "A node in mode share takes several GPUs without limits, and cGPU takes them with limits"
+)
+
 CAVEATS = (
     "The limits hold for each client process; a container that starts several gets its share several times.",
     "The limits are variables of the container's environment; a program that clears or raises them is not limited.",
     "A limit for a GPU that the program does not see voids all limits, so a program can do without them on purpose.",
     "A thread percentage is an upper bound on compute and reserves none.",
     f"One GPU takes {MAX_SHARERS} client contexts for sure; a container with many CUDA processes uses many of them.",
-    "A fatal GPU fault of one client ends the clients of every container on the GPUs it used.",
+    "A fatal GPU fault of one client ends the clients of every container on its GPU.",
     "Containers keep a /dev/shm of their own; that MPS needs no shared one from Volta on is reported, not yet proven.",
+)
+
+NODE_WIDE = (
+    "The MPS daemon at {pipe_dir} serves all GPUs: after a fatal fault on one, no GPU takes new clients until those "
+    "of the faulty one have ended."
 )
 
 ONE_USER = "This driver's MPS serves one user at a time: containers of another user ID wait until the first ones end."

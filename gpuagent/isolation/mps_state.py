@@ -52,10 +52,12 @@ class Demand:
     Attributes:
         need: the latest one.
         unneeded_since: when MPS was last needed; has no meaning while it is needed.
+        unused_since: when containers last held a GPU under MPS; has no meaning while they do.
     """
 
     need: Need
     unneeded_since: float
+    unused_since: float = 0.0
 
     @property
     def is_wanted(self) -> bool:
@@ -67,6 +69,8 @@ class Demand:
         later = replace(self, need=need)
         if self.is_wanted and not later.is_wanted:
             later = replace(later, unneeded_since=at)
+        if self.need.in_use and not need.in_use:
+            later = replace(later, unused_since=at)
         return later
 
 

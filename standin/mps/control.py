@@ -17,8 +17,16 @@ real socket, which are not known.
 Tests steer it with `standin.json` in the pipe directory, which it reads at each command, all keys optional:
 ``{"clients": [4711], "hang": true, "refuse": "text", "multi_user": false, "protocol": 3}``. With protocol 3, commands
 are arguments (`server list`), and those on standard input mean nothing.
+
+Programs that use CUDA (`standin.mps.cuda`) connect as clients, with a command of the stand-in's own: ``client PID``. A
+client says ``work`` before it has work on the GPU, and ``done`` after. NVIDIA documents that a client which a signal
+ends with work outstanding can leave its server in an undefined state. Public reports show what follows: the daemon
+answers, and new clients wait forever. `terminate_client` ends a client safely. ``{"wedged": true}`` makes this state,
+``{"status": "FAULT"}`` is what `get_server_status` says, and with ``{"fault": "GPU-0a"}`` the server has a fatal fault
+on that GPU: it takes no new client on any of its GPUs.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -36,6 +44,9 @@ PACKET = 65536
 NO_DAEMON = "Cannot find MPS control daemon process"
 UNKNOWN_COMMAND = "Unrecognized command"
 POLL_S = 0.02
+SERVED = "served"
+NOT_READY = "error 807"
+TERMINATED = "error 700"
 
 
 def steering(pipes: Path) -> dict[str, Any]:
@@ -47,6 +58,15 @@ def steering(pipes: Path) -> dict[str, Any]:
     return wanted
 
 
+class Client:
+    """A program that is connected to the server."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.works = False
+        self.is_terminated = False
+
+
 class Daemon:
     """The control daemon: one listening socket, a thread for each connection, and the limits that were set."""
 
@@ -55,6 +75,8 @@ class Daemon:
         self._servers: dict[int, int] = {}  # PID to UID
         self._percentage = 100.0
         self._memory: dict[str, str] = {}
+        self._clients: dict[int, Client] = {}
+        self._wedged = False
 
     def lock(self) -> bool:
         """Be the only one at this directory; the lock ends with the process."""
@@ -95,32 +117,74 @@ class Daemon:
             while (wanted := steering(self._pipes)).get("hang"):
                 time.sleep(POLL_S)
             command = packet.decode()
-            self._log(f"Cmd:{command}")
             words = command.split()
+            if words[0] == "client":
+                self._serve_client(int(words[1]), connection)
+                return
+            self._log(f"Cmd:{command}")
             answer = self._later(words) if wanted.get("protocol") == 3 else self._answer(words, wanted)
             connection.send(answer.encode() or b"\n")
+
+    def _serve_client(self, pid: int, connection: socket.socket) -> None:
+        """Take a program as a client until it ends."""
+        while self._wedged or steering(self._pipes).get("wedged"):
+            time.sleep(POLL_S)
+        if steering(self._pipes).get("fault"):
+            connection.send(NOT_READY.encode())
+            return
+        client = Client(connection)
+        self._server()
+        self._clients[pid] = client
+        connection.send(SERVED.encode())
+        with contextlib.suppress(OSError):
+            while packet := connection.recv(PACKET):
+                client.works = packet == b"work"
+                connection.send(SERVED.encode())
+        self._wedged |= client.works and not client.is_terminated
+        del self._clients[pid]
+
+    def _terminate(self, pid: int) -> str:
+        client = self._clients.get(pid)
+        if client is None:
+            return "Client not found"
+        client.is_terminated = True
+        client.connection.shutdown(socket.SHUT_RDWR)
+        return ""
+
+    def _server(self) -> int:
+        """PID of the server, which starts with the first client."""
+        if not self._servers:
+            self._servers[os.getpid() + 1] = 0
+        return next(iter(self._servers))
+
+    def _connected(self, wanted: dict[str, Any]) -> list[int]:
+        """PIDs of the clients."""
+        return [*wanted.get("clients", []), *self._clients]
 
     def _later(self, words: list[str]) -> str:
         """The answer in protocol 3."""
         return "\n".join(map(str, self._servers)) if words == ["server", "list"] else UNKNOWN_COMMAND
 
     def _answer(self, words: list[str], wanted: dict[str, Any]) -> str:
-        if wanted.get("clients") and not self._servers:
-            self._servers[os.getpid() + 1] = 0
+        if wanted.get("clients"):
+            self._server()
         match words:
             case ["get_server_list"]:
                 return "\n".join(map(str, self._servers))
             case ["get_server_status", pid]:
-                return "ACTIVE" if int(pid) in self._servers else "Server not found"
+                known = wanted.get("status", "FAULT" if wanted.get("fault") else "ACTIVE")
+                return known if int(pid) in self._servers else "Server not found"
             case ["start_server", "-uid", uid]:
                 self._servers[os.getpid() + 1 + len(self._servers)] = int(uid)
                 return ""
             case ["get_client_list", pid]:
-                clients = wanted.get("clients", []) if int(pid) == next(iter(self._servers), None) else []
+                clients = self._connected(wanted) if int(pid) == next(iter(self._servers), None) else []
                 return "\n".join(map(str, clients))
+            case ["terminate_client", _, pid]:
+                return self._terminate(int(pid))
             case ["ps"]:
                 rows = [
-                    f"{pid} 0 {next(iter(self._servers))} GPU-0 4026531836 client" for pid in wanted.get("clients", [])
+                    f"{pid} 0 {next(iter(self._servers))} GPU-0 4026531836 client" for pid in self._connected(wanted)
                 ]
                 return "\n".join(["PID ID SERVER DEVICE NAMESPACE COMMAND", *rows])
             case ["get_default_active_thread_percentage"]:
@@ -141,7 +205,7 @@ class Daemon:
 
     def _quit(self, force_after_s: float | None) -> str:
         began = time.monotonic()
-        while steering(self._pipes).get("clients"):
+        while self._connected(steering(self._pipes)):
             if force_after_s is not None and time.monotonic() - began >= force_after_s:
                 break
             time.sleep(POLL_S)

@@ -11,16 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from gpuagent.domain.gpus.gpu import key_of
 from standin.mps import control, smi
 from standin.waiting import PATIENCE_S
 
 
 class MpsHost:
-    """Programs in `root`/bin, pipe directories `own` and `ack`, and the GPUs that `nvidia-smi` lists."""
+    """Programs in `root`/bin, directories `own` (the agent's) and `ack`, and the GPUs that `nvidia-smi` lists.
+
+    `pipes` is the pipe directory that the agent makes for GPU-0a.
+    """
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="m-"))  # not tmp_path: a socket path ends at 107 bytes
         self.own, self.ack, self.logs = self.root / "own", self.root / "ack", self.root / "log"
+        self.pipes = self.of_gpu("GPU-0a")
         self.gpus = self.root / "gpus.json"
         self.control = self._program("nvidia-cuda-mps-control", control.__file__)
         self.smi = self._program("nvidia-smi", smi.__file__)
@@ -33,9 +38,17 @@ class MpsHost:
 
     def close(self) -> None:
         """End the daemons and remove the folder."""
-        for pipes in (self.own, self.ack):
-            self.kill(pipes)
+        self.kill_all()
         shutil.rmtree(self.root)
+
+    def kill_all(self) -> None:
+        """Kill every daemon."""
+        for noted in self.root.rglob("nvidia-cuda-mps-control.pid"):
+            self.kill(noted.parent)
+
+    def of_gpu(self, uuid: str) -> Path:
+        """Pipe directory of the daemon that the agent starts for a GPU."""
+        return self.own / key_of(uuid)
 
     def _program(self, name: str, module: str) -> Path:
         path = self.root / "bin" / name
@@ -91,4 +104,6 @@ class MpsHost:
         return str(self.read_smi()["modes"][uuid])
 
     def log(self) -> str:
-        return (self.logs / "control.log").read_text()
+        """The logs of all daemons, one after another."""
+        logs = sorted(self.logs.rglob("control.log"))
+        return "".join(log.read_text() for log in logs)

@@ -5,6 +5,7 @@
 tests read and change: ``{"modes": {"GPU-0a": "Default"}, "apps": [["GPU-0a", "python"]], "refuse": "text"}``.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -16,6 +17,9 @@ SPELLED = {"DEFAULT": "Default", "EXCLUSIVE_PROCESS": "Exclusive_Process", "PROH
 def main(arguments: list[str]) -> int:
     """The command."""
     file = Path(os.environ["STANDIN_SMI"])
+    # Several may run at once, as for the real program.
+    lock = file.with_suffix(".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     known = json.loads(file.read_text())
     match arguments:
         case ["--query-gpu=uuid,compute_mode", "--format=csv,noheader"]:

@@ -2,10 +2,10 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuagent.host.mps_client import CONTROL, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
+from gpuagent.host.mps_client import CONTROL, CONTROL_SOCKET, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
 from gpuisolation.host.root import Host
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,10 @@ class MpsClient:
 
 @dataclass(frozen=True, slots=True)
 class MpsState:
-    """The control daemon at one moment; limits are its own words, empty where it gives none."""
+    """The control daemons at one moment; limits are their own words, empty where they give none.
+
+    The agent runs a daemon for each GPU, and gives limits to containers. So limits are those of a daemon for all GPUs.
+    """
 
     servers: tuple[int, ...]
     clients: tuple[MpsClient, ...]
@@ -35,33 +38,53 @@ class MpsState:
 
 
 def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
-    """Read the state of the first daemon in `pipe_dirs` that answers; None where none does.
+    """Read the state of the daemons in the first of `pipe_dirs` where one answers; None where none does.
 
-    A daemon that another user may run is left out: that user would choose its answers.
+    One that serves all GPUs is in the directory itself, and one of a single GPU in a folder of it. A daemon that
+    another user may run is left out: that user would choose its answers.
     """
     if not host.has_command(CONTROL):
         return None
-    trusted = [pipe_dir for pipe_dir in pipe_dirs if _is_trusted(host, pipe_dir)]
-    answers = ((pipe_dir, _ask(host, pipe_dir, "get_server_list")) for pipe_dir in trusted)
-    pipe_dir, servers = next(((pipe_dir, text) for pipe_dir, text in answers if text is not None), ("", None))
-    if servers is None:
-        _warn_of_protocol(host, trusted)
-        return None
-    pids = _pids(servers)
+    silent: list[str] = []
+    for pipe_dir in pipe_dirs:
+        trusted = [place for place in (pipe_dir, *_folders(host, pipe_dir)) if _is_trusted(host, place)]
+        answers = {place: _ask(host, place, "get_server_list") for place in trusted}
+        servers = {place: _pids(text) for place, text in answers.items() if text is not None}
+        if servers:
+            return _state(host, servers, gpus if pipe_dir in servers else 0)
+        silent += trusted
+    _warn_of_protocol(host, silent)
+    return None
+
+
+def _folders(host: Host, pipe_dir: str) -> list[str]:
+    """Pipe directories of the daemons of single GPUs."""
+    try:
+        names = sorted(folder.name for folder in host.at(pipe_dir).iterdir() if (folder / CONTROL_SOCKET).exists())
+    except OSError:
+        return []
+    return [f"{pipe_dir}/{name}" for name in names]
+
+
+def _state(host: Host, servers: Mapping[str, tuple[int, ...]], gpus: int) -> MpsState:
+    """The state of the daemons with these servers, by pipe directory."""
     used = _used(host)
-    clients = [
-        MpsClient(pid, server, *used.get(pid, ("", None)))
-        for server in pids
-        for pid in _pids(_ask(host, pipe_dir, f"get_client_list {server}") or "")
-    ]
-    limits = (
-        (gpu, (_ask(host, pipe_dir, f"get_default_device_pinned_mem_limit {gpu}") or "").strip()) for gpu in range(gpus)
-    )
+    clients: list[MpsClient] = []
+    for pipe_dir, pids in servers.items():
+        for server in pids:
+            text = _ask(host, pipe_dir, f"get_client_list {server}") or ""
+            clients += [MpsClient(pid, server, *used.get(pid, ("", None))) for pid in _pids(text)]
+    first = next(iter(servers))
+    limits = []
+    for gpu in range(gpus):
+        limit = _ask(host, first, f"get_default_device_pinned_mem_limit {gpu}") or ""
+        if limit.strip():
+            limits.append((gpu, limit.strip()))
     return MpsState(
-        servers=pids,
+        servers=tuple(pid for pids in servers.values() for pid in pids),
         clients=tuple(clients),
-        thread_percentage=(_ask(host, pipe_dir, "get_default_active_thread_percentage") or "").strip(),
-        memory_limits=tuple((gpu, limit) for gpu, limit in limits if limit),
+        thread_percentage=(_ask(host, first, "get_default_active_thread_percentage") or "").strip(),
+        memory_limits=tuple(limits),
     )
 
 

@@ -43,7 +43,7 @@ def test_a_core_mem_pod_starts_with_both_limits(make_node: Callable[..., Node], 
     gpu = next(g for g in node.agent.status()["gpus"] if g["uuid"] == env["NVIDIA_VISIBLE_DEVICES"])
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={gpu['memory_mib'] * 10 // 80}M"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
-    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(mps.own)
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(mps.of_gpu(gpu["uuid"]))
     node.audit()
 
 
@@ -53,7 +53,7 @@ def test_the_death_and_return_of_the_daemon_are_seen_on_the_node(make_node: Call
     before = node.run(pod_manifest("runs-on", {MEM: 10}))
     sound = mps.control.read_text()
     mps.control.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n")
-    mps.kill(mps.own)
+    mps.kill_all()
     node.wait_amounts()
     node.cluster.wait_node(lambda _: condition(node).get("reason") == "IsolationDown")
     assert condition(node)["status"] == "False"
@@ -63,6 +63,20 @@ def test_the_death_and_return_of_the_daemon_are_seen_on_the_node(make_node: Call
     node.cluster.wait_node(lambda _: condition(node).get("status") == "True")
     node.run(pod_manifest("comes-after", {MEM: 10}))
     node.audit()
+
+
+def test_the_death_of_one_daemon_takes_the_amounts_of_its_gpu(make_node: Callable[..., Node], mps: MpsHost) -> None:
+    node = make_node(mode="mps", flags=flags(mps))
+    node.wait_amounts(mem=640)
+    gpu = node.agent.status()["gpus"][0]
+    pipes = mps.of_gpu(gpu["uuid"])
+    mps.steer(pipes, refuse="out of order")
+    mps.kill(pipes)
+    node.wait_amounts(mem=560)
+    node.run(pod_manifest("elsewhere", {MEM: 10}))
+    assert node.cluster.exec_env("elsewhere")["NVIDIA_VISIBLE_DEVICES"] != gpu["uuid"]
+    mps.steer(pipes)
+    node.wait_amounts(mem=640)
 
 
 def test_a_node_without_a_layer_says_what_to_install(make_node: Callable[..., Node]) -> None:

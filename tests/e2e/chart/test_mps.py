@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.domain.gpus.gpu import key_of
 from standin.mps import control
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import pod_manifest
@@ -40,9 +41,10 @@ def test_the_daemon_outlives_upgrades_of_the_agent_and_switches_of_the_mode(
     node.wait_amounts(mem=4 * 22)
     node.run(pod_manifest("client", {MEM: 4}))
     env = node.cluster.exec_env("client")
-    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(pipes)
+    of_gpu = pipes / key_of(env["NVIDIA_VISIBLE_DEVICES"])
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(of_gpu)
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4186M"
-    assert Path(f"/proc/{node.cluster.container('client').pid}/root{pipes}/control").exists()
+    assert Path(f"/proc/{node.cluster.container('client').pid}/root{of_gpu}/control").exists()
 
     (pod,) = release.pods("mps-control")
     daemon = node.cluster.container(pod["metadata"]["name"], "mps-control", release.namespace)

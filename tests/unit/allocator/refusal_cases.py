@@ -570,13 +570,20 @@ def mps(
     alive: Exception | None = None, exclusive: Exception | None = None, program: str | None = "mps"
 ) -> MpsIsolation:
     daemon = SimpleNamespace(
-        program=program,
-        pipe_dir=Path("/var/run/gpuagent/mps"),
+        gpu="GPU-0a",
+        pipe_dir=Path("/var/run/gpuagent/mps/a2b3c4d5e6"),
         is_ours=True,
         control=Mock(**{"alive.side_effect": alive}),
+        is_there=lambda: False,
+    )
+    daemons = SimpleNamespace(
+        program=program,
+        own=Path("/var/run/gpuagent/mps"),
+        of_gpu=lambda _: daemon,
+        of_node=lambda _: daemon,
     )
     modes = Mock(**{"hold.side_effect": exclusive})
-    return MpsIsolation(daemon, modes, unit=MemoryUnit())
+    return MpsIsolation(daemons, modes, unit=MemoryUnit())
 
 
 @case
@@ -628,6 +635,14 @@ def mps_and_a_gpu_before_volta() -> Refusal:
 def mps_and_several_gpus() -> Refusal:
     kubelet = isolated()
     kubelet.isolation.prepare = lambda grant: mps().prepare(replace(grant, gpus=grant.gpus * 2))
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+
+
+@case
+def mps_and_compute_of_several_gpus() -> Refusal:
+    kubelet = isolated()
+    changes = {"kind": Kind.CORE_CORE_MEM}
+    kubelet.isolation.prepare = lambda grant: mps().prepare(replace(grant, gpus=grant.gpus * 2, **changes))
     return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
 
 

@@ -106,8 +106,16 @@ SCRIPTS = {
         printf 'vermagic=KERNEL SMP mod_unload\\nversion=0.8.8\\n' > $R$2/cgpu_km.ko
         """,
     "usr/bin/nvidia-cuda-mps-control": """
-        [ "$CUDA_MPS_PIPE_DIRECTORY" = /run/mps ] || { echo "Cannot find MPS control daemon process"; exit 1; }
         read -r question
+        # A daemon for all GPUs in /run/mps, and two of single GPUs in /run/gpus.
+        case "$CUDA_MPS_PIPE_DIRECTORY $question" in
+        "/run/gpus/a get_server_list") echo 4300; exit ;;
+        "/run/gpus/a get_client_list 4300") echo 4200; exit ;;
+        "/run/gpus/b get_server_list") exit ;;
+        "/run/gpus/a "*) echo 100.0; exit ;;
+        "/run/mps "*) ;;
+        *) echo "Cannot find MPS control daemon process"; exit 1 ;;
+        esac
         case "$question" in
         get_server_list) echo 4100 ;;
         "get_client_list 4100") printf '4200\\n4201\\n' ;;

@@ -93,6 +93,19 @@ def test_a_node_with_mps(host, run):
     assert "4100    4200    GPU-0  512 MiB" in text
 
 
+def test_a_node_with_a_daemon_for_each_gpu(host, run):
+    host.write("compute-apps", "4200, GPU-0, 512\n")
+    for place in ("run/gpus/a/control", "run/gpus/b/control", "run/gpus/no-daemon/file"):
+        host.write(place, "")
+    page = run("status", "--mps-pipe-dir", "/run/gpus", "-o", "json").json
+    assert page["mps"] == {
+        "servers": [4300],
+        "clients": [{"pid": 4200, "server": 4300, "gpu_uuid": "GPU-0", "used_bytes": 2**29}],
+        "thread_percentage": "100.0",
+        "memory_limits": [],
+    }
+
+
 def test_a_daemon_behind_another_pipe_is_not_seen(run):
     assert run("status", "--mps-pipe-dir", "/run/other", "-o", "json").json["mps"] is None
 

@@ -1,136 +1,30 @@
 """The mps driver against the stand-in daemon: how its daemon starts and ends, and what containers get."""
 
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import ContainerRef, PodName
-from gpuagent.domain.sharing.grant import Grant, Mount
-from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.grant import Mount
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.host.mps_client import Control, HangsError, MpsError
+from gpuagent.host.mps_client import Control, HangsError
 from gpuagent.isolation.interface import Isolation, IsolationError, Need, Starting
 from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_daemon import MpsDaemon
-from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.isolation.mps_state import MpsPolicy
-from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
-
-OWNER = Starting(ContainerRef(PodName("default", "train"), "main"))
-
-
-def gpu(index: int = 0, **other: Any) -> Gpu:
-    options = {"model": "NVIDIA A10", "memory_mib": 23028, "compute_capability": (8, 6), **other}
-    return Gpu(uuid=f"GPU-{index}a", index=index, minor=index, pci_bus_id=f"00000000:0{index + 1}:00.0", **options)
-
+from tests.unit.isolation.mps_under_test import OWNER, alive, gpu, memory, running, wait_for
 
 P4 = gpu(1, model="Tesla P4", compute_capability=(6, 1))
 SERVES = Need(gpus=(gpu(),), serves=True)
 IN_USE = Need(gpus=(gpu(),), in_use=True)
 NOTHING = Need(gpus=(gpu(),))
-
-
-def memory(*gpus: Gpu, units: int = 4, kind: Kind = Kind.MEMORY_MPS, env: dict[str, str] | None = None) -> Grant:
-    return Grant(
-        resource="aliyun.com/gpu-mem",
-        kind=kind,
-        gpus=gpus or (gpu(),),
-        units=units,
-        env={"A": "b"} if env is None else env,
-    )
-
-
-class MpsUnderTest:
-    """A running driver and the layers it reports, in order."""
-
-    def __init__(
-        self,
-        host: MpsHost,
-        *,
-        program: str = "",
-        own: Path | None = None,
-        exclusive: bool = False,
-        unit: MemoryUnit | None = None,
-        shm: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        **policy: Any,
-    ) -> None:
-        self.host = host
-        self.record = MpsRecord(host.root / "state")
-        self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
-        daemon = MpsDaemon(
-            program or str(host.control),
-            self.record,
-            own=own or host.own,
-            logs=host.logs,
-            known=(host.ack,),
-            ask_s=PATIENCE_S,
-        )
-        modes = ExclusiveModes(self.record, smi=str(host.smi)) if exclusive else None
-        pace = MpsPolicy(**{"every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **policy})
-        self.driver = MpsIsolation(daemon, modes, unit=unit or MemoryUnit(), shm=shm, policy=pace, clock=clock)
-        self.daemon = daemon
-
-    def start(self, need: Need | None = None) -> "MpsUnderTest":
-        if need:
-            self.driver.desire(need)
-        self.driver.start(self._layers.put)
-        return self
-
-    def next(self) -> Layer:
-        return self._layers.get(timeout=PATIENCE_S)
-
-    def until(self, so: Callable[[Layer], bool]) -> Layer:
-        """The next layer of which that is so."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            layer = self._layers.get(timeout=max(0.01, until - time.monotonic()))
-            if so(layer):
-                return layer
-
-    def well(self) -> Layer:
-        return self.until(lambda layer: layer.problem is None)
-
-    def problem(self, words: str) -> str:
-        return str(self.until(lambda layer: words in (layer.problem or "")).problem)
-
-    def quiet(self) -> bool:
-        return self._layers.empty()
-
-
-def alive(host: MpsHost, pipes: Any) -> bool:
-    """A daemon that is just ending breaks the connection or gives an empty answer: it is not alive either."""
-    try:
-        Control(host.control, pipes, deadline_s=PATIENCE_S).alive()
-    except MpsError:
-        return False
-    return True
-
-
-def wait_for(so: Callable[[], bool]) -> None:
-    """For what another process does and tells nobody."""
-    until = time.monotonic() + PATIENCE_S
-    while not so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def running() -> list[threading.Thread]:
-    """The threads of drivers."""
-    return [thread for thread in threading.enumerate() if thread.name == "isolation-mps"]
 
 
 @pytest.fixture
@@ -144,29 +38,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
     monkeypatch.setattr(Control, "alive", noted)
     return begun
-
-
-@pytest.fixture
-def host() -> Iterator[MpsHost]:
-    with MpsHost() as host:
-        yield host
-
-
-@pytest.fixture
-def agent(host) -> Iterator[Callable[..., MpsUnderTest]]:
-    """Make drivers; every one has stopped when the test is over."""
-    made: list[MpsUnderTest] = []
-
-    def make(**options: Any) -> MpsUnderTest:
-        made.append(MpsUnderTest(host, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.driver.stop()
-    for thread in running():
-        thread.join(PATIENCE_S)
-    assert not running()
 
 
 # -- how the daemon starts and ends --------------------------------------------------------------------------------
@@ -189,7 +60,7 @@ def test_nothing_is_started_before_it_is_needed(agent, host):
 
 def test_the_daemon_starts_when_the_mode_asks_for_it(agent, host):
     layer = agent().start(SERVES).well()
-    assert alive(host, host.own)
+    assert alive(host, host.pipes)
     assert layer.isolates == {Isolates.MEMORY, Isolates.COMPUTE}
     assert layer.modes == {Mode.CGPU, Mode.MPS, Mode.CORE_MEM}
     assert layer.max_sharers == 48
@@ -199,24 +70,24 @@ def test_the_daemon_starts_when_the_mode_asks_for_it(agent, host):
 
 def test_directories_let_other_users_in(agent, host):
     agent().start(SERVES).well()
-    assert host.own.stat().st_mode & 0o777 == 0o755
+    assert host.pipes.stat().st_mode & 0o777 == 0o755
 
 
 def test_the_daemon_starts_for_containers_that_run_though_the_mode_is_another(agent, host):
     agent().start(IN_USE).well()
-    assert alive(host, host.own)
+    assert alive(host, host.pipes)
 
 
 def test_a_crash_is_reported_at_once_and_healed(agent, host):
     one = agent(every_s=3600.0).start(SERVES)  # only the death itself can wake it
     one.well()
-    first = host.pid(host.own)
-    host.kill(host.own)
+    first = host.pid(host.pipes)
+    host.kill(host.pipes)
     layer = one.next()
-    assert f"no MPS control daemon runs at {host.own}: it died; it is started again" in (layer.problem or "")
+    assert f"no MPS control daemon runs at {host.pipes}: it died; it is started again" in (layer.problem or "")
     assert one.next().problem is None
-    assert alive(host, host.own)
-    assert host.pid(host.own) != first
+    assert alive(host, host.pipes)
+    assert host.pid(host.pipes) != first
     assert one.quiet()
 
 
@@ -228,7 +99,7 @@ def test_restarts_come_later_each_time(agent, host, asked):
     one = agent(first_retry_s=8.0, every_s=0.05, clock=lambda: clock.now).start(SERVES)
     one.well()
     for least_s in (6.0, 12.0):  # 8 s and 16 s, a quarter less at most
-        host.kill(host.own)
+        host.kill(host.pipes)
         one.problem("it died")
         clock.now += least_s - 0.1
         time.sleep(0.2)
@@ -240,39 +111,39 @@ def test_restarts_come_later_each_time(agent, host, asked):
         pass
     for _ in range(2):  # the first of them has ended, and with it the turn
         assert asked.acquire(timeout=PATIENCE_S)
-    host.kill(host.own)
+    host.kill(host.pipes)
     one.problem("it died")
     clock.now += 10.0  # 8 s, a quarter more at most
     one.well()
 
 
 def test_a_daemon_that_does_not_start_is_reported_with_its_reason_and_tried_again(agent, host):
-    host.steer(host.own, refuse="no CUDA-capable device is detected")
+    host.steer(host.pipes, refuse="no CUDA-capable device is detected")
     one = agent().start(SERVES)
     problem = one.problem("cannot be started")
     assert "-d failed: no CUDA-capable device is detected (exit code 1)" in problem
-    host.steer(host.own)
+    host.steer(host.pipes)
     one.well()
 
 
 def test_a_daemon_that_hangs_is_reported_and_not_killed(agent, host):
     one = agent(every_s=0.05)
-    one.daemon.ask_s = 0.5
+    one.daemons.ask_s = 0.5
     one.start(SERVES).well()
-    pid = host.pid(host.own)
-    host.steer(host.own, hang=True)
+    pid = host.pid(host.pipes)
+    host.steer(host.pipes, hang=True)
     problem = one.problem("did not answer")
     assert f"end process {pid}" in problem
-    host.steer(host.own)
+    host.steer(host.pipes)
     one.well()
-    assert host.pid(host.own) == pid
+    assert host.pid(host.pipes) == pid
 
 
 def test_multi_user_mode_is_used_where_the_program_knows_it(agent, host):
     layer = agent().start(SERVES).well()
     assert not any("one user at a time" in caveat for caveat in layer.caveats)
-    host.kill(host.own)
-    host.steer(host.own, multi_user=False)
+    host.kill(host.pipes)
+    host.steer(host.pipes, multi_user=False)
     layer = agent().start(SERVES).well()
     assert any("one user at a time" in caveat for caveat in layer.caveats)
 
@@ -280,12 +151,12 @@ def test_multi_user_mode_is_used_where_the_program_knows_it(agent, host):
 def test_stop_leaves_the_daemon_and_the_next_agent_finds_it(agent, host):
     one = agent().start(SERVES)
     one.well()
-    pid = host.pid(host.own)
+    pid = host.pid(host.pipes)
     one.driver.stop()
-    assert alive(host, host.own)
+    assert alive(host, host.pipes)
     two = agent().start(SERVES)
     two.well()
-    assert host.pid(host.own) == pid
+    assert host.pid(host.pipes) == pid
     assert two.daemon.is_ours
 
 
@@ -296,13 +167,13 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.isolation.interface import Need
 from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_daemon import MpsDaemon
+from gpuagent.isolation.mps_daemon import MpsDaemons
 from gpuagent.isolation.mps_record import MpsRecord
 
 control, own, state = sys.argv[1:]
 gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=1024, compute_capability=(8, 6))
-daemon = MpsDaemon(control, MpsRecord(Path(state)), own=Path(own), logs=Path(own).parent / "log", known=())
-driver = MpsIsolation(daemon, None, unit=MemoryUnit())
+daemons = MpsDaemons(control, MpsRecord(Path(state)), own=Path(own), logs=Path(own).parent / "log", known=())
+driver = MpsIsolation(daemons, None, unit=MemoryUnit())
 driver.desire(Need(gpus=(gpu,), serves=True))
 driver.start(lambda layer: layer.problem or print("works", flush=True))
 threading.Event().wait()
@@ -316,12 +187,12 @@ def test_the_daemon_outlives_an_agent_that_is_killed_with_its_whole_process_grou
     )
     with killed:
         assert killed.stdout.readline() == "works\n"
-        pid = host.pid(host.own)
+        pid = host.pid(host.pipes)
         os.killpg(killed.pid, signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     two = agent().start(SERVES)
     two.well()
-    assert host.pid(host.own) == pid
+    assert host.pid(host.pipes) == pid
     assert two.daemon.is_ours, "noted by the one that was killed"
 
 
@@ -329,7 +200,7 @@ def test_nothing_is_reported_after_stop(agent, host):
     one = agent().start(SERVES)
     one.well()
     one.driver.stop()
-    host.kill(host.own)
+    host.kill(host.pipes)
     one.driver.desire(NOTHING)
     assert not running()
     assert one.quiet()
@@ -339,8 +210,8 @@ def test_somebody_elses_daemon_is_adopted_and_never_stopped(agent, host):
     host.run(host.ack, "-d")
     one = agent().start(SERVES)
     one.well()
-    assert not host.own.exists(), "one daemon a node"
-    assert not one.daemon.is_ours
+    assert not host.own.exists(), "the daemon for all GPUs serves them"
+    assert not one.record.daemons
     assert one.driver.prepare(memory()).env["CUDA_MPS_PIPE_DIRECTORY"] == str(host.ack)
     one.driver.desire(NOTHING)
     one.problem("not needed")
@@ -367,22 +238,21 @@ def test_an_adopted_daemon_that_stays_away_is_replaced(agent, host):
     host.kill(host.ack)
     one.problem("it died")
     one.well()
-    assert alive(host, host.own)
+    assert alive(host, host.pipes)
     assert one.daemon.is_ours
 
 
 def test_the_daemon_quits_when_nobody_needs_it_and_no_client_runs(agent, host):
-    host.own.mkdir()
     one = agent(every_s=0.05).start(SERVES)
     one.well()
-    host.steer(host.own, clients=[4711])
+    host.steer(host.pipes, clients=[4711])
     one.driver.desire(NOTHING)
     one.problem("not needed")
     wait_for(lambda: host.log().count("Cmd:get_client_list") >= 2)
-    assert alive(host, host.own)
-    host.steer(host.own)
-    wait_for(lambda: not alive(host, host.own))
-    wait_for(lambda: one.record.daemon is None)
+    assert alive(host, host.pipes)
+    host.steer(host.pipes)
+    wait_for(lambda: not alive(host, host.pipes))
+    wait_for(lambda: not one.record.daemons)
 
 
 def test_it_does_not_quit_while_containers_run(agent, host):
@@ -391,7 +261,7 @@ def test_it_does_not_quit_while_containers_run(agent, host):
     one.driver.desire(IN_USE)
     seen = host.log().count("Cmd:")
     wait_for(lambda: host.log().count("Cmd:") > seen + 3)
-    assert alive(host, host.own)
+    assert alive(host, host.pipes)
     assert "quit" not in host.log()
 
 
@@ -410,12 +280,12 @@ def test_a_daemon_that_somebody_else_started_in_our_place_is_not_stopped(agent, 
     one = agent(every_s=0.05).start(SERVES)
     one.well()
     one.driver.stop()
-    host.kill(host.own)
-    wait_for(lambda: host.run(host.own, "-d").returncode == 0)
-    wait_for(lambda: host.pid(host.own) not in {None, one.record.daemon})
+    host.kill(host.pipes)
+    wait_for(lambda: host.run(host.pipes, "-d").returncode == 0)
+    wait_for(lambda: host.pid(host.pipes) not in {None, one.record.daemons["GPU-0a"]})
     two = agent(every_s=0.05).start(NOTHING)
-    wait_for(lambda: two.record.daemon is None)
-    assert alive(host, host.own)
+    wait_for(lambda: not two.record.daemons)
+    assert alive(host, host.pipes)
 
 
 def test_a_missing_program_is_reported_and_one_that_comes_late_is_used(agent, host):
@@ -438,7 +308,7 @@ def test_a_pipe_directory_that_is_too_long_is_reported(agent, host):
 def test_a_pid_file_of_an_ended_process_does_not_keep_the_agent_busy(agent, host, asked, monkeypatch):
     one = agent(every_s=0.05).start(SERVES)
     one.well()
-    daemon = host.pid(host.own)
+    daemon = host.pid(host.pipes)
     named = host.root / "nvidia-cuda-mps-control"
     named.write_text("#!/bin/sh\n")
     named.chmod(0o755)
@@ -447,7 +317,7 @@ def test_a_pid_file_of_an_ended_process_does_not_keep_the_agent_busy(agent, host
     awaited: list[int] = []
     pidfd_open = os.pidfd_open
     monkeypatch.setattr(os, "pidfd_open", lambda pid: (awaited.append(pid), pidfd_open(pid))[1])
-    noted = host.own / "nvidia-cuda-mps-control.pid"
+    noted = host.pipes / "nvidia-cuda-mps-control.pid"
     noted.write_text(str(ended.pid))
     wait_for(lambda: ended.pid in awaited)
     while asked.acquire(blocking=False):
@@ -467,8 +337,9 @@ def test_gpus_before_volta_are_left_out(agent, host):
     layer = one.well()
     assert list(layer.left_out) == [P4.uuid]
     assert "Tesla P4) has compute capability 6.1; MPS limits need 7.0" in layer.left_out[P4.uuid]
-    environ = Path(f"/proc/{host.pid(host.own)}/environ").read_text().split("\0")
-    assert "CUDA_VISIBLE_DEVICES=GPU-0a,GPU-2a" in environ, "the server must not see the old one"
+    environ = Path(f"/proc/{host.pid(host.pipes)}/environ").read_text().split("\0")
+    assert "CUDA_VISIBLE_DEVICES=GPU-0a" in environ, "the server must not see the old one"
+    assert not host.of_gpu(P4.uuid).exists()
 
 
 @pytest.mark.parametrize("odd", [gpu(0, mig=True), gpu(0, compute_capability=None)])
@@ -487,10 +358,10 @@ def test_a_share_of_one_gpu(agent, host):
     given = agent().driver.prepare(memory(units=4))
     assert given.env == {
         "A": "b",
-        "CUDA_MPS_PIPE_DIRECTORY": str(host.own),
+        "CUDA_MPS_PIPE_DIRECTORY": str(host.pipes),
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={23028 * 4 // 22}M",
     }
-    assert given.mounts == (Mount(str(host.own), str(host.own), read_only=False),)
+    assert given.mounts == (Mount(str(host.pipes), str(host.pipes), read_only=False),)
 
 
 def test_a_share_of_two_gpus_is_refused(agent):
@@ -546,7 +417,7 @@ def test_a_daemon_of_another_user_is_not_adopted_and_the_problem_says_so(agent, 
     )
     one = agent()
     layer = one.start(SERVES).well()
-    assert one.daemon.pipe_dir == host.own, "the agent starts its own"
+    assert alive(host, host.pipes), "the agent starts its own"
     assert layer.untrusted == (foreign,)
     assert host.log().count("Starting control daemon") == 2
 
@@ -555,14 +426,14 @@ def test_a_daemon_that_another_user_takes_over_is_left(agent, host, monkeypatch)
     host.run(host.ack, "-d")
     one = agent(owner_s=0.0)
     one.start(SERVES).well()
-    assert one.daemon.pipe_dir == host.ack
+    assert one.driver.prepare(memory()).env["CUDA_MPS_PIPE_DIRECTORY"] == str(host.ack)
     foreign = f"the MPS control daemon at {host.ack} is not used"
     monkeypatch.setattr(
         "gpuagent.isolation.mps_daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
     )
     with pytest.raises(IsolationError, match="is not used; the agent brings it back"):
         one.driver.verify(one.driver.prepare(memory()), OWNER)
-    wait_for(lambda: one.daemon.pipe_dir == host.own)
+    wait_for(lambda: alive(host, host.pipes))
 
 
 def test_verify_asks_the_daemon(agent, host):
@@ -571,19 +442,19 @@ def test_verify_asks_the_daemon(agent, host):
         one.driver.verify(memory(), OWNER)
     one.start(SERVES).well()
     one.driver.verify(one.driver.prepare(memory()), OWNER)
-    one.daemon.ask_s = 1.0
-    host.steer(host.own, hang=True)
+    one.daemons.ask_s = 1.0
+    host.steer(host.pipes, hang=True)
     with pytest.raises(IsolationError, match="did not answer"):
         one.driver.verify(memory(), Starting())
-    host.steer(host.own)
+    host.steer(host.pipes)
 
 
 def test_verify_of_a_dead_daemon_has_it_looked_at(agent, host, monkeypatch):
     one = agent(every_s=60.0)  # nobody else looks meanwhile
-    monkeypatch.setattr("gpuagent.isolation.mps.daemon_pid", lambda _: None)  # its death is not seen
+    monkeypatch.setattr("gpuagent.isolation.mps_watch.daemon_pid", lambda _: None)  # its death is not seen
     one.start(SERVES).well()
-    host.kill(host.own)
-    wait_for(lambda: not alive(host, host.own))
+    host.kill(host.pipes)
+    wait_for(lambda: not alive(host, host.pipes))
     with pytest.raises(IsolationError, match="brings it back"):
         one.driver.verify(memory(), OWNER)
     one.problem("it died")
@@ -615,7 +486,8 @@ def test_the_compute_mode_is_given_back_also_by_the_next_agent_and_not_under_a_p
     need = Need(gpus=(gpu(), gpu(1)), serves=True)
     one = agent(exclusive=True).start(need)
     one.well()
-    one.driver.verify(memory(gpu(), gpu(1)), OWNER)
+    one.driver.verify(memory(gpu()), OWNER)
+    one.driver.verify(memory(gpu(1)), OWNER)
     one.driver.stop()
     server = ["GPU-0a", "/usr/bin/nvidia-cuda-mps-server"]
     host.write_smi({**host.read_smi(), "apps": [["GPU-1a", "python"], server]})
@@ -632,7 +504,8 @@ def test_a_gpu_that_a_container_holds_stays_exclusive(agent, host):
     gpus = (gpu(), gpu(1))
     one = agent(exclusive=True, every_s=0.05).start(Need(gpus=gpus, serves=True))
     one.well()
-    one.driver.verify(memory(*gpus), OWNER)
+    for each in gpus:
+        one.driver.verify(memory(each), OWNER)
     one.driver.desire(Need(gpus=gpus, in_use=True))  # by whom is not known yet
     one.driver.desire(Need(gpus=gpus, in_use=True, held=frozenset({"GPU-0a"})))
     wait_for(lambda: host.mode("GPU-1a") == "Default")
@@ -645,7 +518,8 @@ def test_a_compute_mode_that_was_there_before_or_was_changed_since_is_left_alone
     host.modes(GPU_0a="Exclusive_Process", GPU_1a="Default")
     one = agent(exclusive=True, every_s=0.05).start(Need(gpus=(gpu(), gpu(1)), serves=True))
     one.well()
-    one.driver.verify(memory(gpu(), gpu(1)), OWNER)
+    one.driver.verify(memory(gpu()), OWNER)
+    one.driver.verify(memory(gpu(1)), OWNER)
     host.modes(GPU_0a="Exclusive_Process", GPU_1a="Prohibited")
     one.driver.desire(NOTHING)
     wait_for(lambda: one.record.modes == {})
@@ -680,13 +554,13 @@ def test_the_compute_mode_under_an_adopted_daemon_is_its_owners(agent, host):
 def test_a_record_that_cannot_be_read_is_reported_and_nothing_is_ours(tmp_path, caplog):
     (tmp_path / "mps.json").write_text("[]")
     record = MpsRecord(tmp_path)
-    assert (record.daemon, record.modes) == (None, {})
+    assert (record.daemons, record.modes) == ({}, {})
     assert "Failed to read the record of MPS" in caplog.text
 
 
 def test_the_driver_as_the_agent_makes_it(host):
     driver = MpsIsolation.on_host(host.root / "state", unit=MemoryUnit(), control=str(host.control), pipe_dir=host.own)
-    assert driver.prepare(memory()).mounts[0].host_path == str(host.own)
+    assert driver.prepare(memory()).mounts[0].host_path == str(host.pipes)
     driver.stop()
 
 

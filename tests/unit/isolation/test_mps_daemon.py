@@ -1,7 +1,6 @@
 """What can go wrong around the daemon and the compute modes, each said with what to do."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,17 +8,11 @@ import pytest
 
 from gpuagent.host.mps_client import HangsError, MpsError
 from gpuagent.isolation import mps_record
-from gpuagent.isolation.mps_daemon import MpsDaemon
+from gpuagent.isolation.mps_daemon import MpsDaemon, MpsDaemons
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
-
-
-@pytest.fixture
-def host() -> Iterator[MpsHost]:
-    with MpsHost() as host:
-        yield host
 
 
 @pytest.fixture
@@ -35,7 +28,18 @@ def daemon(
     ask_s: float = PATIENCE_S,
     start_s: float = PATIENCE_S,
 ) -> MpsDaemon:
-    return MpsDaemon(
+    return daemons(host, record, program, ask_s=ask_s, start_s=start_s).of_gpu("GPU-0a")
+
+
+def daemons(
+    host: MpsHost,
+    record: MpsRecord,
+    program: Path | None = None,
+    *,
+    ask_s: float = PATIENCE_S,
+    start_s: float = PATIENCE_S,
+) -> MpsDaemons:
+    return MpsDaemons(
         str(program or host.control),
         record,
         own=host.own,
@@ -57,15 +61,14 @@ def blocked(host: MpsHost) -> MpsRecord:
     """A record that cannot be written: its directory is a file."""
     (host.root / "file").write_text("")
     record = MpsRecord(host.root / "file" / "state")
-    record.daemon = None
+    record.daemons = {}
     return record
 
 
 def test_a_daemon_that_hangs_is_taken_to_so_that_no_second_one_is_started(host, record):
     host.run(host.ack, "-d")
     host.steer(host.ack, hang=True)
-    found = daemon(host, record, ask_s=0.5)
-    assert found.find()
+    found = daemons(host, record, ask_s=0.5).find_for_node()
     assert found.pipe_dir == host.ack
     with pytest.raises(HangsError):
         found.control.alive()
@@ -77,7 +80,7 @@ def test_files_that_a_dead_daemon_left_are_no_daemon(host, record):
     for pipes in (host.own, host.ack):
         (pipes / "control").unlink()
         (pipes / "control").write_text("")
-    assert not daemon(host, record).find()
+    assert daemons(host, record).find_for_node() is None
 
 
 def test_a_program_that_does_not_come_back(host, record):
@@ -97,7 +100,7 @@ def test_a_daemon_that_is_gone_at_once_is_reported_with_its_log(host, record, mo
     ticks = itertools.count(step=PATIENCE_S / 2)
     clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None)
     monkeypatch.setattr("gpuagent.isolation.mps_daemon.time", clock)
-    body = f'[ "$1" = -d ] && echo "no GPU" >> {host.logs}/control.log && exit 0; echo Cannot find MPS control daemon process; exit 1'
+    body = f'[ "$1" = -d ] && echo "no GPU" >> {host.logs / host.pipes.name}/control.log && exit 0; echo Cannot find MPS control daemon process; exit 1'
     with pytest.raises(MpsError, match=r"started and is gone: .*its log ends with: no GPU"):
         daemon(host, record, script(host, body)).start()
 
@@ -105,7 +108,7 @@ def test_a_daemon_that_is_gone_at_once_is_reported_with_its_log(host, record, mo
 def test_nothing_is_started_that_cannot_be_noted(host):
     with pytest.raises(MpsError, match="cannot be noted"):
         daemon(host, blocked(host)).start()
-    assert not (host.own / "control").exists()
+    assert not (host.pipes / "control").exists()
 
 
 def test_without_the_program_nothing_can_be_asked_or_started(host, record):
@@ -118,10 +121,10 @@ def test_without_the_program_nothing_can_be_asked_or_started(host, record):
 def test_a_daemon_that_is_gone_already_needs_no_quit(host, record):
     ours = daemon(host, record)
     ours.start()
-    record.started(0)
-    (host.own / "control").unlink()
+    record.started("GPU-0a", 0)
+    (host.pipes / "control").unlink()
     assert ours.quit()
-    assert record.daemon is None
+    assert record.daemons == {}
 
 
 def test_a_gpu_that_nvidia_smi_does_not_list(host, record):
