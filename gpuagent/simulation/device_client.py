@@ -88,25 +88,24 @@ class DeviceClient:
         answer: Answer = {}
         match action:
             case "alloc":
-                size = _whole(value)
                 self._check_count()
-                allocation = memory.allocate(self, gpu, size, sender, creator)
+                allocation = memory.allocate(self, gpu, _whole(value), sender, creator)
                 answer["allocation"] = self._keep(allocation)
             case "managed":
-                size = _whole(value)
                 self._check_count()
-                allocation = memory.accounting.allocate_managed(self, gpu, size)
+                allocation = memory.accounting.allocate_managed(self, gpu, _whole(value))
                 answer["allocation"] = self._keep(allocation)
             case "import":
-                allocation = self._exports.get(_whole(value))
                 self._check_count()
+                allocation = self._exports.get(_whole(value))
                 memory.accounting.import_memory(self, allocation)
                 self._allocations.append(allocation)
                 gpu = allocation.gpu
             case "free":
                 self._free(memory, gpu, _whole(value))
             case "info" if value is True:
-                pass
+                # Even a process that only asks has the GPU open, and so keeps it running.
+                memory.accounting.open(self, gpu)
             case _:
                 raise RequestError(_WANTED)
         seen = memory.seen_by(sender, gpu)

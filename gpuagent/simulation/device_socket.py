@@ -162,11 +162,11 @@ class DeviceSocket:
         *lines, rest = (connection.received + data).split(b"\n")
         connection.received = rest
         creator = connection.running_creator()
-        answers = b""
+        answers = []
         for line in lines:
             answer = connection.client.answer(line, sender, creator)
-            answers += json.dumps(answer).encode() + b"\n"
-        if len(rest) > MOST_LINE or not _sent(connection.socket, answers):
+            answers.append(json.dumps(answer).encode() + b"\n")
+        if len(rest) > MOST_LINE or not _sent(connection.socket, b"".join(answers)):
             self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:

@@ -11,8 +11,7 @@ import time
 
 import pytest
 
-from gpuagent.simulation import device_socket
-from gpuagent.simulation.device_client import MOST_ALLOCATIONS
+from gpuagent.simulation import device_client, device_socket
 from standin.waiting import PATIENCE_S
 
 MIB = 1 << 20
@@ -119,6 +118,19 @@ def test_a_gpu_by_uuid_and_index(device):
         assert answer["total"] == 22516 * MIB
     assert device.used() == 0
     assert process.ask(gpu="GPU-none", info=True)["error"] == "BAD_REQUEST"
+
+
+def test_a_process_that_only_asks_keeps_the_gpu_running(device):
+    device = device("dmem")
+    device.simulator.persistence(0, False)
+    process = device.connect()
+    assert process.ask(info=True)["ok"]
+    device.limit(LEAF, 300)
+    other = device.connect()
+    other.ask(alloc=MIB)
+    other.close()
+    device.wait_used(0)
+    assert process.ask(info=True)["total"] == 300 * MIB
 
 
 def test_memory_is_freed_newest_first(device):
@@ -312,12 +324,13 @@ def test_no_file_is_taken_from_a_process(device):
 
 def test_connections_and_allocations_are_bounded(device, monkeypatch):
     monkeypatch.setattr(device_socket, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(device_client, "MOST_ALLOCATIONS", 4)
     device = device()
     served = [device.connect() for _ in range(3)]
     assert all(process.ask(info=True)["ok"] for process in served)
     refused = device.connect()
     assert refused.answer() is None
-    for _ in range(MOST_ALLOCATIONS):
+    for _ in range(4):
         assert served[0].ask(alloc=1)["ok"]
     assert served[0].ask(alloc=1) == {"ok": False, "error": "OUT_OF_MEMORY"}
     served[1].close()
