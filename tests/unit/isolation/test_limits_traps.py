@@ -1,0 +1,142 @@
+"""The traps of NVIDIA's accounting, one by one, for the plan and the repairs of one pod."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuagent.domain.sharing.memory_shares import PodShares
+from gpuagent.host.cgroups import PodsRoot
+from gpuagent.host.limits_client import Target
+from gpuagent.isolation.interface import CannotIsolateError
+from gpuagent.isolation.limits_audit import Why
+from gpuagent.isolation.limits_plan import MIB, NO_SHARE_BYTES, Backend, pod_plan
+from gpuagent.isolation.limits_pods import PodLimits
+from gpuagent.simulation.memory_accounting import AddressPool, BackendName, MemoryAccounting, RefusedError
+from tests.unit.isolation.test_random_limits import ModelDriver
+
+GPU = "GPU-a"
+UID = "00000001-0000-4000-8000-000000000000"
+LEAVES = {"main": "a" * 64, "side": "b" * 64}
+TWO = PodShares({GPU: 12 * MIB}, {"main": {GPU: 8 * MIB}, "side": {GPU: 4 * MIB}})
+ONE = PodShares({GPU: 8 * MIB}, {"main": {GPU: 8 * MIB}})
+
+
+class World:
+    """A pod, its containers and the driver's accounting."""
+
+    def __init__(self, folder: Path, backend: Backend, shares: PodShares) -> None:
+        self.root = PodsRoot(folder / "kubepods")
+        self.root.path.mkdir()
+        self.model = MemoryAccounting(
+            BackendName(str(backend)), {GPU: 100 * MIB}, root=str(self.root.path), addresses=AddressPool(0, reused=1.0)
+        )
+        self.driver = ModelDriver(self.model, self.root)
+        self.limits = PodLimits(self.driver, self.root, backend)
+        self.plan = pod_plan(shares, backend)
+        self.directory = self.root.path / f"pod{UID}"
+        self.make(self.directory)
+
+    def make(self, path: Path) -> str:
+        path.mkdir()
+        self.model.add_cgroup(str(path), str(path.parent))
+        return str(path)
+
+    def container(self, name: str) -> str:
+        return self.make(self.directory / LEAVES[name])
+
+    def settle(self, former=None):
+        names = {leaf: name for name, leaf in LEAVES.items()}
+        return self.limits.settle(UID, self.plan, names, former or {})
+
+    def take(self, name: str, mib: int) -> bool:
+        """Allocate in a container; whether the driver gave it."""
+        path = str(self.directory / LEAVES[name])
+        try:
+            self.model.allocate(name, GPU, mib * MIB, task=path, creator=path)
+        except RefusedError:
+            return False
+        return True
+
+
+@pytest.fixture(params=list(Backend))
+def backend(request) -> Backend:
+    return request.param
+
+
+def test_a_limit_below_the_use_is_seen_although_the_driver_says_nothing(tmp_path):
+    world = World(tmp_path, Backend.DMEM, ONE)
+    world.container("main")
+    assert world.take("main", 20)
+    outcome = world.settle()
+    assert "it uses 20 MiB" in outcome.unlimited[GPU]
+    assert not world.take("main", 1), "a pod that has too much must not get more"
+
+
+def test_a_late_limit_of_a_container_does_not_come_on_top_of_what_it_has(tmp_path):
+    world = World(tmp_path, Backend.MISC, TWO)
+    world.settle()
+    world.container("main")
+    assert world.take("main", 4)
+    world.settle()
+    world.container("side")
+    world.settle()
+    of_main = 4 + sum(1 for _ in range(20) if world.take("main", 1))
+    assert of_main <= 8
+
+
+def test_before_its_own_limit_a_container_gets_no_more_than_the_smallest_share(tmp_path):
+    world = World(tmp_path, Backend.MISC, TWO)
+    world.settle()
+    world.container("side")
+    assert not world.take("side", 5)
+    assert world.take("side", 4)
+
+
+def test_a_container_without_a_share_gets_nothing_beside_those_with_one():
+    plan = pod_plan(TWO, Backend.MISC)
+    assert plan.container_limit(GPU, "proxy") == NO_SHARE_BYTES
+    assert plan.container_limit(GPU, None) is None
+    assert pod_plan(TWO, Backend.DMEM).container_limit(GPU, "proxy") is None
+
+
+def test_a_container_is_not_born_with_a_dead_pods_limit(tmp_path):
+    world = World(tmp_path, Backend.MISC, ONE)
+    dead = world.make(tmp_path / "kubepods" / "dead")
+    world.model.set_limits(GPU, dead, 0, 50 * MIB)
+    Path(dead).rmdir()
+    world.model.remove_cgroup(dead)
+    world.settle()
+    world.container("main")
+    outcome = world.settle()
+    assert outcome.repaired[Why.DIFFERENT] == 1
+    assert not world.take("main", 9)
+    assert world.take("main", 8)
+
+
+def test_an_ended_pod_leaves_no_unlimited_entry_to_be_inherited(tmp_path):
+    """A limit is never reset to "none" on backend misc, because the entry would outlive the cgroup."""
+    world = World(tmp_path, Backend.MISC, ONE)
+    world.settle()
+    world.container("main")
+    world.settle()
+    for leaf in (Target(GPU, UID), Target(GPU, UID, LEAVES["main"])):
+        assert world.driver.get_many([leaf])[leaf].hard == 8 * MIB
+
+
+def test_containers_that_use_one_share_together_have_it_once(tmp_path, backend):
+    pooled = PodShares({GPU: 8 * MIB}, {"main": {GPU: 8 * MIB}, "side": {GPU: 8 * MIB}}, frozenset({GPU}))
+    world = World(tmp_path, backend, pooled)
+    world.settle()
+    for name in LEAVES:
+        world.container(name)
+        world.settle()
+    assert world.take("main", 5)
+    assert not world.take("side", 4)
+    assert world.take("side", 3)
+
+
+def test_what_the_nearest_limit_cannot_express_is_refused():
+    mixed = PodShares({GPU: 12 * MIB}, {**TWO.containers, "third": {GPU: 4 * MIB}}, frozenset({GPU}))
+    with pytest.raises(CannotIsolateError, match="share of its own"):
+        pod_plan(mixed, Backend.MISC)
+    assert pod_plan(mixed, Backend.DMEM).pod == {GPU: 12 * MIB}
