@@ -23,6 +23,7 @@ from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_share import (
     CAVEATS,
     MAX_SHARERS,
+    MEMORY_CAVEATS,
     NODE_WIDE,
     ONE_DAEMON,
     ONE_USER,
@@ -242,6 +243,7 @@ class MpsIsolation:
             max_sharers=MAX_SHARERS,
             untrusted=self._daemons.untrusted,
             caveats=tuple(self._caveats()),
+            memory_caveats=MEMORY_CAVEATS,
         )
 
     def _caveats(self) -> list[str]:

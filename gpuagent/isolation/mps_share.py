@@ -24,20 +24,27 @@ THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 SEVERAL_GPUS = (
     "MPS forgets every cap when a program sees only some of its GPUs: ask for one GPU per container. "
-    "A node in mode share takes several GPUs without limits, and cGPU takes them with limits"
+    "A node in mode share takes several GPUs without limits, and cGPU or the driver's memory limits in mode cgpu "
+    "take them with limits"
 )
 """The variable of the caps is read like CUDA_VISIBLE_DEVICES: one number that names no visible GPU voids all of them.
 Workers of torchrun and vLLM see one GPU each."""
 
 ONE_DAEMON = (
     "MPS has a daemon for each GPU here, and a program reaches one daemon: ask for one GPU per container. "
-    "A node in mode share takes several GPUs without limits, and cGPU takes them with limits"
+    "A node in mode share takes several GPUs without limits, and cGPU or the driver's memory limits in mode cgpu "
+    "take them with limits"
 )
 
-CAVEATS = (
+MEMORY_CAVEATS = (
     "The limits hold for each client process; a container that starts several gets its share several times.",
     "The limits are variables of the container's environment; a program that clears or raises them is not limited.",
     "A limit for a GPU that the program does not see voids all limits, so a program can do without them on purpose.",
+)
+"""What holds only where MPS limits memory, and not its partner."""
+
+CAVEATS = (
+    *MEMORY_CAVEATS,
     "A thread percentage is an upper bound on compute and reserves none.",
     f"One GPU takes {MAX_SHARERS} client contexts for sure; a container with many CUDA processes uses many of them.",
     "A fatal GPU fault of one client ends the clients of every container on its GPU.",
