@@ -36,6 +36,7 @@ CHARTS_OWN = {
     "cdi_dir": "paths.cdi",
     "mps_pipe_dir": "mps.directory",
     "mps_start": "mps: never by the agent, whose end would end the daemon",
+    "limits_socket": "limits: the folder that the agent and its helper share",
     "startup_taint": "startupTaint",
 }
 """Settings that the chart decides itself, and by which of its values."""

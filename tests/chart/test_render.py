@@ -61,6 +61,7 @@ EVERYTHING: dict[str, Any] = {
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
         "dashboard": {"enabled": True},
     },
+    "limits": {"enabled": True, "podsCgroup": "kubelet.slice/kubelet-kubepods.slice"},
     "mps": {"enabled": True, "exclusive": True, "nodeSelector": {"gpus": "mps-only"}},
     "cgpu": {"enabled": True, "image": "registry.example.com/cgpu:1.5.10", "sha256": "0" * 64, "accept": ["cgroup"]},
 }
@@ -165,7 +166,7 @@ def test_the_agent_is_root_without_rights(chart: Chart, values: str) -> None:
     objects = chart.render(namespace=SETS[values][0], **SETS[values][1])
     agent = find(objects, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]
     assert agent["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    (container,) = agent["containers"]
+    container = containers(objects)["gpuagent"]
     assert container["securityContext"] == {
         "readOnlyRootFilesystem": True,
         "privileged": False,
@@ -175,7 +176,8 @@ def test_the_agent_is_root_without_rights(chart: Chart, values: str) -> None:
     assert agent.get("hostPID", False) is (values == "everything")
     written = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     mps = {"/var/run/nvidia-gpu/nvidia-mps"} if values != "default" else set()
-    assert written == {"/var/lib/kubelet/device-plugins", "/var/lib/gpuagent"} | mps
+    limits = {"/run/gpuagent-limits"} if values == "everything" else set()
+    assert written == {"/var/lib/kubelet/device-plugins", "/var/lib/gpuagent"} | mps | limits
 
 
 @pytest.mark.parametrize("version", ["1.18.20", "v1.18.8-aliyun.1"])
@@ -321,6 +323,98 @@ def test_the_notes_say_what_is_lost_without_policies_and_what_is_risked(chart: C
     assert "can change labels, annotations and images of every pod" in risked
 
 
+# -- memory limits -----------------------------------------------------------------------------------------------------
+
+LIMITS: dict[str, Any] = {"limits": {"enabled": True}}
+
+
+def test_without_limits_nothing_of_them_is_installed(chart: Chart) -> None:
+    text = str(chart.render())
+    assert "memory-limits" not in text
+    assert "/sys/fs/cgroup" not in text
+    assert "SYS_ADMIN" not in text
+
+
+def test_the_helper_alone_has_a_capability_and_the_agent_none(chart: Chart) -> None:
+    found = containers(chart.render(**LIMITS))
+    helper, agent = found["memory-limits"], found["gpuagent"]
+    assert helper["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+    }
+    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert agent["securityContext"] == containers(chart.render())["gpuagent"]["securityContext"]
+
+
+def mounts_of(container: dict[str, Any]) -> dict[str, bool]:
+    """Path to whether it can be written."""
+    return {mount["mountPath"]: not mount.get("readOnly") for mount in container["volumeMounts"]}
+
+
+def test_the_helper_sees_cgroups_and_its_socket_only_and_the_agent_cannot_write_cgroups(chart: Chart) -> None:
+    objects = chart.render(**LIMITS)
+    found = containers(objects)
+    token = "/var/run/secrets/kubernetes.io/serviceaccount"
+    helper = mounts_of(found["memory-limits"])
+    assert helper == {"/sys/fs/cgroup": True, "/run/gpuagent-limits": True, token: False}
+    agent = mounts_of(found["gpuagent"])
+    assert (agent["/sys/fs/cgroup"], agent["/run/gpuagent-limits"], token in agent) == (False, True, False)
+    volumes = {volume["name"]: volume for volume in agent_pod(objects)["spec"]["volumes"]}
+    (hidden,) = [mount for mount in found["memory-limits"]["volumeMounts"] if mount["mountPath"] == token]
+    # Kubernetes mounts no token where a mount is already.
+    assert volumes[hidden["name"]] == {"name": hidden["name"], "emptyDir": {}}
+
+
+def test_both_containers_learn_their_pods_uid_and_have_the_drivers_environment(chart: Chart) -> None:
+    found = containers(chart.render(driver={"libraries": "/opt/nv/lib"}, **LIMITS))
+    variables = [{one["name"]: one for one in found[name]["env"]} for name in ("gpuagent", "memory-limits")]
+    for name in ("POD_UID", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "LD_LIBRARY_PATH"):
+        assert variables[0][name] == variables[1][name]
+    assert variables[0]["POD_UID"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert "/usr/local/nvidia/lib64" in mounts_of(found["memory-limits"])
+
+
+def test_the_helper_is_told_where_pods_are_and_of_a_simulated_box(chart: Chart) -> None:
+    assert "args" not in containers(chart.render(**LIMITS))["memory-limits"]
+    limits = LIMITS["limits"] | {"podsCgroup": r"kubelet.slice/a\x2db-kubepods.slice"}
+    found = containers(chart.render(settings={"simulate": "dgx-a100"}, limits=limits))
+    assert found["memory-limits"]["args"] == [f"--pods-cgroup={limits['podsCgroup']}", "--simulate=dgx-a100"]
+
+
+@pytest.mark.parametrize(("version", "host_users"), [("1.18", None), ("1.24", None), ("1.25", True), ("1.36", True)])
+def test_the_pod_stays_in_the_hosts_user_namespace(chart: Chart, version: str, host_users: object) -> None:
+    """With hostUsers: false its root could set no limits."""
+    assert agent_pod(chart.render(version=version, **LIMITS))["spec"].get("hostUsers") is host_users
+    assert "hostUsers" not in agent_pod(chart.render(version=version))["spec"]
+
+
+def test_where_only_privileged_containers_open_the_driver_the_helper_is_one_too(chart: Chart) -> None:
+    context = containers(chart.render(driver={"privileged": True}, **LIMITS))["memory-limits"]["securityContext"]
+    assert context == {"readOnlyRootFilesystem": True, "privileged": True}
+
+
+@pytest.mark.parametrize(
+    ("version", "values", "there"),
+    [
+        ("1.29", LIMITS, False),
+        ("1.30", LIMITS, True),
+        ("1.36", LIMITS, True),
+        ("1.36", LIMITS | {"admissionPolicy": {"enabled": False}}, False),
+        ("1.36", {}, False),
+    ],
+)
+def test_the_policy_against_forged_limits_comes_with_them(
+    chart: Chart, version: str, values: dict[str, Any], there: bool
+) -> None:
+    objects = chart.render(version=version, **values)
+    names = [one["metadata"]["name"] for one in objects if one["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert names.count("gpu-memory-limits") == 2 * there
+    warned = "no policy refuses pods that set NVIDIA_GPU_MEMORY_LIMIT" in chart.notes(version=version, **values)
+    assert warned is (bool(values) and not there)
+
+
 # -- network ---------------------------------------------------------------------------------------------------------
 
 
@@ -352,7 +446,7 @@ def agent_pod(objects: list[dict[str, Any]]) -> Any:
 
 def settings_of(objects: list[dict[str, Any]]) -> config.Settings:
     """What the agent makes of its container's arguments, in which kubelet expands $(NAME) and $$."""
-    (container,) = agent_pod(objects)["spec"]["containers"]
+    container = containers(objects)["gpuagent"]
     assert not [text for text in container["args"] if "$" in text.replace("$$", "")]
     parser = argparse.ArgumentParser()
     config.TABLE.add_flags(parser)
@@ -431,6 +525,10 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"extraEnv": [{"name": "NODE_NAME", "value": "other"}]}, "/extraEnv/0/name"),
         ({"nodeAffinity": [{"key": "pool", "operator": "Is"}]}, "/nodeAffinity/0/operator"),
         ({"mps": {"directory": "/" + "a" * 100}}, "/mps/directory"),
+        ({"limits": {"enabled": "auto"}}, "/limits/enabled"),
+        ({"limits": {"podsCgroup": "/sys/fs/cgroup/kubepods"}}, "/limits/podsCgroup"),
+        ({"limits": {"podsCgroup": "kubepods/../.."}}, "/limits/podsCgroup"),
+        ({"limits": {"enabled": True}, "paths": {"state": "/run/gpuagent-limits"}}, "two folders of the agent's pod"),
         ({"paths": {"kubelet": "/var/lib/kubelet/"}}, "/paths/kubelet"),
         ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
         ({"updateStrategy": {"maxSurge": 1}}, "'maxSurge' not allowed"),

@@ -106,6 +106,7 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- $paths := list (printf "%s/device-plugins" .Values.paths.kubelet) (printf "%s/pod-resources" .Values.paths.kubelet) .Values.paths.state -}}
 {{- with include "gpuagent.fenceDir" . }}{{ $paths = append $paths . }}{{ end -}}
 {{- if .Values.mps.enabled }}{{ $paths = append $paths .Values.mps.directory }}{{ end -}}
+{{- if .Values.limits.enabled }}{{ $paths = concat $paths (list "/sys/fs/cgroup" "/run/gpuagent-limits") }}{{ end -}}
 {{- range include "gpuagent.draPaths" . | fromJson }}{{ $paths = append $paths . }}{{ end -}}
 {{- $clean := list -}}
 {{- range $paths }}{{ $clean = append $clean (clean .) }}{{ end -}}
