@@ -97,7 +97,7 @@ class LimitSetter:
         except CallError as err:
             refused = err
         self._check_same(directory, identity)
-        limit = self._read(gpu, directory)
+        limit = self._read(gpu, directory, identity)
         if refused is None and limit.is_of(size):
             log.info("Set limit", extra=_log_fields(target, size, limit))
             return limit
@@ -113,7 +113,7 @@ class LimitSetter:
     def get(self, target: Target) -> Limit:
         """The limit in force."""
         directory, identity = self._cgroup(target)
-        limit = self._read(self._gpu(target.gpu), directory)
+        limit = self._read(self._gpu(target.gpu), directory, identity)
         self._check_same(directory, identity)
         # The driver has one answer for "no limit there" and for "no limits at all": only the probe tells them apart.
         unusable = self._described.gpus.get(target.gpu) if self._described else None
@@ -208,10 +208,12 @@ class LimitSetter:
             raise NoTargetError(f"the node has no GPU {uuid}, or the driver does not show it")
         return gpus[uuid]
 
-    def _read(self, gpu: Handle, directory: Path) -> Limit:
+    def _read(self, gpu: Handle, directory: Path, identity: Identity) -> Limit:
         try:
             limits = self._nvml.memory_limits(gpu, directory)
         except CallError as err:
+            # The driver does not tell a cgroup that has just been removed from one that it cannot account for.
+            self._check_same(directory, identity)
             raise self._driver_error(err, gpu) from err
         if limits is None:
             return Limit(None, 0)

@@ -127,6 +127,23 @@ def test_a_directory_that_is_replaced_meanwhile(tree, driver, setter):
         setter.set(Target(GPU, POD), GIB)
 
 
+@pytest.mark.parametrize("ask", ["get", "set"])
+def test_a_cgroup_that_is_removed_while_its_limit_is_read(tree, driver, setter, monkeypatch, ask):
+    """Pods end all the time, so this is no fault of the driver."""
+    pod = tree.add_pod(POD)
+
+    def remove_and_fail(*_):
+        shutil.rmtree(pod)
+        raise error("NOT_FOUND", "nvmlDeviceGetMemoryLimits_v1")
+
+    setter.describe()
+    monkeypatch.setattr(driver, "memory_limits", remove_and_fail)
+    calls = {"get": lambda: setter.get(Target(GPU, POD)), "set": lambda: setter.set(Target(GPU, POD), GIB)}
+    with pytest.raises(NoTargetError, match="has ended"):
+        calls[ask]()
+    assert setter.describe().problem is None
+
+
 @pytest.mark.parametrize("refusal", [None, "INVALID_ARGUMENT", "UNKNOWN"])
 def test_below_use(tree, driver, setter, refusal):
     pod = tree.add_pod(POD)
