@@ -44,6 +44,8 @@ _PATCHES = {"1.30": 14, "1.36": 3, "1.37": 2}
 ROOT = Path(__file__).parents[2]
 DEBIAN_PACKAGES = (
     *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
+    # They build the programs with which a tenant tries to exceed its share.
+    *("gcc", "libc6-dev"),
     # They build the agent's image.
     *("buildah", "mmdebstrap"),
     # It scrapes the agent; promtool comes with it.

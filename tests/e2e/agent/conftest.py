@@ -26,6 +26,7 @@ from tests.e2e.conftest import FAILED, OLDER_KUBELET
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
+_NVIDIA_MAJOR = 195
 POD_RESOURCES = KUBELET_DIR / "pod-resources" / "kubelet.sock"
 _NEVER_STARTS = {
     "apiVersion": "node.k8s.io/v1",
@@ -48,11 +49,15 @@ def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def device_nodes() -> Iterator[None]:
-    """Stand-ins of the driver's device nodes, so that containers really get some; none where there is a driver."""
-    names = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", *(f"nvidia{n}" for n in range(8))]
-    made = [Path("/dev") / name for name in names if not (Path("/dev") / name).exists()]
+    """The driver's device nodes, so that containers really get some. Where there is no driver, nothing is behind them."""
+    # NVIDIA's own numbers: the kernel permits a container the numbers that it was given.
+    numbers = {f"nvidia{n}": os.makedev(_NVIDIA_MAJOR, n) for n in range(8)}
+    numbers["nvidiactl"] = os.makedev(_NVIDIA_MAJOR, 255)
+    # The kernel chooses the number of these.
+    numbers |= {name: os.makedev(1, 3) for name in ("nvidia-uvm", "nvidia-uvm-tools")}
+    made = [Path("/dev") / name for name in numbers if not (Path("/dev") / name).exists()]
     for path in made:
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        os.mknod(path, 0o666 | stat.S_IFCHR, numbers[path.name])
     yield
     for path in made:
         path.unlink()

@@ -9,11 +9,14 @@ import time
 import uuid
 from pathlib import Path
 
+from gpuagent.limits_helper.probe import NAME as PROBE
+
 # containerd's, for containers that kubelet gives no group.
 _WITHOUT_KUBELET = "k8s.io"
 # Kubelet's, for its pods. Each cluster has a group of its own in it, so that no two kubelets share one.
 _OF_KUBELETS = "gpuagent-e2e"
 _USERS = Path("/tmp/gpuagent-e2e-cgroups.lock")
+_NVIDIA = Path("/proc/driver/nvidia")
 _KINDS = {"cgroup", "cgroup2"}
 _DEATHS_S = 10.0
 """A process that was killed stays in its group until the kernel has taken it down."""
@@ -59,6 +62,9 @@ def remove_unused() -> None:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _removed(_WITHOUT_KUBELET)
         _removed(_OF_KUBELETS)
+        if not _NVIDIA.exists():
+            # A helper of memory limits leaves it, because a real driver might know it.
+            _removed(PROBE)
     except BlockingIOError:
         return
     finally:

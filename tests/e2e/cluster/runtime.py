@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ class Container:
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
+
+    def kill(self) -> None:
+        """End its first process, and with it all others."""
+        os.kill(self.pid, signal.SIGKILL)
 
     def environment(self) -> dict[str, str]:
         """What the first process was started with."""

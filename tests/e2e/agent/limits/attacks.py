@@ -1,0 +1,89 @@
+"""Pods of a tenant who tries to get more of a GPU than the share that was asked for."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuagent.domain.sharing.mode import GPU_MEM
+from gpuagent.simulation import boxes
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.limits.helper import BOX, Helper
+from tests.e2e.cluster import WAIT_S, container, pod_manifest
+
+Json = dict[str, Any]
+
+ATTACKER = "/attack/attacker"
+GPU = boxes.load(BOX).gpus[0].uuid
+"""The first pods of a node get their shares here."""
+OTHER_GPU = boxes.load(BOX).gpus[1].uuid
+UNITS = 4
+"""Of the 80 that a GPU has."""
+MIB = 1 << 20
+READY = "ready"
+PROCESSES = 5
+"""So many of them print that they are ready, in the way `processes`."""
+
+
+def share(units: int = UNITS) -> int:
+    """Bytes that so many units are."""
+    return boxes.load(BOX).gpus[0].memory_mib * units // 80 * MIB
+
+
+def attack(how: str, gpu: str = GPU, *arguments: str) -> list[str]:
+    """The command of a container."""
+    return [ATTACKER, how, gpu, *arguments]
+
+
+def attacking_pod(
+    name: str,
+    helper: Helper,
+    command: Sequence[str],
+    *,
+    units: int = UNITS,
+    env: Mapping[str, str] | None = None,
+    others: Sequence[Json] = (),
+    restart_policy: str = "Never",
+) -> Json:
+    """A pod with one container `main`, and `others`; all of them can reach the driver."""
+    made = pod_manifest(name, {GPU_MEM: units}, command=command, restart_policy=restart_policy)
+    made["spec"]["containers"][0]["env"] = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    made["spec"]["containers"] += others
+    mount_driver(made, helper)
+    return made
+
+
+def mount_driver(manifest: Json, helper: Helper) -> None:
+    """Let all containers of a pod reach the driver, and the attackers' program."""
+    spec = manifest["spec"]
+    spec["volumes"] = [{"name": "attack", "hostPath": {"path": str(helper.attack)}}]
+    for each in (*spec.get("initContainers", ()), *spec["containers"]):
+        each["volumeMounts"] = [{"name": "attack", "mountPath": "/attack"}]
+
+
+def without_device(name: str, command: Sequence[str]) -> Json:
+    """A container that has asked for nothing."""
+    return container(name, {}, command=command)
+
+
+def wait_ready(node: Node, pod: str, container: str = "main", times: int = 1) -> str:
+    """Wait until the attackers of a container have all that they can get; what they have printed."""
+    end = time.monotonic() + WAIT_S
+    while (log := node.cluster.pod_log(pod, container)).count(READY) < times:
+        assert "failed" not in log, log
+        assert time.monotonic() < end, f"{pod}/{container} printed {log!r}"
+        time.sleep(0.05)
+    return log
+
+
+def wait_unused(helper: Helper) -> None:
+    """Wait until nobody has memory of the GPU: a program that was killed may not have ended yet."""
+    end = time.monotonic() + WAIT_S
+    while used := helper.used(GPU):
+        assert time.monotonic() < end, f"{used} bytes are still in use"
+        time.sleep(0.05)
+
+
+def container_restarts(pod: Json) -> int:
+    """How often container `main` was restarted and runs again."""
+    status = pod["status"]["containerStatuses"][0]
+    return int(status["restartCount"]) if "running" in status["state"] else 0
