@@ -2,6 +2,5 @@
 The agent runs the same code on it as on a driver. Only the command line installs it.
 
 A driver from 615 on limits GPU memory by cgroup. `memory_accounting` is a model of that without I/O, with the backends
-of `memory_backends` and the addresses of `memory_groups`. `device_memory` applies it to the cgroups of real processes,
-which allocate at `device_socket`.
+of `memory_backends` and the addresses of `memory_groups`. Real processes use it through `devices`.
 """

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from gpuagent.simulation.boxes import Box, BoxGpu
-from gpuagent.simulation.device_memory import CgroupSource, DeviceMemory
+from gpuagent.simulation.devices.device_memory import CgroupSource, DeviceMemory
 from gpuagent.simulation.memory_accounting import AddressPool, BackendName
 
 GpuRef = int | str

@@ -8,8 +8,8 @@ from typing import Any
 
 import pynvml
 
-from gpuagent.simulation.cgroup_folders import OutsideError, UnknownCgroupError
-from gpuagent.simulation.device_memory import DeviceMemory
+from gpuagent.simulation.devices.cgroup_folders import OutsideError, UnknownCgroupError
+from gpuagent.simulation.devices.device_memory import DeviceMemory
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
 from gpuagent.simulation.memory_accounting import Memory, Refusal, RefusedError
 from gpuagent.simulation.memory_groups import CgroupId

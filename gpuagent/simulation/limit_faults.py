@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.simulation.boxes import MEMORY_LIMITS_SINCE
-from gpuagent.simulation.cgroup_folders import OutsideError, UnknownCgroupError
-from gpuagent.simulation.device_memory import MIB, DeviceMemory
+from gpuagent.simulation.devices.cgroup_folders import OutsideError, UnknownCgroupError
+from gpuagent.simulation.devices.device_memory import MIB, DeviceMemory
 from gpuagent.simulation.driver import FaultError, GpuRef, SimulatedDriver
 from gpuagent.simulation.memory_accounting import NO_LIMIT, AddressPool, BackendName, MemoryAccounting, RefusedError
 from gpuagent.simulation.memory_groups import USUALLY_REUSED

@@ -13,8 +13,8 @@ from typing import Any, Self
 import pynvml
 
 from gpuagent.simulation.boxes import Box
-from gpuagent.simulation.device_memory import CgroupSource
-from gpuagent.simulation.device_socket import DeviceSocket
+from gpuagent.simulation.devices.device_memory import CgroupSource
+from gpuagent.simulation.devices.device_socket import DeviceSocket
 from gpuagent.simulation.driver import FaultError, GpuRef, SimulatedDriver, SimulatedGpu, error_code
 from gpuagent.simulation.fault_socket import FaultSocket, inject
 from gpuagent.simulation.limit_calls import LIMITS
@@ -139,7 +139,7 @@ class Simulator(LimitedDriver):
         self._socket = FaultSocket(path, self.apply)
 
     def listen_for_processes(self, path: Path) -> None:
-        """Let processes allocate memory at the unix socket `path`, see `device_socket`. Raises OSError."""
+        """Let processes allocate memory at the unix socket `path`, see `devices.device_socket`. Raises OSError."""
         self._devices = DeviceSocket(path, self)
 
     def close(self) -> None:

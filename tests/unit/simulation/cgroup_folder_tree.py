@@ -3,7 +3,7 @@
 import itertools
 from pathlib import Path
 
-from gpuagent.simulation.device_memory import CgroupSource
+from gpuagent.simulation.devices.device_memory import CgroupSource
 
 
 class CgroupFolderTree:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gpuagent.simulation import device_client, device_socket
+from gpuagent.simulation.devices import device_client, device_socket
 from standin.waiting import PATIENCE_S
 
 MIB = 1 << 20

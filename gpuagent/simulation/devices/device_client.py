@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
-from gpuagent.simulation.cgroup_folders import UnknownCgroupError
-from gpuagent.simulation.device_memory import DeviceMemory
+from gpuagent.simulation.devices.cgroup_folders import UnknownCgroupError
+from gpuagent.simulation.devices.device_memory import DeviceMemory
 from gpuagent.simulation.driver import FaultError, SimulatedDriver
 from gpuagent.simulation.memory_accounting import Allocation, Refusal, RefusedError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpuagent.host.cgroups import CGROUP_ROOT
 from gpuagent.simulation.boxes import Box
-from gpuagent.simulation.cgroup_folders import PROC, ROOT, CgroupFolders
+from gpuagent.simulation.devices.cgroup_folders import PROC, ROOT, CgroupFolders
 from gpuagent.simulation.memory_accounting import (
     AddressPool,
     Allocation,

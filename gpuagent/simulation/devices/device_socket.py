@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.simulation.device_client import DeviceClient, Exports
+from gpuagent.simulation.devices.device_client import DeviceClient, Exports
 from gpuagent.simulation.driver import SimulatedDriver
 from gpuagent.simulation.fault_socket import remove_stale
 
