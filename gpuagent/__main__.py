@@ -23,9 +23,19 @@ def _few_arenas() -> None:
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     _few_arenas()
-    from gpuagent.cli import run  # noqa: PLC0415 (after the environment is set)
+    exit_with("gpuagent", lambda: _run(sys.argv[1:]))
 
-    exit_with("gpuagent", lambda: run(sys.argv[1:]))
+
+def _run(arguments: list[str]) -> int:
+    # After the environment is set.
+    if arguments[:1] == ["memory-limits"]:
+        # A process with privileges loads only what it needs.
+        from gpuagent import limits_command  # noqa: PLC0415 (only this command needs it)
+
+        return limits_command.run(arguments[1:])
+    from gpuagent.cli import run  # noqa: PLC0415 (the other commands)
+
+    return run(arguments)
 
 
 if __name__ == "__main__":

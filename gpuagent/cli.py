@@ -14,9 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuagent import __version__
-from gpuagent.host.cgroups import CGROUP_ROOT
-from gpuagent.host.limits_client import SOCKET
+from gpuagent import __version__, limits_command
 from gpuagent.host.mps_client import ACK, CONTROL, MpsError
 from gpuagent.isolation import mps_control
 from gpuagent.settings import settings as config
@@ -30,7 +28,6 @@ from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from gpuagent.limits_helper.probe import TellBackend
     from gpuagent.simulation.simulator import Simulator
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
@@ -147,46 +144,9 @@ def make_parser() -> CommandLine:
     mps.add_argument("--simulate", metavar="BOX", help="run daemons for the GPUs of a simulated box instead")
     mps.set_defaults(command=_mps_control)
 
-    limits = commands.add_parser(
-        "memory-limits",
-        help="set memory limits of containers in the driver, for the agent",
-        description="Sets limits of GPU memory in the NVIDIA driver (615 and later), as the agent asks for them at a "
-        "socket. The only part that needs CAP_SYS_ADMIN, so it runs in a container of its own, until SIGTERM. Limits "
-        "stay when it ends.",
-        examples=(
-            "gpuagent memory-limits                # in a container beside the agent's",
-            "gpuagent memory-limits --check        # what can be limited here, and why not",
-            "gpuagent memory-limits --simulate dgx-a100 --socket /tmp/limits.sock",
-        ),
-    )
-    limits.add_argument(
-        "--socket", type=Path, default=SOCKET, metavar="PATH", help=f"where the agent asks (default: {SOCKET})"
-    )
-    limits.add_argument(
-        "--cgroup-root",
-        type=Path,
-        default=CGROUP_ROOT,
-        metavar="DIR",
-        help=f"where the node's cgroups are mounted, writable (default: {CGROUP_ROOT})",
-    )
-    limits.add_argument(
-        "--pods-cgroup",
-        default="",
-        metavar="PATH",
-        help="the cgroup of all pods, below the root, such as kubelet/kubepods (default: it is searched)",
-    )
-    limits.add_argument("--check", action="store_true", help="ask the process that serves at --socket, and exit")
-    limits.add_argument("--simulate", metavar="BOX", help="limit the memory of a simulated box instead")
-    limits.add_argument(
-        "--simulate-socket", type=Path, metavar="PATH", help="take faults of the simulated box at this socket"
-    )
-    limits.add_argument(
-        "--simulate-device",
-        type=Path,
-        metavar="PATH",
-        help="let programs allocate memory of the simulated box at this socket",
-    )
-    limits.set_defaults(command=_memory_limits)
+    limits = commands.add_parser("memory-limits", help=limits_command.HELP, **limits_command.ABOUT)
+    limits_command.add_flags(limits)
+    limits.set_defaults(command=limits_command.execute)
 
     simulate = commands.add_parser(
         "simulate",
@@ -255,38 +215,6 @@ def _mps_control(options: argparse.Namespace) -> int:
         return 1
 
 
-def _memory_limits(options: argparse.Namespace) -> int:
-    from gpuagent.limits_helper import command  # noqa: PLC0415 (only this command needs it)
-
-    if options.check:
-        return command.check(options.socket)
-    place = command.place_of(options.cgroup_root, options.pods_cgroup, os.environ)
-    tell_backend = _simulated_limits(options)
-    try:
-        command.serve(options.socket, place, tell_backend)
-    except command.SocketPathError as err:
-        raise ConfigError(f"--socket: {err}") from err
-
-
-def _simulated_limits(options: argparse.Namespace) -> "TellBackend | None":
-    """Put a simulated box in place of the driver, if asked; its way to tell the backend, since it writes no files."""
-    sockets = {"--simulate-socket": options.simulate_socket, "--simulate-device": options.simulate_device}
-    given = {flag: path for flag, path in sockets.items() if path}
-    if not options.simulate:
-        if given:
-            raise ConfigError(f"{next(iter(given))} is of use with --simulate only")
-        return None
-    simulator = _install(options.simulate, options.cgroup_root.absolute())
-    listeners = {"--simulate-socket": simulator.listen, "--simulate-device": simulator.listen_for_processes}
-    for flag, path in given.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            listeners[flag](path)
-        except (OSError, ValueError) as err:
-            raise ConfigError(f"{flag} {path}: cannot listen there: {_words(err)}") from err
-    return lambda *_: simulator.backend
-
-
 def _simulated(settings: Settings, *, listen: bool) -> None:
     if not settings.simulate:
         return
@@ -301,12 +229,12 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
         raise ConfigError(f"--state-dir {settings.state_dir}: cannot take faults there: {why}") from err
 
 
-def _install(box: str, cgroup_root: Path = CGROUP_ROOT) -> "Simulator":
+def _install(box: str) -> "Simulator":
     """Put a simulated box in place of the driver."""
     from gpuagent.simulation import boxes, simulator  # noqa: PLC0415 (only for simulation)
 
     try:
-        return simulator.install(boxes.load(box), simulator.CgroupSource(cgroup_root))
+        return simulator.install(boxes.load(box))
     except boxes.BoxError as err:
         raise ConfigError(f"--simulate: {err}") from err
 

@@ -12,6 +12,7 @@ With kubelet's `--cgroup-root`, as on kind, the pods root is deeper: ``kubelet/k
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,14 +210,15 @@ def identify(root: Path, directory: Path) -> Identity:
         NoCgroupError: it does not exist.
         CgroupError: its path does not stay below `root`, has a link, leads to another filesystem, or cannot be read.
     """
-    if not directory.is_relative_to(root) or ".." in directory.parts:
+    is_below = directory.parts[: len(root.parts)] == root.parts
+    if not is_below or ".." in directory.parts:
         raise CgroupError(f"{printable(str(directory))} is not below {root}")
     try:
         descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
         raise _unusable(root, err) from err
     try:
-        return _walk(root, directory.relative_to(root).parts, descriptor)
+        return _walk(root, directory.parts[len(root.parts) :], descriptor)
     finally:
         os.close(descriptor)
 
@@ -287,4 +289,7 @@ def _directories(directory: Path) -> list["os.DirEntry[str]"]:
 
 def _is_directory(path: Path) -> bool:
     """Whether it is a directory itself, not a link to one."""
-    return path.is_dir() and not path.is_symlink()
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False

@@ -114,7 +114,6 @@ class LimitSetter:
         """The limit in force."""
         directory, identity = self._cgroup(target)
         limit = self._read(self._gpu(target.gpu), directory, identity)
-        self._check_same(directory, identity)
         # The driver has one answer for "no limit there" and for "no limits at all": only the probe tells them apart.
         unusable = self._described.gpus.get(target.gpu) if self._described else None
         if limit.hard is None and unusable:

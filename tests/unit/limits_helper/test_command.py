@@ -217,7 +217,7 @@ def test_neither_grpc_nor_kubernetes_is_loaded(process):
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     assert "grpc" not in maps
     code = (
-        "import sys, gpuagent.cli, gpuagent.limits_helper.command\n"
+        "import sys, gpuagent.cli, gpuagent.limits_command\n"
         "print([name for name in ('grpc', 'google.protobuf', 'kubernetes', 'urllib3', 'prometheus_client', 'yaml') "
         "if name in sys.modules])"
     )

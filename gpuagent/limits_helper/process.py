@@ -1,4 +1,4 @@
-"""`gpuagent memory-limits` as a process: serves until SIGTERM, or asks the one that serves."""
+"""The process of `gpuagent memory-limits`: serves until SIGTERM."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from gpuagent.host.limits_client import Description, LimitsClient, LimitsError
+from gpuagent.host.limits_client import LimitsError
 from gpuagent.limits_helper.driver_thread import DriverThread
 from gpuagent.limits_helper.limit_setter import CgroupPlace, LimitSetter
 from gpuagent.limits_helper.probe import TellBackend, backend_by_files
@@ -17,10 +17,9 @@ from gpuagent.limits_helper.server import LimitsServer, SocketPathError
 from gpuagent.limits_helper.service import LimitsService
 from gpuagent.nvml.binding.limit_calls import LimitCalls
 from gpuagent.system import log as logs
-from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
 
-__all__ = ["SocketPathError", "check", "place_of", "serve"]
+__all__ = ["SocketPathError", "place_of", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -70,32 +69,6 @@ def _open(service: LimitsService) -> None:
         service.describe()
 
 
-def check(socket: Path) -> int:
-    """Print what the helper at `socket` can do. The exit code: 0 if it answers, whatever it says."""
-    try:
-        with contextlib.closing(LimitsClient(socket)) as client:
-            description = client.describe()
-    except LimitsError as err:
-        print(printable(f"gpuagent: {err}"), file=sys.stderr)
-        return 1
-    for line in _lines(description):
-        print(printable(line))
-    return 0
-
-
 def place_of(root: Path, pods: str, env: Mapping[str, str]) -> CgroupPlace:
     """Where the cgroups are, by the flags, and by the UID of this process's pod in the environment."""
     return CgroupPlace(root=root.absolute(), pods=pods, own_pod=env.get(OWN_POD, ""))
-
-
-def _lines(description: Description) -> list[str]:
-    lines = [
-        f"driver   {description.driver or 'not known'}",
-        f"backend  {description.backend or 'none'}",
-        f"pods     {description.pods_root or 'not found'}",
-    ]
-    for uuid, why in description.gpus.items():
-        lines.append(f"{uuid}  {why or 'memory can be limited'}")
-    if description.problem:
-        lines.append(f"problem  {description.problem}")
-    return lines
