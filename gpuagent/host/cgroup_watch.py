@@ -103,9 +103,13 @@ class CgroupWatch:
     def remove(self, pod: str) -> None:
         """Do not report containers of this pod any more. Not needed for a pod that has ended."""
         with self._lock:
-            number = self._numbers.get(pod)
-            if number is not None:
-                self._inotify.remove(number)
+            number = self._numbers.pop(pod, None)
+            if number is None:
+                return
+            # Both may still be read: what has happened so far, and the directory itself.
+            removed = self._watches.pop(number, None)
+            self._unread = deque(watch for watch in self._unread if watch != removed)
+            self._inotify.remove(number)
 
     def add_pods_of(self, root: PodsRoot) -> None:
         """Report the cgroup of every pod of the node. Call it again after `rescan`: a class may have a new directory.
@@ -178,8 +182,11 @@ class CgroupWatch:
                 del self._numbers[watch.pod]
 
     def _read_directories(self) -> None:
-        while self._unread and not self._stopping:
-            watch = self._unread.popleft()
+        while not self._stopping:
+            with self._lock:
+                if not self._unread:
+                    return
+                watch = self._unread.popleft()
             try:
                 paths = list(watch.directory.iterdir())
             except OSError:
