@@ -1,4 +1,4 @@
-"""The list of isolation drivers: every module of this package with `PREFERENCE` and `make`."""
+"""The list of isolation drivers: every module of this package with `PREFERENCE` and `make`, or `driver` of a folder."""
 
 import importlib
 import pkgutil
@@ -15,7 +15,8 @@ def _modules() -> dict[str, ModuleType]:
     for info in pkgutil.iter_modules(gpuagent.isolation.__path__):
         if info.name == "drivers":
             continue  # this module, which is just being imported
-        module = importlib.import_module(f"gpuagent.isolation.{info.name}")
+        path = f"{info.name}.driver" if info.ispkg else info.name
+        module = importlib.import_module(f"gpuagent.isolation.{path}")
         if hasattr(module, "PREFERENCE"):
             drivers[info.name] = module
     names = sorted(drivers, key=lambda name: drivers[name].PREFERENCE)

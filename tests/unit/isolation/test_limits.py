@@ -15,8 +15,8 @@ from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind
 from gpuagent.host.limits_client import NO_LIMIT, Target
 from gpuagent.isolation.interface import IsolationError, Need, Starting
-from gpuagent.isolation.limits import LimitsIsolation
-from gpuagent.isolation.limits_record import LimitsRecord
+from gpuagent.isolation.limits.driver import LimitsIsolation
+from gpuagent.isolation.limits.record import LimitsRecord
 from tests.fake_limits_helper import GPU_0, FakeLimitsHelper
 from tests.unit.domain.builders import gpu
 

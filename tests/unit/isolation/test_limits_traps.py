@@ -8,9 +8,9 @@ from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.host.cgroups import PodsRoot
 from gpuagent.host.limits_client import Target
 from gpuagent.isolation.interface import CannotIsolateError
-from gpuagent.isolation.limits_audit import Why
-from gpuagent.isolation.limits_plan import MIB, NO_SHARE_BYTES, Backend, pod_plan
-from gpuagent.isolation.limits_pods import PodLimits
+from gpuagent.isolation.limits.audit import Why
+from gpuagent.isolation.limits.plan import MIB, NO_SHARE_BYTES, Backend, pod_plan
+from gpuagent.isolation.limits.pods import PodLimits
 from gpuagent.simulation.memory_accounting import AddressPool, BackendName, MemoryAccounting, RefusedError
 from tests.unit.isolation.test_random_limits import ModelDriver
 

@@ -29,8 +29,8 @@ from gpuagent.host.limits_client import (
     NoTargetError,
     Target,
 )
-from gpuagent.isolation.limits_plan import MIB, Backend, PodPlan, pod_plan
-from gpuagent.isolation.limits_pods import Outcome, PodLimits
+from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan, pod_plan
+from gpuagent.isolation.limits.pods import Outcome, PodLimits
 from gpuagent.simulation.memory_accounting import (
     AddressPool,
     BackendName,

@@ -13,8 +13,8 @@ from gpuagent.host.cgroup_watch import CgroupWatch
 from gpuagent.host.cgroups import container_id
 from gpuagent.host.limits_client import LimitsError
 from gpuagent.isolation.interface import CannotIsolateError, Need
-from gpuagent.isolation.limits_plan import Backend, PodPlan, pod_plan
-from gpuagent.isolation.limits_pods import Outcome, PodLimits
+from gpuagent.isolation.limits.plan import Backend, PodPlan, pod_plan
+from gpuagent.isolation.limits.pods import Outcome, PodLimits
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from gpuagent.host.cgroups import PodsRoot, container_id, leaves
 from gpuagent.host.limits_client import BelowUseError, Limit, LimitsError, NoTargetError, Target
-from gpuagent.isolation.limits_audit import Leaf, Repair, Why, foreign_repairs, leaf_repairs, pod_repairs
-from gpuagent.isolation.limits_plan import MIB, Backend, PodPlan
+from gpuagent.isolation.limits.audit import Leaf, Repair, Why, foreign_repairs, leaf_repairs, pod_repairs
+from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan
 
 log = logging.getLogger(__name__)
 

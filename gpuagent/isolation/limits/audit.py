@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu
 from gpuagent.host.limits_client import NO_LIMIT, Limit
-from gpuagent.isolation.limits_plan import Backend, PodPlan
+from gpuagent.isolation.limits.plan import Backend, PodPlan
 
 _UNLIMITED = frozenset({None, NO_LIMIT})
 """The driver's readings of a cgroup without a limit."""

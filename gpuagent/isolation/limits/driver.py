@@ -17,10 +17,10 @@ from gpuagent.domain.sharing.mode import Isolates, Mode
 from gpuagent.host.cgroups import PodsRoot
 from gpuagent.host.limits_client import Description, LimitsClient, LimitsError
 from gpuagent.isolation.interface import Isolation, IsolationError, Need, Options, Report, Starting
-from gpuagent.isolation.limits_keeper import AUDIT_S, Findings, LimitsKeeper
-from gpuagent.isolation.limits_plan import Backend, PodPlan
-from gpuagent.isolation.limits_pods import PodLimits
-from gpuagent.isolation.limits_record import LimitsRecord
+from gpuagent.isolation.limits.keeper import AUDIT_S, Findings, LimitsKeeper
+from gpuagent.isolation.limits.plan import Backend, PodPlan
+from gpuagent.isolation.limits.pods import PodLimits
+from gpuagent.isolation.limits.record import LimitsRecord
 
 log = logging.getLogger(__name__)
 
