@@ -139,7 +139,7 @@ class MemoryAccounting:
         """The GPU's memory, as a process in that cgroup is told."""
         state = self._gpus[gpu]
         free = state.capacity - state.used
-        seen = None if state.mig else self._backend.seen(gpu, self._cgroups[cgroup])
+        seen = self._backend.seen(gpu, self._cgroups[cgroup])
         if seen is None or seen.hard >= state.capacity:
             return Memory(state.capacity, state.used, free)
         below_limit = max(seen.hard - seen.used, 0)

@@ -114,10 +114,7 @@ class _Library:
         self._driver = driver
 
     def __getattr__(self, name: str) -> _Function:
-        driver = self._driver
-        is_missing = name in driver.box.missing
-        is_too_new = name in LIMITS and driver.device_memory is None
-        if name not in _FUNCTIONS or is_missing or is_too_new:
+        if name not in _FUNCTIONS or name in self._driver.box.missing:
             raise AttributeError(name)
         return _Function(self._driver, name)
 

@@ -226,6 +226,7 @@ def test_a_reset_drops_memory_and_limits(both):
     both.free("client", memory)
     both.close("client")
     assert both.limits(GPU, "pod1") == Limits(0, 300, 0), "old memory is not given back to new limits"
+    assert both.used(GPU) == 0
 
 
 # -- dmem: the kernel counts in every ancestor ---------------------------------------------------------------------

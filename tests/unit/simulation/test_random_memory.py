@@ -30,11 +30,13 @@ from gpuagent.simulation.memory_accounting import (
 )
 
 GPU = "GPU-a"
-CAPACITY = 100
+MOST_HARD = 100
+"""The highest limit. Most GPUs have room for several groups at their limits, so that these decide."""
 STEPS = 60
-PICK = st.integers(0, 99)
+PICK = st.sampled_from(range(60))
+"""Whichever there are, each as likely as any other."""
 SIZE = st.integers(1, 60)
-HARD = st.one_of(st.integers(0, CAPACITY), st.just(NO_LIMIT))
+HARD = st.one_of(st.integers(0, MOST_HARD), st.just(NO_LIMIT))
 
 
 @dataclass(eq=False)
@@ -86,9 +88,14 @@ class Plain:
 class RandomMemory(RuleBasedStateMachine):
     backend: BackendName
 
-    @initialize(seed=st.integers(0, 9), reused=st.sampled_from([0.0, 0.84, 1.0]))
-    def load(self, seed, reused):
-        self.model = MemoryAccounting(self.backend, {GPU: CAPACITY}, root="root", addresses=AddressPool(seed, reused))
+    @initialize(
+        seed=st.integers(0, 9),
+        reused=st.sampled_from([0.0, 0.84, 1.0]),
+        capacity=st.sampled_from([MOST_HARD, 10 * MOST_HARD, 10 * MOST_HARD]),
+    )
+    def load(self, seed, reused, capacity):
+        self.capacity = capacity
+        self.model = MemoryAccounting(self.backend, {GPU: capacity}, root="root", addresses=AddressPool(seed, reused))
         self.root = Group("root", None, self.model.cgroup("root").address)
         self.groups = [self.root]
         self.plain = Plain()
@@ -120,7 +127,8 @@ class RandomMemory(RuleBasedStateMachine):
     @precondition(lambda self: len(self.groups) < 12)
     @rule(number=PICK)
     def make(self, number):
-        parent = self.groups[number % len(self.groups)]
+        # Rather below a new cgroup than below an old one, so that the tree gets deep.
+        parent = self.groups[-1 - number % min(3, len(self.groups))]
         group = self.add(parent)
         if not self.is_misc:
             limits = self.model.limits(GPU, group.name)
@@ -161,7 +169,7 @@ class RandomMemory(RuleBasedStateMachine):
         if ended:
             opener = None
         expected = Charged(None, size, set())
-        too_much = size > CAPACITY - self.model.used(GPU)
+        too_much = size > self.capacity - self.model.used(GPU)
         if self.is_misc:
             expected.address = self.plain.nearest(opener) if opener else None
             if expected.address is not None:
@@ -186,7 +194,7 @@ class RandomMemory(RuleBasedStateMachine):
         try:
             allocation = self.model.allocate_managed(client, GPU, size)
         except RefusedError:
-            assert size > CAPACITY - self.model.used(GPU), "I1"
+            assert size > self.capacity - self.model.used(GPU), "I1"
             return
         self.keep(Charged(allocation, size, set()), allocation, client)
 
@@ -293,18 +301,18 @@ class RandomMemory(RuleBasedStateMachine):
     @invariant()
     def all_memory_is_counted_once(self):
         assert self.model.used(GPU) == sum(charged.size for charged in self.plain.charged), "I6"
-        assert self.model.used(GPU) <= CAPACITY, "I6"
+        assert self.model.used(GPU) <= self.capacity, "I6"
 
     @invariant()
     def nobody_is_told_of_too_much(self):
-        free = CAPACITY - self.model.used(GPU)
+        free = self.capacity - self.model.used(GPU)
         for group in self.groups[1:]:
             memory = self.model.memory(GPU, group.name)
             hard = group.limit
             if self.is_misc:
                 address = self.plain.nearest(group)
                 hard = NO_LIMIT if address is None else self.plain.entries[address]
-            assert memory.total == min(hard, CAPACITY), "I7"
+            assert memory.total == min(hard, self.capacity), "I7"
             assert 0 <= memory.free <= min(free, memory.total), "I7"
 
     @invariant()
