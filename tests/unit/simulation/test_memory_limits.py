@@ -99,6 +99,14 @@ def test_the_codes_of_both_backends(both):
         pynvml.nvmlDeviceSetMemoryLimits_v1(both.nvml.handle(0).pointer, limits)
 
 
+def test_other_faults_hold_for_these_calls_too(both):
+    both.simulator.fail("nvmlDeviceSetMemoryLimits_v1", "NO_PERMISSION", 0)
+    assert both.refusal(both.set, POD, 1) is LimitRefusal.NO_PERMISSION
+    both.set(POD, 1, gpu=1)
+    both.simulator.lose(0)
+    assert both.refusal(both.get, POD) is LimitRefusal.OTHER
+
+
 def test_a_path_may_have_any_bytes(both):
     name = os.fsdecode(b"kubepods/\xff")
     both.cgroups.make(name)
