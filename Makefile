@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench density soak gpu-check mps-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -123,6 +123,9 @@ gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the st
 
 mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 	$(BIN)/python -m bench.mps_check
+
+limits-check: $(STAMP)  ## memory limits of the real driver (615 or later), as root (ARGS=--change-persistence, or --help)
+	$(BIN)/python -m bench.limits_check $(ARGS)
 
 inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
 	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu

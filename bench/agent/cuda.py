@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver API that the MPS check needs, through ctypes: no toolkit, no compiler."""
+"""The few calls of the CUDA driver API that the checks on a real GPU need, through ctypes: no toolkit, no compiler."""
 
 import ctypes
 import time
@@ -31,6 +31,7 @@ again:
 """A kernel that only computes, so that its speed is proportional to the multiprocessors that it may use."""
 
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 _BLOCKS, _THREADS, _ROUNDS = 2048, 256, 20_000
 
 
@@ -40,6 +41,10 @@ class CudaError(Exception):
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call} failed with CUDA error {code}")
         self.code = code
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        return self.code == OUT_OF_MEMORY
 
 
 class Cuda:
@@ -66,6 +71,22 @@ class Cuda:
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(mib * MIB))
         return address.value
 
+    def allocate_managed(self, mib: int) -> int:
+        """Take unified memory; returns its address."""
+        address = ctypes.c_uint64()
+        size = ctypes.c_size_t(mib * MIB)
+        self._call("cuMemAllocManaged", ctypes.byref(address), size, ctypes.c_uint(_ATTACH_GLOBAL))
+        # Only memory that is used on the GPU is there.
+        self._call("cuMemsetD8_v2", address, ctypes.c_ubyte(1), size)
+        self._call("cuCtxSynchronize")
+        return address.value
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total memory in bytes, as this program is told."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
     def fill(self, step_mib: int = 64) -> int:
         """Take memory until the driver refuses it; returns how many MiB it gave."""
         taken = 0
@@ -73,7 +94,7 @@ class Cuda:
             try:
                 self.allocate(step_mib)
             except CudaError as err:
-                if err.code != OUT_OF_MEMORY:
+                if not err.is_out_of_memory:
                     raise
                 return taken
             taken += step_mib
