@@ -135,11 +135,14 @@ class CgroupWatch:
     def _add(self, watch: _Watch, mask: int = 0) -> None:
         with self._lock:
             number = self._inotify.add(watch.directory, IN_CREATE | IN_ONLYDIR | mask)
+            # The kernel has the same number for a directory that is watched already.
+            is_watched = number in self._watches
             self._watches[number] = watch
             if isinstance(watch, _PodWatch):
                 self._numbers[watch.pod] = number
-            # Its directory is read in the thread: what appeared before the watch has no event.
-            self._unread.append(watch)
+            if not is_watched:
+                # Its directory is read in the thread: what appeared before the watch has no event.
+                self._unread.append(watch)
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # it is woken already

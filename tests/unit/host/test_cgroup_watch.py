@@ -171,6 +171,30 @@ def test_lost_events(tmp_path, watch, reports, monkeypatch):
     reports.until_seen(POD, CONTAINER)
 
 
+def test_a_caller_that_adds_a_pod_again_whenever_something_appears(tmp_path, reports):
+    """As one that asks for the same of every pod that it looks at."""
+    tree = CgroupTree(tmp_path)
+    pod = tree.add_pod(POD)
+    tree.add_container(pod, SANDBOX)
+    appeared = []
+
+    def add_again(uid: str, leaf: str) -> None:
+        appeared.append(leaf)
+        watch.add(uid, pod)
+        reports.appeared(uid, leaf)
+
+    watch = CgroupWatch(add_again, reports.rescan)
+    watch.start()
+    watch.add(POD, pod)
+    try:
+        reports.until_seen(POD, SANDBOX)
+        tree.add_container(pod, CONTAINER)
+        reports.until_seen(POD, CONTAINER)
+        assert sorted(appeared) == sorted((SANDBOX, CONTAINER))
+    finally:
+        watch.stop()
+
+
 def test_an_error_of_the_caller_ends_nothing(tmp_path, caplog):
     tree = CgroupTree(tmp_path)
     pod = tree.add_pod(POD)
