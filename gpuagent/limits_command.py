@@ -16,6 +16,8 @@ from gpuagent.system.printable import error_words, printable
 if TYPE_CHECKING:
     from gpuagent.limits_helper.probe import TellBackend
 
+CHECK_S = 8.0
+"""How long --check waits for an answer: less than the timeout of the chart's probe, which would hide the reason."""
 HELP = "set memory limits of containers in the driver, for the agent"
 ABOUT: dict[str, Any] = {
     "description": "Sets limits of GPU memory in the NVIDIA driver (615 and later), as the agent asks for them at a "
@@ -91,7 +93,7 @@ def execute(options: argparse.Namespace) -> int:
 def _check(socket: Path) -> int:
     """Print what the helper at `socket` can do. The exit code: 0 if it answers, whatever it says."""
     try:
-        with closing(LimitsClient(socket)) as client:
+        with closing(LimitsClient(socket, deadline_s=CHECK_S)) as client:
             description = client.describe()
     except LimitsError as err:
         print(printable(f"gpuagent: {err}"), file=sys.stderr)

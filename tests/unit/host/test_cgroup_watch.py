@@ -159,7 +159,9 @@ def test_a_pod_that_is_removed_is_not_reported(tmp_path, watch, reports):
 def test_lost_events(tmp_path, watch, reports, monkeypatch):
     tree = CgroupTree(tmp_path)
     pod = tree.add_pod(POD)
+    tree.add_container(pod, SANDBOX)
     watch.add(POD, pod)
+    reports.until_seen(POD, SANDBOX)
     real_read = Inotify.read
 
     def read(inotify: Inotify) -> list[InotifyEvent]:

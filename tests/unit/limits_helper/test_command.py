@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent import cli
+from gpuagent import cli, limits_command
 from gpuagent.host.limits_client import HelperGoneError, Limit, LimitDriverError, LimitsClient, Target
 from gpuagent.simulation.simulator import inject
 from standin.waiting import PATIENCE_S
@@ -204,6 +204,15 @@ def test_processes_allocate_at_the_device(process):
         device.connect(str(process.device))
         device.sendall(b'{"info": true}\n')
         assert json.loads(device.recv(4096))["ok"] in (True, False)
+
+
+def test_the_command_alone_has_the_help_of_the_whole_program(capsys):
+    helps = []
+    for run in (lambda: cli.run(["memory-limits", "--help"]), lambda: limits_command.run(["--help"])):
+        with pytest.raises(SystemExit):
+            run()
+        helps.append(capsys.readouterr().out)
+    assert helps[0] == helps[1] != ""
 
 
 @pytest.mark.parametrize("flag", ["--simulate-socket", "--simulate-device"])

@@ -108,7 +108,7 @@ def test_bad_requests(changes):
         b"{",
         b"\xff{}\n",
         b"[" * 4000,
-        b'{"op": "describe", "op": "set"}\n',
+        b'{"op": "set", "op": "describe"}\n',
         b'{"op": "describe"} {"op": "describe"}\n',
         b'{"op": "describe"}\0\n',
         b'{"op": NaN}\n',
