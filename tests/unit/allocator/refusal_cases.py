@@ -16,6 +16,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
+from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import (
     GPU_COUNT_LABEL,
     GROUP_ANNOTATION,
@@ -25,8 +26,13 @@ from gpuagent.domain.sharing.mode import (
 )
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host import cgpu_proc as cgpu_host
+from gpuagent.host.limits_client import HelperGoneError
 from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
+from gpuagent.isolation.interface import Starting
+from gpuagent.isolation.limits.driver import LimitsIsolation
+from gpuagent.isolation.limits.plan import PodPlan
+from gpuagent.isolation.limits.pods import Outcome
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from tests.unit.allocator.fake_kubelet import FakeKubelet
@@ -644,6 +650,43 @@ def mps_and_compute_of_several_gpus() -> Refusal:
     changes = {"kind": Kind.CORE_CORE_MEM}
     kubelet.isolation.prepare = lambda grant: mps().prepare(replace(grant, gpus=grant.gpus * 2, **changes))
     return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+
+
+def limits_refuse(limit: Any = None) -> Refusal:
+    """A start with driver limits; `limit` brings limits of a pod into force, None: the helper has not answered yet."""
+    driver = LimitsIsolation(Path("/run/gpuagent-limits/limits.sock"), Mock())
+    driver._keeper = limit and SimpleNamespace(limit=limit)  # noqa: SLF001 (the driver without its thread)
+    pods = {"uid": PodShares()}
+    return before_a_start(lambda grant, starting: driver.verify(grant, Starting(starting.owner, pods)))
+
+
+PLANNED = PodPlan({gpu(index).uuid: 1 for index in range(8)})
+
+
+@case
+def limits_whose_helper_has_not_answered() -> Refusal:
+    return limits_refuse()
+
+
+@case
+def limits_whose_helper_is_gone() -> Refusal:
+    return limits_refuse(Mock(side_effect=HelperGoneError("no helper for memory limits answers at /run/x.sock")))
+
+
+@case
+def limits_that_are_not_in_force() -> Refusal:
+    outcome = Outcome(unlimited={"GPU-0": "it uses 900 MiB of GPU memory, and its limit is to be 800 MiB"})
+    return limits_refuse(lambda *_: (PLANNED, outcome))
+
+
+@case
+def limits_of_a_pod_without_a_cgroup() -> Refusal:
+    return limits_refuse(lambda *_: (PLANNED, Outcome(exists=False)))
+
+
+@case
+def limits_of_a_share_that_kubelet_does_not_show() -> Refusal:
+    return limits_refuse(lambda *_: (PodPlan(), Outcome()))
 
 
 # -- schedulers' decisions about shares ---------------------------------------------------------------------------
