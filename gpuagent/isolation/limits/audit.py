@@ -67,8 +67,8 @@ def pod_repairs(plan: PodPlan, in_force: Mapping[str, Limit], former: BytesByGpu
     """
     for uuid, limit in plan.pod.items():
         reading = in_force[uuid]
-        if reading.hard != limit:
-            is_resized = reading.hard == former.get(uuid, NO_LIMIT)
+        if not reading.is_of(limit):
+            is_resized = uuid in former and reading.is_of(former[uuid])
             yield Repair(uuid, "", limit, Why.RESIZED if is_resized else _why(reading))
 
 
@@ -84,15 +84,15 @@ def _leaf_repairs(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Ite
     own = plan.container_limit(uuid, leaf.container)
     if backend is Backend.DMEM:
         # Only what the container is shown depends on it; the pod's limit holds for all of them.
-        if own is not None and reading.hard != own:
+        if own is not None and not reading.is_of(own):
             yield Repair(uuid, leaf.name, own, _why(reading))
         return
     # A limit of its own replaces the pod's, wherever it comes from: a dead cgroup at the same address of the kernel,
     # or an environment from which NVIDIA's hook has set it.
     expected = plan.pod[uuid] if own is None else own
-    if reading.hard == expected:
+    if reading.is_of(expected):
         return
-    has_begun = own is not None and reading.used > 0 and reading.hard == plan.pod[uuid]
+    has_begun = own is not None and reading.used > 0 and reading.is_of(plan.pod[uuid])
     if has_begun:
         # What it has is counted at the pod, and its own limit would come on top of that. So the pod's stays.
         return

@@ -149,7 +149,7 @@ class PodLimits:
         except LimitsError as err:
             outcome.unlimited[repair.uuid] = str(err)
             return
-        if result.hard != repair.limit:
+        if not result.is_of(repair.limit):
             # The kernel drops a limit below the use without a word.
             self._not_in_force(target, repair, result.used, in_force, outcome)
             return

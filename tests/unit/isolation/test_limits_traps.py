@@ -9,16 +9,16 @@ from gpuagent.host.cgroups import PodsRoot
 from gpuagent.host.limits_client import Target
 from gpuagent.isolation.interface import CannotIsolateError
 from gpuagent.isolation.limits.audit import Why
-from gpuagent.isolation.limits.plan import MIB, NO_SHARE_BYTES, Backend, pod_plan
+from gpuagent.isolation.limits.plan import NO_SHARE_BYTES, Backend, pod_plan
 from gpuagent.isolation.limits.pods import PodLimits
 from gpuagent.simulation.memory_accounting import AddressPool, BackendName, MemoryAccounting, RefusedError
-from tests.unit.isolation.test_random_limits import ModelDriver
+from tests.unit.isolation.test_random_limits import UNIT, ModelDriver
 
 GPU = "GPU-a"
 UID = "00000001-0000-4000-8000-000000000000"
 LEAVES = {"main": "a" * 64, "side": "b" * 64}
-TWO = PodShares({GPU: 12 * MIB}, {"main": {GPU: 8 * MIB}, "side": {GPU: 4 * MIB}})
-ONE = PodShares({GPU: 8 * MIB}, {"main": {GPU: 8 * MIB}})
+TWO = PodShares({GPU: 12 * UNIT}, {"main": {GPU: 8 * UNIT}, "side": {GPU: 4 * UNIT}})
+ONE = PodShares({GPU: 8 * UNIT}, {"main": {GPU: 8 * UNIT}})
 
 
 class World:
@@ -28,7 +28,7 @@ class World:
         self.root = PodsRoot(folder / "kubepods")
         self.root.path.mkdir()
         self.model = MemoryAccounting(
-            BackendName(str(backend)), {GPU: 100 * MIB}, root=str(self.root.path), addresses=AddressPool(0, reused=1.0)
+            BackendName(str(backend)), {GPU: 100 * UNIT}, root=str(self.root.path), addresses=AddressPool(0, reused=1.0)
         )
         self.driver = ModelDriver(self.model, self.root)
         self.limits = PodLimits(self.driver, self.root, backend)
@@ -48,11 +48,11 @@ class World:
         names = {leaf: name for name, leaf in LEAVES.items()}
         return self.limits.settle(UID, self.plan, names, former or {})
 
-    def take(self, name: str, mib: int) -> bool:
+    def take(self, name: str, units: int) -> bool:
         """Allocate in a container; whether the driver gave it."""
         path = str(self.directory / LEAVES[name])
         try:
-            self.model.allocate(name, GPU, mib * MIB, task=path, creator=path)
+            self.model.allocate(name, GPU, units * UNIT, task=path, creator=path)
         except RefusedError:
             return False
         return True
@@ -68,7 +68,7 @@ def test_a_limit_below_the_use_is_seen_although_the_driver_says_nothing(tmp_path
     world.container("main")
     assert world.take("main", 20)
     outcome = world.settle()
-    assert "it uses 20 MiB" in outcome.unlimited[GPU]
+    assert "it uses 320 MiB" in outcome.unlimited[GPU]
     assert not world.take("main", 1), "a pod that has too much must not get more"
 
 
@@ -102,7 +102,7 @@ def test_a_container_without_a_share_gets_nothing_beside_those_with_one():
 def test_a_container_is_not_born_with_a_dead_pods_limit(tmp_path):
     world = World(tmp_path, Backend.MISC, ONE)
     dead = world.make(tmp_path / "kubepods" / "dead")
-    world.model.set_limits(GPU, dead, 0, 50 * MIB)
+    world.model.set_limits(GPU, dead, 0, 50 * UNIT)
     Path(dead).rmdir()
     world.model.remove_cgroup(dead)
     world.settle()
@@ -120,11 +120,11 @@ def test_an_ended_pod_leaves_no_unlimited_entry_to_be_inherited(tmp_path):
     world.container("main")
     world.settle()
     for leaf in (Target(GPU, UID), Target(GPU, UID, LEAVES["main"])):
-        assert world.driver.get_many([leaf])[leaf].hard == 8 * MIB
+        assert world.driver.get_many([leaf])[leaf].hard == 8 * UNIT
 
 
 def test_containers_that_use_one_share_together_have_it_once(tmp_path, backend):
-    pooled = PodShares({GPU: 8 * MIB}, {"main": {GPU: 8 * MIB}, "side": {GPU: 8 * MIB}}, frozenset({GPU}))
+    pooled = PodShares({GPU: 8 * UNIT}, {"main": {GPU: 8 * UNIT}, "side": {GPU: 8 * UNIT}}, frozenset({GPU}))
     world = World(tmp_path, backend, pooled)
     world.settle()
     for name in LEAVES:
@@ -136,7 +136,7 @@ def test_containers_that_use_one_share_together_have_it_once(tmp_path, backend):
 
 
 def test_what_the_nearest_limit_cannot_express_is_refused():
-    mixed = PodShares({GPU: 12 * MIB}, {**TWO.containers, "third": {GPU: 4 * MIB}}, frozenset({GPU}))
+    mixed = PodShares({GPU: 12 * UNIT}, {**TWO.containers, "third": {GPU: 4 * UNIT}}, frozenset({GPU}))
     with pytest.raises(CannotIsolateError, match="share of its own"):
         pod_plan(mixed, Backend.MISC)
-    assert pod_plan(mixed, Backend.DMEM).pod == {GPU: 12 * MIB}
+    assert pod_plan(mixed, Backend.DMEM).pod == {GPU: 12 * UNIT}

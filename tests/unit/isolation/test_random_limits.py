@@ -29,7 +29,7 @@ from gpuagent.host.limits_client import (
     NoTargetError,
     Target,
 )
-from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan, pod_plan
+from gpuagent.isolation.limits.plan import Backend, PodPlan, pod_plan
 from gpuagent.isolation.limits.pods import Outcome, PodLimits
 from gpuagent.simulation.memory_accounting import (
     AddressPool,
@@ -40,7 +40,9 @@ from gpuagent.simulation.memory_accounting import (
 )
 
 GPUS = ("GPU-a", "GPU-b")
-CAPACITY = 100 * MIB
+UNIT = 2**24
+"""Bytes. Limits that differ by less than 2 MiB count as equal, because the driver may round them."""
+CAPACITY = 100 * UNIT
 NAMES = ("main", "side", "third")
 
 
@@ -164,11 +166,11 @@ class Life(RuleBasedStateMachine):
     @rule(sizes=shares_of_pods, gpu=st.sampled_from(GPUS))
     def admit(self, sizes: tuple[int, ...], gpu: str) -> None:
         taken = sum(pod.shares.total.get(gpu, 0) for pod in self.pods.values())
-        total = sum(sizes) * MIB
+        total = sum(sizes) * UNIT
         if taken + total > CAPACITY or len(self.pods) > 4:
             return
         number = next(self.numbers)
-        containers = {name: {gpu: size * MIB} for name, size in zip(NAMES, sizes, strict=False)}
+        containers = {name: {gpu: size * UNIT} for name, size in zip(NAMES, sizes, strict=False)}
         shares = PodShares({gpu: total}, containers)
         uid = f"{number:08d}-0000-4000-8000-000000000000"
         pod = Pod(uid, shares, pod_plan(shares, self.backend))
@@ -201,8 +203,8 @@ class Life(RuleBasedStateMachine):
         if self.backend is Backend.MISC:
             self.audited = False
 
-    @rule(data=st.data(), mib=st.integers(1, 60), is_nested=st.booleans())
-    def allocate(self, data: st.DataObject, mib: int, is_nested: bool) -> None:
+    @rule(data=st.data(), units=st.integers(1, 60), is_nested=st.booleans())
+    def allocate(self, data: st.DataObject, units: int, is_nested: bool) -> None:
         running = [(pod, container) for pod in self.pods.values() for container in pod.running.values()]
         if not running:
             return
@@ -214,7 +216,7 @@ class Life(RuleBasedStateMachine):
                 self._make(path)
         gpu = next(iter(pod.shares.total))
         try:
-            self.model.allocate(container.client, gpu, mib * MIB, task=str(path), creator=str(path))
+            self.model.allocate(container.client, gpu, units * UNIT, task=str(path), creator=str(path))
         except RefusedError:
             return
 
