@@ -30,6 +30,7 @@ WHEN = {
         "pod",
         "other GPUs than a scheduler chose, or `gpu-visible` [is not trusted](../topology.md#seeing-a-jobs-other-gpus)",
     ),
+    "GPUMemoryResized": ("pod", "its [changed memory limits](../resize.md) are in force"),
     "GPUMemoryUnlimited": (
         "pod",
         "it [may use more GPU memory](../problems.md#gpumemoryunlimited) than its share",
@@ -42,6 +43,10 @@ WHEN = {
     "GPURequestMistaken": (
         "pod",
         "its limits give it no GPU: `aliyun.com/gpu-count`, or bytes such as `8Gi`. The Event says what to write",
+    ),
+    "GPUResizeRefused": (
+        "pod",
+        "its annotation `gpuagent.io/gpu-mem-limit` is [not followed](../resize.md#refusals), and what is in force",
     ),
     "GPUUnfenced": ("node, pods that hold the GPU", "the fence file no longer names it; says whether it is healthy"),
     "GPUUnhealthy": (

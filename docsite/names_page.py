@@ -65,6 +65,13 @@ ANNOTATIONS = (
     (mode.GROUP_ANNOTATION, "pod", "scheduler, agent", "the whole GPUs of the pod, `1,3`"),
     (mode.VISIBLE_ANNOTATION, "pod", "scheduler, agent", "the GPUs that the pod's containers may see"),
     (annotations.DECIDED_ANNOTATION, "pod", "scheduler, agent", "UID of the pod that the other annotations are about"),
+    (
+        annotations.LIMIT_ANNOTATION,
+        "pod",
+        "you",
+        "[another limit](../resize.md) of GPU memory for containers that run, `main=12`",
+    ),
+    (annotations.LIMIT_STATUS_ANNOTATION, "pod", "agent", "what became of that: `InForce: main=12`"),
     (annotations.MIRROR_ANNOTATION, "pod", "kubelet", "marks a static pod"),
     (PREPARE_AGAIN_ANNOTATION, "pod", "agent", "when the agent last let kubelet try the claims again; nanoseconds"),
     (NUDGED_ANNOTATION, "pod", "gpuscheduler", "when the scheduler last woke the pod; nanoseconds"),

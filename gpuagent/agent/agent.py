@@ -42,6 +42,7 @@ from gpuagent.preparer.preparer import Preparer
 from gpuagent.settings.settings import Settings
 from gpuagent.system.fence_file import FenceWatch
 from gpuagent.system.last_mode import LastMode
+from gpuagent.system.resize_file import ResizeFile
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ class Agent:
         self._events = EventQueue()
         self._gate = StartGate()
         self._remembered = LastMode(settings.state_dir)
-        state = first_state(settings, self._remembered, self._watched_drivers)
+        self._resizes = ResizeFile(settings.state_dir)
+        state = first_state(settings, self._remembered, self._watched_drivers, self._resizes.load())
         self.metrics = Metrics()
         self.nvml = self._make_nvml()
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
@@ -166,6 +168,7 @@ class Agent:
             isolation=self._watched_drivers,
             # A forced mode is not stored: it must not be in force after the setting has gone.
             keep_mode=lambda mode: self._remembered.keep(None if is_forced else mode),
+            keep_resizes=self._resizes,
             post=self.post,
             clock=self._clock,
         )
@@ -237,7 +240,9 @@ class Agent:
         return self.allocator.in_flight.wait_idle(timeout_s)
 
     def _count_allocates(self) -> ev.AllocatesSeen:
-        return ev.AllocatesSeen(*self.allocator.in_flight.now(), self._clock())
+        # First the calls, then what they gave: a call that ends in between is in both.
+        running, last_end = self.allocator.in_flight.now()
+        return ev.AllocatesSeen(running, last_end, self._clock(), self.allocator.recent_ids())
 
     def _layer_seen(self, layer: Layer) -> None:
         self.post(ev.LayerSeen(layer, self._clock()))

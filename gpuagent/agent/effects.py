@@ -16,6 +16,7 @@ from gpuagent.isolation.need import isolation_needs
 from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kube.no_cluster import NoCluster
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
+from gpuagent.system.resize_file import ResizeFile
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Effects:
         dra_driver: serves claims in mode dra.
         isolation: drivers by name, without the one that isolates nothing.
         keep_mode: stores the mode in force, and returns why that failed.
+        keep_resizes: stores what resized pods were granted.
         post: takes an event at once.
         clock: monotonic seconds.
     """
@@ -50,6 +52,7 @@ class Effects:
         dra_driver: DraDriver,
         isolation: Mapping[str, Isolation],
         keep_mode: Callable[[Mode], str | None],
+        keep_resizes: ResizeFile,
         post: Callable[[ev.Event], None],
         clock: Callable[[], float],
     ) -> None:
@@ -60,6 +63,7 @@ class Effects:
         self._dra_driver = dra_driver
         self._isolation = isolation
         self._keep_mode = keep_mode
+        self._resizes = keep_resizes
         self._post = post
         self._clock = clock
 
@@ -76,6 +80,7 @@ class Effects:
         if after.has_first_reads:
             self._first_reads.set()
         self._store_mode(after)
+        self._store_resizes(after)
         self._announce(announcements)
         # First what is desired: an older desired state may not apply to the node that was just read.
         self._kube.desire(after)
@@ -95,6 +100,15 @@ class Effects:
         unsaved = self._keep_mode(mode)
         if unsaved != state.node.mode_unsaved:
             self._post(ev.ModeKept(unsaved, self._clock()))
+
+    def _store_resizes(self, state: State) -> None:
+        resizes = state.resizes
+        if resizes.to_store == resizes.stored and resizes.unsaved is None:
+            return
+        problem = self._resizes.keep(resizes.to_store)
+        stored = self._resizes.saved
+        if (stored, problem) != (resizes.stored, resizes.unsaved):
+            self._post(ev.ResizesStored(stored, problem, self._clock()))
 
     def _announce(self, announcements: Iterable[Announcement]) -> None:
         for announcement in announcements:
@@ -118,6 +132,8 @@ def _must_read_holdings(before: State, after: State) -> bool:
         ended = before.pods.living_uids - after.pods.living_uids
         if ended:
             return True  # their devices are free
+    if _has_begun_to_grow(before, after):
+        return True  # a limit rises only after a read that began after its units left the lists
     unaudited = after.advertised.unaudited
     newly_unaudited = unaudited - before.advertised.unaudited
     if newly_unaudited:
@@ -127,6 +143,16 @@ def _must_read_holdings(before: State, after: State) -> bool:
     is_lost = after.holdings.listed is None and before.holdings.listed is not None
     fails_first = after.holdings.problem is not None and before.holdings.problem is None
     return is_lost or fails_first
+
+
+def _has_begun_to_grow(before: State, after: State) -> bool:
+    """Whether units have begun to leave the lists for a resized pod."""
+    growing_before = before.resizes.growing
+    for uid, growth in after.resizes.growing.items():
+        former = growing_before.get(uid)
+        if former is None or former.since != growth.since:
+            return True
+    return False
 
 
 def _log(announcement: Announcement) -> None:

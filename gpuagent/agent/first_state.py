@@ -1,19 +1,23 @@
 """The state with which an agent begins, before any part has reported."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.pod_list import Pods
+from gpuagent.domain.node_state.resizes import Resizes
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.resize import Resize
 from gpuagent.domain.state import State
 from gpuagent.settings.settings import Settings
 from gpuagent.system.last_mode import LastMode
 
 
-def first_state(settings: Settings, remembered: LastMode, drivers: Collection[str]) -> State:
+def first_state(
+    settings: Settings, remembered: LastMode, drivers: Collection[str], resizes: Mapping[str, Resize] | None = None
+) -> State:
     """The settings, what the last run stored, and isolation drivers that have not reported yet."""
     stored = remembered.load()
     mode = settings.mode or stored
@@ -26,6 +30,7 @@ def first_state(settings: Settings, remembered: LastMode, drivers: Collection[st
             layers={name: Layer(driver=name, installed=False) for name in drivers},
             unreported=frozenset(drivers),
         ),
+        resizes=Resizes(stored=resizes or {}, to_store=resizes or {}),
     )
 
 

@@ -103,7 +103,8 @@ class Loop:
         now = self._clock()
         counted = before
         announced_before = tuple[Announcement, ...]()
-        if before.advertised.draining and not isinstance(event, ev.AllocatesSeen):
+        awaits_calls = before.advertised.draining or before.resizes.growing
+        if awaits_calls and not isinstance(event, ev.AllocatesSeen):
             # A unit leaves a list only after a fresh count of the Allocate calls in progress.
             allocates = replace(self._count_allocates(), at=now)
             counted, announced_before = step(before, allocates)

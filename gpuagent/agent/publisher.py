@@ -47,6 +47,7 @@ class Publisher:
         """Stores whether a scheduler chooses GPUs on this node; None if nothing would show that."""
         self._working_out: BestSets | None = None
         self._unhealthy: frozenset[str] = frozenset()
+        self._withheld: frozenset[str] = frozenset()
 
     def publish(self, state: State) -> None:
         """Have every call answered from this state from now on."""
@@ -72,9 +73,11 @@ class Publisher:
 
     def _publish_lists(self, state: State) -> None:
         unhealthy = frozenset(state.unhealthy)
-        # Kubelet has to know at once of a GPU that has become unhealthy. Other changes of a list may wait for more.
-        is_urgent = not unhealthy <= self._unhealthy
+        withheld = state.resizes.withheld
+        # Kubelet has to know at once of what it must not allocate any more. Other changes of a list may wait for more.
+        is_urgent = not (unhealthy <= self._unhealthy and withheld <= self._withheld)
         self._unhealthy = unhealthy
+        self._withheld = withheld
         verified = state.verified
         for resource, blocks in state.advertised.lists.items():
             feed = self._feeds[resource]
@@ -90,6 +93,6 @@ class Publisher:
 
 
 def _log_list(resource: str, blocks: tuple[DeviceRange, ...]) -> None:
-    healthy = sum(block.count for block in blocks if block.healthy)
-    devices = sum(block.count for block in blocks)
+    healthy = sum(block.healthy_units for block in blocks)
+    devices = sum(block.listed for block in blocks)
     log.info("Advertised", extra={"resource": resource, "healthy": healthy, "devices": devices})

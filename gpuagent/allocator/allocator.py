@@ -17,6 +17,7 @@ from gpuagent.domain.deviceplugin.memory_shares import device_shares
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
+from gpuagent.domain.node_state.resizes import limits_in_force
 from gpuagent.domain.pods.exchange import by_units, key, written
 from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
 from gpuagent.domain.pods.pod import ContainerRef
@@ -73,6 +74,20 @@ class Allocator:
         tracker = self._state.publish(snapshot)
         self._old.publish(snapshot, tracker)
         self._refusals.publish(snapshot.pods)
+
+    def recent_ids(self) -> frozenset[str]:
+        """Ids that Allocate has given to containers lately, and that kubelet may not have recorded yet."""
+        try:
+            occupancy = self._state.occupancy()
+        except Refusal:
+            return frozenset()
+        read_at = occupancy.snapshot.allocations.read_at
+        recent = []
+        for allocation in occupancy.tracker.recent:
+            is_unread = allocation.at >= read_at
+            if is_unread or occupancy.may_live(allocation):
+                recent.append(allocation.ids)
+        return frozenset[str]().union(*recent)
 
     def report(self, refusal: Refusal) -> None:
         """Send an Event for a refusal; never blocks."""
@@ -248,5 +263,6 @@ def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> S
     modes = [mode for mode, (layer, _) in snap.serving.items() if layer.driver == serving.driver]
     uids = _pod_uids(start, recorded)
     entries = [entry for entry in recorded.checkpoint if entry.pod_uid in uids]
-    shares = device_shares(entries, snap.gpus.values(), snap.policy.unit, modes)
+    limits = limits_in_force(snap.resizes)
+    shares = device_shares(entries, snap.gpus.values(), snap.policy.unit, modes, limits)
     return Starting(owner, {uid: shares.get(uid, PodShares()) for uid in uids})

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
@@ -62,6 +63,7 @@ class PreferredAllocation:
             raise Refusal(Reason.UNKNOWN_DEVICE, text)
         self._state.wait_for_pods()
         occupancy = self._state.occupancy()
+        request = _without_withheld(request, occupancy)
         if self.old.active and self.old.counts_although_asked(occupancy):
             # The ids are only counts, so any will do: Allocate exchanges them for units.
             others = request.offered - request.must_include
@@ -156,3 +158,11 @@ class PreferredAllocation:
                 if not holding.ids.isdisjoint(ids):
                     return True
         return False
+
+
+def _without_withheld(request: AllocationRequest, occupancy: Occupancy) -> AllocationRequest:
+    """The request without units that a resized pod has: kubelet has yet to hear that they leave the list."""
+    withheld = occupancy.snapshot.resizes.closed - request.must_include
+    if not withheld or withheld.isdisjoint(request.offered):
+        return request
+    return replace(request, offered=request.offered - withheld)

@@ -10,6 +10,7 @@ from gpuagent.domain.gpus.health_verdict import HealthReading
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod, PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.resize import Resize
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,15 @@ class ModeKept:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizesStored:
+    """`stored` is what the state directory has of resized pods, by UID; `problem` says why it has nothing newer."""
+
+    stored: Mapping[str, Resize]
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FenceRead:
     """The operator's fence file has changed. Without a file, no GPU is fenced."""
 
@@ -258,11 +268,15 @@ class AllocatesSeen:
     """How many Allocate calls are in progress, and when the last one ended (-inf for none yet).
 
     The core reads this when it matters. Allocate calls post no events, which keeps them fast.
+
+    Attributes:
+        recent: ids that these calls have given to containers lately, and that kubelet may not have recorded yet.
     """
 
     in_flight: int
     last_end: float
     at: float
+    recent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +321,7 @@ WriteEvent = (
     | SliceStored
     | PreparesTried
     | ModeKept
+    | ResizesStored
 )
 """What became of something that the agent wrote."""
 

@@ -37,6 +37,8 @@ class Policy:
     """XIDs that leave a GPU healthy if the driver does not support recovery actions."""
     startup_taint: str = ""
     """Key of the taint that keeps pods off the node until the node shows its amounts; empty for none."""
+    live_resize: bool = False
+    """The annotation `gpu-mem-limit` changes the limits of running pods. Only for nodes where no tenant can set it."""
     annotate_pods: bool = True
     """Annotate pods that no scheduler annotated, so that schedulers count their devices."""
     evict_claims: bool = False

@@ -10,6 +10,7 @@ from gpuagent.domain.node_state.allocations import Holdings
 from gpuagent.domain.node_state.device_lists import DeviceRange, Lists
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.pod_list import Pods
+from gpuagent.domain.node_state.resizes import Resizes
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.ring import best_ring
 from gpuagent.domain.pods.annotations import (
@@ -32,7 +33,7 @@ from gpuagent.domain.scheduling.decision import (
 from gpuagent.domain.scheduling.held_gpus import HeldGpu, PodsHeld
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import GPU_CORE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
-from gpuagent.domain.sharing.units import device_ids, units_of
+from gpuagent.domain.sharing.units import UnitId, device_ids, units_of
 from gpuagent.domain.snapshot_indexes import AllocationIndex, PodIndex
 from gpuagent.domain.state import State
 
@@ -90,6 +91,7 @@ class Snapshot:
         pod_index: the living ones of `pods`.
         allocation_index: `holdings`, found by container, pod and GPU.
         published_pods: what the agent says of some pods on the Node.
+        resizes: of running pods, with the units that are withheld for them.
         schedulers: their decisions on these pods.
         claimed: UUIDs of the GPUs that prepared ResourceClaims have.
     """
@@ -111,6 +113,7 @@ class Snapshot:
     pod_index: PodIndex
     allocation_index: AllocationIndex
     published_pods: PodsHeld
+    resizes: Resizes
     schedulers: Schedulers
     claimed: frozenset[str]
 
@@ -236,7 +239,19 @@ class Snapshot:
 
 def ids_of(block: DeviceRange) -> Iterator[str]:
     """The device ids of a block, in order."""
-    return device_ids(block.gpu.key, block.kind, block.count)
+    ids = device_ids(block.gpu.key, block.kind, block.count)
+    absent = block.absent
+    if not absent:
+        return ids
+    return (device_id for number, device_id in enumerate(ids) if number not in absent)
+
+
+def leaving_ids(block: DeviceRange) -> frozenset[str]:
+    """The device ids of a block that are listed as unhealthy, before they leave the list."""
+    if not block.leaving:
+        return frozenset()
+    key, kind = block.gpu.key, block.kind
+    return frozenset([str(UnitId(key, kind, number)) for number in block.leaving])
 
 
 def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
@@ -262,6 +277,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         pod_index=pod_index,
         allocation_index=_allocation_index(state, pods, pod_index.living, ids.units, former),
         published_pods=state.published_pods,
+        resizes=state.resizes,
         schedulers=_schedulers(state, pod_index.living, former),
         claimed=state.claims.held,
     )

@@ -14,6 +14,7 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.known_gpus import Gpus
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.pod_list import Pods
+from gpuagent.domain.node_state.resizes import Resizes
 from gpuagent.domain.pods.holdings import NVIDIA_GPU, held_otherwise
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
 from gpuagent.domain.pods.quantity import amount
@@ -49,6 +50,7 @@ class State:
     allocates: AllocateCalls = AllocateCalls()
     isolation: IsolationDrivers = IsolationDrivers()
     claims: Claims = Claims()
+    resizes: Resizes = Resizes()
     former_units: Mapping[str, FormerUnits] = field(default_factory=dict)
     published_pods: PodsHeld = field(default_factory=dict)
     living: LivingHoldings = field(default=LivingHoldings(Holdings(), Pods()), compare=False, repr=False)

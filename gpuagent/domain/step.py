@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.deviceplugin import advertise
+from gpuagent.domain.deviceplugin import advertise, resizing
 from gpuagent.domain.former_units import former_units
 from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
@@ -23,6 +23,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     after = _taken(state, event)
     after = _audited(state, after, event)
     after = _bound(after, event)
+    after = resizing.resized(after, event.at)
     # Before the lists, which leave out what these units use.
     after = _with_former_units(state, after)
     after = advertise.advertise(after, event.at)
@@ -40,6 +41,7 @@ def deadline(state: State) -> float | None:
     """Monotonic seconds when the next change is due without an event; None if none is."""
     due = (
         advertise.deadline(state),
+        resizing.deadline(state),
         state.claims.next,
         state.gpus.next,
     )
@@ -64,6 +66,7 @@ def _taken(state: State, event: ev.Event) -> State:
         allocates=state.allocates.taken(event),
         isolation=state.isolation.taken(event),
         claims=state.claims.taken(event),
+        resizes=state.resizes.taken(event),
     )
 
 

@@ -66,6 +66,8 @@ class Need:
             checkpoint may have pods that have ended. For a static pod, it is kubelet's own UID.
         knows_pods: kubelet's allocations were read, so `pods` has all of them.
         containers: id of each container at the runtime to its name, as far as the pods show it.
+        resized: UIDs of those whose share is or was changed while they run. The driver reports in `Layer.applied` which
+            of their shares are in force, and in `Layer.refused` why one is not.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -76,6 +78,7 @@ class Need:
     pods: Mapping[str, PodShares] = field(default_factory=dict)
     knows_pods: bool = False
     containers: Mapping[str, str] = field(default_factory=dict)
+    resized: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

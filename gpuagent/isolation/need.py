@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from gpuagent.domain.deviceplugin.memory_shares import device_shares
+from gpuagent.domain.deviceplugin.resizing import shares_in_force
 from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.dra.memory_shares import claim_shares
 from gpuagent.domain.sharing.claim import PreparedClaim
@@ -23,6 +23,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
     names = _container_names(state)
+    resized = frozenset(state.resizes.stored)
     needs = {}
     for driver in drivers:
         held = frozenset(held_by_driver[driver])
@@ -35,6 +36,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
             pods=pods_by_driver.get(driver, {}),
             knows_pods=knows_holdings,
             containers=names,
+            resized=resized,
         )
     return needs
 
@@ -72,7 +74,7 @@ def pod_shares(state: State) -> dict[str, dict[str, PodShares]]:
             claims[driver].append(claim)
     shares = {}
     for driver in {*modes, *claims} - {NONE}:
-        of_devices = device_shares(state.holdings.checkpoint, state.gpus.by_index, state.policy.unit, modes[driver])
+        of_devices = shares_in_force(state, modes[driver])
         of_claims = claim_shares(claims[driver], state.pods.seen)
         shares[driver] = joined_by_pod(of_devices, of_claims)
     return shares

@@ -14,6 +14,7 @@ from gpuagent.domain.dra.unprepared import unprepared, unused_claims
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, node_report, pod_annotations
+from gpuagent.domain.reconcile.limit_status import with_limit_status
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import taint_to_remove
@@ -201,11 +202,15 @@ class ClusterSync:
         known = self._annotated
         if not state.pods.watched:
             return  # the server refuses writes to an outdated pod
-        if known and known.pods.seen is state.pods.seen and known.same_allocations(state):
+        has_same_pods = known is not None and known.pods.seen is state.pods.seen
+        is_checked = known is not None and has_same_pods and known.same_allocations(state)
+        has_same_verdicts = known is not None and known.resizes.verdicts == state.resizes.verdicts
+        if is_checked and has_same_verdicts:
             return  # held units are checked only after a change
+        if not is_checked:
+            self._writes = pod_annotations.writes(state, known, self._writes)
         self._annotated = state
-        self._writes = pod_annotations.writes(state, known, self._writes)
-        self._annotations.desire(self._writes)
+        self._annotations.desire(with_limit_status(state, self._writes))
         if log.isEnabledFor(logging.DEBUG):
             self._log_skipped(state)
 

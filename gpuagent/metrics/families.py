@@ -193,6 +193,12 @@ SHARERS = Family(
     GPU,
     more="Absent until kubelet's allocations were read.",
 )
+WITHHELD = Family(
+    "gpuagent_gpu_memory_withheld_bytes",
+    "GPU memory that no container can request, because the limits of running pods were raised.",
+    GPU,
+    more="See [resize.md](../resize.md). Absent until kubelet's allocations were read.",
+)
 TEMPERATURE = Family("gpuagent_gpu_temperature_celsius", "Temperature of the chip.", GPU, more="Sampled.")
 POWER = Family("gpuagent_gpu_power_watts", "Power that the board draws.", GPU, more="Sampled.")
 
@@ -208,7 +214,8 @@ MEMORY_LIMIT = Family(
     "gpuagent_container_gpu_memory_limit_bytes",
     "GPU memory that is allocated to the container.",
     CONTAINER,
-    more="With isolation, its units' part of the GPU's memory; without, the requested amount; of a whole GPU, all.",
+    more="With isolation, its units' part of the GPU's memory; without, the requested amount; of a whole GPU, all. "
+    "Of a [resized](../resize.md) container, the limit in force.",
 )
 MEMORY_USED = Family(
     "gpuagent_container_gpu_memory_used_bytes",
@@ -250,7 +257,7 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
     "GPUs": (
         *(GPU_INFO, HEALTHY, FENCED, LAST_XID, LAST_XID_AT, XIDS, SAMPLE),
         *(TOTAL, RESERVED, USED, ALLOCATED, UNATTRIBUTED, UNATTRIBUTED_PROCESSES),
-        *(BUSY, COMPUTE_ALLOCATED, SHARERS, TEMPERATURE, POWER),
+        *(BUSY, COMPUTE_ALLOCATED, SHARERS, WITHHELD, TEMPERATURE, POWER),
     ),
     "Containers": (CLAIM, MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
     "For arena": (ARENA_DUTY, ARENA_USED, ARENA_TOTAL),

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from operator import attrgetter
 
+from gpuagent.domain.deviceplugin.resizing import withheld_bytes
 from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import Mode
@@ -99,15 +100,19 @@ def _allocated(reading: Reading) -> MetricValues:
     memory: dict[Labels, float | None] = {}
     compute: dict[Labels, float | None] = {}
     sharers: dict[Labels, float] = {}
+    withheld: dict[Labels, float] = {}
+    withheld_by_uuid = withheld_bytes(reading.state)
     for uuid, holders in reading.derived.holders.items():
         named = labels(by_uuid[uuid])
         sharers[named] = float(len(holders))
+        withheld[named] = float(withheld_by_uuid[uuid])
         shares = _different_shares(holders)
         memory[named] = _allocated_memory(shares)
         compute[named] = _allocated_compute(shares, gives_compute=gives_compute)
     yield f.ALLOCATED, known(memory)
     yield f.COMPUTE_ALLOCATED, known(compute)
     yield f.SHARERS, sharers
+    yield f.WITHHELD, withheld
 
 
 def _different_shares(holders: Mapping[ContainerRef, Share]) -> list[Share]:
@@ -136,7 +141,7 @@ def _allocated_memory(shares: Collection[Share]) -> float | None:
     """Bytes; None if another plugin gave the GPU to a container."""
     if _is_foreign(shares):
         return None
-    return sum(share.memory_bytes or 0 for share in shares)
+    return sum(share.taken_bytes for share in shares)
 
 
 def _allocated_compute(shares: Collection[Share], *, gives_compute: bool) -> float | None:

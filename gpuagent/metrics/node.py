@@ -137,8 +137,8 @@ def _devices(reading: Reading) -> Values:
         devices[resource, "healthy"] = 0
         devices[resource, "unhealthy"] = 0
         for block in blocks:
-            health = "healthy" if block.healthy else "unhealthy"
-            devices[resource, health] += block.count
+            devices[resource, "healthy"] += block.healthy_units
+            devices[resource, "unhealthy"] += block.listed - block.healthy_units
     if _publishes(reading):
         untainted, tainted = state.claims.devices
         devices[DRA_DRIVER, "healthy"] = untainted

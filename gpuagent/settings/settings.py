@@ -134,6 +134,12 @@ class Settings:
         "how containers get access to a GPU: device-nodes or cdi",
         metavar="HOW",
     )
+    live_resize: bool = setting(
+        False,
+        values.is_on,
+        "obey annotation gpuagent.io/gpu-mem-limit of running pods; only where an admission policy guards it",
+        metavar="BOOL",
+    )
     annotate_pods: bool = setting(
         True,
         values.is_on,
@@ -187,6 +193,7 @@ class Settings:
             startup_taint=self.startup_taint,
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
+            live_resize=self.live_resize,
             annotate_pods=self.annotate_pods,
             evict_claims=self.evict_claims,
             gpu_sets=self.gpu_sets,
@@ -228,7 +235,7 @@ GROUPS = {
     ),
     "isolation": (
         *("isolation", "allow_unisolated", "cgpu_percent_per_weight", "mps_control", "mps_pipe_dir", "mps_start"),
-        *("mps_exclusive", "limits_socket"),
+        *("mps_exclusive", "limits_socket", "live_resize"),
     ),
     "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
     "pods and schedulers": ("trust_gpu_visible", "annotate_pods", "visible_devices", "device_strategy"),

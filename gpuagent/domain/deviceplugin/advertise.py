@@ -59,7 +59,9 @@ def wanted(state: State) -> Lists:
             former_units = state.former_units.get(gpu.uuid)
             if former_units and kind.is_memory:
                 units -= former_units.withheld
-            blocks.append(DeviceRange(seen_gpu, kind, units, healthy=gpu.uuid in usable))
+            withheld = state.resizes.withheld_below(gpu.key, kind, units)
+            block = DeviceRange(seen_gpu, kind, units, healthy=gpu.uuid in usable, withheld=withheld)
+            blocks.append(block)
         lists[resource] = tuple(blocks)
     return lists
 
@@ -89,26 +91,27 @@ def advertise(state: State, at: float) -> State:
 def _advertise_once(state: State, at: float) -> Advertised:
     target = wanted(state)
     before = state.advertised
-    draining_before = {(entry.resource, entry.block.key): entry for entry in before.draining}
     lists: dict[str, tuple[DeviceRange, ...]] = {}
     draining: list[Draining] = []
     dropped: list[DeviceRange] = []
     for resource, blocks in target.items():
-        kept = {block.key for block in blocks}
+        former_blocks = {block.key: block for block in before.lists.get(resource, ())}
+        staying = []
+        for block in blocks:
+            former = former_blocks.pop(block.key, None)
+            entries = _leaving_units(resource, block, former, state, at)
+            draining += entries
+            leaving_numbers = frozenset[int]().union(*[entry.numbers for entry in entries])
+            staying.append(replace(block, leaving=leaving_numbers))
         leaving = []
-        for block in before.lists.get(resource, ()):
-            if block.key in kept:
-                continue
-            entry = draining_before.get((resource, block.key))
-            if entry is None:
-                entry = Draining(resource, replace(block, healthy=False), since=at)
-            is_idle = state.allocates.in_flight == 0
-            if is_idle and at >= _quiet_at(state, entry):
+        for block in former_blocks.values():
+            entry = _leaving_block(resource, block, state, at)
+            if _may_drop(state, entry, at):
                 dropped.append(block)
             else:
                 draining.append(entry)
                 leaving.append(entry.block)
-        lists[resource] = (*blocks, *leaving)
+        lists[resource] = (*staying, *leaving)
     # Kubelet may have given such a GPU away before the drop. So read its allocations before another mode has it.
     resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.node.mode}
     return replace(
@@ -118,6 +121,50 @@ def _advertise_once(state: State, at: float) -> Advertised:
         unaudited=before.unaudited | resold,
         cleared_at=at if resold else before.cleared_at,
     )
+
+
+def _leaving_block(resource: str, block: DeviceRange, state: State, at: float) -> Draining:
+    """The entry of a block that has to leave the list as a whole."""
+    for entry in state.advertised.draining:
+        is_same_block = (entry.resource, entry.block.key) == (resource, block.key)
+        if is_same_block and not entry.numbers:
+            return entry
+    return Draining(resource, replace(block, healthy=False), since=at)
+
+
+def _leaving_units(
+    resource: str,
+    block: DeviceRange,
+    former: DeviceRange | None,
+    state: State,
+    at: float,
+) -> list[Draining]:
+    """The entries of units that have to leave the list while the rest of their block stays.
+
+    A new list begins without them, because kubelet has not had them from this list.
+    """
+    if former is None or not block.withheld:
+        return []
+    still_listed = block.withheld - former.absent
+    entries = []
+    known = frozenset[int]()
+    for entry in state.advertised.draining:
+        if (entry.resource, entry.block.key) != (resource, block.key):
+            continue
+        known |= entry.numbers
+        numbers = entry.numbers & still_listed
+        if numbers and not _may_drop(state, entry, at):
+            entries.append(Draining(resource, block, entry.since, numbers))
+    new_numbers = still_listed - known
+    if new_numbers:
+        entries.append(Draining(resource, block, at, new_numbers))
+    return entries
+
+
+def _may_drop(state: State, entry: Draining, at: float) -> bool:
+    """Whether no Allocate for these units can be in progress any more."""
+    is_idle = state.allocates.in_flight == 0
+    return is_idle and at >= _quiet_at(state, entry)
 
 
 def _quiet_at(state: State, entry: Draining) -> float:

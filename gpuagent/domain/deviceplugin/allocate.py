@@ -82,6 +82,7 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
     try:
         if not before:
             _check_unclaimed(resource, located, snap)
+            _check_not_withheld(resource, ids, snap)
         # What the agent has just chosen satisfies the rules. Allocate would be slower with a second check.
         if not chosen_for:
             _check(request, requester, before, located, occupancy)
@@ -303,6 +304,24 @@ def _check_unclaimed(
     if claimed:
         text = f"{resource}: {_gpus(claimed, snap)} is still in use by ResourceClaims"
         raise Refusal(Reason.STILL_HELD, text)
+
+
+def _check_not_withheld(
+    resource: str,
+    ids: Collection[str],
+    snap: Snapshot,
+) -> None:
+    """Refuse units that a resized pod has: kubelet has picked them before it heard that they leave the list."""
+    withheld = snap.resizes.closed
+    if not withheld:
+        return
+    lost = withheld.intersection(ids)
+    if lost:
+        owner = snap.resizes.owner_of(min(lost))
+        text = (
+            f"{resource}: kubelet picked {len(lost)} units that have just gone to pod {owner}, whose limit was raised"
+        )
+        raise Refusal(Reason.STILL_HELD, f"{text}. Create the pod again")
 
 
 def _check_offered(

@@ -52,7 +52,8 @@ def choose(
         snap.ring(uuids)
     units_per_gpu = request.size // len(uuids)
     # Kubelet itself requires the ids of `must_include`, so the container has them already.
-    suspect = occupancy.suspect_ids - request.must_include
+    # Units that are about to leave the list come last, too.
+    suspect = (occupancy.suspect_ids | snap.resizes.withheld) - request.must_include
     chosen: list[str] = []
     for uuid in uuids:
         chosen += take(offered[uuid], units_per_gpu, request.must_include, suspect)

@@ -85,7 +85,7 @@ def _healthy_units(resource: str, snap: Snapshot) -> frozenset[str]:
     for block in snap.lists.get(resource, ()):
         if block.healthy:
             units |= snap.ids.blocks[resource, *block.key]
-    return units
+    return units - snap.resizes.withheld
 
 
 def lapsed(occupancy: Occupancy) -> frozenset[str]:

@@ -6,11 +6,13 @@ from functools import lru_cache
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import CheckpointEntry
-from gpuagent.domain.sharing.memory_shares import PodShares
+from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
 
 MIB = 2**20
+_OnGpu = tuple[str, Kind]
+"""Key of a GPU and kind of units."""
 _UnitsOnGpu = tuple[str, Kind, int]
 """Key of a GPU, kind of units, and their number."""
 
@@ -20,6 +22,7 @@ def device_shares(
     gpus: Collection[Gpu],
     unit: MemoryUnit,
     modes: Collection[Mode],
+    limits: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict[str, PodShares]:
     """UID to the shares of each pod.
 
@@ -28,6 +31,7 @@ def device_shares(
         gpus: of the node.
         unit: of memory.
         modes: whose units count; those of other modes are not limited by the same driver.
+        limits: UID of each resized pod to its containers' units in all.
     """
     by_key = {gpu.key: gpu for gpu in gpus}
     by_pod: defaultdict[str, list[CheckpointEntry]] = defaultdict(list)
@@ -35,30 +39,63 @@ def device_shares(
         by_pod[entry.pod_uid].append(entry)
     shares = {}
     for uid, of_pod in by_pod.items():
-        containers: dict[str, dict[str, int]] = {}
+        resized = limits.get(uid, {}) if limits else {}
+        containers: dict[str, BytesByGpu] = {}
+        changes: Counter[_OnGpu] = Counter()
         for entry in of_pod:
-            own = _bytes(entry.ids, by_key, unit, modes)
-            if own:
-                containers[entry.container] = own
+            units = _units(entry.ids, by_key, modes)
+            if not units:
+                continue
+            limited = units
+            if entry.container in resized:
+                limited = spread(units, resized[entry.container])
+                changes.update(limited)
+                changes.subtract(units)
+            containers[entry.container] = _bytes(limited, by_key, unit)
         if containers:
             # Kubelet gives the units of an init container to later containers of the pod, so each unit counts once.
             every_id = frozenset[str]().union(*[entry.ids for entry in of_pod])
-            shares[uid] = PodShares(_bytes(every_id, by_key, unit, modes), containers)
+            total = Counter(_units(every_id, by_key, modes))
+            total.update(changes)
+            shares[uid] = PodShares(_at_least(_bytes(total, by_key, unit), containers), containers)
     return shares
 
 
-def _bytes(
+def spread(units: Mapping[_OnGpu, int], limit: int) -> dict[_OnGpu, int]:
+    """A limit in units for each GPU on which a container has `units`, evenly as those are."""
+    return dict.fromkeys(units, limit // len(units))
+
+
+def _at_least(total: dict[str, int], containers: Mapping[str, BytesByGpu]) -> dict[str, int]:
+    """The total of a pod, and at least what one of its containers may use: an init container runs alone."""
+    for share in containers.values():
+        for uuid, amount in share.items():
+            total[uuid] = max(total[uuid], amount)
+    return total
+
+
+def _units(
     ids: frozenset[str],
     by_key: Mapping[str, Gpu],
-    unit: MemoryUnit,
     modes: Collection[Mode],
+) -> dict[_OnGpu, int]:
+    """Key of a GPU and kind to the number of these units there."""
+    units: dict[_OnGpu, int] = {}
+    for key, kind, count in _units_by_gpu(ids):
+        if key in by_key and kind.mode in modes:
+            units[key, kind] = count
+    return units
+
+
+def _bytes(
+    units: Mapping[_OnGpu, int],
+    by_key: Mapping[str, Gpu],
+    unit: MemoryUnit,
 ) -> dict[str, int]:
     """GPU UUID to the memory of these units in bytes."""
     shares: dict[str, int] = {}
-    for key, kind, count in _units_by_gpu(ids):
-        gpu = by_key.get(key)
-        if gpu is None or kind.mode not in modes:
-            continue
+    for (key, kind), count in units.items():
+        gpu = by_key[key]
         shares[gpu.uuid] = share_bytes(gpu, kind, count, unit)
     return shares
 

@@ -577,7 +577,7 @@ class Occupancy:
         for block in self.snapshot.lists.get(resource, ()):
             if block.healthy:
                 uuid = block.gpu.uuid
-                free[uuid] = block.count - used[uuid]
+                free[uuid] = block.offered - used[uuid]
         return free
 
     @cached_property

@@ -11,12 +11,40 @@ from gpuagent.domain.sharing.mode import Kind
 
 @dataclass(frozen=True, slots=True)
 class DeviceRange:
-    """All units of one kind on one GPU, as advertised: `count` devices that share GPU, NUMA node and health."""
+    """All units of one kind on one GPU, as advertised: they share GPU, NUMA node and health.
+
+    Attributes:
+        count: number of units that the GPU has.
+        withheld: numbers of the units that no container may get, as a resized pod has their memory.
+        leaving: those of `withheld` that are still listed, as unhealthy.
+    """
 
     gpu: Gpu
     kind: Kind
     count: int
     healthy: bool = True
+    withheld: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+
+    @property
+    def offered(self) -> int:
+        """Number of units that containers have or may get while the GPU is healthy."""
+        return self.count - len(self.withheld)
+
+    @property
+    def listed(self) -> int:
+        """Number of units on the list, whatever their health."""
+        return self.offered + len(self.leaving)
+
+    @property
+    def healthy_units(self) -> int:
+        """Number of units that are listed as healthy."""
+        return self.offered if self.healthy else 0
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """Numbers of the units that are not listed."""
+        return self.withheld - self.leaving
 
     @property
     def key(self) -> tuple[str, Kind]:
@@ -39,11 +67,16 @@ class FormerUnits:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """Units that leave a list: shown unhealthy until no Allocate for them can be in progress."""
+    """Units that leave a list: shown unhealthy until no Allocate for them can be in progress.
+
+    Attributes:
+        numbers: of the units, if the rest of the block stays; empty if the whole block leaves.
+    """
 
     resource: str
     block: DeviceRange
     since: float
+    numbers: frozenset[int] = frozenset()
 
 
 Lists = Mapping[str, tuple[DeviceRange, ...]]
@@ -86,13 +119,26 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class AllocateCalls:
-    """Allocate calls in progress, and when the last one ended (-inf for none yet). Monotonic seconds."""
+    """Allocate calls in progress, and when the last one ended (-inf for none yet). Monotonic seconds.
+
+    Attributes:
+        recent: ids that calls have given to containers lately, and that kubelet may not have recorded yet.
+        counted_at: when the agent looked.
+    """
 
     in_flight: int = 0
     last_end: float = float("-inf")
+    recent: frozenset[str] = frozenset()
+    counted_at: float = float("-inf")
 
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.AllocatesSeen():
-                return replace(self, in_flight=event.in_flight, last_end=event.last_end)
+                return replace(
+                    self,
+                    in_flight=event.in_flight,
+                    last_end=event.last_end,
+                    recent=event.recent,
+                    counted_at=event.at,
+                )
         return self

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Self
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
 from gpuagent.domain.pods.pod import Pod
 
 
@@ -50,6 +51,12 @@ class Pods:
     def watched(self) -> bool:
         """The agent follows the pods' changes now."""
         return self.known and self.problem is None
+
+    @cached_property
+    def with_limit(self) -> tuple[Pod, ...]:
+        """Living pods with an annotation that asks for another limit of their GPU memory, or says what became of it."""
+        keys = {LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION}
+        return tuple([pod for pod in self.seen if not pod.ended and not keys.isdisjoint(pod.annotations)])
 
     @cached_property
     def living_uids(self) -> set[str]:

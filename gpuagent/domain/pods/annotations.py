@@ -32,7 +32,11 @@ WRITTEN_KEYS = (
     *(GROUP_ANNOTATION, VISIBLE_ANNOTATION, DECIDED_ANNOTATION),
 )
 """Annotations that the agent also writes."""
-KEYS = (*WRITTEN_KEYS, MIRROR_ANNOTATION)
+LIMIT_ANNOTATION = "gpuagent.io/gpu-mem-limit"
+"""How much GPU memory the containers of a running pod may use, if it is not what they requested."""
+LIMIT_STATUS_ANNOTATION = "gpuagent.io/gpu-mem-limit-status"
+"""What has become of `LIMIT_ANNOTATION`. The agent writes it."""
+KEYS = (*WRITTEN_KEYS, MIRROR_ANNOTATION, LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION)
 """All annotations that the agent reads; it stores no others of a pod."""
 
 MOST_UNITS = 2**31 - 1

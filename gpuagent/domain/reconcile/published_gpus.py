@@ -105,7 +105,7 @@ def _by_minor(state: State) -> list[tuple[int, str]]:
 
 def _node_gpu(minor: int, blocks: Blocks) -> NodeGpu:
     """A GPU with its units on the device lists; one that is on none is in MIG mode, or not free for this mode."""
-    counts = {name: block.count for name, block in blocks.items()}
+    counts = {name: block.offered for name, block in blocks.items()}
     is_healthy = all(block.healthy for block in blocks.values())
     return NodeGpu(
         minor,

@@ -31,7 +31,7 @@ def taint_to_remove(state: State) -> str:
 
 def _shows(state: State, resource: str) -> bool:
     blocks = state.advertised.lists.get(resource, ())
-    healthy = sum(block.count for block in blocks if block.healthy)
+    healthy = sum(block.healthy_units for block in blocks)
     if healthy <= 0:
         return False
     amount = state.node.allocatable.get(resource, 0)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import PROMISES, Isolates, Mode
 
 AUTO = "auto"
@@ -34,6 +35,9 @@ class Layer:
         unlimited: UID of each running pod whose limit could not be brought into force, to why and what to do.
         repaired: why limits were set again to how often, since the driver started.
         memory_caveats: those of `caveats` that only apply where this driver limits memory.
+        refused: UID of each pod whose limits could not be changed, to why: a container uses more than that. The former
+            limits stay in force, and the driver tries again.
+        applied: UID of each pod of `Need.resized` to the shares whose limits are in force, as last set and read back.
         untrusted: components on the node that it does not use because another user may control them, and what to do.
     """
 
@@ -52,6 +56,8 @@ class Layer:
     unlimited: Mapping[str, str] = field(default_factory=dict)
     repaired: Mapping[str, int] = field(default_factory=dict)
     memory_caveats: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    applied: Mapping[str, PodShares] = field(default_factory=dict)
     untrusted: tuple[str, ...] = ()
 
     def keeps(self, mode: Mode) -> bool:
@@ -92,6 +98,8 @@ def together(memory: Layer, compute: Layer) -> Layer:
         limits_pods=memory.limits_pods,
         unlimited=memory.unlimited,
         repaired=memory.repaired,
+        refused=memory.refused,
+        applied=memory.applied,
         untrusted=compute.untrusted,
     )
 

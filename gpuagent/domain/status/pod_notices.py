@@ -1,8 +1,9 @@
-"""Announcements to pods: of requests that give them no GPU, and of limits that do not hold."""
+"""Announcements to pods: requests that give them no GPU, changed limits, and limits that do not hold."""
 
 from collections.abc import Iterator
 
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
 from gpuagent.domain.pods.mistaken import mistake
 from gpuagent.domain.state import State
 
@@ -10,6 +11,7 @@ from gpuagent.domain.state import State
 def pod_notices(before: State, after: State) -> Iterator[Announcement]:
     """What the author of a pod has to know of it."""
     yield from _mistakes(before, after)
+    yield from _resizes(before, after)
     yield from _unlimited(before, after)
 
 
@@ -31,6 +33,25 @@ def _unlimited_pods(state: State) -> dict[str, str]:
     for layer in state.isolation.layers.values():
         unlimited.update(layer.unlimited)
     return unlimited
+
+
+def _resizes(before: State, after: State) -> Iterator[Announcement]:
+    """Announce what became of requests for other memory limits, if the pod does not say so already."""
+    verdicts = after.resizes.verdicts
+    former = before.resizes.verdicts
+    if verdicts is former or verdicts == former:
+        return
+    shown = {pod.uid: pod.annotations.get(LIMIT_STATUS_ANNOTATION) for pod in after.pods.with_limit}
+    for uid, verdict in verdicts.items():
+        is_news = former.get(uid) != verdict and shown.get(uid) != verdict.annotation
+        if not is_news:
+            continue
+        if verdict.word == "Refused":
+            text = f"annotation {LIMIT_ANNOTATION}: {verdict.text}"
+            yield Announcement("GPUResizeRefused", text, warning=True, pods=(verdict.pod,))
+        elif verdict.request:
+            text = f"GPU memory limits in force: {verdict.text}, in units of {after.policy.unit.size}"
+            yield Announcement("GPUMemoryResized", text, pods=(verdict.pod,))
 
 
 def _mistakes(before: State, after: State) -> Iterator[Announcement]:

@@ -33,6 +33,7 @@ def status(state: State) -> Json:
         "driver_version": state.gpus.driver_version,
         "gpus": [_gpu(gpu, state) for gpu in state.gpus.by_index],
         "resources": {**_resources(state), **_devices(state)},
+        "resizes": _resizes(state),
         "problems": [_problem(problem) for problem in problems(state)],
     }
 
@@ -41,13 +42,31 @@ def _resources(state: State) -> dict[str, Json]:
     """The amounts on the device lists."""
     resources = {}
     for resource, blocks in state.advertised.lists.items():
-        total = sum(block.count for block in blocks)
-        healthy = sum(block.count for block in blocks if block.healthy)
+        total = sum(block.listed for block in blocks)
+        healthy = sum(block.healthy_units for block in blocks)
         resources[resource] = {
             "healthy": healthy,
             "unhealthy": total - healthy,
         }
     return resources
+
+
+def _resizes(state: State) -> list[Json]:
+    """The pods whose memory limits were changed while they run, or that ask for it."""
+    resizes = state.resizes
+    views = []
+    for uid in {**resizes.stored, **resizes.verdicts}:
+        resize = resizes.stored.get(uid)
+        verdict = resizes.verdicts.get(uid)
+        name = verdict.pod if verdict else resize.pod if resize else ""
+        view = {
+            "pod": str(name),
+            "limits": dict(resize.limits) if resize else {},
+            "extra_units": len(resize.extra) if resize else 0,
+            "status": verdict.annotation if verdict else "",
+        }
+        views.append(view)
+    return views
 
 
 def _problem(problem: Problem) -> Json:
@@ -134,7 +153,7 @@ def _totals(gpu: Gpu, state: State) -> dict[str, int]:
     """Resource to the units that the GPU has; without those that it has none of."""
     totals = {}
     for resource, blocks in state.advertised.lists.items():
-        count = sum(block.count for block in blocks if block.gpu.uuid == gpu.uuid)
+        count = sum(block.offered for block in blocks if block.gpu.uuid == gpu.uuid)
         if count:
             totals[resource] = count
     is_published = gpu.uuid in state.claims.published

@@ -2,8 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpuagent.domain.deviceplugin.resizing import most_in_force
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import foreign
 from gpuagent.domain.pods.pod import ContainerRef
@@ -26,19 +27,34 @@ class Share:
         mode: the mode of its units; None if another device plugin assigned the GPU. A whole GPU of a claim counts as
             one of mode `default`.
         claim: the ResourceClaim that it is a share of. All containers with one claim have one share.
+        lowered_from: bytes that kubelet allocated, if the limit was lowered since; other containers cannot get them.
     """
 
     memory_bytes: int | None
     compute: float | None
     mode: Mode | None
     claim: PreparedClaim | None = None
+    lowered_from: int | None = None
+
+    @property
+    def taken_bytes(self) -> int:
+        """Memory that no other container can get for its sake."""
+        return self.lowered_from or self.memory_bytes or 0
 
 
 def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
     """GPU UUID and container to its share, for every container that holds devices or uses a claim."""
     shares_ = {}
-    for (uuid, owner), counts in _held(state).items():
-        shares_[uuid, owner] = _share(state.gpus.by_uuid[uuid], counts, state.policy.unit)
+    held = _held(state)
+    resized = most_in_force(state)
+    gpu_counts = Counter(owner for _, owner in held)
+    for (uuid, owner), counts in held.items():
+        gpu = state.gpus.by_uuid[uuid]
+        share = _share(gpu, counts, state.policy.unit)
+        if owner in resized:
+            units = resized[owner] // gpu_counts[owner]
+            share = _resized(share, gpu, counts, units, state.policy.unit)
+        shares_[uuid, owner] = share
     for claim in state.claims.prepared.values():
         for uuid, share in _claimed(claim, state):
             for owner in state.claim_owners(claim, uuid):
@@ -102,6 +118,16 @@ def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
             memory_bytes = memory_limit(gpu, kind, count, unit)
     compute = percent / CORE_PERCENT_PER_GPU if percent else None
     return Share(memory_bytes, compute, mode)
+
+
+def _resized(share: Share, gpu: Gpu, counts: "Counter[Kind | str]", units: int, unit: MemoryUnit) -> Share:
+    """The share of a container whose memory limit was changed to that many units of the GPU."""
+    for kind in counts:
+        if isinstance(kind, Kind) and kind.is_memory and share.memory_bytes is not None:
+            limit = memory_limit(gpu, kind, units, unit)
+            lowered_from = share.memory_bytes if limit < share.memory_bytes else None
+            return replace(share, memory_bytes=limit, lowered_from=lowered_from)
+    return share
 
 
 def _all_memory(gpu: Gpu) -> int | None:

@@ -235,6 +235,8 @@ class LimitsIsolation:
             limits_pods=True,
             unlimited=findings.unlimited,
             repaired=keeper.repaired if keeper else {},
+            refused=findings.refused,
+            applied=findings.applied,
         )
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.host.cgroup_watch import CgroupWatch
@@ -36,11 +36,13 @@ class Findings:
         unlimited: UID of a pod to why it may use more than its share.
         refused: UID of a pod to why its new limit is not in force, and the former one is.
         left_out: GPU UUID to why it takes no new pods.
+        applied: UID of a resized pod to the shares whose limits are in force.
     """
 
     unlimited: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    applied: Mapping[str, PodShares] = field(default_factory=dict)
 
     def with_outcome(self, uid: str, outcome: Outcome) -> "Findings":
         """The findings, with those of one more pod."""
@@ -53,7 +55,11 @@ class Findings:
             left_out[uuid] = f"a pod may use more than its share: {reason}. Delete the pod"
         if outcome.refused:
             refused[uid] = "; ".join(outcome.refused.values())
-        return Findings(unlimited, refused, left_out)
+        return replace(self, unlimited=unlimited, refused=refused, left_out=left_out)
+
+    def with_applied(self, uid: str, shares: PodShares) -> "Findings":
+        """The findings, with one more resized pod whose limits are in force."""
+        return replace(self, applied={**self.applied, uid: shares})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,8 @@ class LimitsKeeper:
 
     def desire(self, need: Need) -> None:
         """Know the shares of all pods from now on. Changed shares are brought into force by the next `look`."""
-        has_changed = (need.pods, need.knows_pods) != (self._need.pods, self._need.knows_pods)
+        former = self._need
+        has_changed = (need.pods, need.knows_pods, need.resized) != (former.pods, former.knows_pods, former.resized)
         self._need = need
         if has_changed:
             self._audit_at = float("-inf")
@@ -233,6 +240,8 @@ class LimitsKeeper:
             if is_known or not self.has_audited:
                 self._count(outcome)
             findings = findings.with_outcome(uid, outcome)
+            if outcome.is_in_force and uid in need.resized:
+                findings = findings.with_applied(uid, shares)
         with self._lock:
             self._findings = findings
         self._forget_ended(need.pods)
@@ -254,8 +263,7 @@ class LimitsKeeper:
             former = self._in_force.get(uid, PodPlan())
             names = {**self._names, **self._need.containers}
         outcome = self._pods.settle(uid, plan, names, former.pod)
-        is_in_force = outcome.exists and not outcome.refused and not outcome.unlimited
-        if is_in_force:
+        if outcome.is_in_force:
             with self._lock:
                 self._in_force[uid] = plan
         self._follow(uid)

@@ -41,6 +41,11 @@ class Outcome:
     unlimited: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_in_force(self) -> bool:
+        """Whether all limits of the pod are as planned."""
+        return self.exists and not self.refused and not self.unlimited
+
 
 class PodLimits:
     """The limits of the pods of one node. For several threads: each call stands for itself, and may be repeated.

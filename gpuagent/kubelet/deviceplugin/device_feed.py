@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.node_state.device_lists import DeviceRange
-from gpuagent.domain.snapshot import ids_of
+from gpuagent.domain.snapshot import ids_of, leaving_ids
 
 MIN_GAP_S = 0.6
 """Least time between two lists on one stream: each one costs kubelet a checkpoint write with fsync."""
@@ -30,7 +30,7 @@ class Feed:
     def publish(self, blocks: tuple[DeviceRange, ...], *, urgent: bool = False, verified: bool = False) -> bool:
         """Replace the list; False if it is the same, and kubelet gets no update.
 
-        An `urgent` list, with a GPU that became unhealthy, is sent without the usual pause after the last one.
+        An `urgent` list, with units that became unhealthy, is sent without the usual pause after the last one.
         `verified`: kubelet must call PreStartContainer before it starts a container with these devices.
         """
         if blocks == self.ranges:
@@ -71,7 +71,7 @@ class Feed:
                 sent = self._version
                 message = self._message
                 had_healthy = has_healthy
-                has_healthy = any(block.healthy for block in self.ranges)
+                has_healthy = any(block.healthy_units for block in self.ranges)
                 sent_healthy = sent_healthy and bool(self.ranges)
                 must_verify = self.verified and not verified
                 if must_verify and (has_healthy or not sent_healthy):
@@ -105,10 +105,17 @@ def encode(blocks: tuple[DeviceRange, ...]) -> pb.ListAndWatchResponse:
     """A device list as kubelet gets it."""
     message = pb.ListAndWatchResponse()
     for block in blocks:
-        health = HEALTHY if block.healthy else UNHEALTHY
-        topology = _topology(block.gpu.numa_node)
-        message.devices.extend(pb.Device(ID=i, health=health, topology=topology) for i in ids_of(block))
+        message.devices.extend(_devices(block))
     return message
+
+
+def _devices(block: DeviceRange) -> Iterator[pb.Device]:
+    health = HEALTHY if block.healthy else UNHEALTHY
+    topology = _topology(block.gpu.numa_node)
+    leaving = leaving_ids(block)
+    for device_id in ids_of(block):
+        of_device = UNHEALTHY if device_id in leaving else health
+        yield pb.Device(ID=device_id, health=of_device, topology=topology)
 
 
 def _topology(numa_node: int | None) -> pb.TopologyInfo | None:

@@ -13,6 +13,7 @@ import pytest
 
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.kube.api.client import Client
@@ -378,12 +379,14 @@ MINE = {
     "scheduler.framework.gpushare.allocation": '{"0":{"1":4}}',
     "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
     "gpuagent.io/decided": "uid",
+    LIMIT_STATUS_ANNOTATION: "InForce: main=8",
     PREPARE_AGAIN_ANNOTATION: "1",
 }
 
 
 @tries(
-    "It can set the annotations that say which GPUs a pod has, on pods of its own node, to up to 32,768 characters each.",
+    "It can set the annotations that say which GPUs a pod has, and what became of a resize, on pods of its own node, to up "
+    "to 32,768 characters each. It cannot ask for a resize.",
 )
 def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(cluster: Cluster, agents: Agents) -> None:
     manifest = pod_manifest("annotated", {}, node=OTHER, annotations={"kept": "yes"}, labels={"app": "a"})
@@ -395,6 +398,7 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
         assert patch(cluster, agents.others, path, {"metadata": {"annotations": MINE}})[0] == 200
         for wrong, expected in (
             ({"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "{}"}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": {LIMIT_ANNOTATION: "main=8"}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"kept": "no"}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"kept": None}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"new": "yes"}}}, "only the annotations that say which GPUs"),

@@ -14,6 +14,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.memory_shares import PodShares
@@ -24,6 +25,7 @@ from gpuagent.domain.sharing.mode import (
     Kind,
     Mode,
 )
+from gpuagent.domain.sharing.resize import Resize
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host import cgpu_proc as cgpu_host
 from gpuagent.host.limits_client import HelperGoneError
@@ -108,6 +110,16 @@ def nothing_asked() -> Refusal:
 def more_fixed_than_asked() -> Refusal:
     ids = sorted(unit_ids(0, SHARE, 0, 1))
     return refused(share(), lambda a: a.prefer(MEM, ids, ids, 1))
+
+
+@case
+def a_unit_that_a_resized_pod_has() -> Refusal:
+    kubelet = share(*box(1))
+    units = unit_ids(0, SHARE, 3)
+    stored = {"uid-big": Resize(PodName("ml", "big"), {"main": 1}, {"main": 1}, units)}
+    kubelet.node.send(ev.ResizesStored(stored, None, kubelet.node.now))
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.allocate(MEM, units))
 
 
 @case

@@ -25,6 +25,7 @@ from gpuagent.domain.gpus.health_verdict import MOST_SETTLE_S, HealthReading
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
+from gpuagent.domain.node_state.resizes import Resizes
 from gpuagent.domain.pods.exchange import key
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.policy import Policy
@@ -35,7 +36,7 @@ from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
 from gpuagent.domain.sharing.units import parse_id, units_of
-from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
+from gpuagent.domain.snapshot import Snapshot, ids_of, leaving_ids, snapshot
 from gpuagent.domain.state import State
 from gpuagent.domain.step import step
 from gpuagent.isolation.interface import Starting
@@ -178,6 +179,7 @@ class RandomNode(RuleBasedStateMachine):
             node=Node(mode=self.remembered or Mode.DEFAULT),
             advertised=Advertised(lists=dict.fromkeys(self.policy.resources.names, ())),
             isolation=IsolationDrivers(layers={self.name: self.layer}),
+            resizes=self.stored_resizes(),
         )
         self.allocator = Allocator(
             clock=lambda: self.now,
@@ -194,6 +196,10 @@ class RandomNode(RuleBasedStateMachine):
         self.show_pods()
         self.show_node()
 
+    def stored_resizes(self) -> Resizes:
+        """What a former run of the agent has stored."""
+        return Resizes()
+
     def show_node(self) -> None:
         status = {"status": {"nodeInfo": {"kubeletVersion": self.kubelet}}}
         self.send(ev.NodeSeen(node_json(self.label) | status, self.now))
@@ -201,7 +207,8 @@ class RandomNode(RuleBasedStateMachine):
     def send(self, event: ev.Event) -> None:
         before = self.state
         # As the agent's loop does: no unit leaves a list on old knowledge of what kubelet is waiting for.
-        known, _ = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), self.now))
+        running, last_end = self.allocator.in_flight.now()
+        known, _ = step(before, ev.AllocatesSeen(running, last_end, self.now, self.allocator.recent_ids()))
         self.state, _ = step(known, event)
         self.last_snapshot = snapshot(self.state, self.last_snapshot)
         self.allocator.publish(self.last_snapshot)
@@ -219,7 +226,7 @@ class RandomNode(RuleBasedStateMachine):
 
     def listed(self) -> dict[str, dict[str, bool]]:
         return {
-            resource: {i: block.healthy for block in blocks for i in ids_of(block)}
+            resource: {i: block.healthy and i not in leaving_ids(block) for block in blocks for i in ids_of(block)}
             for resource, blocks in self.state.advertised.lists.items()
         }
 
@@ -581,7 +588,7 @@ class RandomNode(RuleBasedStateMachine):
             blocks = [
                 b for b in self.state.advertised.lists[resource] if b.kind is self.state.resource_kinds.get(resource)
             ]
-            listed = {(b.gpu.minor, b.count, b.healthy) for b in blocks if b.healthy or published.gpus}
+            listed = {(b.gpu.minor, b.offered, b.healthy) for b in blocks if b.healthy or published.gpus}
             assert units == listed, f"schedulers and kubelet count {resource} differently"
 
     def gpus_of(self, ids: frozenset[str]) -> set[str]:
@@ -653,7 +660,7 @@ class RandomNode(RuleBasedStateMachine):
                 for g in self.state.gpus.by_uuid.values()
                 if kind and not g.mig
             }
-            assert {b.gpu.uuid: (b.count, b.healthy) for b in blocks} == whole, "units were lost"
+            assert {b.gpu.uuid: (b.healthy_units or b.listed, b.healthy) for b in blocks} == whole, "units were lost"
         assert self.state.allocates.in_flight == 0
         assert self.state.advertised.draining == ()
 

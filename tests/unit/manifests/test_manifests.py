@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION, MOST_FORMER, FormerGpu, former_gpus_text
-from gpuagent.domain.pods.annotations import WRITTEN_KEYS
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION, WRITTEN_KEYS
 from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, MOST_TEXT
 from gpuagent.domain.scheduling.node_gpus import MOST_GPUS, NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS
@@ -201,7 +201,17 @@ def test_the_policy_lets_the_agent_set_the_annotations_that_it_knows():
         if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "gpuagent-pods")
     )
     (own,) = (one["expression"] for one in policy["spec"]["variables"] if one["name"] == "ownAnnotations")
-    assert set(re.findall(r"'([^']+)'", own)) == set(WRITTEN_KEYS)
+    assert set(re.findall(r"'([^']+)'", own)) == {*WRITTEN_KEYS, LIMIT_STATUS_ANNOTATION}
+
+
+def test_the_policy_of_limits_names_the_annotations_that_the_agent_reads_and_writes():
+    (found,) = (
+        one
+        for one in objects("gpuagent.yaml")
+        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "gpu-mem-limits")
+    )
+    (keys,) = (one["expression"] for one in found["spec"]["variables"] if one["name"] == "limits")
+    assert set(re.findall(r"'([^']+)'", keys)) == {LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION}
 
 
 def test_the_policy_of_decisions_names_what_schedulers_and_agents_write_on_pods():

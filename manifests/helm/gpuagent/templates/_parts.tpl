@@ -43,6 +43,7 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-pipe-dir" .Values.mps.directory }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $_ := set $own "cdi-dir" .Values.paths.cdi }}{{ end -}}
 {{- if not (include "gpuagent.annotates" .) }}{{ $_ := set $own "annotate-pods" false }}{{ end -}}
+{{- if include "gpuagent.resizes" . }}{{ $_ := set $own "live-resize" true }}{{ end -}}
 {{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
 {{- range $name, $value := merge $own .Values.settings }}
 {{- $text := kindIs "string" $value | ternary $value (toJson $value) }}
@@ -72,6 +73,11 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{/* RBAC gives this right on every pod, and only the policies narrow it to the agent's node: auto follows those. */}}
 {{- define "gpuagent.annotates" -}}
 {{- if eq (toString .Values.rbac.podAnnotations) "auto" }}{{ include "gpuagent.policed" . }}{{ else if .Values.rbac.podAnnotations }}yes{{ end -}}
+{{- end }}
+
+{{/* The agent obeys the annotation only where a policy keeps tenants from it, and where it can write what became of it. */}}
+{{- define "gpuagent.resizes" -}}
+{{- if and .Values.liveResize (include "gpuagent.policed" .) (include "gpuagent.annotates" .) }}yes{{ end -}}
 {{- end }}
 
 {{/* Also to have kubelet prepare a claim again, and nothing more than that where rbac.podAnnotations is false. */}}

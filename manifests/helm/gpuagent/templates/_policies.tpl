@@ -108,7 +108,8 @@ validations:
 - name: ownAnnotations
   expression: >-
     [{{ if $dra }}'gpuagent.io/prepare-again'{{ if $shows }},
-    {{ end }}{{ end }}{{ if $shows }}{{ include "gpuagent.decisions" . | trim | nindent 4 | trim }}{{ end }}]
+    {{ end }}{{ end }}{{ if $shows }}{{ include "gpuagent.decisions" . | trim | nindent 4 | trim }}{{ end }}
+    {{- if include "gpuagent.resizes" . }}, 'gpuagent.io/gpu-mem-limit-status'{{ end }}]
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   {{- if include "gpuagent.patchesPods" . }}

@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.sharing.mode import Kind
-from gpuagent.kubelet.deviceplugin.device_feed import Feed
+from gpuagent.kubelet.deviceplugin.device_feed import Feed, encode
 from tests.unit.domain.builders import gpu
 
 HEALTHY = (DeviceRange(gpu(0), Kind.MEMORY_SHARE, 2),)
@@ -39,3 +39,10 @@ def test_a_need_of_prestart_waits_while_an_allocate_may_be_under_way() -> None:
     assert next(stream).devices[0].health == "Unhealthy"
     feed.publish((), verified=True)
     assert next(stream, None) is None
+
+
+def test_units_that_leave_for_a_resized_pod_are_unhealthy_and_then_absent():
+    leaving = DeviceRange(gpu(0, 4), Kind.MEMORY_CGPU, 4, withheld=frozenset({2, 3}), leaving=frozenset({3}))
+    message = encode((leaving,))
+    health = {device.ID.rpartition("-")[2]: device.health for device in message.devices}
+    assert health == {"0": "Healthy", "1": "Healthy", "3": "Unhealthy"}
