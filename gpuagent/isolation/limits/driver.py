@@ -36,6 +36,9 @@ NOT_DEPLOYED = (
     "the helper that sets memory limits does not run on this node (no {directory}): "
     "set limits.enabled=true in the chart for nodes with driver 615 or later"
 )
+NO_ANSWER_YET = "the helper has not answered yet; if that stays, look at the log of the agent's container memory-limits"
+CHECKPOINT = "if that stays, mount kubelet's directory device-plugins readable"
+PODS_CGROUP = "if that stays, start the helper with --pods-cgroup and the cgroup of all pods"
 NOT_AUDITED = "the memory limits of running pods are being checked"
 CAVEATS = (
     "Unified memory (cudaMallocManaged) is counted for nobody, so a program can crowd others out with it.",
@@ -119,11 +122,13 @@ class LimitsIsolation:
         return grant
 
     def verify(self, grant: Grant, starting: Starting) -> None:
-        keeper = self._keeper
-        if keeper is None:
-            raise IsolationError(self._problem or "the helper that sets memory limits has not answered yet")
         owner = starting.owner
         whose = str(owner) if owner else "the container"
+        keeper = self._keeper
+        if keeper is None:
+            raise IsolationError(f"{whose} has to wait for memory limits: {self._problem or NO_ANSWER_YET}")
+        if not starting.pods:
+            raise IsolationError(f"{whose} has to wait: kubelet's checkpoint does not show its pod yet; {CHECKPOINT}")
         has_cgroup = False
         for uid, shares in starting.pods.items():
             try:
@@ -138,7 +143,7 @@ class LimitsIsolation:
             has_cgroup = has_cgroup or outcome.exists
         if not has_cgroup:
             # Kubelet makes the pod's cgroup before it asks. So this passes, or the pod has ended.
-            raise IsolationError(f"{whose} has to wait: kubelet shows no cgroup of its pod yet")
+            raise IsolationError(f"{whose} has to wait: kubelet shows no cgroup of its pod yet; {PODS_CGROUP}")
 
     # -- the driver's thread ---------------------------------------------------------------------------------
 
@@ -260,4 +265,4 @@ def _check_covers(plan: PodPlan, grant: Grant, whose: str) -> None:
     for gpu in grant.gpus:
         if gpu.uuid not in plan.pod:
             text = f"kubelet's checkpoint does not show its share of GPU {gpu.index} yet"
-            raise IsolationError(f"{whose} has to wait: {text}")
+            raise IsolationError(f"{whose} has to wait: {text}; {CHECKPOINT}")

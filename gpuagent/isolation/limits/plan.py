@@ -73,8 +73,9 @@ def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:
             continue
         if uuid in shares.pooled:
             raise CannotIsolateError(
-                "containers of the pod use one share together beside another share, and this driver counts the nearest "
-                "limit only: give each container a share of its own, or one share to all of them"
+                f"some containers of the pod use one share of {uuid} together, and the pod has another share of that "
+                "GPU. This node's driver can limit a pod or each container, and not some containers together: "
+                "give each container a share of its own, or all of them one share"
             )
         # The pod's limit bounds what has none of its own, and a container before its own limit is set.
         limits[uuid] = min(parts)

@@ -1,5 +1,6 @@
 """One small case for each text in which the agent refuses: what `docs/troubleshooting.md` has its headings from."""
 
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
-from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, PodName
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.memory_shares import PodShares
@@ -28,15 +29,12 @@ from gpuagent.domain.sharing.mode import (
 from gpuagent.domain.sharing.resize import Resize
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host import cgpu_proc as cgpu_host
-from gpuagent.host.limits_client import HelperGoneError
+from gpuagent.host.limits_client import Target
 from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
-from gpuagent.isolation.interface import Starting
-from gpuagent.isolation.limits.driver import LimitsIsolation
-from gpuagent.isolation.limits.plan import PodPlan
-from gpuagent.isolation.limits.pods import Outcome
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from tests.fake_limits_helper import GPU_0
 from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import (
     CORE,
@@ -57,6 +55,7 @@ from tests.unit.domain.builders import (
 )
 from tests.unit.domain.dra.test_resource_slice import claim
 from tests.unit.domain.scheduling.test_decision import v1, v2
+from tests.unit.isolation.test_limits import GIB, SANDBOX, UID, Node, running
 
 SHARE = Kind.MEMORY_SHARE
 CASES: dict[str, Callable[[], Refusal]] = {}
@@ -664,41 +663,59 @@ def mps_and_compute_of_several_gpus() -> Refusal:
     return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
 
 
-def limits_refuse(limit: Any = None) -> Refusal:
-    """A start with driver limits; `limit` brings limits of a pod into force, None: the helper has not answered yet."""
-    driver = LimitsIsolation(Path("/run/gpuagent-limits/limits.sock"), Mock())
-    driver._keeper = limit and SimpleNamespace(limit=limit)  # noqa: SLF001 (the driver without its thread)
-    pods = {"uid": PodShares()}
-    return before_a_start(lambda grant, starting: driver.verify(grant, Starting(starting.owner, pods)))
-
-
-PLANNED = PodPlan({gpu(index).uuid: 1 for index in range(8)})
-
-
-@case
-def limits_whose_helper_has_not_answered() -> Refusal:
-    return limits_refuse()
-
-
-@case
-def limits_whose_helper_is_gone() -> Refusal:
-    return limits_refuse(Mock(side_effect=HelperGoneError("no helper for memory limits answers at /run/x.sock")))
+def limits_refuse(change: Callable[[Node], None], *, in_checkpoint: bool = True) -> Refusal:
+    """A container is to start on a node whose driver is `limits`, after a change."""
+    kubelet = isolated(uuid=GPU_0)
+    kubelet.serve(owner("p"), MEM, 1)
+    ids = kubelet.allocations.holdings[0].ids
+    if in_checkpoint:
+        kubelet.allocations.checkpoint.append(CheckpointEntry(UID, "main", MEM, ids))
+    with tempfile.TemporaryDirectory() as directory, running(Path(directory), "dmem") as node:
+        node.start().until(lambda layer: layer.problem is None)
+        node.pod(UID, SANDBOX)
+        change(node)
+        kubelet.isolation.verify = node.driver.verify
+        return refused(kubelet, lambda a: a.prestart(MEM, ids))
 
 
 @case
-def limits_that_are_not_in_force() -> Refusal:
-    outcome = Outcome(unlimited={"GPU-0": "it uses 900 MiB of GPU memory, and its limit is to be 800 MiB"})
-    return limits_refuse(lambda *_: (PLANNED, outcome))
+def limits_before_their_helper_has_answered() -> Refusal:
+    def change(node: Node) -> None:
+        node.driver.stop()
+        node.driver = node.new_driver()
+
+    return limits_refuse(change)
+
+
+@case
+def limits_without_their_helper() -> Refusal:
+    return limits_refuse(lambda node: node.helper.stop())
+
+
+@case
+def limits_of_a_pod_that_uses_more() -> Refusal:
+    return limits_refuse(lambda node: node.helper.used.update({Target(GPU_0, UID): 2 * GIB}))
 
 
 @case
 def limits_of_a_pod_without_a_cgroup() -> Refusal:
-    return limits_refuse(lambda *_: (PLANNED, Outcome(exists=False)))
+    def change(node: Node) -> None:
+        for directory in (node.pods_root / f"pod{UID}" / SANDBOX, node.pods_root / f"pod{UID}"):
+            directory.rmdir()
+
+    return limits_refuse(change)
 
 
 @case
-def limits_of_a_share_that_kubelet_does_not_show() -> Refusal:
-    return limits_refuse(lambda *_: (PodPlan(), Outcome()))
+def limits_of_a_pod_that_the_checkpoint_lacks() -> Refusal:
+    return limits_refuse(lambda _: None, in_checkpoint=False)
+
+
+@case
+def limits_of_a_share_that_the_checkpoint_lacks() -> Refusal:
+    """A static pod keeps its UID when it is admitted anew, and may get another GPU then."""
+    before = PodShares({}, {"main": {}})
+    return limits_refuse(lambda node: node.driver.desire(node.need({UID: before})))
 
 
 # -- schedulers' decisions about shares ---------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_a_container_waits_until_kubelet_has_made_the_pods_cgroup(node):
 def test_a_container_waits_until_kubelets_checkpoint_shows_its_pod(node):
     node.start().until(lambda layer: layer.problem is None)
     node.pod(UID, SANDBOX)
-    with pytest.raises(IsolationError, match="no cgroup of its pod yet"):
+    with pytest.raises(IsolationError, match="checkpoint does not show its pod yet"):
         node.driver.verify(SHARE, Starting(OWNER, {}))
     with pytest.raises(IsolationError, match="does not show its share of GPU 0"):
         node.driver.verify(SHARE, start_of(PodShares()))

@@ -16,7 +16,9 @@ from gpuagent.domain.state import State
 from gpuagent.isolation.mps_share import SEVERAL_GPUS
 from gpuagent.kube.cluster_sync import ClusterSync
 from tests.unit.domain.builders import holding, in_force, unit_ids
+from tests.unit.domain.dra.prepared_claims import claiming
 from tests.unit.domain.dra.test_prepare import result
+from tests.unit.isolation.test_limits import running
 from tests.unit.preparer.test_preparer import OTHER_UID, UID, Prepared, fenced, in_mig_mode, lost, two_claims
 
 CLAIM_CASES: dict[str, Callable[[], Refusal]] = {}
@@ -160,6 +162,33 @@ def that_its_layer_can_never_isolate(one: Prepared) -> None:
     one.driver.never = SEVERAL_GPUS
     one.add(result(0), result(1))
     one.prepare()
+
+
+@case
+def of_several_pods_that_are_limited_each(one: Prepared) -> None:
+    one.node.send(ev.LayerSeen(replace(one.layer, limits_pods=True), 0.0))
+    pods = [claiming(name, "c") for name in ("p", "q")]
+    for pod in pods:
+        pod["metadata"]["namespace"] = "default"
+    one.node.pods(*pods)
+    one.preparer.publish(one.node.state)
+    one.add(result(0))
+    reserved = [{"resource": "pods", "name": name, "uid": f"uid-{name}"} for name in ("p", "q")]
+    one.claims["default", "c"]["status"]["reservedFor"] = reserved
+    one.prepare()
+
+
+@case
+def of_a_share_that_some_containers_use_together(one: Prepared) -> None:
+    one.node.pods(two_claims(one, containers=[[0], [0], [1]]))
+    one.add(result(1), name="d", uid=OTHER_UID)
+    one.claims["default", "d"]["status"]["reservedFor"] = one.claims["default", "c"]["status"]["reservedFor"]
+    one.preparer.publish(one.node.state)
+    one.prepare()
+    with running(one.directory / "limits", "misc") as node:
+        node.start().until(lambda layer: layer.problem is None)
+        one.driver.verify = node.driver.verify
+        one.prepare("d", OTHER_UID)
 
 
 @case
