@@ -63,6 +63,7 @@ def walk(node: DemoNode, *, long: bool) -> None:
     faults(node, long=long)
     if not long:
         return
+    limits(node)
     isolation(node)
     claims(node)
 
@@ -147,11 +148,32 @@ def faults(node: DemoNode, *, long: bool) -> None:
     node.inject(fault="restore", gpu=6)
 
 
+def limits(node: DemoNode) -> None:
+    """The driver's own limit of memory holds for all programs of a pod."""
+    step(
+        "Mode cgpu promises isolation of memory. NVIDIA's driver limits it from version 615 on (here a simulated one)."
+        " The agent's helper for it starts, and the GPUs are advertised by the GiB:"
+    )
+    node.api.label_node({"ack.node.gpu.schedule": "cgpu"})
+    node.end_pod("train")
+    node.limited.start_helper()
+    until(node, offers(node, "aliyun.com/gpu-mem", 640))
+    show_resources(node)
+
+    step(
+        "A pod asks for 10 GiB. Its limit is in the driver before its container runs. Two programs in it take what they"
+        " can get:"
+    )
+    run(node, "greedy", mem=10)
+    for number in ("first", "second"):
+        print(f"    the {number} {node.take_all('greedy')}", flush=True)
+    node.end_pod("greedy")
+
+
 def isolation(node: DemoNode) -> None:
     """A mode that requires isolation: without a layer, with one, and when the layer ends."""
     step("Mode core_mem promises isolation of memory and compute. No layer isolates here: 0 is advertised.")
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
-    node.end_pod("train")
     until(node, settled("core_mem"))
     show_resources(node)
 
@@ -194,12 +216,12 @@ def claims(node: DemoNode) -> None:
     print(textwrap.indent(template, "    "))
     print(f"    claimed: NVIDIA_VISIBLE_DEVICES names {visible_gpus(node, granted)}, {mps_limits(granted)}\n")
     until(node, lambda page: any("claim" in one for gpu in page["gpus"] for one in gpu["containers"]))
-    print(node.table().partition("isolation by mps")[0], flush=True)
+    print(node.table().partition("isolation by")[0], flush=True)
 
     step("The label goes back to core_mem. A GPU has units again 10 s after the slice is gone, or when its claim is.")
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
     until(node, offers(node, "aliyun.com/gpu-mem", 560))
-    print(node.table().partition("isolation by mps")[0], flush=True)
+    print(node.table().partition("isolation by")[0], flush=True)
     node.api.delete_pod("claimed", grace_s=None)
     until(node, offers(node, "aliyun.com/gpu-mem", 640))
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import yaml
 
+from demo.limited_pods import LimitedPods
 from gpuagent.pages.status_table import render
 from gpuagent.simulation import boxes
 from standin.api.server import ApiServer
@@ -50,8 +51,10 @@ class DemoNode:
         self.mps.write_smi({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load(box).gpus), "Default")})
         self._mps_program = self.mps.control.read_bytes()
         self.mps.control.unlink()
+        self.limited = LimitedPods(self._root, box)
         self._agent: subprocess.Popen[bytes] | None = None
         self._pods: dict[str, Pod] = {}
+        self._granted: dict[str, Granted] = {}
 
     def __enter__(self) -> Self:
         self.api.start()
@@ -65,7 +68,7 @@ class DemoNode:
             *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
             *("--settle", "1", "--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
             *("--mps-pipe-dir", str(self.mps.own), "--fence-file", str(self._root / "unhealthyDevices.json")),
-            *("--cdi-dir", str(self.kubelet.claims.cdi_dir)),
+            *("--cdi-dir", str(self.kubelet.claims.cdi_dir), "--limits-socket", str(self.limited.socket)),
         ]
         path = f"{self.mps.control.parent}:{os.environ['PATH']}"  # nvidia-smi's stand-in
         with self.log.open("wb") as log:
@@ -87,6 +90,7 @@ class DemoNode:
         self.kubelet.stop()
         self.api.stop()
         self.mps.close()
+        self.limited.close()
         shutil.rmtree(self._root, ignore_errors=True)
 
     def wait(self, ready: Any, timeout_s: float = PATIENCE_S) -> bool:  # noqa: ANN401
@@ -146,17 +150,26 @@ class DemoNode:
         admission = self.kubelet.admit(pod)
         if admission:
             self._pods[name] = pod
-            self.kubelet.start_container(pod, "main")
+            self.limited.begin(pod.uid)
+            self._granted[name] = self.kubelet.start_container(pod, "main")
+            self.limited.start_container(pod.uid)
         else:
             self.api.delete_pod(name)
         return admission
+
+    def take_all(self, name: str) -> str:
+        """Have a program in a pod take all GPU memory that it can get; what it says."""
+        uuid = self._granted[name].env["NVIDIA_VISIBLE_DEVICES"]
+        return self.limited.take_all(self._pods[name], uuid)
 
     def _offered(self, resource: str) -> int:
         return self.kubelet.allocatable(resource) or 0
 
     def end_pod(self, name: str) -> None:
         """The pod ends and is deleted."""
-        self.kubelet.remove(self._pods.pop(name))
+        pod = self._pods.pop(name)
+        self.kubelet.remove(pod)
+        self.limited.end(pod.uid)
         self.api.delete_pod(name)
 
     def run_claim(self, name: str, example: Path) -> tuple[str, Granted]:
@@ -168,6 +181,7 @@ class DemoNode:
         container = {"name": "main", "image": "work", "resources": {"claims": [{"name": "gpu"}]}}
         body = {"metadata": {"name": name}, "spec": {"containers": [container], "resourceClaims": [claim]}}
         uid = self.api.objects.create("pods", "default", {**body, "status": {"phase": "Pending"}})["metadata"]["uid"]
+        self.limited.begin(uid)
         self.wait(lambda: self.kubelet.claims.container(uid, "main"))
         granted = self.kubelet.claims.container(uid, "main")
         if granted is None:
