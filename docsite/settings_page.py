@@ -24,6 +24,7 @@ AGENT_MORE = {
     "http_address": "The pages have no authentication.",
     "memory_unit": "Change it on a [drained node](../upgrade.md#settings) only.",
     "mps_start": "See [the control daemon](../isolation-mps.md#the-control-daemon).",
+    "mps_wedge": "See [a server that hangs](../isolation-mps.md#a-server-that-hangs).",
     "settle": "[Relapses](../problems.md#gpuunhealthy) double it.",
     "simulate": "A [name](../operations.md#simulated-boxes) or a TOML file.",
     "startup_taint": "Such as `example.com/gpu-starting`. See [After a reboot](../operations.md#after-a-reboot).",

@@ -62,6 +62,14 @@ PLAIN: Mapping[str, tuple[str, str]] = {
 """Plain YAML by file name: the version that Helm renders it for, and where it fits."""
 
 
+_SECONDS = {"type": "number", "minimum": 0, "maximum": values.MOST_SECONDS}
+NUMBERS: Mapping[Any, dict[str, Any]] = {
+    values.count: {"type": "integer", "minimum": 1},
+    values.seconds: _SECONDS,
+    values.seconds_or_off: {"anyOf": [_SECONDS, {"enum": ["off"]}]},
+}
+"""The schema of a number, by its parser."""
+
 TEXTS: Mapping[Any, dict[str, Any]] = {
     MemoryUnit.parse: {"pattern": f"^{MEMORY_UNIT.pattern}$"},
     values.xids: {"pattern": f"^{values.XIDS.pattern}$"},
@@ -106,12 +114,10 @@ def _of(setting: Field[Any]) -> dict[str, Any]:
         return {"type": "string", "anyOf": [{"enum": ["", *boxes.names()]}, {"pattern": r"/|\.toml$"}]} | description
     if parse is values.is_on:
         return {"type": "boolean"} | description
-    if parse is values.count:
-        return {"type": "integer", "minimum": 1} | description
     if parse is values.step:
         return {"enum": [n for n in range(1, CORE_PERCENT_PER_GPU + 1) if CORE_PERCENT_PER_GPU % n == 0]} | description
-    if parse is values.seconds:
-        return {"type": "number", "minimum": 0, "maximum": values.MOST_SECONDS} | description
+    if parse in NUMBERS:
+        return NUMBERS[parse] | description
     return {"type": "string"} | (TEXTS.get(parse) or _choice(parse)) | description
 
 

@@ -36,10 +36,12 @@ KNOWN_DIRECTORIES = (ACK, ROOTS_DEFAULT, NVIDIA_DEFAULT)
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
 CONTROL_SOCKET = "control"
+RESTARTED_MARK = "restarted-by-mps-control"
+"""A file beside the pipes of a daemon that `gpuagent mps-control` starts again when it ends."""
 _LONGEST_SOCKET = "control_privileged"
 _SOCKET_PATH_BYTES = 107
 _NOBODY = "cannot find mps control daemon"
-_PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it
+_PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it, and the server's name begins with the same
 _OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
 _END_S = 1.0
 
@@ -83,10 +85,32 @@ def daemon_pid(pipe_dir: Path) -> int | None:
     """
     try:
         pid = int((pipe_dir / PID_FILE).read_text(encoding="ascii"))
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return None
-    return pid if name == _PROCESS_NAME else None
+    return pid if is_of_mps(pid) else None
+
+
+def daemon_began_at(pipe_dir: Path) -> float | None:
+    """When the daemon at `pipe_dir` began, in seconds since 1970; None without one. It writes its PID file then."""
+    try:
+        return (pipe_dir / PID_FILE).stat().st_mtime
+    except OSError:
+        return None
+
+
+def is_started_again(pipe_dir: Path) -> bool:
+    """Whether `gpuagent mps-control` starts the daemon at `pipe_dir` again when it ends."""
+    mark = pipe_dir / RESTARTED_MARK
+    # Clients may write in the directory.
+    return mark.exists() and _foreign_file(mark) is None
+
+
+def is_of_mps(pid: int) -> bool:
+    """Whether this process is a control daemon of MPS, or a server of one."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == _PROCESS_NAME
+    except (OSError, ValueError):
+        return False
 
 
 def untrusted(pipe_dir: Path) -> str | None:
@@ -263,8 +287,26 @@ class Control:
         """PIDs of the clients of every server. Raises MpsError."""
         pids: list[int] = []
         for server in self.servers():
-            pids += _numbers(self.ask(f"get_client_list {server}"))
+            pids += self.clients_of(server)
         return tuple(pids)
+
+    def clients_of(self, server: int) -> tuple[int, ...]:
+        """PIDs of the clients of one server. Raises MpsError."""
+        return _numbers(self.ask(f"get_client_list {server}"))
+
+    def status(self, server: int) -> str:
+        """The state of a server in the daemon's word, such as ``ACTIVE`` or ``FAULT``. Raises MpsError."""
+        return self.ask(f"get_server_status {server}").upper()
+
+    def terminate(self, server: int, client: int, *, deadline_s: float) -> None:
+        """End a client's contexts safely, also while it has work on the GPU. The daemon takes no new client meanwhile.
+
+        A signal that ends such a client can leave the server in an undefined state.
+
+        Raises:
+            MpsError: the client was not ended, or not in time.
+        """
+        self.ask(f"terminate_client {server} {client}", deadline_s=deadline_s)
 
     def quit(self, *, force_after_s: int | None = None, deadline_s: float | None = None) -> None:
         """Shut the daemon down. It waits for its clients, or ends its servers after `force_after_s` seconds.

@@ -38,6 +38,7 @@ class Options:
         mps_pipe_dir: where a daemon that the agent starts has its pipes.
         mps_start: start an MPS daemon where none is found.
         mps_exclusive: GPUs that MPS serves are set to compute mode EXCLUSIVE_PROCESS.
+        mps_wedge_s: end an MPS daemon of the agent's own under its clients when it hangs for so long; None: never.
         limits_socket: of the helper that sets memory limits.
     """
 
@@ -49,6 +50,7 @@ class Options:
     mps_pipe_dir: Path = OWN_DIRECTORY
     mps_start: bool = True
     mps_exclusive: bool = True
+    mps_wedge_s: float | None = None
     limits_socket: Path = SOCKET
 
 
@@ -68,6 +70,8 @@ class Need:
         containers: id of each container at the runtime to its name, as far as the pods show it.
         resized: UIDs of those whose share is or was changed while they run. The driver reports in `Layer.applied` which
             of their shares are in force, and in `Layer.refused` why one is not.
+        pod_names: UID of each of `pods` to its name, as far as the API server shows it.
+        ending: UID of each of `pods` that is being deleted to when its grace period ends, in seconds since 1970.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -79,6 +83,8 @@ class Need:
     knows_pods: bool = False
     containers: Mapping[str, str] = field(default_factory=dict)
     resized: frozenset[str] = frozenset()
+    pod_names: Mapping[str, str] = field(default_factory=dict)
+    ending: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,12 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.cuda_probe import CudaProbe
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY, MpsError
 from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Need, Options, Report, Starting
 from gpuagent.isolation.mps_choice import DaemonChoice
+from gpuagent.isolation.mps_client_watch import ClientWatch, PodOf
+from gpuagent.isolation.mps_clients import DEFAULT_WEDGES, WedgePolicy
 from gpuagent.isolation.mps_daemon import NOT_FOUND, MpsDaemon, MpsDaemons
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_gpus import ExclusiveGpus
@@ -24,18 +27,22 @@ from gpuagent.isolation.mps_share import (
     CAVEATS,
     MAX_SHARERS,
     MEMORY_CAVEATS,
+    NO_PROCESSES,
     NODE_WIDE,
     ONE_DAEMON,
     ONE_USER,
     PIPE_VARIABLE,
     SEVERAL_GPUS,
+    UNPROBED,
     left_out,
     share,
     why_not,
 )
 from gpuagent.isolation.mps_state import DEFAULT_POLICY, NOT_LOOKED, NOT_WANTED, Demand, MpsPolicy
 from gpuagent.isolation.mps_summary import Summary
+from gpuagent.isolation.mps_unseen_starts import Starts, UnseenStarts, container_starts
 from gpuagent.isolation.mps_wakeup import Wakeup
+from gpuagent.system.process_cgroups import ProcessCgroups, boot_s, sees_every_pid
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +62,7 @@ def make(options: Options) -> Isolation:
         pipe_dir=options.mps_pipe_dir,
         starts=options.mps_start,
         exclusive=options.mps_exclusive,
+        wedges=WedgePolicy(kill_s=options.mps_wedge_s),
     )
 
 
@@ -69,7 +77,12 @@ class MpsIsolation:
         unit: the node's memory unit.
         shm: a directory to mount at /dev/shm of every container, for drivers that need it shared; None: theirs stays.
         policy: when the driver looks after the daemons, starts them and stops them.
+        wedges: when a server is tried, and a daemon that hangs is ended.
+        probe: command of the program that tries a server; empty for the agent's own.
+        pod_of: UID of the pod of a process; None if the agent does not see the processes of containers.
+        starts: reads when the containers of all pods began; None likewise.
         clock: monotonic seconds.
+        wall: seconds since 1970.
     """
 
     name = "mps"
@@ -82,11 +95,24 @@ class MpsIsolation:
         unit: MemoryUnit,
         shm: Path | None = None,
         policy: MpsPolicy = DEFAULT_POLICY,
+        wedges: WedgePolicy = DEFAULT_WEDGES,
+        probe: tuple[str, ...] = (),
+        pod_of: PodOf | None = None,
+        starts: Starts | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._daemons = daemons
-        self._choice = DaemonChoice(daemons, policy, clock, self._report_change)
+        self._sees_processes = pod_of is not None
+        self._choice = DaemonChoice(
+            daemons,
+            policy,
+            clock,
+            self._report_change,
+            lambda watch: ClientWatch(watch, CudaProbe(probe), pod_of, wedges, clock, wall),
+        )
         self._exclusive = ExclusiveGpus(exclusive)
+        self._unseen = UnseenStarts(daemons.record, starts)
         self._unit = unit
         self._shm = shm
         self._clock = clock
@@ -110,13 +136,25 @@ class MpsIsolation:
         pipe_dir: Path = OWN_DIRECTORY,
         starts: bool = True,
         exclusive: bool = True,
+        wedges: WedgePolicy = DEFAULT_WEDGES,
         shm: Path | None = None,
     ) -> "MpsIsolation":
         """The driver as the agent runs it; its record in `state_dir`, `control` a name or path."""
         record = MpsRecord(state_dir)
         daemons = MpsDaemons(control, record, own=pipe_dir)
         modes = ExclusiveModes(record) if exclusive else None
-        return cls(daemons, modes, unit=unit, shm=shm, policy=MpsPolicy(starts=starts))
+        policy = MpsPolicy(starts=starts)
+        sees = sees_every_pid()
+        return cls(
+            daemons,
+            modes,
+            unit=unit,
+            shm=shm,
+            policy=policy,
+            wedges=wedges,
+            pod_of=_pod_of if sees else None,
+            starts=container_starts if sees else None,
+        )
 
     def start(self, report: Report) -> None:
         self._report = report
@@ -154,6 +192,10 @@ class MpsIsolation:
         except MpsError as err:
             self._wake()
             raise IsolationError(f"{whose} has to wait for MPS: {err}; the agent brings it back") from err
+        try:
+            self._choice.admit(daemon.gpu)
+        except MpsError as err:
+            raise IsolationError(f"{whose} has to wait: {err}") from err
         if not daemon.is_ours:
             return  # the compute mode is its owner's
         try:
@@ -219,6 +261,13 @@ class MpsIsolation:
         else:
             self._general = None
         self._exclusive.settle(demand.need)
+        if not demand.is_wanted:
+            return
+        daemons = self._choice.summary(demand.need.gpus, worked=False)
+        if daemons.problem is None and demand.need.held.isdisjoint(daemons.left_out):
+            self._unseen.look(demand.need, self._choice.serving)
+        # After the look: it needs to know until when the former agent was there.
+        self._daemons.record.sign_of_life()
 
     def _report_change(self) -> None:
         """Report the layer if it has changed. May be called from any thread."""
@@ -239,7 +288,13 @@ class MpsIsolation:
             modes=frozenset({Mode.CGPU, Mode.MPS, Mode.CORE_MEM}),
             problem=summary.problem,
             standby=summary.standby,
-            left_out={**left_out(need.gpus), **summary.left_out, **self._exclusive.failed},
+            left_out={
+                **left_out(need.gpus),
+                **summary.left_out,
+                **self._exclusive.failed,
+                **self._unseen.left_out,
+            },
+            unlimited=self._unseen.unlimited,
             max_sharers=MAX_SHARERS,
             untrusted=self._daemons.untrusted,
             caveats=tuple(self._caveats()),
@@ -253,4 +308,14 @@ class MpsIsolation:
             caveats.append(NODE_WIDE.format(pipe_dir=node_wide.pipe_dir))
         if self._choice.one_user:
             caveats.append(ONE_USER)
+        if self._choice.unprobed:
+            caveats.append(UNPROBED.format(why=self._choice.unprobed))
+        if not self._sees_processes:
+            caveats.append(NO_PROCESSES)
         return caveats
+
+
+def _pod_of(pid: int) -> str | None:
+    """UID of the pod of a process."""
+    place = ProcessCgroups().of(pid, boot_s())
+    return place.pod if place else None

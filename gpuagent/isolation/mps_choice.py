@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.isolation.interface import Need
+from gpuagent.isolation.mps_client_watch import ClientWatch, GpuPods
 from gpuagent.isolation.mps_daemon import MpsDaemon, MpsDaemons
 from gpuagent.isolation.mps_keeper import GpuDemand, GpuKeeper
 from gpuagent.isolation.mps_record import NODE
@@ -28,14 +30,21 @@ class DaemonChoice:
         policy: when they are looked after, started and stopped.
         clock: monotonic seconds.
         changed: called from any thread when the state of a GPU's daemon may have changed.
+        watch_clients: makes the watch of the clients of one daemon.
     """
 
     def __init__(
-        self, daemons: MpsDaemons, policy: MpsPolicy, clock: Callable[[], float], changed: Callable[[], None]
+        self,
+        daemons: MpsDaemons,
+        policy: MpsPolicy,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        watch_clients: Callable[[DaemonWatch], ClientWatch],
     ) -> None:
         self._daemons = daemons
         self._policy = policy
         self._clock = clock
+        self._watch_clients = watch_clients
         self._changed = changed
         # No container may get the directory of a daemon that is about to be replaced.
         self._giving = threading.Lock()
@@ -62,6 +71,18 @@ class DaemonChoice:
             if daemon.gpu == NODE:
                 self._given_at = self._clock()
             return daemon
+
+    def admit(self, uuid: str) -> None:
+        """Check just before a container starts that the GPU's daemon will serve it. Raises MpsError: it will not."""
+        keeper = self._keepers.get(uuid)
+        if keeper is not None and self._node_wide is None:
+            keeper.admit()
+
+    @property
+    def unprobed(self) -> str:
+        """Why it cannot be tried whether servers serve new programs; empty if it can."""
+        reasons = [keeper.unprobed for keeper in self._keepers.values() if keeper.unprobed]
+        return reasons[0] if reasons else ""
 
     @property
     def one_user(self) -> bool:
@@ -194,11 +215,21 @@ class DaemonChoice:
             wanted = is_by_gpu and uuid in usable
             keeper = self._keepers.get(uuid)
             if keeper is not None:
-                keeper.desire(self._clock(), wanted=wanted)
+                keeper.desire(self._clock(), pods_on(uuid, demand.need), wanted=wanted)
                 continue
-            first = GpuDemand(wanted, demand.unneeded_since)
+            first = GpuDemand(wanted, demand.unneeded_since, pods_on(uuid, demand.need))
             self._keepers = {**self._keepers, uuid: self._keeper(uuid, first)}
 
     def _keeper(self, uuid: str, demand: GpuDemand) -> GpuKeeper:
         watch = DaemonWatch(self._daemons.of_gpu(uuid), self._policy, self._clock)
-        return GpuKeeper(watch, self._daemons.node_wide_dirs, demand, self._changed)
+        clients = self._watch_clients(watch)
+        return GpuKeeper(watch, clients, self._daemons.node_wide_dirs, demand, self._changed)
+
+
+def pods_on(uuid: str, need: Need) -> GpuPods:
+    """The pods that hold this GPU through MPS."""
+    uids = [uid for uid, shares in need.pods.items() if uuid in shares.total]
+    names = {uid: need.pod_names.get(uid, uid) for uid in uids}
+    ending = {uid: need.ending[uid] for uid in uids if uid in need.ending}
+    label = next((f"GPU {gpu.index}" for gpu in need.gpus if gpu.uuid == uuid), uuid)
+    return GpuPods(label, names, ending)

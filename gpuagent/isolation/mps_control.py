@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
 from gpuagent.host.mps_client import (
+    RESTARTED_MARK,
     Control,
     MpsError,
     NoDaemonError,
@@ -142,6 +143,8 @@ class GpuDaemon:
             raise MpsStartError(why)
         make_directories(self._pipe_dir, self._log_dir)
         _check_none_answers(self._client)
+        # The agent ends only a daemon that somebody starts again.
+        (self._pipe_dir / RESTARTED_MARK).touch()
         if self._smi:
             _set_mode(self._smi, self._gpu, "EXCLUSIVE_PROCESS")
             self._is_exclusive = True

@@ -1,6 +1,8 @@
 """Find, start and stop MPS control daemons, one for each GPU; `mps` decides when."""
 
 import logging
+import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -15,12 +17,15 @@ from gpuagent.host.mps_client import (
     KNOWN_DIRECTORIES,
     OWN_DIRECTORY,
     Control,
+    HangsError,
     MpsError,
     NoDaemonError,
     UntrustedError,
     daemon_pid,
     environment,
     find_program,
+    is_of_mps,
+    is_started_again,
     make_directories,
     too_long,
     untrusted,
@@ -229,6 +234,50 @@ class MpsDaemon:
         with suppress(OSError):  # the record then names a process that has ended
             self._node.record.ended(self.gpu)
         return True
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the agent may end it if it hangs: it started the daemon, or `gpuagent mps-control` restarts it."""
+        return self.is_ours or is_started_again(self.pipe_dir)
+
+    def end(self, *, kill: bool) -> None:
+        """End the daemon, whose server hangs.
+
+        Args:
+            kill: do not ask it, although programs may use it. Only a daemon that the agent started is killed.
+
+        Raises:
+            MpsError: it is another program's, or does not end.
+        """
+        if not self.may_end:
+            raise MpsError(f"the MPS control daemon at {self.pipe_dir} is another program's")
+        try:
+            if not kill:
+                self.control.quit(force_after_s=0, deadline_s=self._node.ask_s)
+        except NoDaemonError:
+            pass
+        except HangsError:
+            if not self.is_ours:
+                raise
+            kill = True
+        if kill:
+            self._kill()
+        with suppress(OSError):  # the record then names a process that has ended
+            self._node.record.ended(self.gpu)
+
+    def _kill(self) -> None:
+        """Kill the daemon that the agent started, and its servers."""
+        if not self.is_ours:
+            raise MpsError(f"the MPS control daemon at {self.pipe_dir} is not the agent's own, so it is not killed")
+        pids = [daemon_pid(self.pipe_dir)]
+        with suppress(MpsError):
+            # First: nobody else knows them.
+            pids += self.control.servers()
+        for pid in pids:
+            if pid is not None and is_of_mps(pid):
+                log.warning("Killed a process of MPS", extra={"pid": pid, "pipe_dir": str(self.pipe_dir)})
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _launch(self, command: Sequence[str]) -> str | None:
         """Run the program until it is in the background. None, or its output when it failed. MpsError: it hangs."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuagent.isolation.mps_state import MpsState
+from gpuagent.host.mps_client import MpsError
+from gpuagent.isolation.mps_client_watch import ClientWatch, GpuPods
+from gpuagent.isolation.mps_state import MpsState, Phase
 from gpuagent.isolation.mps_wakeup import Wakeup
 from gpuagent.isolation.mps_watch import DaemonWatch
 
@@ -19,17 +21,19 @@ class GpuDemand:
 
     Attributes:
         wanted: it has to run.
+        pods: that use it.
         unneeded_since: since when it need not run; has no meaning while it is wanted.
     """
 
     wanted: bool
     unneeded_since: float
+    pods: GpuPods = GpuPods()
 
-    def changed(self, at: float, *, wanted: bool) -> "GpuDemand":
+    def changed(self, at: float, pods: GpuPods, *, wanted: bool) -> "GpuDemand":
         """The demand from now on."""
-        if self.wanted and not wanted:
-            return replace(self, wanted=False, unneeded_since=at)
-        return replace(self, wanted=wanted)
+        has_ended = self.wanted and not wanted
+        since = at if has_ended else self.unneeded_since
+        return GpuDemand(wanted, since, pods)
 
 
 class GpuKeeper:
@@ -37,15 +41,22 @@ class GpuKeeper:
 
     Args:
         watch: of the daemon.
+        clients: of the daemon.
         pipe_dirs: where another program may run one, for people.
         demand: the first demand.
         changed: called after each look.
     """
 
     def __init__(
-        self, watch: DaemonWatch, pipe_dirs: Iterable[Path], demand: GpuDemand, changed: Callable[[], None]
+        self,
+        watch: DaemonWatch,
+        clients: ClientWatch,
+        pipe_dirs: Iterable[Path],
+        demand: GpuDemand,
+        changed: Callable[[], None],
     ) -> None:
         self._watch = watch
+        self._clients = clients
         self._pipe_dirs = tuple(pipe_dirs)
         self._demand = demand
         self._changed = changed
@@ -56,17 +67,39 @@ class GpuKeeper:
 
     @property
     def state(self) -> MpsState:
-        """What is known of the daemon."""
-        return self._watch.state
+        """What is known of the daemon, with the problem of its server where the daemon itself has none."""
+        state = self._watch.state
+        if state.phase is Phase.SERVING:
+            return replace(state, problem=self._clients.problem)
+        return state
+
+    @property
+    def unprobed(self) -> str:
+        """Why it cannot be tried whether the server serves new programs; empty if it can."""
+        return self._clients.state.unprobed
 
     @property
     def one_user(self) -> bool:
         """Whether the daemon serves one user at a time."""
         return self._watch.daemon.one_user
 
-    def desire(self, at: float, *, wanted: bool) -> None:
-        """Store whether the daemon has to run from now on."""
-        demand = self._demand.changed(at, wanted=wanted)
+    def admit(self) -> None:
+        """Check just before a container starts that it will be served. Raises MpsError: it will not."""
+        try:
+            self._clients.admit()
+        except MpsError:
+            self.wake()
+            raise
+
+    def desire(self, at: float, pods: GpuPods, *, wanted: bool) -> None:
+        """Store what is demanded from now on.
+
+        Args:
+            at: now.
+            pods: that use the GPU.
+            wanted: the daemon has to run.
+        """
+        demand = self._demand.changed(at, pods, wanted=wanted)
         if demand == self._demand:
             return
         self._demand = demand
@@ -95,10 +128,16 @@ class GpuKeeper:
                 log.exception("Failed to look after MPS")
                 self._watch.fail(f"looking after MPS failed: {err!r}")
             self._changed()
-            self._wakeup.sleep(self.state.pause_s, self._watch.pid)
+            self._wakeup.sleep(self._pause_s(), self._watch.pid)
+
+    def _pause_s(self) -> float:
+        pause_s = self._watch.state.pause_s
+        until_drain_s = self._clients.pause_s(self._demand.pods)
+        return pause_s if until_drain_s is None else min(pause_s, until_drain_s)
 
     def _look(self, demand: GpuDemand) -> None:
         if demand.wanted:
             self._watch.keep(self._pipe_dirs)
+            self._clients.look(demand.pods)
         else:
             self._watch.release(demand.unneeded_since)

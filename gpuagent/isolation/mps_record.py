@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuagent.system import json_file
 from gpuagent.system.atomic_file import write_whole
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,10 @@ class MpsRecord:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "mps.json"
+        self._sign = directory / "mps.alive"
         self._lock = threading.Lock()
+        self.last_seen_at = self._last_sign()
+        """When a former agent was last alive, in seconds since 1970; None if there was none."""
         self.daemons: Mapping[str, int] = {}
         self.modes: Mapping[str, str] = {}
         try:
@@ -36,6 +40,20 @@ class MpsRecord:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
             # The agent then adopts a running daemon and never stops it, and compute modes stay: both are harmless.
             log.warning("Failed to read the record of MPS", extra={"path": str(self._path), "error": err})
+
+    def _last_sign(self) -> float | None:
+        try:
+            return self._sign.stat().st_mtime
+        except OSError:
+            return None
+
+    def sign_of_life(self) -> None:
+        """Note that the agent is alive now."""
+        try:
+            self._sign.parent.mkdir(parents=True, exist_ok=True)
+            self._sign.touch()
+        except OSError as err:
+            log.debug("Failed to note that the agent is alive", extra={"error": error_words(err)})
 
     def _load(self) -> None:
         record = json_file.load(self._path)

@@ -53,7 +53,14 @@ CAVEATS = (
 
 NODE_WIDE = (
     "The MPS daemon at {pipe_dir} serves all GPUs: after a fatal fault on one, no GPU takes new clients until those "
-    "of the faulty one have ended."
+    "of the faulty one have ended. The agent does not look after the clients of such a daemon."
+)
+
+UNPROBED = "Whether MPS serves new programs cannot be tried here, so a server that hangs is not seen: {why}."
+
+NO_PROCESSES = (
+    "The agent does not see the processes of containers (in a pod it needs hostPID), so it cannot end the MPS clients "
+    "of a deleted pod before kubelet kills them."
 )
 
 ONE_USER = "This driver's MPS serves one user at a time: containers of another user ID wait until the first ones end."
@@ -88,16 +95,24 @@ def left_out(gpus: Iterable[Gpu]) -> dict[str, str]:
     return reasons
 
 
-def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -> Grant:
+def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None, caps: bool = True) -> Grant:
     """Return the grant with MPS's environment and mounts. The same grant always gives the same result.
 
     A memory share adds the pipe directory and the cap, in MiB and keyed by the GPU's ordinal in the container. A
     compute share adds the directory and its percentage: kubelet merges equal values of both answers.
 
+    Args:
+        grant: the share.
+        unit: the node's memory unit.
+        pipe_dir: of the daemon.
+        shm: a directory to mount at /dev/shm; None for none.
+        caps: MPS limits memory. False where another driver does: then the share may have several GPUs of one daemon.
+
     Raises:
         CannotIsolateError: the share has several GPUs.
     """
-    if grant.kind.is_memory and len(grant.gpus) > 1:
+    is_capped = grant.kind.is_memory and caps
+    if is_capped and len(grant.gpus) > 1:
         raise CannotIsolateError(SEVERAL_GPUS)
     # A grant that has the mounts already does not get them twice.
     mounts = dict.fromkeys(grant.mounts)
@@ -106,12 +121,12 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -
     if shm is not None:
         mounts[Mount(str(shm), "/dev/shm", read_only=False)] = None  # noqa: S108 (the container's)
     env = {**grant.env, PIPE_VARIABLE: pipes}
-    if grant.kind.is_memory:
+    if is_capped:
         for gpu in grant.gpus:
             total_units = units_of(gpu, grant.kind, unit)
             cap_mib = gpu.memory_mib * grant.units // total_units
             # 0 is the GPU's ordinal in the container, which has this GPU only.
             env[MEMORY_VARIABLE] = f"0={cap_mib}M"
-    else:
+    elif not grant.kind.is_memory:
         env[THREADS_VARIABLE] = str(grant.units)
     return dataclasses.replace(grant, env=env, mounts=tuple(mounts))

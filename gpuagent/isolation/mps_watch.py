@@ -81,6 +81,21 @@ class DaemonWatch:
             return
         self.state = self.state.released(runs=runs)
 
+    def restart(self, reason: str, *, kill: bool) -> bool:
+        """End the daemon, whose server hangs, so that it is started again; whether it has ended.
+
+        Args:
+            reason: for people.
+            kill: although programs may use it.
+        """
+        try:
+            self.daemon.end(kill=kill)
+        except MpsError as err:
+            log.warning("Failed to end the MPS control daemon", extra={"error": str(err)})
+            return False
+        self._lose(reason)
+        return True
+
     def fail(self, reason: str) -> None:
         """Note that it cannot be looked after now."""
         self.state = self.state.unable(reason, self._policy)

@@ -27,16 +27,20 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     needs = {}
     for driver in drivers:
         held = frozenset(held_by_driver[driver])
+        pods = pods_by_driver.get(driver, {})
+        present = [pod for pod in state.pods.seen if pod.uid in pods and not pod.ended]
         needs[driver] = Need(
             gpus=gpus,
             serves=state.node.mode_known and driver in parts(serving.driver),
             in_use=bool(held) or not knows_holdings,
             held=held,
             disabled=state.node.isolation_disabled,
-            pods=pods_by_driver.get(driver, {}),
+            pods=pods,
             knows_pods=knows_holdings,
             containers=names,
             resized=resized,
+            pod_names={pod.uid: str(pod.name) for pod in present},
+            ending={pod.uid: pod.ends_at for pod in present if pod.ends_at is not None},
         )
     return needs
 

@@ -71,6 +71,12 @@ class Settings:
         True, values.is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
     )
     limits_socket: Path = setting(SOCKET, values.path, "socket of the helper that sets memory limits")
+    mps_wedge: float | None = setting(
+        None,
+        values.seconds_or_off,
+        "seconds after which an MPS daemon of the agent's that hangs is ended under its clients; off: wait for them",
+        metavar="SECONDS",
+    )
     core_step: int = setting(
         5, values.step, "requests for compute are multiples of this many percent", metavar="PERCENT"
     )
@@ -210,6 +216,7 @@ class Settings:
             mps_pipe_dir=self.mps_pipe_dir,
             mps_start=self.mps_start,
             mps_exclusive=self.mps_exclusive,
+            mps_wedge_s=self.mps_wedge,
             limits_socket=self.limits_socket,
         )
 
@@ -235,7 +242,7 @@ GROUPS = {
     ),
     "isolation": (
         *("isolation", "allow_unisolated", "cgpu_percent_per_weight", "mps_control", "mps_pipe_dir", "mps_start"),
-        *("mps_exclusive", "limits_socket", "live_resize"),
+        *("mps_exclusive", "mps_wedge", "limits_socket", "live_resize"),
     ),
     "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
     "pods and schedulers": ("trust_gpu_visible", "annotate_pods", "visible_devices", "device_strategy"),

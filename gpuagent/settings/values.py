@@ -71,6 +71,10 @@ def seconds(text: str) -> float:
     return number
 
 
+def seconds_or_off(text: str) -> float | None:
+    return None if text in {"", "off"} else seconds(text)
+
+
 def xids(text: str) -> frozenset[int]:
     numbers = set()
     for part in text.split(","):

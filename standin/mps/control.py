@@ -75,8 +75,8 @@ class Daemon:
         self._servers: dict[int, int] = {}  # PID to UID
         self._percentage = 100.0
         self._memory: dict[str, str] = {}
-        self._clients: dict[int, Client] = {}
-        self._wedged = False
+        self.clients: dict[int, Client] = {}
+        self.wedged = False
 
     def lock(self) -> bool:
         """Be the only one at this directory; the lock ends with the process."""
@@ -119,32 +119,32 @@ class Daemon:
             command = packet.decode()
             words = command.split()
             if words[0] == "client":
-                self._serve_client(int(words[1]), connection)
+                self.serve_client(int(words[1]), connection)
                 return
             self._log(f"Cmd:{command}")
-            answer = self._later(words) if wanted.get("protocol") == 3 else self._answer(words, wanted)
+            answer = self._later(words) if wanted.get("protocol") == 3 else self.answer(words, wanted)
             connection.send(answer.encode() or b"\n")
 
-    def _serve_client(self, pid: int, connection: socket.socket) -> None:
+    def serve_client(self, pid: int, connection: socket.socket) -> None:
         """Take a program as a client until it ends."""
-        while self._wedged or steering(self._pipes).get("wedged"):
+        while self.wedged or steering(self._pipes).get("wedged"):
             time.sleep(POLL_S)
         if steering(self._pipes).get("fault"):
             connection.send(NOT_READY.encode())
             return
         client = Client(connection)
         self._server()
-        self._clients[pid] = client
+        self.clients[pid] = client
         connection.send(SERVED.encode())
         with contextlib.suppress(OSError):
             while packet := connection.recv(PACKET):
                 client.works = packet == b"work"
                 connection.send(SERVED.encode())
-        self._wedged |= client.works and not client.is_terminated
-        del self._clients[pid]
+        self.wedged |= client.works and not client.is_terminated
+        del self.clients[pid]
 
     def _terminate(self, pid: int) -> str:
-        client = self._clients.get(pid)
+        client = self.clients.get(pid)
         if client is None:
             return "Client not found"
         client.is_terminated = True
@@ -159,13 +159,14 @@ class Daemon:
 
     def _connected(self, wanted: dict[str, Any]) -> list[int]:
         """PIDs of the clients."""
-        return [*wanted.get("clients", []), *self._clients]
+        return [*wanted.get("clients", []), *self.clients]
 
     def _later(self, words: list[str]) -> str:
         """The answer in protocol 3."""
         return "\n".join(map(str, self._servers)) if words == ["server", "list"] else UNKNOWN_COMMAND
 
-    def _answer(self, words: list[str], wanted: dict[str, Any]) -> str:
+    def answer(self, words: list[str], wanted: dict[str, Any]) -> str:
+        """What the daemon says to a command, as it is steered."""
         if wanted.get("clients"):
             self._server()
         match words:

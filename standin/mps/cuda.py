@@ -2,8 +2,8 @@
 
     python -S -E standin/mps/cuda.py [work]
 
-It makes a context through the daemon at CUDA_MPS_PIPE_DIRECTORY and prints `served`, or `error N` with the number of
-CUDA's error. It hangs where a real client would. With `work`, it then has work on the GPU until it is killed.
+It makes a context through the daemon at CUDA_MPS_PIPE_DIRECTORY and prints the last call and its result, as the
+agent's probe does. It hangs where a real client would. With `work`, it then has work on the GPU until it is killed.
 """
 
 import os
@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> int:
     client = CudaClient(Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")))
     if client.answer == "served" and arguments == ["work"]:
         client.work()
-    print(client.answer, flush=True)
+    code = 0 if client.answer == "served" else int(client.answer.split()[1])
+    print(f"cuDevicePrimaryCtxRetain {code}", flush=True)
     if arguments == ["work"]:
         client.wait()
     return 0

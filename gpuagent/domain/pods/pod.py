@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -105,6 +106,8 @@ class Pod:
     """Its resourceVersion."""
     deleting: bool = False
     """The pod has a deletion timestamp; finalizers or its containers still keep it. Kubelet no longer admits it."""
+    ends_at: float | None = None
+    """When its grace period ends, in seconds since 1970; None while it is not being deleted."""
     controller: Controller | None = None
     rejected: str | None = None
     """Kubelet's message if it failed the pod at admission (`UnexpectedAdmissionError`)."""
@@ -234,6 +237,7 @@ def parse_pod(pod: Json) -> Pod:
         share_gpus=named_for_shares(annotations),
         version=text(meta.get("resourceVersion")),
         deleting="deletionTimestamp" in meta,
+        ends_at=_seconds(meta.get("deletionTimestamp")),
         controller=_controller(meta),
         rejected=_rejected(status),
         container_ids=_container_ids(status),
@@ -242,6 +246,14 @@ def parse_pod(pod: Json) -> Pod:
         claims_left_out=are_claims_left_out or are_requests_left_out,
         sandboxed=_is_sandboxed(status),
     )
+
+
+def _seconds(timestamp: object) -> float | None:
+    """Seconds since 1970 of a time as Kubernetes writes it; None if it is none."""
+    try:
+        return datetime.fromisoformat(text(timestamp)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _labels(meta: Json) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.usage.by_container import GpuSample, Samples
 from gpuagent.nvml.bounded_query import BoundedQuery
-from gpuagent.nvml.usage.process_cgroups import PROC, ProcessCgroups, sees_every_pid
 from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
+from gpuagent.system.process_cgroups import PROC, ProcessCgroups, sees_every_pid
 
 log = logging.getLogger(__name__)
 

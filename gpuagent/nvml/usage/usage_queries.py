@@ -12,7 +12,7 @@ from gpuagent.nvml.answers import MOST_MEMORY, unsigned, whole
 from gpuagent.nvml.binding.calls import ABSENT, GONE, Handle
 from gpuagent.nvml.binding.nvml import Nvml
 from gpuagent.nvml.driver_errors import CallError
-from gpuagent.nvml.usage.process_cgroups import ProcessCgroups, boot_s
+from gpuagent.system.process_cgroups import ProcessCgroups, boot_s
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -33,6 +33,7 @@ from gpuagent.host.limits_client import Target
 from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
 from gpuagent.isolation.mps import MpsIsolation
+from gpuagent.isolation.mps_choice import DaemonChoice
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from tests.fake_limits_helper import GPU_0
 from tests.unit.allocator.fake_kubelet import FakeKubelet
@@ -596,6 +597,7 @@ def mps(
     daemons = SimpleNamespace(
         program=program,
         own=Path("/var/run/gpuagent/mps"),
+        record=Mock(daemons={}),
         of_gpu=lambda _: daemon,
         of_node=lambda _: daemon,
     )
@@ -613,6 +615,13 @@ def mps_at_another_place() -> Refusal:
 @case
 def mps_that_does_not_answer() -> Refusal:
     return before_a_start(mps(NoDaemonError("no MPS control daemon runs at /var/run/gpuagent/mps")).verify)
+
+
+@case
+def mps_that_hangs() -> Refusal:
+    hangs = MpsError("MPS hangs on GPU 0: pods ml/train must end (no answer)")
+    with patch.object(DaemonChoice, "admit", side_effect=hangs):
+        return before_a_start(mps().verify)
 
 
 @case

@@ -18,6 +18,7 @@ from gpuagent.host.mps_client import (
     too_long,
 )
 from gpuisolation.host.mps_servers import PIPE_DIRS
+from standin.mps.cuda import CudaClient
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
@@ -105,6 +106,32 @@ def test_servers_and_clients(host, control):
     host.steer(host.own, clients=[4711, 4712])
     assert len(control.servers()) == 1
     assert control.clients() == (4711, 4712)
+
+
+def test_a_client_is_ended_by_the_daemon(host, control):
+    client = CudaClient(host.own, pid=4711, patience_s=PATIENCE_S)
+    client.work()
+    (server,) = control.servers()
+    assert control.clients_of(server) == (4711,)
+    assert control.status(server) == "ACTIVE"
+    control.terminate(server, 4711, deadline_s=PATIENCE_S)
+    client.wait()
+    client.end()
+    later = CudaClient(host.own, pid=4712, patience_s=PATIENCE_S)
+    later.end()
+    assert later.answer == "served"
+
+
+def test_a_client_without_the_daemon_sees_none(host):
+    client = CudaClient(host.own, patience_s=PATIENCE_S)
+    client.end()
+    assert client.answer == "error 805"
+
+
+def test_the_state_of_a_server_is_the_daemons_word(host, control):
+    host.steer(host.own, clients=[4711], status="FAULT")
+    (server,) = control.servers()
+    assert control.status(server) == "FAULT"
 
 
 def test_quit(host, control):

@@ -1,6 +1,7 @@
 """The mps driver on a host with stand-ins, for tests."""
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +17,14 @@ from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import Control, MpsError
 from gpuagent.isolation.interface import Need, Starting
 from gpuagent.isolation.mps import MpsIsolation
+from gpuagent.isolation.mps_client_watch import PodOf
+from gpuagent.isolation.mps_clients import DEFAULT_WEDGES, WedgePolicy
 from gpuagent.isolation.mps_daemon import MpsDaemons
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_state import MpsPolicy
+from gpuagent.isolation.mps_unseen_starts import Starts
+from standin.mps import cuda
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
@@ -41,6 +46,10 @@ def memory(*gpus: Gpu, units: int = 4, kind: Kind = Kind.MEMORY_MPS, env: dict[s
     )
 
 
+PROBE = (sys.executable, "-S", "-E", cuda.__file__)
+"""A program that uses CUDA through the stand-in, in place of one that needs the driver."""
+
+
 class MpsUnderTest:
     """A running driver and the layers it reports, in order."""
 
@@ -54,6 +63,10 @@ class MpsUnderTest:
         unit: MemoryUnit | None = None,
         shm: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        wedges: WedgePolicy = DEFAULT_WEDGES,
+        pod_of: PodOf | None = None,
+        container_starts: Starts | None = None,
         **policy: Any,
     ) -> None:
         self.host = host
@@ -69,7 +82,19 @@ class MpsUnderTest:
         )
         modes = ExclusiveModes(self.record, smi=str(host.smi)) if exclusive else None
         pace = MpsPolicy(**{"every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **policy})
-        self.driver = MpsIsolation(daemons, modes, unit=unit or MemoryUnit(), shm=shm, policy=pace, clock=clock)
+        self.driver = MpsIsolation(
+            daemons,
+            modes,
+            unit=unit or MemoryUnit(),
+            shm=shm,
+            policy=pace,
+            wedges=wedges,
+            probe=PROBE,
+            pod_of=pod_of,
+            starts=container_starts,
+            clock=clock,
+            wall=wall,
+        )
         self.daemons = daemons
         self.daemon = daemons.of_gpu("GPU-0a")
 

@@ -48,6 +48,15 @@ def test_a_share_of_several_gpus_is_refused_with_a_sentence():
         share(granted([gpu(0), gpu(1)], Kind.MEMORY_MPS, 4), unit=UNIT, pipe_dir=PIPES, shm=None)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_another_driver_limits_memory_a_share_has_no_cap_and_any_number_of_gpus(kind):
+    grant = granted([gpu(0), gpu(1)], kind, 4)
+    prepared = share(grant, unit=UNIT, pipe_dir=PIPES, shm=None, caps=False)
+    added = prepared.env.keys() - grant.env.keys()
+    assert added == {"CUDA_MPS_PIPE_DIRECTORY"}
+    assert prepared.gpus == grant.gpus
+
+
 @pytest.mark.parametrize(
     ("limits", "visible", "expected"),
     [

@@ -46,7 +46,8 @@ def test_a_fault_on_one_gpu_keeps_no_program_from_another(agent, host):
     one.well()
     given = one.driver.prepare(memory(gpu(0))).env[PIPES]
     host.steer(host.root / given, fault="GPU-0a")
-    assert start_on(one, 0) == "error 807"
+    with pytest.raises(IsolationError, match=r"has to wait: MPS hangs on GPU 0.* CUDA error 807"):
+        start_on(one, 0)
     assert [start_on(one, 1) for _ in range(50)] == ["served"] * 50
 
 
@@ -117,6 +118,20 @@ def test_a_daemon_for_all_gpus_is_named_as_a_caveat(agent, host):
     layer = agent().start(SERVES).well()
     assert any(f"The MPS daemon at {host.ack} serves all GPUs" in caveat for caveat in layer.caveats)
     host.kill(host.ack)
+
+
+def test_a_daemon_of_protocol_3_is_a_problem_until_it_is_ended(agent, host):
+    """Root's daemons are in /run/nvidia-mps from driver 615 on, which is one of the known directories."""
+    host.run(host.ack, "-d")
+    host.steer(host.ack, protocol=3)
+    one = agent(every_s=0.05, owner_s=0.1).start(SERVES)
+    assert "is not adopted. End it and the agent starts its own" in one.problem("speaks protocol 3")
+    with pytest.raises(IsolationError, match="speaks protocol 3"):
+        one.driver.verify(memory(), Starting())
+    assert not host.own.exists(), "a second daemon would get no GPU"
+    host.kill(host.ack)
+    one.well()
+    assert start_on(one, 0) == "served"
 
 
 def test_a_fault_under_a_daemon_for_all_gpus_keeps_programs_from_every_gpu(agent, host):

@@ -13,11 +13,11 @@ import pytest
 from gpuagent.domain.usage.process_cgroup import ProcessContainer
 from gpuagent.nvml.driver_errors import CallError
 from gpuagent.nvml.gpu_reader import discover
-from gpuagent.nvml.usage.process_cgroups import ProcessCgroups, boot_s
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
 from gpuagent.simulation import boxes
 from gpuagent.simulation.simulator import FaultError, Simulator
+from gpuagent.system.process_cgroups import ProcessCgroups, boot_s
 from standin.waiting import PATIENCE_S
 
 ID = "ab" * 32

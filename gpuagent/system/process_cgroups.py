@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from gpuagent.domain.usage.process_cgroup import ProcessContainer, parse_cgroup
@@ -61,6 +61,17 @@ class ProcessCgroups:
             return None
         self._known[pid] = (began, place)
         return place
+
+    def all(self) -> Iterator[tuple[ProcessContainer, float]]:
+        """The place of every process in a container, and when the process began, in seconds of `boot_s`."""
+        for folder in self._proc.iterdir():
+            if not folder.name.isdecimal():
+                continue
+            pid = int(folder.name)
+            place = self.of(pid, boot_s())
+            if place and place.container:
+                began, _ = self._known[pid]
+                yield place, int(began) * _TICK_S
 
     def forget_all_but(self, pids: Container[int]) -> None:
         """Drop the cgroups of all other processes."""
