@@ -30,11 +30,11 @@ from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import CONTROL, daemon_pid, find_program
 from gpuagent.isolation.interface import IsolationError, Need
-from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_daemon import MpsDaemons
-from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.isolation.mps_share import why_not
-from gpuagent.isolation.mps_state import MpsPolicy
+from gpuagent.isolation.mps.daemon import MpsDaemons
+from gpuagent.isolation.mps.daemon_record import MpsRecord
+from gpuagent.isolation.mps.daemon_state import MpsPolicy
+from gpuagent.isolation.mps.driver import MpsIsolation
+from gpuagent.isolation.mps.share import why_not
 from gpuagent.nvml.driver_errors import DriverError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.system.output import exit_with

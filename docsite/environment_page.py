@@ -10,8 +10,8 @@ from gpuagent.domain.sharing.grant import CONTROL_NODES, DeviceAccess, DeviceStr
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import OWN_DIRECTORY
-from gpuagent.isolation import mps_share
 from gpuagent.isolation.cgpu import CgpuIsolation
+from gpuagent.isolation.mps import share as mps_share
 
 GPUS = tuple(
     Gpu(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuagent import __version__, limits_command
 from gpuagent.host.mps_client import ACK, CONTROL, MpsError
-from gpuagent.isolation import mps_control
+from gpuagent.isolation.mps import control as mps_control
 from gpuagent.settings import settings as config
 from gpuagent.settings import values
 from gpuagent.settings.settings import Settings

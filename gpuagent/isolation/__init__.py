@@ -1,4 +1,4 @@
-"""Isolation drivers keep the containers on one GPU apart: `cgpu`, `limits`, `mps` with its helpers and `none`; `paired`
+"""Isolation drivers keep the containers on one GPU apart: `cgpu`, `limits`, `mps` and `none`; `paired`
 is two of them together. A driver adds to a container's grant and verifies the layer before the container starts; the
 core advertises only what the layer supports. A driver is a module of this package with `PREFERENCE` (auto takes the
 lowest that can serve) and `make`, or a folder whose module `driver` has both.

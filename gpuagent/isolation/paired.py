@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS
 from gpuagent.isolation.interface import Isolation, Serving, Starting
-from gpuagent.isolation.mps_share import MEMORY_VARIABLE
+from gpuagent.isolation.mps.share import MEMORY_VARIABLE
 
 
 class LimitsAndMps:

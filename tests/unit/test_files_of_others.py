@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.host import mps_client
-from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps.daemon_record import MpsRecord
 from gpuagent.kubelet import checkpoint
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.settings import settings as agent_settings

@@ -32,8 +32,8 @@ from gpuagent.host import cgpu_proc as cgpu_host
 from gpuagent.host.limits_client import Target
 from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
-from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_choice import DaemonChoice
+from gpuagent.isolation.mps.choice import DaemonChoice
+from gpuagent.isolation.mps.driver import MpsIsolation
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from tests.fake_limits_helper import GPU_0
 from tests.unit.allocator.fake_kubelet import FakeKubelet

@@ -16,14 +16,14 @@ from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import Control, MpsError
 from gpuagent.isolation.interface import Need, Starting
-from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_client_watch import PodOf
-from gpuagent.isolation.mps_clients import DEFAULT_WEDGES, WedgePolicy
-from gpuagent.isolation.mps_daemon import MpsDaemons
-from gpuagent.isolation.mps_exclusive import ExclusiveModes
-from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.isolation.mps_state import MpsPolicy
-from gpuagent.isolation.mps_unseen_starts import Starts
+from gpuagent.isolation.mps.clients.client_state import DEFAULT_WEDGES, WedgePolicy
+from gpuagent.isolation.mps.clients.client_watch import PodOf
+from gpuagent.isolation.mps.clients.unseen_starts import Starts
+from gpuagent.isolation.mps.daemon import MpsDaemons
+from gpuagent.isolation.mps.daemon_record import MpsRecord
+from gpuagent.isolation.mps.daemon_state import MpsPolicy
+from gpuagent.isolation.mps.driver import MpsIsolation
+from gpuagent.isolation.mps.exclusive import ExclusiveModes
 from standin.mps import cuda
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S

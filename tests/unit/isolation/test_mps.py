@@ -16,8 +16,8 @@ from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import Control, HangsError
 from gpuagent.isolation.interface import Isolation, IsolationError, Need, Starting
-from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps.daemon_record import MpsRecord
+from gpuagent.isolation.mps.driver import MpsIsolation
 from standin.waiting import PATIENCE_S
 from tests.unit.isolation.mps_under_test import OWNER, alive, gpu, memory, running, wait_for
 
@@ -166,9 +166,9 @@ from pathlib import Path
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.isolation.interface import Need
-from gpuagent.isolation.mps import MpsIsolation
-from gpuagent.isolation.mps_daemon import MpsDaemons
-from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps.driver import MpsIsolation
+from gpuagent.isolation.mps.daemon import MpsDaemons
+from gpuagent.isolation.mps.daemon_record import MpsRecord
 
 control, own, state = sys.argv[1:]
 gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=1024, compute_capability=(8, 6))
@@ -413,7 +413,7 @@ def test_a_daemon_of_another_user_is_not_adopted_and_the_problem_says_so(agent, 
     host.run(host.ack, "-d")
     foreign = f"the MPS control daemon at {host.ack} is not used"
     monkeypatch.setattr(
-        "gpuagent.isolation.mps_daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
+        "gpuagent.isolation.mps.daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
     )
     one = agent()
     layer = one.start(SERVES).well()
@@ -429,7 +429,7 @@ def test_a_daemon_that_another_user_takes_over_is_left(agent, host, monkeypatch)
     assert one.driver.prepare(memory()).env["CUDA_MPS_PIPE_DIRECTORY"] == str(host.ack)
     foreign = f"the MPS control daemon at {host.ack} is not used"
     monkeypatch.setattr(
-        "gpuagent.isolation.mps_daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
+        "gpuagent.isolation.mps.daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
     )
     with pytest.raises(IsolationError, match="is not used; the agent brings it back"):
         one.driver.verify(one.driver.prepare(memory()), OWNER)
@@ -451,7 +451,7 @@ def test_verify_asks_the_daemon(agent, host):
 
 def test_verify_of_a_dead_daemon_has_it_looked_at(agent, host, monkeypatch):
     one = agent(every_s=60.0)  # nobody else looks meanwhile
-    monkeypatch.setattr("gpuagent.isolation.mps_watch.daemon_pid", lambda _: None)  # its death is not seen
+    monkeypatch.setattr("gpuagent.isolation.mps.daemon_watch.daemon_pid", lambda _: None)  # its death is not seen
     one.start(SERVES).well()
     host.kill(host.pipes)
     wait_for(lambda: not alive(host, host.pipes))

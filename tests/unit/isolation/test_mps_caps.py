@@ -11,7 +11,7 @@ from gpuagent.domain.sharing.grant import DeviceAccess
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.isolation.interface import IsolationError
-from gpuagent.isolation.mps_share import share
+from gpuagent.isolation.mps.share import share
 from standin.mps.client import effective_caps
 from tests.unit.domain.builders import gpu
 

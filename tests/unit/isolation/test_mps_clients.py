@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.host.cuda_probe import Probed, Verdict
-from gpuagent.isolation.mps_clients import ClientState, Cure, WedgePolicy
-from gpuagent.isolation.mps_drain import LEAD_S, clients_to_end, due_pods, next_due_s
+from gpuagent.isolation.mps.clients.client_state import ClientState, Cure, WedgePolicy
+from gpuagent.isolation.mps.clients.drain import LEAD_S, clients_to_end, due_pods, next_due_s
 
 POLICY = WedgePolicy(fresh_s=60.0, again_s=30.0, quiet_s=30.0)
 SERVED = Probed(Verdict.SERVED, "cuDevicePrimaryCtxRelease 0")

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from gpuagent.host.mps_client import HangsError, MpsError
-from gpuagent.isolation import mps_record
-from gpuagent.isolation.mps_daemon import MpsDaemon, MpsDaemons
-from gpuagent.isolation.mps_exclusive import ExclusiveModes
-from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps import daemon_record as mps_record
+from gpuagent.isolation.mps.daemon import MpsDaemon, MpsDaemons
+from gpuagent.isolation.mps.daemon_record import MpsRecord
+from gpuagent.isolation.mps.exclusive import ExclusiveModes
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
@@ -99,7 +99,7 @@ def test_a_program_that_is_none(host, record):
 def test_a_daemon_that_is_gone_at_once_is_reported_with_its_log(host, record, monkeypatch):
     ticks = itertools.count(step=PATIENCE_S / 2)
     clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None)
-    monkeypatch.setattr("gpuagent.isolation.mps_daemon.time", clock)
+    monkeypatch.setattr("gpuagent.isolation.mps.daemon.time", clock)
     body = f'[ "$1" = -d ] && echo "no GPU" >> {host.logs / host.pipes.name}/control.log && exit 0; echo Cannot find MPS control daemon process; exit 1'
     with pytest.raises(MpsError, match=r"started and is gone: .*its log ends with: no GPU"):
         daemon(host, record, script(host, body)).start()

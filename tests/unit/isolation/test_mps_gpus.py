@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.domain.sharing.mode import Kind
 from gpuagent.isolation.interface import CannotIsolateError, IsolationError, Need, Starting
-from gpuagent.isolation.mps_record import NODE, MpsRecord
+from gpuagent.isolation.mps.daemon_record import NODE, MpsRecord
 from standin.mps.cuda import CudaClient
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S

@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.isolation.interface import Need
-from gpuagent.isolation.mps_state import NOT_LOOKED, NOT_WANTED, STARTS_SOON, Demand, MpsPolicy, MpsState, Phase
+from gpuagent.isolation.mps.daemon_state import NOT_LOOKED, NOT_WANTED, STARTS_SOON, Demand, MpsPolicy, MpsState, Phase
 
 POLICY = MpsPolicy(every_s=5.0, steady_s=60.0, owner_s=40.0)
 FOREIGN = MpsPolicy(starts=False, every_s=5.0)

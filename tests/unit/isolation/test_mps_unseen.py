@@ -8,8 +8,8 @@ import pytest
 
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.isolation.interface import Need
-from gpuagent.isolation.mps_unseen import ContainerStart, remaining, unseen
-from gpuagent.isolation.mps_unseen_starts import container_starts
+from gpuagent.isolation.mps.clients.unseen import ContainerStart, remaining, unseen
+from gpuagent.isolation.mps.clients.unseen_starts import container_starts
 from gpuagent.system.process_cgroups import ProcessCgroups
 from tests.unit.isolation.mps_under_test import alive, gpu, wait_for
 
@@ -112,7 +112,7 @@ def test_the_start_of_a_container_is_that_of_its_oldest_process(tmp_path, monkey
         place = f"/kubepods/pod{uid}/{container}" if pid != 9 else "/init.scope"
         (folder / "cgroup").write_text(f"0::{place}\n")
     (tmp_path / "self").mkdir()
-    monkeypatch.setattr("gpuagent.isolation.mps_unseen_starts.ProcessCgroups", lambda: ProcessCgroups(tmp_path))
+    monkeypatch.setattr("gpuagent.isolation.mps.clients.unseen_starts.ProcessCgroups", lambda: ProcessCgroups(tmp_path))
     (start,) = container_starts()
     assert (start.pod, start.container) == (uid, container)
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -16,9 +16,9 @@ from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.host.cuda_probe import Probed, Verdict
 from gpuagent.host.mps_client import Control, MpsError
 from gpuagent.isolation.interface import IsolationError, Need, Starting
-from gpuagent.isolation.mps_client_watch import ClientWatch, GpuPods
-from gpuagent.isolation.mps_clients import WedgePolicy
-from gpuagent.isolation.mps_state import Phase
+from gpuagent.isolation.mps.clients.client_state import WedgePolicy
+from gpuagent.isolation.mps.clients.client_watch import ClientWatch, GpuPods
+from gpuagent.isolation.mps.daemon_state import Phase
 from standin.mps import cuda
 from standin.mps.control import Daemon
 from standin.mps.cuda import CudaClient

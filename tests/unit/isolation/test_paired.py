@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import AUTO, LIMITS, LIMITS_AND_MPS, MPS, NONE, Layer, chosen
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
 from gpuagent.isolation.interface import Starting
-from gpuagent.isolation.mps_share import MEMORY_VARIABLE, THREADS_VARIABLE
+from gpuagent.isolation.mps.share import MEMORY_VARIABLE, THREADS_VARIABLE
 from gpuagent.isolation.paired import with_pair
 from tests.unit.domain.builders import gpu
 

@@ -13,7 +13,7 @@ from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
 from gpuagent.domain.state import State
-from gpuagent.isolation.mps_share import SEVERAL_GPUS
+from gpuagent.isolation.mps.share import SEVERAL_GPUS
 from gpuagent.kube.cluster_sync import ClusterSync
 from tests.unit.domain.builders import holding, in_force, unit_ids
 from tests.unit.domain.dra.prepared_claims import claiming

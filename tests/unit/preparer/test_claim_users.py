@@ -12,7 +12,7 @@ from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.isolation.mps_share import share
+from gpuagent.isolation.mps.share import share
 from gpuagent.preparer import waits
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import pod_json

@@ -19,7 +19,7 @@ MAY_WRITE = {
     "gpuagent/system/atomic_file.py": "new files only, under names that cannot be guessed",
     "gpuagent/system/output.py": "/dev/null",
     "gpuagent/host/nvidia_driver.py": "opens the driver's device node, and creates nothing",
-    "gpuagent/isolation/mps_daemon.py": "TemporaryFile has no name",
+    "gpuagent/isolation/mps/daemon.py": "TemporaryFile has no name",
     "installer/gpuisolation/cli.py": "a new TemporaryDirectory",
     "installer/gpuisolation/host/files.py": "exclusive creation; set_proc writes to the kernel",
     "installer/gpuisolation/change/package.py": "only in the TemporaryDirectory of its callers, and no member is a link",

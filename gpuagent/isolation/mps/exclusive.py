@@ -10,7 +10,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from gpuagent.host.mps_client import MpsError, environment, find_program
-from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps.daemon_record import MpsRecord
 from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.host.mps_client import MpsError
 from gpuagent.isolation.interface import Need
-from gpuagent.isolation.mps_exclusive import ExclusiveModes
+from gpuagent.isolation.mps.exclusive import ExclusiveModes
 
 log = logging.getLogger(__name__)
 

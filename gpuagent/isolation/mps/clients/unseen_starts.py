@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpuagent.host.mps_client import daemon_began_at
 from gpuagent.isolation.interface import Need
-from gpuagent.isolation.mps_daemon import MpsDaemon
-from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.isolation.mps_unseen import ContainerStart, Unseen, reason, remaining, unseen
+from gpuagent.isolation.mps.clients.unseen import ContainerStart, Unseen, reason, remaining, unseen
+from gpuagent.isolation.mps.daemon import MpsDaemon
+from gpuagent.isolation.mps.daemon_record import MpsRecord
 from gpuagent.system.process_cgroups import ProcessCgroups, boot_s
 
 log = logging.getLogger(__name__)

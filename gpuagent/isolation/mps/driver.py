@@ -16,14 +16,16 @@ from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.cuda_probe import CudaProbe
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY, MpsError
 from gpuagent.isolation.interface import CannotIsolateError, Isolation, IsolationError, Need, Options, Report, Starting
-from gpuagent.isolation.mps_choice import DaemonChoice
-from gpuagent.isolation.mps_client_watch import ClientWatch, PodOf
-from gpuagent.isolation.mps_clients import DEFAULT_WEDGES, WedgePolicy
-from gpuagent.isolation.mps_daemon import NOT_FOUND, MpsDaemon, MpsDaemons
-from gpuagent.isolation.mps_exclusive import ExclusiveModes
-from gpuagent.isolation.mps_gpus import ExclusiveGpus
-from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.isolation.mps_share import (
+from gpuagent.isolation.mps.choice import DaemonChoice
+from gpuagent.isolation.mps.clients.client_state import DEFAULT_WEDGES, WedgePolicy
+from gpuagent.isolation.mps.clients.client_watch import ClientWatch, PodOf
+from gpuagent.isolation.mps.clients.unseen_starts import Starts, UnseenStarts, container_starts
+from gpuagent.isolation.mps.daemon import NOT_FOUND, MpsDaemon, MpsDaemons
+from gpuagent.isolation.mps.daemon_record import MpsRecord
+from gpuagent.isolation.mps.daemon_state import DEFAULT_POLICY, NOT_LOOKED, NOT_WANTED, Demand, MpsPolicy
+from gpuagent.isolation.mps.exclusive import ExclusiveModes
+from gpuagent.isolation.mps.exclusive_gpus import ExclusiveGpus
+from gpuagent.isolation.mps.share import (
     CAVEATS,
     MAX_SHARERS,
     MEMORY_CAVEATS,
@@ -38,10 +40,8 @@ from gpuagent.isolation.mps_share import (
     share,
     why_not,
 )
-from gpuagent.isolation.mps_state import DEFAULT_POLICY, NOT_LOOKED, NOT_WANTED, Demand, MpsPolicy
-from gpuagent.isolation.mps_summary import Summary
-from gpuagent.isolation.mps_unseen_starts import Starts, UnseenStarts, container_starts
-from gpuagent.isolation.mps_wakeup import Wakeup
+from gpuagent.isolation.mps.summary import Summary
+from gpuagent.isolation.mps.wakeup import Wakeup
 from gpuagent.system.process_cgroups import ProcessCgroups, boot_s, sees_every_pid
 
 log = logging.getLogger(__name__)

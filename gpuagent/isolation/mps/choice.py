@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.isolation.interface import Need
-from gpuagent.isolation.mps_client_watch import ClientWatch, GpuPods
-from gpuagent.isolation.mps_daemon import MpsDaemon, MpsDaemons
-from gpuagent.isolation.mps_keeper import GpuDemand, GpuKeeper
-from gpuagent.isolation.mps_record import NODE
-from gpuagent.isolation.mps_share import why_not
-from gpuagent.isolation.mps_state import NOT_LOOKED, Demand, MpsPolicy, Phase
-from gpuagent.isolation.mps_summary import Summary, summary
-from gpuagent.isolation.mps_watch import DaemonWatch
+from gpuagent.isolation.mps.clients.client_watch import ClientWatch, GpuPods
+from gpuagent.isolation.mps.daemon import MpsDaemon, MpsDaemons
+from gpuagent.isolation.mps.daemon_record import NODE
+from gpuagent.isolation.mps.daemon_state import NOT_LOOKED, Demand, MpsPolicy, Phase
+from gpuagent.isolation.mps.daemon_watch import DaemonWatch
+from gpuagent.isolation.mps.gpu_keeper import GpuDemand, GpuKeeper
+from gpuagent.isolation.mps.share import why_not
+from gpuagent.isolation.mps.summary import Summary, summary
 
 log = logging.getLogger(__name__)
 

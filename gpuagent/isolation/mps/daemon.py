@@ -30,7 +30,7 @@ from gpuagent.host.mps_client import (
     too_long,
     untrusted,
 )
-from gpuagent.isolation.mps_record import NODE, MpsRecord
+from gpuagent.isolation.mps.daemon_record import NODE, MpsRecord
 from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)

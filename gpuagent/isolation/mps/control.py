@@ -19,7 +19,7 @@ from gpuagent.host.mps_client import (
     too_long,
     untrusted,
 )
-from gpuagent.isolation.mps_share import why_not
+from gpuagent.isolation.mps.share import why_not
 from gpuagent.system.backoff import Backoff
 from gpuagent.system.stop_signal import StopSignal
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuagent.host.mps_client import MpsError
-from gpuagent.isolation.mps_client_watch import ClientWatch, GpuPods
-from gpuagent.isolation.mps_state import MpsState, Phase
-from gpuagent.isolation.mps_wakeup import Wakeup
-from gpuagent.isolation.mps_watch import DaemonWatch
+from gpuagent.isolation.mps.clients.client_watch import ClientWatch, GpuPods
+from gpuagent.isolation.mps.daemon_state import MpsState, Phase
+from gpuagent.isolation.mps.daemon_watch import DaemonWatch
+from gpuagent.isolation.mps.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from gpuagent.host.cuda_probe import CudaProbe
 from gpuagent.host.mps_client import MpsError
-from gpuagent.isolation.mps_clients import ClientState, Cure, WedgePolicy
-from gpuagent.isolation.mps_drain import clients_to_end, due_pods, next_due_s
-from gpuagent.isolation.mps_state import Phase
-from gpuagent.isolation.mps_watch import DaemonWatch
+from gpuagent.isolation.mps.clients.client_state import ClientState, Cure, WedgePolicy
+from gpuagent.isolation.mps.clients.drain import clients_to_end, due_pods, next_due_s
+from gpuagent.isolation.mps.daemon_state import Phase
+from gpuagent.isolation.mps.daemon_watch import DaemonWatch
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuagent.host.mps_client import MpsError, NoDaemonError, UntrustedError, daemon_pid
-from gpuagent.isolation.mps_daemon import MpsDaemon
-from gpuagent.isolation.mps_state import MpsPolicy, MpsState
+from gpuagent.isolation.mps.daemon import MpsDaemon
+from gpuagent.isolation.mps.daemon_state import MpsPolicy, MpsState
 from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)

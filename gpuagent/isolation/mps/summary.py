@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.isolation.mps_state import NOT_LOOKED, MpsState, Phase
+from gpuagent.isolation.mps.daemon_state import NOT_LOOKED, MpsState, Phase
 
 _MOST_NAMED = 2
 """GPUs whose own problem is in the node's problem. Their daemons often have the same one."""
