@@ -27,7 +27,7 @@ from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
-from gpuagent.isolation.interface import IsolationError, Need, Report
+from gpuagent.isolation.interface import IsolationError, Need, Report, Starting
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
@@ -104,8 +104,8 @@ class Isolating:
         self.on_prepare(grant)
         return grant
 
-    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
-        self.verified.append(owner)
+    def verify(self, grant: Grant, starting: Starting) -> None:
+        self.verified.append(starting.owner)
         if self.failures:
             self.failures -= 1
             raise IsolationError("the isolation layer is not ready")

@@ -133,7 +133,7 @@ class DeviceSocket:
             return
         except OSError as err:
             if not self._closing.is_set():
-                log.info("Cannot accept a process at the simulated device", extra={"error": err})
+                log.info("Failed to accept a process at the simulated device", extra={"error": err})
                 self._closing.wait(_RETRY_S)
             return
         if len(self._connections) >= MOST_CONNECTIONS:
