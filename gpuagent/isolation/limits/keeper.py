@@ -5,14 +5,16 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.host.cgroup_watch import CgroupWatch
-from gpuagent.host.cgroups import container_id
 from gpuagent.host.limits_client import LimitsError
 from gpuagent.isolation.interface import CannotIsolateError, Need
+from gpuagent.isolation.limits.audit import Why
+from gpuagent.isolation.limits.container_names import ContainerNames
+from gpuagent.isolation.limits.foreign import ForeignLimits
 from gpuagent.isolation.limits.plan import Backend, PodPlan, pod_plan
 from gpuagent.isolation.limits.pods import Outcome, PodLimits
 
@@ -20,12 +22,8 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = (0.2, 1.0)
 """When a new container is looked at once more: NVIDIA's hook may set a limit from its environment a little later."""
-_MOST_NAMES = 4096
-"""Containers whose names are kept until their pods show them."""
 AUDIT_S = 5.0
 """Seconds between two audits of all limits."""
-FOREIGN_S = 60.0
-"""How often pods without a share are looked at again. Their new containers are looked at as they appear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +60,6 @@ class Findings:
         return replace(self, applied={**self.applied, uid: shares})
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A container that kubelet is about to start.
-
-    Attributes:
-        container: its name.
-        present: names of the cgroups of the pod's containers that were there before.
-    """
-
-    container: str
-    present: frozenset[str]
-
-
 class LimitsKeeper:
     """The limits of the pods below one cgroup. Every method may be called from any thread.
 
@@ -105,16 +90,12 @@ class LimitsKeeper:
         self._need = Need()
         # Held while what is known is read or changed, and never while the driver is asked.
         self._lock = threading.Lock()
-        # Held while a limit is taken off, so that none is of a pod that has just got its share.
-        self._clearing = threading.Lock()
         self._findings = Findings()
         self._repaired: Counter[str] = Counter()
-        self._with_share: set[str] = set()
         self._in_force: dict[str, PodPlan] = {}
-        self._awaited: dict[str, Awaited] = {}
-        self._names: dict[str, str] = {}
+        self._names = ContainerNames()
+        self._foreign = ForeignLimits(pods, self._count_one, clock)
         self._looks: list[tuple[float, str]] = []
-        self._foreign_at = float("-inf")
         self._watch = CgroupWatch(self._appeared, wake)
 
     def start(self) -> None:
@@ -181,19 +162,11 @@ class LimitsKeeper:
             CannotIsolateError: the backend cannot express the shares.
             LimitsError: the driver cannot be asked.
         """
-        self._has_share(uid)
+        self._foreign.has_share(uid)
         plan = pod_plan(self._latest(uid, shares), self._pods.backend)
         if container:
-            # Kubelet starts the containers of a pod one after another, so the next new cgroup is this container's.
-            present = frozenset(self._pods.leaves(uid))
-            with self._lock:
-                self._awaited[uid] = Awaited(container, present)
+            self._names.expect(uid, container, self._pods.leaves(uid))
         return plan, self._settle(uid, plan)
-
-    def _has_share(self, uid: str) -> None:
-        """Take no limit off this pod's containers from now on."""
-        with self._clearing:
-            self._with_share.add(uid)
 
     def _latest(self, uid: str, shares: PodShares) -> PodShares:
         """The shares of a pod. Only the need has what was changed of them while the pod runs."""
@@ -232,7 +205,7 @@ class LimitsKeeper:
             return
         findings = Findings()
         for uid, shares in need.pods.items():
-            self._has_share(uid)
+            self._foreign.has_share(uid)
             with self._lock:
                 is_known = uid in self._in_force
             outcome = self._settle(uid, self._plan(uid, shares))
@@ -244,8 +217,9 @@ class LimitsKeeper:
                 findings = findings.with_applied(uid, shares)
         with self._lock:
             self._findings = findings
-        self._forget_ended(need.pods)
-        self._clear_foreign(need)
+        self._forget_ended(need)
+        if self._pods.backend is Backend.MISC:
+            self._foreign.clear_all(_uuids(need))
         self.has_audited = True
 
     def _plan(self, uid: str, shares: PodShares) -> PodPlan:
@@ -261,7 +235,7 @@ class LimitsKeeper:
         """Bring the limits of one pod into force, and remember what is."""
         with self._lock:
             former = self._in_force.get(uid, PodPlan())
-            names = {**self._names, **self._need.containers}
+        names = self._names.joined(self._need.containers)
         outcome = self._pods.settle(uid, plan, names, former.pod)
         if outcome.is_in_force:
             with self._lock:
@@ -274,6 +248,9 @@ class LimitsKeeper:
             for why, count in outcome.repaired.items():
                 self._repaired[str(why)] += count
 
+    def _count_one(self, why: Why) -> None:
+        self._count(Outcome(repaired=Counter({why: 1})))
+
     def _follow(self, uid: str) -> None:
         """Be told of the pod's next containers."""
         directory = self._pods.directory(uid)
@@ -284,20 +261,13 @@ class LimitsKeeper:
         except OSError as err:
             log.warning("Failed to watch the containers of a pod", extra={"pod_uid": uid, "error": str(err)})
 
-    def _forget_ended(self, uids: Collection[str]) -> None:
-        """Drop what is known of pods that have ended. One that starts just now is not in the need yet."""
-        known = tuple(self._with_share)
-        ended = {uid for uid in known if uid not in uids and self._pods.directory(uid) is None}
-        with self._clearing:
-            self._with_share -= ended
+    def _forget_ended(self, need: Need) -> None:
+        """Drop what is known of pods that have ended."""
+        ended = self._foreign.forget_ended(need.pods)
+        self._names.forget(ended, need.containers)
         with self._lock:
             for uid in ended:
                 self._in_force.pop(uid, None)
-                self._awaited.pop(uid, None)
-            # The pods themselves show the names by now.
-            shown = self._need.containers
-            names = {own_id: name for own_id, name in self._names.items() if own_id not in shown}
-            self._names = names if len(names) < _MOST_NAMES else {}
 
     # -- as containers appear --------------------------------------------------------------------------------
 
@@ -305,8 +275,8 @@ class LimitsKeeper:
         """A cgroup of a pod (then `leaf` is empty) or of a container has appeared; the container does not run yet."""
         with self._lock:
             plan = self._in_force.get(uid)
-            if leaf:
-                self._name(uid, leaf)
+        if leaf:
+            self._names.appeared(uid, leaf)
         try:
             if plan is None:
                 self._of_other_pod(uid, leaf)
@@ -317,16 +287,6 @@ class LimitsKeeper:
             # The next audit looks at it.
             log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
 
-    def _name(self, uid: str, leaf: str) -> None:
-        """Note which container a new cgroup is, if it is the awaited one. Called with the lock held."""
-        awaited = self._awaited.get(uid)
-        own_id = container_id(leaf)
-        if awaited is None or own_id is None or leaf in awaited.present:
-            return
-        self._names[own_id] = awaited.container
-        # Its child, which crun makes, has the same id. Any other cgroup that comes now is not the awaited one.
-        del self._awaited[uid]
-
     def _look_again(self, uid: str) -> None:
         if self._pods.backend is not Backend.MISC:
             return  # there, the pod's limit holds whatever the container's is
@@ -336,33 +296,15 @@ class LimitsKeeper:
                 heapq.heappush(self._looks, (now + pause_s, uid))
         self._wake()
 
-    # -- pods without a share --------------------------------------------------------------------------------
-
     def _of_other_pod(self, uid: str, leaf: str) -> None:
         """A pod or container without a share. On backend misc, it may have inherited a limit."""
         if self._pods.backend is not Backend.MISC:
             return
         if leaf:
-            self._clear(uid, self._need)
+            self._foreign.clear(uid, _uuids(self._need))
         else:
             self._follow(uid)
 
-    def _clear_foreign(self, need: Need) -> None:
-        is_due = self._clock() - self._foreign_at >= FOREIGN_S
-        if self._pods.backend is not Backend.MISC or not is_due:
-            return
-        self._foreign_at = self._clock()
-        for uid in self._pods.root.pods():
-            self._clear(uid, need)
 
-    def _clear(self, uid: str, need: Need) -> None:
-        """Take limits of dead pods off the containers of a pod, unless it has a share."""
-        if uid in self._with_share:
-            return
-        uuids = [gpu.uuid for gpu in need.gpus]
-        for repair in self._pods.foreign(uid, uuids):
-            with self._clearing:
-                if uid in self._with_share:
-                    return  # its own limit was read
-                self._pods.clear(uid, repair)
-            self._count(Outcome(repaired=Counter({repair.why: 1})))
+def _uuids(need: Need) -> list[str]:
+    return [gpu.uuid for gpu in need.gpus]
