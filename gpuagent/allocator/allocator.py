@@ -206,10 +206,19 @@ class Allocator:
         log.info("Verified container", extra=extra)
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
         stored = state.granted((resource, units))
-        grant = stored or granted(resource, start.located, snap, self._strategy)
+        grant = stored or self._granted_before(start, recorded)
         starting = _starting(start, owner, recorded)
         self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, starting))
         return owner
+
+    def _granted_before(self, start: Start, recorded: Recorded) -> Grant:
+        """The grant of a container that a former run of the agent admitted."""
+        grant = granted(start.resource, start.located, start.snap, self._strategy)
+        for entry in recorded.checkpoint:
+            if entry.resource == start.resource and entry.ids == start.ids:
+                # What the driver gave then. It may give new containers something else by now.
+                return replace(grant, env={**grant.env, **entry.kept_env})
+        return grant
 
     def _can_name_containers(self, snap: Snapshot) -> bool:
         """Whether kubelet's allocations were read, or can be read again for one call."""

@@ -16,6 +16,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.pods import exchange
 from gpuagent.domain.pods.annotations import V1_GPU_UNITS
 from gpuagent.domain.pods.pod import CheckpointEntry
+from gpuagent.domain.sharing.grant import KEPT_VARIABLES
 from gpuagent.system import json_file
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,10 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
         pod = _text(entry["PodUID"])
         container = _text(entry["ContainerName"])
         resource = _text(entry["ResourceName"])
-        annotations, units = _answer(entry.get("AllocResp") or "")
+        annotations, units, kept_env = _answer(entry.get("AllocResp") or "")
         written = annotations.get(exchange.key(resource))
         exchanged = exchange.read(written, ids) if written else {}
-        return CheckpointEntry(pod, container, resource, frozenset(ids), exchanged, units)
+        return CheckpointEntry(pod, container, resource, frozenset(ids), exchanged, units, kept_env)
     except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("Left out an entry of kubelet's checkpoint", extra={"error": err})
         return None
@@ -76,9 +77,10 @@ def _text(value: object) -> str:
 
 # Kubelet's file changes with each pod, and most of its entries are those of the last read.
 @lru_cache(maxsize=512)
-def _answer(encoded: str) -> tuple[dict[str, str], frozenset[int]]:
-    """Annotations of the agent's answer to kubelet, and how many units of memory its GPUs had in all."""
+def _answer(encoded: str) -> tuple[dict[str, str], frozenset[int], dict[str, str]]:
+    """Annotations of the agent's answer to kubelet, how many units of memory its GPUs had in all, and variables."""
     answer = pb.ContainerAllocateResponse.FromString(base64.b64decode(encoded))
     texts = answer.envs.get(V1_GPU_UNITS, "").split(",")
     units = frozenset(int(text) for text in texts if text.isdecimal())
-    return dict(answer.annotations), units
+    kept_env = {name: answer.envs[name] for name in KEPT_VARIABLES if name in answer.envs}
+    return dict(answer.annotations), units, kept_env

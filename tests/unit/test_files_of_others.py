@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gpuagent.domain.sharing.grant import KEPT_VARIABLES
 from gpuagent.host import mps_client
 from gpuagent.isolation.mps.daemon_record import MpsRecord
 from gpuagent.kubelet import checkpoint
@@ -35,6 +36,7 @@ def read_checkpoint(path: Path) -> None:
         assert isinstance(entry.container, str)
         assert isinstance(entry.resource, str)
         assert all(isinstance(unit, str) for unit in entry.ids)
+        assert entry.kept_env.keys() <= KEPT_VARIABLES
 
 
 def read_claim(path: Path) -> None:
@@ -44,7 +46,7 @@ def read_claim(path: Path) -> None:
 
 def read_mps_record(path: Path) -> None:
     record = MpsRecord(path.parent)
-    assert record.daemon is None or isinstance(record.daemon, int)
+    assert all(isinstance(pid, int) for pid in record.daemons.values())
 
 
 def read_settings(path: Path) -> None:
@@ -96,7 +98,7 @@ EXAMPLES = {
     },
     "claims/u1.json": {"uid": "u1", "namespace": "n", "name": "c", "layer": "mps", "gpus": [{"uuid": "GPU-1"}]},
     "state/mode.json": {"mode": "share"},
-    "state/mps.json": {"daemon": 1, "modes": {"GPU-1": "Default"}},
+    "state/mps.json": {"daemon": 1, "daemons": {"GPU-1": 7}, "modes": {"GPU-1": "Default"}},
 }
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -197,6 +197,7 @@ class CheckpointEntry:
         exchanged: its ids to the units in their place, if kubelet did not ask which ids to take (`exchange`).
         gpu_units: how many units of memory its GPUs had in all at the time, by the answer to kubelet; empty if the
             answer does not say.
+        kept_env: those of `KEPT_VARIABLES` that the answer to kubelet gave to the container.
     """
 
     pod_uid: str
@@ -205,6 +206,7 @@ class CheckpointEntry:
     ids: frozenset[str]
     exchanged: Mapping[str, str] = field(default_factory=dict)
     gpu_units: frozenset[int] = frozenset()
+    kept_env: Mapping[str, str] = field(default_factory=dict)
 
 
 def count_of(label: str | None) -> int | None:

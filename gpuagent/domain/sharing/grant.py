@@ -16,6 +16,10 @@ CONTROL_NODES = (
 )
 
 
+KEPT_VARIABLES = frozenset({"CUDA_MPS_PIPE_DIRECTORY"})
+"""Variables that an isolation driver has to know when a container starts again, also after a restart of the agent."""
+
+
 class DeviceStrategy(enum.StrEnum):
     """The means by which a container accesses its GPUs."""
 

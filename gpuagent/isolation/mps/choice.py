@@ -229,7 +229,9 @@ class DaemonChoice:
 def pods_on(uuid: str, need: Need) -> GpuPods:
     """The pods that hold this GPU through MPS."""
     uids = [uid for uid, shares in need.pods.items() if uuid in shares.total]
-    names = {uid: need.pod_names.get(uid, uid) for uid in uids}
+    # Kubelet's checkpoint also has pods that have ended. Those that the API server shows have not.
+    present = [uid for uid in uids if uid in need.pod_names]
+    names = {uid: need.pod_names.get(uid, uid) for uid in present or uids}
     ending = {uid: need.ending[uid] for uid in uids if uid in need.ending}
     label = next((f"GPU {gpu.index}" for gpu in need.gpus if gpu.uuid == uuid), uuid)
-    return GpuPods(label, names, ending)
+    return GpuPods(label, uuid in need.held, names, ending)

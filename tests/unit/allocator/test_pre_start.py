@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.allocator.allocator_state import MOST_GIVEN
-from gpuagent.domain.pods.pod import ContainerRef, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.allocator.fake_kubelet import FakeKubelet, kubelet_in_share
@@ -115,6 +115,19 @@ def test_a_start_is_verified_for_what_the_container_was_given():
     at["PLACE"] = "new"
     kubelet.allocator.prestart(MEM, kubelet.allocations.holdings[0].ids)
     assert given == ["old"]
+
+
+def test_after_a_restart_a_start_is_verified_for_what_kubelet_was_answered_then():
+    """The driver may give other containers something else since: an MPS daemon in another directory."""
+    kubelet = FakeKubelet(in_force(Mode.CGPU, box(1))).pods(pod_json("p", {MEM: 1}))
+    ids = unit_ids(0, Kind.MEMORY_CGPU, 1)
+    given: list[str | None] = []
+    kubelet.isolation.verify = lambda grant, starting: given.append(grant.env.get("CUDA_MPS_PIPE_DIRECTORY"))
+    former = {"CUDA_MPS_PIPE_DIRECTORY": "/var/run/gpuagent/mps"}
+    kubelet.allocations.holdings.append(holding("p", ids))
+    kubelet.allocations.checkpoint.append(CheckpointEntry("uid-p", "main", MEM, frozenset(ids), kept_env=former))
+    kubelet.allocator.prestart(MEM, ids)
+    assert given == ["/var/run/gpuagent/mps"]
 
 
 def test_grants_are_remembered_to_a_bound():

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.domain.sharing.grant import DeviceAccess
+from gpuagent.domain.sharing.grant import KEPT_VARIABLES, DeviceAccess
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.isolation.interface import IsolationError
-from gpuagent.isolation.mps.share import share
+from gpuagent.isolation.mps.share import PIPE_VARIABLE, share
 from standin.mps.client import effective_caps
 from tests.unit.domain.builders import gpu
 
@@ -41,6 +41,10 @@ def test_the_caps_hold_whichever_gpus_a_program_sees(gib, kind, units):
     for visible in subsets:
         caps = effective_caps(prepared.env, visible)
         assert caps == {uuid: wanted[uuid] for uuid in visible}
+
+
+def test_the_agent_keeps_the_directory_of_a_container_for_its_next_start():
+    assert PIPE_VARIABLE in KEPT_VARIABLES
 
 
 def test_a_share_of_several_gpus_is_refused_with_a_sentence():

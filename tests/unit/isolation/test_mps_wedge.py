@@ -258,7 +258,7 @@ def test_200_deletions_wedge_no_server_that_is_drained(host, monkeypatch, drains
     for pid in range(1, 201):
         kill = control.connect(pid)
         kill_at = now[0] + 30.0
-        pods = GpuPods("GPU 0", {f"pod-{pid}": "ml/train"}, {f"pod-{pid}": kill_at})
+        pods = GpuPods("GPU 0", True, {f"pod-{pid}": "ml/train"}, {f"pod-{pid}": kill_at})
         clients.look(pods)
         assert pid in control.daemon.clients, "not ended before its time"
         now[0] = kill_at - 2.0

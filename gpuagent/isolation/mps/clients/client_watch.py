@@ -28,11 +28,13 @@ class GpuPods:
 
     Attributes:
         gpu: the GPU's name for people.
+        holds: a container holds it.
         names: UID to name.
         ending: UID of those that are being deleted to when kubelet kills them, in seconds since 1970.
     """
 
     gpu: str = "the GPU"
+    holds: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     ending: Mapping[str, float] = field(default_factory=dict)
 
@@ -105,7 +107,7 @@ class ClientWatch:
         self._pods = pods
         if self._watch.state.phase is not Phase.SERVING:
             return  # another problem says why
-        is_used = bool(pods.names or self.state.pids)
+        is_used = pods.holds or self.state.pids
         if is_used or self.state.is_suspect or self.state.hangs:
             self._read()
         self._drain(pods)

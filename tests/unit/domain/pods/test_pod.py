@@ -130,6 +130,20 @@ def test_whatever_json_says_it_is_a_pod_it_never_stops_the_reading(pods):
     list(requests(state.pods.seen, MEM, 4))
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "ends_at"),
+    [("2026-01-01T00:01:00Z", 1767225660.0), ("soon", None), (7, None), ("9999-99-99T00:00:00Z", None), (None, None)],
+)
+def test_a_pod_that_is_deleted_ends_with_its_grace_period(timestamp, ends_at):
+    pod = parse_pod({"metadata": {"deletionTimestamp": timestamp}})
+    assert pod.deleting
+    assert pod.ends_at == ends_at
+
+
+def test_a_pod_that_stays_has_no_end():
+    assert parse_pod({"metadata": {}}).ends_at is None
+
+
 def test_requests_come_oldest_first_and_only_from_living_pods():
     young = parse_pod(pod_json("young", {MEM: 4}, created="2026-01-01T00:00:02Z"))
     old = parse_pod(pod_json("old", {MEM: 2}, {MEM: 4}, created="2026-01-01T00:00:01Z"))
