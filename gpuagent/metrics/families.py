@@ -43,8 +43,9 @@ LIMITS_REPAIRED = Family(
     "Memory limits of running pods that the agent has set again, by what was wrong.",
     ("why",),
     "counter",
-    more="`missing`, `different`, `resized` or `foreign`. Absent without driver `limits`; a series begins with "
-    "the first repair.",
+    more="`missing`: there was none. `different`: there was another one. `resized`: the share has changed. "
+    "`foreign`: a pod without a share had one. Limits of new containers do not count. Absent without driver `limits`; "
+    "a series begins with the first repair.",
 )
 HEALTH_WATCH = Family(
     "gpuagent_health_watch_up",

@@ -21,6 +21,8 @@ class Why(enum.StrEnum):
     """There was another one, as that of a dead pod or of a forged environment."""
     RESIZED = "resized"
     """The pod's share has changed."""
+    NEW = "new"
+    """A new container had none of its own yet, or that of a dead one. It is not counted."""
     FOREIGN = "foreign"
     """A pod that has no share had the limit of a dead one."""
 
@@ -85,7 +87,7 @@ def _leaf_repairs(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Ite
     if backend is Backend.DMEM:
         # Only what the container is shown depends on it; the pod's limit holds for all of them.
         if own is not None and not reading.is_of(own):
-            yield Repair(uuid, leaf.name, own, _why(reading))
+            yield Repair(uuid, leaf.name, own, _why_of_leaf(plan, backend, uuid, leaf))
         return
     # A limit of its own replaces the pod's, wherever it comes from: a dead cgroup at the same address of the kernel,
     # or an environment from which NVIDIA's hook has set it.
@@ -96,7 +98,7 @@ def _leaf_repairs(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Ite
     if has_begun:
         # What it has is counted at the pod, and its own limit would come on top of that. So the pod's stays.
         return
-    yield Repair(uuid, leaf.name, expected, _why(reading))
+    yield Repair(uuid, leaf.name, expected, _why_of_leaf(plan, backend, uuid, leaf))
 
 
 def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:
@@ -108,6 +110,16 @@ def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:
         for uuid, reading in leaf.readings.items():
             if reading.hard not in _UNLIMITED:
                 yield Repair(uuid, leaf.name, NO_LIMIT, Why.FOREIGN)
+
+
+def _why_of_leaf(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Why:
+    reading = leaf.readings[uuid]
+    if plan.container_limit(uuid, leaf.container) is not None:
+        # Until it has a limit of its own, a container reads none on backend dmem, and that of its pod on misc.
+        has_none = reading.hard in _UNLIMITED if backend is Backend.DMEM else reading.is_of(plan.pod[uuid])
+        if has_none:
+            return Why.NEW
+    return _why(reading)
 
 
 def _why(reading: Limit) -> Why:

@@ -231,12 +231,12 @@ class LimitsKeeper:
             log.warning("Limited a pod as a whole only", extra={"pod_uid": uid, "error": str(err)})
             return PodPlan(shares.total)
 
-    def _settle(self, uid: str, plan: PodPlan) -> Outcome:
-        """Bring the limits of one pod into force, and remember what is."""
+    def _settle(self, uid: str, plan: PodPlan, new_leaf: str = "") -> Outcome:
+        """Bring the limits of one pod into force, and remember what is. `new_leaf` is a container that appears."""
         with self._lock:
             former = self._in_force.get(uid, PodPlan())
         names = self._names.joined(self._need.containers)
-        outcome = self._pods.settle(uid, plan, names, former.pod)
+        outcome = self._pods.settle(uid, plan, names, former.pod, new_leaf=new_leaf)
         if outcome.is_in_force:
             with self._lock:
                 self._in_force[uid] = plan
@@ -281,7 +281,7 @@ class LimitsKeeper:
             if plan is None:
                 self._of_other_pod(uid, leaf)
             elif leaf:
-                self._count(self._settle(uid, plan))
+                self._count(self._settle(uid, plan, new_leaf=leaf))
                 self._look_again(uid)
         except LimitsError as err:
             # The next audit looks at it.

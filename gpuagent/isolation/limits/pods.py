@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Outcome:
 
     Attributes:
         exists: the pod has a cgroup.
-        repaired: why limits were set to how many.
+        repaired: why limits were set to how many, but for those of new containers.
         unlimited: GPU UUID to why the pod may use more of that GPU than its share.
         refused: GPU UUID to why a new limit of the pod is not in force, and the former one is.
     """
@@ -76,6 +76,8 @@ class PodLimits:
         plan: PodPlan,
         names: Mapping[str, str],
         former: Mapping[str, int],
+        *,
+        new_leaf: str = "",
     ) -> Outcome:
         """Bring the limits of a pod into force, as far as the driver lets that happen.
 
@@ -84,6 +86,7 @@ class PodLimits:
             plan: its limits.
             names: id of a container at the runtime to its name.
             former: GPU UUID to the limit that was in force by this driver.
+            new_leaf: name of a container's cgroup that appears just now.
 
         Raises:
             LimitsError: nobody can say what is in force.
@@ -101,7 +104,9 @@ class PodLimits:
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
         leaves_now = self._read_leaves(uid, plan.pod, names)
         for repair in leaf_repairs(plan, self.backend, leaves_now):
-            self._repair(uid, repair, in_force, outcome)
+            # A limit that a container was born with is that of a dead one, and nobody's doing.
+            is_new = repair.leaf == new_leaf
+            self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, in_force, outcome)
         return outcome
 
     def foreign(self, uid: str, uuids: Iterable[str]) -> list[Repair]:
@@ -158,7 +163,10 @@ class PodLimits:
             # The kernel drops a limit below the use without a word.
             self._not_in_force(target, repair, result.used, in_force, outcome)
             return
-        outcome.repaired[repair.why] += 1
+        if repair.why is not Why.NEW:
+            outcome.repaired[repair.why] += 1
+            extra = {"pod_uid": uid, "cgroup": repair.leaf, "gpu": repair.uuid, "bytes": repair.limit}
+            log.info("Set a memory limit", extra={**extra, "why": str(repair.why)})
 
     def _not_in_force(
         self,

@@ -254,6 +254,11 @@ def test_a_container_that_is_born_with_a_dead_pods_limit_gets_its_own_pods(tmp_p
         node.helper.limits[Target(GPU_0, UID, MAIN)] = 40 * GIB
         (pod / MAIN).mkdir()
         eventually(lambda: node.limit(MAIN) == 4 * GIB)
+        # That is nobody's doing, so it does not count as a limit that was set again.
+        node.driver.desire(node.need({UID: one_container()}))
+        del node.helper.limits[Target(GPU_0, UID)]
+        node.until(lambda layer: "missing" in layer.repaired)
+        assert node.layers[-1].repaired == {"missing": 1}
 
 
 def test_a_pod_without_a_share_does_not_keep_a_dead_pods_limit(tmp_path):

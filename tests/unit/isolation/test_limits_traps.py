@@ -113,6 +113,17 @@ def test_a_container_is_not_born_with_a_dead_pods_limit(tmp_path):
     assert world.take("main", 8)
 
 
+def test_a_new_container_without_a_limit_of_its_own_is_no_repair(tmp_path, backend):
+    """Otherwise every start would count, and nobody could see in the metric that limits are changed."""
+    world = World(tmp_path, backend, TWO)
+    world.settle()
+    for name in LEAVES:
+        world.container(name)
+        assert not world.settle().repaired
+    world.model.set_limits(GPU, str(world.directory / LEAVES["main"]), 0, 50 * UNIT)
+    assert world.settle().repaired == {Why.DIFFERENT: 1}
+
+
 def test_an_ended_pod_leaves_no_unlimited_entry_to_be_inherited(tmp_path):
     """A limit is never reset to "none" on backend misc, because the entry would outlive the cgroup."""
     world = World(tmp_path, Backend.MISC, ONE)
