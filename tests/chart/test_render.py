@@ -29,6 +29,7 @@ VERSIONS = OLDER + [f"1.{minor}" for minor in range(25, 37)]
 OLDER_PLAIN = {"gpuagent-1.18.yaml": range(18, 19), "gpuagent-1.19-to-1.29.yaml": range(19, 25)}
 
 DECISIONS = "gpu-decisions"
+RESIZES = "gpu-mem-limits"
 EVERYTHING: dict[str, Any] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["regcred"]},
     "settings": {"memory-unit": "256MiB", "max-pods-per-gpu": 10, "settle": 0.5, "core-mem-both": False},
@@ -232,15 +233,18 @@ def test_policies_are_there_where_the_api_server_has_them(
 ) -> None:
     objects = chart.render(version=version, admissionPolicy={"enabled": enabled})
     kinds = [one["kind"] for one in objects]
-    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 5 * there
+    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 6 * there
 
 
 def test_policies_are_about_the_service_account_where_it_is(chart: Chart) -> None:
     objects = chart.render(namespace="gpu")
     account = "system:serviceaccount:gpu:gpuagent"
     for one in objects:
-        if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] != DECISIONS:
+        # These two are about everybody else.
+        if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"] not in {DECISIONS, RESIZES}:
             assert one["spec"]["matchConditions"][0]["expression"] == f"request.userInfo.username == '{account}'"
+    (resizes,) = find(objects, "ValidatingAdmissionPolicy", RESIZES)["spec"]["validations"]
+    assert f"request.userInfo.username in ['{account}']" in resizes["expression"]
     role = find(objects, "RoleBinding", "gpuagent")
     assert (role["metadata"]["namespace"], role["subjects"][0]["namespace"]) == ("kube-system", "gpu")
 
@@ -467,7 +471,7 @@ def test_settings_reach_the_agent_as_they_were_given(chart: Chart) -> None:
     found = settings_of(objects)
     assert found == config.load(
         {name.replace("-", "_"): str(value) for name, value in given.items()}
-        | {"http_address": ":8080", "mps_start": "false", "mps_pipe_dir": "/run/mps"},
+        | {"http_address": ":8080", "mps_start": "false", "mps_pipe_dir": "/run/mps", "live_resize": "true"},
         {"NODE_NAME": "n1"},
     )
     assert found.fence_file == Path(str(given["fence-file"]))
@@ -490,8 +494,22 @@ def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart
 
     assert pod(settings={"settle": 3}) != pod()
     assert pod(policy=1, rbac={"configMaps": False}, networkPolicy={"enabled": True}) == pod()
+    granted: dict[str, Any] = {"rbac": {"podAnnotations": True}, "liveResize": False}
+    without = pod(liveResize=False)
+    assert pod(version="1.24", **granted) == pod(admissionPolicy={"enabled": False}, **granted) == without
+
+
+def test_the_agent_resizes_only_where_a_policy_keeps_tenants_from_it(chart: Chart) -> None:
     granted: dict[str, Any] = {"rbac": {"podAnnotations": True}}
-    assert pod(version="1.24", **granted) == pod(admissionPolicy={"enabled": False}, **granted) == pod()
+    without_policy = (
+        {"version": "1.24", **granted},
+        {"admissionPolicy": {"enabled": False}, **granted},
+        {"liveResize": False},
+    )
+    for values, resizes in ({}, True), *[(values, False) for values in without_policy]:
+        objects = chart.render(**values)
+        policies = [one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicy"]
+        assert (RESIZES in policies, settings_of(objects).live_resize) == (resizes, resizes), values
 
 
 OWN_LABEL = {"app.kubernetes.io/name": "mine"}
