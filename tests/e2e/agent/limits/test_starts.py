@@ -1,20 +1,36 @@
 """Bursts of pods while the agent is killed at random: no container runs without the limit of its pod."""
 
 import random
+import signal
 import threading
+import time
 from typing import Self
 
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.limits.attacks import GPU, share
 from tests.e2e.agent.limits.helper import Helper
 from tests.e2e.agent.limits.starting_pods import LIMITED, StartingPods
-from tests.e2e.amounts import SEED, count
+from tests.e2e.amounts import SEED, count, only_long
 
 STARTS = count(usual=30, long=500)
 """Of containers, on each of the driver's two ways of accounting."""
+HELPER_KILLS = 20
 _WAVE = 6
+_USED_ADDRESSES = 84
+"""Percent of new control groups at the address of a removed one, as measured on Linux 7.2. Backend misc takes the limit
+of the one for that of the other."""
+
+
+@pytest.fixture
+def rng(helper: Helper) -> random.Random:
+    return random.Random(f"{SEED} {helper.backend}")
+
+
+@pytest.fixture
+def pods(limited_node: Node, helper: Helper, rng: random.Random) -> StartingPods:
+    helper.inject(fault="limits", backend=helper.backend, reused=_USED_ADDRESSES, seed=SEED)
+    return StartingPods(limited_node, helper, rng)
 
 
 class Killer:
@@ -22,7 +38,8 @@ class Killer:
 
     def __init__(self, node: Node, rng: random.Random) -> None:
         self._node = node
-        self._rng = rng
+        # Of its own, because another thread uses the other one.
+        self._rng = random.Random(rng.random())
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.kills = 0
@@ -47,15 +64,28 @@ class Killer:
 
 @pytest.mark.timeout(3600)
 def test_no_container_runs_without_the_limit_of_its_pod_while_the_agent_is_killed(
-    limited_node: Node, helper: Helper
+    limited_node: Node, pods: StartingPods, rng: random.Random
 ) -> None:
-    rng = random.Random(f"{SEED} {helper.backend}")
-    pods = StartingPods(limited_node, helper, rng)
     with Killer(limited_node, rng) as killer:
         while pods.starts[LIMITED] < STARTS and not pods.unlimited:
             pods.collect(pods.create(_WAVE))
-    print(f"\n{helper.backend}: {dict(pods.starts)}, {killer.kills} kills, {pods.refused} pods refused meanwhile")
+    print(f"\n{dict(pods.starts)}, {killer.kills} kills of the agent, {pods.refused} pods refused meanwhile")
     assert not pods.unlimited
     assert killer.kills
-    # What they asked for is there, and would have been given to a program without a limit.
-    helper.ask(gpu=GPU, alloc=share(79))
+
+
+@only_long
+@pytest.mark.timeout(3600)
+def test_pods_that_come_while_the_helper_is_away_wait_for_it(
+    limited_node: Node, helper: Helper, pods: StartingPods, rng: random.Random
+) -> None:
+    """The simulated driver ends with it, and with that all limits, as when a real one is loaded anew."""
+    for _ in range(HELPER_KILLS):
+        helper.end(signal.SIGKILL)
+        names = pods.create(_WAVE)
+        time.sleep(rng.uniform(0, 3))
+        helper.start()
+        pods.collect(names)
+    print(f"\n{dict(pods.starts)}, {HELPER_KILLS} kills of the helper, {pods.refused} pods refused meanwhile")
+    assert not pods.unlimited
+    assert pods.starts[LIMITED]
