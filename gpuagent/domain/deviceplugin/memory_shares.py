@@ -40,6 +40,8 @@ def device_shares(
     shares = {}
     for uid, of_pod in by_pod.items():
         resized = limits.get(uid, {}) if limits else {}
+        # A resize is in units of today.
+        units_then = 0 if resized else _units_then(of_pod)
         containers: dict[str, BytesByGpu] = {}
         changes: Counter[_OnGpu] = Counter()
         for entry in of_pod:
@@ -51,14 +53,21 @@ def device_shares(
                 limited = spread(units, resized[entry.container])
                 changes.update(limited)
                 changes.subtract(units)
-            containers[entry.container] = _bytes(limited, by_key, unit)
+            containers[entry.container] = _bytes(limited, by_key, unit, units_then)
         if containers:
             # Kubelet gives the units of an init container to later containers of the pod, so each unit counts once.
             every_id = frozenset[str]().union(*[entry.ids for entry in of_pod])
             total = Counter(_units(every_id, by_key, modes))
             total.update(changes)
-            shares[uid] = PodShares(_at_least(_bytes(total, by_key, unit), containers), containers)
+            of_pod_together = _bytes(total, by_key, unit, units_then)
+            shares[uid] = PodShares(_at_least(of_pod_together, containers), containers)
     return shares
+
+
+def _units_then(entries: Iterable[CheckpointEntry]) -> int:
+    """How many units the GPU had when kubelet got these; 0 if that is not known, or differs between GPUs."""
+    numbers = frozenset[int]().union(*[entry.gpu_units for entry in entries])
+    return min(numbers) if len(numbers) == 1 else 0
 
 
 def spread(units: Mapping[_OnGpu, int], limit: int) -> dict[_OnGpu, int]:
@@ -91,19 +100,29 @@ def _bytes(
     units: Mapping[_OnGpu, int],
     by_key: Mapping[str, Gpu],
     unit: MemoryUnit,
+    units_then: int,
 ) -> dict[str, int]:
     """GPU UUID to the memory of these units in bytes."""
     shares: dict[str, int] = {}
     for (key, kind), count in units.items():
         gpu = by_key[key]
-        shares[gpu.uuid] = share_bytes(gpu, kind, count, unit)
+        shares[gpu.uuid] = share_bytes(gpu, kind, count, unit, units_then)
     return shares
 
 
-def share_bytes(gpu: Gpu, kind: Kind, units: int, unit: MemoryUnit) -> int:
-    """The memory of these units of a GPU, to which the rest that makes no whole unit is spread evenly."""
-    # After a change of the unit, a container may have more units than the GPU has now.
-    of_gpu = max(units, units_of(gpu, kind, unit))
+def share_bytes(gpu: Gpu, kind: Kind, units: int, unit: MemoryUnit, units_then: int = 0) -> int:
+    """The memory of these units of a GPU, to which the rest that makes no whole unit is spread evenly.
+
+    Args:
+        gpu: the GPU.
+        kind: of the units.
+        units: how many.
+        unit: their size now.
+        units_then: how many the GPU had when the container got these; 0 if that is not known.
+    """
+    # After a change of the unit, the smaller of both sizes counts. With the former one alone, the container would have
+    # memory that kubelet gives to others. With that of today alone, it would have more than it was given.
+    of_gpu = max(units, units_of(gpu, kind, unit), units_then)
     mib = gpu.memory_mib * units // of_gpu
     return mib * MIB
 
