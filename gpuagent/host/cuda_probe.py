@@ -114,7 +114,7 @@ def _make_context() -> str:
     try:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError as err:
-        return f"no {LIBRARY}: {err}"
+        return f"no {LIBRARY}: {err.args[0]}"
     device, context = ctypes.c_int(), ctypes.c_void_p()
     calls: tuple[tuple[str, tuple[object, ...]], ...] = (
         ("cuInit", (0,)),

@@ -20,6 +20,7 @@ from gpuagent.host.mps_client import (
     untrusted,
 )
 from gpuagent.isolation.mps.share import why_not
+from gpuagent.system.atomic_file import write_whole
 from gpuagent.system.backoff import Backoff
 from gpuagent.system.stop_signal import StopSignal
 
@@ -143,8 +144,8 @@ class GpuDaemon:
             raise MpsStartError(why)
         make_directories(self._pipe_dir, self._log_dir)
         _check_none_answers(self._client)
-        # The agent ends only a daemon that somebody starts again.
-        (self._pipe_dir / RESTARTED_MARK).touch()
+        # The agent ends only a daemon that somebody starts again. Clients may write here, and could have left a link.
+        write_whole(self._pipe_dir / RESTARTED_MARK, "", on_disk=False)
         if self._smi:
             _set_mode(self._smi, self._gpu, "EXCLUSIVE_PROCESS")
             self._is_exclusive = True

@@ -50,8 +50,7 @@ class MpsRecord:
     def sign_of_life(self) -> None:
         """Note that the agent is alive now."""
         try:
-            self._sign.parent.mkdir(parents=True, exist_ok=True)
-            self._sign.touch()
+            write_whole(self._sign, "", on_disk=False)
         except OSError as err:
             log.debug("Failed to note that the agent is alive", extra={"error": error_words(err)})
 

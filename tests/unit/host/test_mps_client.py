@@ -8,6 +8,7 @@ import pytest
 
 from gpuagent.host.mps_client import (
     KNOWN_DIRECTORIES,
+    RESTARTED_MARK,
     Control,
     HangsError,
     MpsError,
@@ -15,6 +16,7 @@ from gpuagent.host.mps_client import (
     ProtocolError,
     daemon_pid,
     find_program,
+    is_started_again,
     too_long,
 )
 from gpuisolation.host.mps_servers import PIPE_DIRS
@@ -126,6 +128,19 @@ def test_a_client_without_the_daemon_sees_none(host):
     client = CudaClient(host.own, patience_s=PATIENCE_S)
     client.end()
     assert client.answer == "error 805"
+
+
+def test_only_a_mark_of_roots_says_that_a_daemon_is_started_again(tmp_path, monkeypatch):
+    assert not is_started_again(tmp_path)
+    mark = tmp_path / RESTARTED_MARK
+    mark.symlink_to(tmp_path)
+    assert not is_started_again(tmp_path), "a client may have left it"
+    mark.unlink()
+    mark.write_text("")
+    assert is_started_again(tmp_path)
+    owner = mark.stat().st_uid
+    monkeypatch.setattr("gpuagent.host.mps_client.foreign_owner", lambda *_: f"it belongs to {owner}")
+    assert not is_started_again(tmp_path)
 
 
 def test_the_state_of_a_server_is_the_daemons_word(host, control):

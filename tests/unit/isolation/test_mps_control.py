@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.domain.gpus.gpu import key_of
-from gpuagent.host.mps_client import Control, MpsError
+from gpuagent.host.mps_client import Control, MpsError, is_started_again
 from gpuagent.simulation import boxes
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
@@ -79,6 +79,7 @@ def test_a_daemon_for_each_gpu_answers_until_quit(host, control):
     assert all(answers(host, index) for index in range(4))
     environ = Path(f"/proc/{host.pid(pipes(host, 2))}/environ").read_text().split("\0")
     assert f"CUDA_VISIBLE_DEVICES={GPUS[2]}" in environ
+    assert is_started_again(pipes(host, 2))
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 0
     assert not any(answers(host, index) for index in range(4))
