@@ -2,8 +2,8 @@
 
 Starts a control daemon of its own through the driver, in a temporary folder, and CUDA programs in the environment that
 containers would get. It checks caps of 4 and 8 GiB, a /dev/shm of its own, and 30 % of the compute against all of it.
-It then repeats that without MPS, and kills the daemon. Compute modes stay as they are. Without a driver it reports that
-and exits with 0.
+It then repeats that without MPS, kills the daemon, and kills clients with work. Compute modes stay as they are.
+Without a driver it reports that and exits with 0.
 
 Not covered: containers, clients of several users, exclusive compute mode.
 """
@@ -28,7 +28,8 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.host.mps_client import CONTROL, daemon_pid, find_program
+from gpuagent.host.cuda_probe import CudaProbe, Verdict
+from gpuagent.host.mps_client import CONTROL, MpsError, daemon_pid, find_program
 from gpuagent.isolation.interface import IsolationError, Need
 from gpuagent.isolation.mps.daemon import MpsDaemons
 from gpuagent.isolation.mps.daemon_record import MpsRecord
@@ -108,6 +109,7 @@ def main() -> int:
             shared_memory(check)
             compute(check, alone)
             death(check)
+            kills(check)
         except (IsolationError, queue.Empty, subprocess.SubprocessError) as err:
             check.say(good=False, text=f"the check ended early: {err!r}")
         finally:
@@ -162,6 +164,44 @@ def death(check: Check) -> None:
     healed = check.well()
     found = run(check.environment(4), "fill")
     return check.say("error" not in found, f"healed after {healed:.2f} s; a new client: {json.dumps(found)}")
+
+
+def kills(check: Check) -> None:
+    """Clients with work are killed: one that the daemon has ended before, and one that it has not.
+
+    NVIDIA says of the second that it can leave the server in an undefined state. Whether it does is a finding.
+    """
+    uuid = check.gpu.uuid
+    check.driver.desire(Need(gpus=(check.gpu,), serves=True, in_use=True, held=frozenset({uuid})))
+    probe = CudaProbe()
+    pipe_dir = check.daemon.pipe_dir
+    for is_drained in (True, False):
+        client = popen(check.environment(4), "speed")
+        time.sleep(1.0)
+        if is_drained:
+            drain(check, client.pid)
+        client.kill()
+        client.communicate()
+        probed = probe.run(pipe_dir, uuid)
+        how = "ended by the daemon and then killed" if is_drained else "killed with work on the GPU"
+        text = f"after a client was {how}: {probed.verdict.value} ({probed.text})"
+        check.say(not is_drained or probed.verdict is Verdict.SERVED, text)
+    if probed.verdict is Verdict.HANGS:
+        print(f"  seen by the driver after {check.well(well=False):.1f} s, healed after {check.well():.1f} s")
+
+
+def drain(check: Check, pid: int) -> None:
+    """Have the daemon end a client."""
+    control = check.daemon.control
+    try:
+        for server in control.servers():
+            if pid in control.clients_of(server):
+                print(f"  server {server}: {control.status(server)}")
+                control.terminate(server, pid, deadline_s=PATIENCE_S)
+                return
+        check.say(good=False, text=f"the daemon does not name its client {pid}")
+    except MpsError as err:
+        check.say(good=False, text=f"the client was not ended: {err}")
 
 
 def finish(check: Check) -> None:

@@ -22,6 +22,7 @@ from gpuagent.host.mps_client import (
 from gpuagent.isolation.mps.share import why_not
 from gpuagent.system.atomic_file import write_whole
 from gpuagent.system.backoff import Backoff
+from gpuagent.system.printable import error_words
 from gpuagent.system.stop_signal import StopSignal
 
 START_S = 10.0
@@ -130,8 +131,9 @@ class GpuDaemon:
             try:
                 self._serve()
             except (MpsStartError, MpsError) as err:
-                self.problem = str(err)
-                self._say(str(err))
+                self._fail(str(err))
+            except OSError as err:
+                self._fail(f"the daemon cannot be run: {error_words(err)}")
             self.began.set()
             if time.monotonic() - began_at >= STEADY_S:
                 delays.reset()
@@ -197,6 +199,10 @@ class GpuDaemon:
                 daemon.wait()
             return
         self._say(f"the daemon has ended by itself with {daemon.returncode}, and is started again")
+
+    def _fail(self, reason: str) -> None:
+        self.problem = reason
+        self._say(reason)
 
     def _say(self, text: str) -> None:
         print(f"GPU {self._gpu.index}: {text}", flush=True)

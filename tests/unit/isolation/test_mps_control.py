@@ -175,6 +175,17 @@ def test_a_compute_mode_that_cannot_be_set_is_reported(host, control):
     assert "it takes a privileged container" in out
 
 
+def test_a_program_that_is_none_is_reported(host, control):
+    odd = host.root / "odd"
+    odd.write_bytes(b"\x7fELF nonsense")
+    odd.chmod(0o755)
+    process = control(program=str(odd))
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "Exec format error" in out
+    assert "Traceback" not in out
+
+
 def test_a_program_that_fails_is_reported_without_a_traceback(host, control):
     process = control(program="/bin/false")
     output = process.communicate(timeout=PATIENCE_S)[0]
