@@ -17,14 +17,18 @@ def pod_notices(before: State, after: State) -> Iterator[Announcement]:
 
 def _unlimited(before: State, after: State) -> Iterator[Announcement]:
     """Announce each pod that may use more GPU memory than its share since now."""
-    if before.isolation is after.isolation:
+    if before.isolation is after.isolation and before.pods.seen is after.pods.seen:
         return
-    known = _unlimited_pods(before)
-    names = {pod.uid: pod.name for pod in after.pods.seen}
-    for uid, reason in _unlimited_pods(after).items():
-        if uid not in known and uid in names:
-            text = f"the pod may use more GPU memory than its share: {reason}. Delete the pod"
-            yield Announcement("GPUMemoryUnlimited", text, warning=True, pods=(names[uid],))
+    unlimited = _unlimited_pods(after)
+    if not unlimited:
+        return
+    # At a start, the driver may report a pod before the agent has seen it, and then the pod has no Event yet.
+    seen = {pod.uid for pod in before.pods.seen}
+    announced = _unlimited_pods(before).keys() & seen
+    for pod in after.pods.seen:
+        if pod.uid in unlimited and pod.uid not in announced:
+            text = f"the pod may use more GPU memory than its share: {unlimited[pod.uid]}. Delete the pod"
+            yield Announcement("GPUMemoryUnlimited", text, warning=True, pods=(pod.name,))
 
 
 def _unlimited_pods(state: State) -> dict[str, str]:
