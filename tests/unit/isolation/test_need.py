@@ -1,0 +1,88 @@
+"""What each isolation driver is told of the node, where two of them serve together."""
+
+import pytest
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.pod import CheckpointEntry
+from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS
+from gpuagent.domain.sharing.memory_shares import PodShares
+from gpuagent.domain.sharing.mode import Kind, Mode
+from gpuagent.isolation.need import isolation_needs
+from tests.unit.domain.builders import MEM, NodeUnderTest, box, holding, pod_json, unit_ids, uuid
+from tests.unit.domain.dra.prepared_claims import claiming, prepared
+from tests.unit.isolation.test_paired import WORKING
+
+GIB = 2**30
+DRIVERS = (LIMITS, MPS)
+SHARE = PodShares({uuid(0): 4 * GIB}, {"main": {uuid(0): 4 * GIB}})
+
+
+def node(mode: Mode, kind: Kind | None = None) -> NodeUnderTest:
+    """A node with both drivers, in a mode; with `kind`, pod `p` has four units of it."""
+    made = NodeUnderTest(mode, box(2))
+    made.isolation(layers=WORKING)
+    if kind:
+        ids = unit_ids(0, kind, *range(4))
+        entry = CheckpointEntry("uid-p", "main", MEM, ids)
+        made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, (entry,)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "told"),
+    [
+        (Mode.CGPU, Kind.MEMORY_CGPU, {LIMITS}),
+        (Mode.CORE_MEM, Kind.MEMORY_CORE_MEM, {LIMITS, MPS}),
+        (Mode.MPS, Kind.MEMORY_MPS, {LIMITS, MPS}),
+        (Mode.SHARE, Kind.MEMORY_SHARE, set()),
+    ],
+)
+def test_each_driver_of_a_pair_is_told_the_pods(mode, kind, told):
+    needs = isolation_needs(node(mode, kind).state, DRIVERS)
+    assert {driver for driver, need in needs.items() if need.pods == {"uid-p": SHARE}} == told
+    assert {driver for driver, need in needs.items() if need.pods} == told
+    assert {driver for driver, need in needs.items() if need.held} == told
+    assert {driver for driver, need in needs.items() if need.serves} == told
+
+
+def test_pods_of_a_former_mode_stay_limited():
+    """Containers keep the limits that they started with, whichever mode the node has now."""
+    needs = isolation_needs(node(Mode.CGPU, Kind.MEMORY_CORE_MEM).state, DRIVERS)
+    assert needs[LIMITS].pods == needs[MPS].pods == {"uid-p": SHARE}
+    assert (needs[LIMITS].serves, needs[MPS].serves) == (True, False)
+
+
+def test_claims_of_a_pair_reach_both_drivers():
+    made = node(Mode.DRA).pods(claiming("p", "both"), claiming("q", "one"), claiming("r", "none"))
+    claims = (
+        prepared("both", box()[0], layer=LIMITS_AND_MPS),
+        prepared("one", box()[0], layer=LIMITS),
+        prepared("none", box()[1]),
+    )
+    made.send(ev.ClaimsPrepared(claims, made.now))
+    needs = isolation_needs(made.state, DRIVERS)
+    assert needs[LIMITS].pods == {"uid-p": SHARE, "uid-q": SHARE}
+    assert needs[MPS].pods == {"uid-p": SHARE}
+
+
+def test_no_driver_takes_a_list_of_pods_for_complete_before_it_was_read():
+    made = NodeUnderTest(Mode.CGPU).inventory(*box(2)).label("cgpu")
+    made.isolation(layers=WORKING)
+    assert not isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
+    made.holdings()
+    assert isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
+
+
+def test_containers_are_named_by_their_ids_at_the_runtime():
+    pod = pod_json("p", {MEM: 4})
+    pod["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{1:064x}"}]
+    needs = isolation_needs(node(Mode.CGPU).pods(pod).state, DRIVERS)
+    assert needs[LIMITS].containers == {f"{1:064x}": "main"}
+
+
+def test_a_driver_that_is_bound_to_containers_is_told_them():
+    """Containers that MPS alone began to serve stay with it after memory limits have come."""
+    made = node(Mode.CORE_MEM, Kind.MEMORY_CORE_MEM)
+    made.isolation(bound={Mode.CORE_MEM: MPS})
+    needs = isolation_needs(made.state, DRIVERS)
+    assert (needs[LIMITS].pods, needs[MPS].pods) == ({}, {"uid-p": SHARE})
