@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.isolation.need import isolation_needs
-from tests.unit.domain.builders import MEM, NodeUnderTest, box, holding, pod_json, unit_ids, uuid
+from tests.unit.domain.builders import MEM, NodeUnderTest, box, holding, in_force, pod_json, unit_ids, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
 from tests.unit.isolation.test_paired import WORKING
 
@@ -86,3 +86,22 @@ def test_a_driver_that_is_bound_to_containers_is_told_them():
     made.isolation(bound={Mode.CORE_MEM: MPS})
     needs = isolation_needs(made.state, DRIVERS)
     assert (needs[LIMITS].pods, needs[MPS].pods) == ({}, {"uid-p": SHARE})
+
+
+def test_a_driver_is_told_the_names_of_its_pods_and_when_deleted_ones_end():
+    made = in_force(Mode.CGPU, box(1))
+    stays, goes = pod_json("stays", {MEM: 1}), pod_json("goes", {MEM: 1})
+    other = pod_json("other", {})
+    for pod in (goes, other):
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    made.pods(stays, goes, other)
+    held, entries = [], []
+    for number, name in enumerate(("stays", "goes", "gone")):
+        ids = unit_ids(0, Kind.MEMORY_CGPU, number)
+        held.append(holding(name, ids))
+        entries.append(CheckpointEntry(f"uid-{name}", "main", MEM, frozenset(ids)))
+    made.send(ev.HoldingsRead(tuple(held), made.now, made.now, tuple(entries)))
+    need = isolation_needs(made.state, ["all"])["all"]
+    assert need.pods.keys() == {"uid-stays", "uid-goes", "uid-gone"}
+    assert need.pod_names == {"uid-stays": "ml/stays", "uid-goes": "ml/goes"}
+    assert need.ending == {"uid-goes": 1767225660.0}
