@@ -20,6 +20,8 @@ from gpuagent.simulation.devices.device_memory import CgroupSource
 MIB = 1 << 20
 CLOSED_S = 3.0
 """How long the GPU is left closed, for the driver to shut it down."""
+ENDING_S = 30.0
+"""How long the driver may take to free the memory of a program that was killed."""
 REMOVED_S = 0.3
 """How long the kernel takes to free a removed cgroup, generously."""
 _COMMAND_S = 60.0
@@ -141,6 +143,14 @@ class CheckedGpu:
         """MiB that count against the limit."""
         limits = self.nvml.memory_limits(self.handle, cgroup)
         return limits.used // MIB if limits else 0
+
+    def wait_unused(self, cgroup: Path) -> None:
+        """Wait until the driver has seen that the programs there have ended. Raises TimeoutError."""
+        until = time.monotonic() + ENDING_S
+        while self.used_by(cgroup):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.used_by(cgroup)} MiB of a program that has ended are still in use")
+            time.sleep(0.02)
 
     def program(self, cgroup: Path) -> LimitedProgram:
         """A program that uses the GPU there."""

@@ -168,6 +168,7 @@ def persistence(trial: Trial) -> Answer:
         gpu.limit(pod, SHARE_MIB)
         with gpu.program(leaf) as program:
             program.take(EARLY_MIB)
+        gpu.wait_unused(pod)
         open_mib = gpu.limit_of(pod)
         with gpu.closed():
             pass
