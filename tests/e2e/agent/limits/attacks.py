@@ -75,6 +75,13 @@ def wait_ready(node: Node, pod: str, container: str = "main", times: int = 1) ->
     return log
 
 
+def enter(node: Node, pod: str, command: Sequence[str], container: str = "main") -> None:
+    """Run an attacker in a container that runs, and wait until it has what it can get. It stays."""
+    script = f"{' '.join(command)} > /tmp/said 2>&1 < /dev/null & until grep -q {READY} /tmp/said; do sleep 0.1; done"
+    done = node.cluster.execute(pod, "/bin/sh", "-c", script, container=container)
+    assert done.returncode == 0, done.stderr
+
+
 def wait_unused(helper: Helper) -> None:
     """Wait until nobody has memory of the GPU: a program that was killed may not have ended yet."""
     end = time.monotonic() + WAIT_S

@@ -78,8 +78,7 @@ class Helper:
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < end, self._log.read_text()
             time.sleep(0.02)
-        # No new control group has the limits of a dead one, unless a test asks for that.
-        self.inject(fault="limits", backend=self.backend, reused=0)
+        self.load_driver()
 
     def end(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -88,6 +87,18 @@ class Helper:
 
     def inject(self, **fault: object) -> None:
         inject(self._faults, fault)
+
+    def load_driver(self, reused: int = 0, seed: int = 0) -> None:
+        """Load the simulated driver anew: all memory is free, and nothing is limited.
+
+        Args:
+            reused: percent of new control groups at the address of a dead one. Backend misc takes the limits of the one
+                for those of the other.
+            seed: chooses which.
+        """
+        self.inject(fault="limits", backend=self.backend, reused=reused, seed=seed)
+        # While no control group is dead, this process is first seen in its own. So it inherits no limit.
+        self.ask(info=True)
 
     # -- the truth --------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from tests.e2e.agent.limits.attacks import (
     GPU,
     OTHER_GPU,
     PROCESSES,
-    READY,
     attack,
     attacking_pod,
     container_restarts,
+    enter,
     share,
     wait_ready,
     wait_unused,
@@ -34,6 +34,10 @@ FORGED = {
     "CGPU_DISABLE": "true",
 }
 """What agents, cGPU, and NVIDIA's toolkit read, as if the pod had the whole GPU."""
+
+
+PERMITTED, NOT_PERMITTED = "device: No such device or address", "device: Operation not permitted"
+"""What the kernel says to who opens the device node of a GPU, on a machine without a driver."""
 
 
 @pytest.fixture
@@ -100,13 +104,6 @@ def test_a_program_of_kubectl_exec_gets_no_more(node: Node, helper: Helper) -> N
     assert_has_its_share(helper)
 
 
-def enter(node: Node, pod: str, command: list[str]) -> None:
-    """Run an attacker in a container that runs, and wait until it has what it can get. It stays."""
-    script = f"{' '.join(command)} > /tmp/said 2>&1 < /dev/null & until grep -q {READY} /tmp/said; do sleep 0.1; done"
-    done = node.cluster.execute(pod, "/bin/sh", "-c", script)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("privileged", [False, True])
 def test_a_control_group_of_its_own_gets_no_more(node: Node, helper: Helper, *, privileged: bool) -> None:
     manifest = attacking_pod("nested", helper, attack("nested-cgroup"))
@@ -118,14 +115,16 @@ def test_a_control_group_of_its_own_gets_no_more(node: Node, helper: Helper, *, 
 
 
 def test_a_container_without_a_device_beside_one_with_a_share_gets_no_more(node: Node, helper: Helper) -> None:
-    """If it reaches the driver, which it is not given, it gets part of what its pod has."""
-    sidecar = without_device("sidecar", attack("plain"))
-    node.run(attacking_pod("beside", helper, attack("plain"), others=[sidecar]))
-    wait_ready(node, "beside")
-    wait_ready(node, "beside", "sidecar")
+    """The kernel keeps it from the GPU. If it reaches the driver all the same, it gets part of what its pod has."""
+    kept_out = without_device("kept-out", attack("device-node", GPU, "0"))
+    let_in = without_device("let-in", attack("plain"))
+    node.run(attacking_pod("beside", helper, attack("plain"), others=[kept_out, let_in]))
+    for container in ("main", "kept-out", "let-in"):
+        wait_ready(node, "beside", container)
     assert_has_its_share(helper)
     assert "nvidia0" in node.cluster.container_devices("beside")
-    assert "nvidia0" not in node.cluster.container_devices("beside", "sidecar")
+    assert "nvidia0" not in node.cluster.container_devices("beside", "let-in")
+    assert NOT_PERMITTED in node.cluster.pod_log("beside", "kept-out")
 
 
 def test_another_gpu_cannot_be_reached(node: Node, helper: Helper) -> None:
@@ -135,10 +134,7 @@ def test_another_gpu_cannot_be_reached(node: Node, helper: Helper) -> None:
         command = attack("device-node", gpu, str(index))
         node.run(attacking_pod(name, helper, command, env={"NVIDIA_VISIBLE_DEVICES": OTHER_GPU}))
         said = wait_ready(node, name)
-        # Without a driver, the kernel has no device of that number for those who may open it.
-        permitted = "device: No such device or address" in said
-        assert permitted is (gpu == GPU), said
-        assert permitted or "device: Operation not permitted" in said
+        assert (PERMITTED if gpu == GPU else NOT_PERMITTED) in said
     assert_has_its_share(helper)
     assert helper.used(OTHER_GPU) == 0
 
@@ -179,3 +175,17 @@ def test_who_opened_the_driver_has_ended(node: Node, helper: Helper) -> None:
         assert helper.used(GPU) > share(79)
     else:
         assert_has_its_share(helper)
+
+
+# -- Without isolation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("helper", ["dmem"], indirect=True)
+def test_without_isolation_the_same_program_gets_all_of_the_gpu(node: Node, helper: Helper) -> None:
+    node.switch("share", mem=640)
+    node.run(attacking_pod("alone", helper, attack("plain")))
+    wait_ready(node, "alone")
+    assert helper.used(GPU) > share(79)
+    # GPUs that a pod of one mode holds are not offered in another.
+    node.end("alone")
+    node.switch("cgpu", mem=640)

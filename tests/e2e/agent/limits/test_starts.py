@@ -29,7 +29,7 @@ def rng(helper: Helper) -> random.Random:
 
 @pytest.fixture
 def pods(limited_node: Node, helper: Helper, rng: random.Random) -> StartingPods:
-    helper.inject(fault="limits", backend=helper.backend, reused=_USED_ADDRESSES, seed=SEED)
+    helper.load_driver(_USED_ADDRESSES, SEED)
     return StartingPods(limited_node, helper, rng)
 
 
