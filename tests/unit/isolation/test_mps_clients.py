@@ -60,7 +60,19 @@ def test_a_daemon_without_clients_is_started_again_once_no_program_may_be_connec
     assert "end its daemon" in hangs.problem("GPU 0", [], restarts=False)
     assert hangs.cure(129.0, POLICY) is Cure.NONE
     assert hangs.cure(130.0, POLICY) is Cure.RESTART
-    assert hangs.restarted() == ClientState(started_at=100.0)
+    assert hangs.restarted() == ClientState(started_at=100.0, is_new=True)
+
+
+def test_a_probe_that_a_new_daemon_does_not_serve_either_is_not_believed_until_it_succeeds():
+    """The agent may be unable to be a client where containers are. Then no restart would help."""
+    doubted = BEGUN.probed(HANGS, 110.0).restarted().probed(HANGS, 120.0)
+    assert not doubted.hangs
+    assert doubted.unprobed == "a new program gets no answer within 10 s, also from a new daemon"
+    assert doubted.cure(999.0, POLICY) is Cure.NONE
+    gone = doubted.read([1], ["ACTIVE"]).read([], ["ACTIVE"])
+    assert not gone.probed(HANGS, 200.0).hangs
+    trusted = gone.probed(SERVED, 200.0)
+    assert trusted.probed(HANGS, 300.0).hangs
 
 
 def test_a_fatal_fault_names_the_pods_that_must_end():

@@ -127,6 +127,20 @@ def test_before_a_start_the_server_is_tried(agent, host):
         one.driver.verify(one.driver.prepare(memory()), Starting())
 
 
+def test_where_the_agent_can_be_no_client_containers_start_nevertheless(agent, host):
+    one = agent(every_s=0.05, wedges=PROMPT).start(USED)
+    one.well()
+    first = host.pid(host.pipes)
+    host.steer(host.pipes, wedged=True)  # also of the daemon that the agent starts in its place
+    with pytest.raises(IsolationError, match="MPS hangs on GPU 0"):
+        one.driver.verify(one.driver.prepare(memory()), Starting())
+    one.until(lambda layer: not layer.left_out and host.pid(host.pipes) not in {None, first})
+    one.driver.verify(one.driver.prepare(memory()), Starting())
+    layer = one.until(lambda layer: any("also from a new daemon" in caveat for caveat in layer.caveats))
+    assert layer.left_out == {}
+    one.driver.verify(one.driver.prepare(memory()), Starting())
+
+
 def test_a_fatal_fault_takes_the_amounts_of_its_gpu(agent, host):
     one = agent(every_s=0.05, wedges=PROMPT).start(USED)
     one.well()

@@ -56,6 +56,8 @@ class ClientState:
         symptom: what the probe saw then.
         started_at: when a container last started on the GPU.
         unprobed: why the server cannot be probed; empty while it can.
+        is_new: the daemon was ended because it hung, and the new one was not probed yet.
+        is_doubted: the probe failed on such a new daemon. So it fails for another reason, until it succeeds once.
     """
 
     pids: frozenset[int] = frozenset()
@@ -66,6 +68,8 @@ class ClientState:
     symptom: str = ""
     started_at: float = NEVER
     unprobed: str = ""
+    is_new: bool = False
+    is_doubted: bool = False
 
     def read(self, pids: Iterable[int], statuses: Iterable[str]) -> "ClientState":
         """The daemon has told its clients and the states of its servers."""
@@ -84,7 +88,11 @@ class ClientState:
             return replace(self, is_suspect=False, unprobed=result.text, probed_at=at)
         known = replace(self, is_suspect=False, unprobed="", probed_at=at)
         if result.verdict is Verdict.SERVED:
-            return replace(known, hangs_since=None, symptom="")
+            return replace(known, hangs_since=None, symptom="", is_new=False, is_doubted=False)
+        if self.is_new or self.is_doubted:
+            # Another restart would not help, and containers may be served although the probe is not.
+            text = f"{result.text}, also from a new daemon"
+            return replace(known, unprobed=text, is_new=False, is_doubted=True)
         since = at if self.hangs_since is None else self.hangs_since
         return replace(known, hangs_since=since, symptom=result.text)
 
@@ -94,7 +102,12 @@ class ClientState:
 
     def restarted(self) -> "ClientState":
         """The daemon was ended. What is known of the probe itself stays known."""
-        return ClientState(started_at=self.started_at, unprobed=self.unprobed)
+        return ClientState(
+            started_at=self.started_at,
+            unprobed=self.unprobed,
+            is_new=True,
+            is_doubted=self.is_doubted,
+        )
 
     @property
     def hangs(self) -> bool:
