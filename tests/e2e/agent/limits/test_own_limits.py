@@ -1,9 +1,12 @@
-"""Backend misc: new control groups at the kernel addresses of dead ones, whose limits they inherit."""
+"""Backend misc, on which a container's own limit replaces that of its pod, wherever it comes from."""
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from gpuagent.host.limits_client import LimitsClient, Target
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.limits.attacks import (
     GPU,
@@ -16,7 +19,7 @@ from tests.e2e.agent.limits.attacks import (
     wait_unused,
 )
 from tests.e2e.agent.limits.helper import Helper
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import WAIT_S, Cluster
 
 pytestmark = pytest.mark.parametrize("helper", ["misc"], indirect=True)
 _DEAD = 60
@@ -50,3 +53,25 @@ def test_a_dead_pods_limit_is_not_that_of_a_new_one(node: Node, helper: Helper, 
     wait_ready(node, "heir")
     enter(node, "heir", attack("plain"))
     assert helper.used(GPU) == share()
+
+
+def test_a_limit_that_nvidias_hook_took_from_the_environment_is_set_right(node: Node, helper: Helper) -> None:
+    """NVIDIA's toolkit sets the limit of a container by its environment, whoever wrote that."""
+    pod = node.run(attacking_pod("hooked", helper, attack("nothing")))
+    wait_ready(node, "hooked")
+    container = node.cluster.container("hooked").id
+    uid = pod["metadata"]["uid"]
+    group = next(node.cluster.cgroup_root.glob(f"kubepods/*/pod{uid}/{container}"))
+    helper.inject(fault="hook", path=str(group), limit=str(share(80) // MIB), gpu=0)
+    wait_limit(helper, uid, container)
+    enter(node, "hooked", attack("plain"))
+    assert helper.used(GPU) == share()
+
+
+def wait_limit(helper: Helper, pod: str, container: str) -> None:
+    """Wait until the driver limits the container to its pod's share."""
+    end = time.monotonic() + WAIT_S
+    with closing(LimitsClient(helper.socket)) as client:
+        while (limit := client.get(Target(GPU, pod, container))).hard != share():
+            assert time.monotonic() < end, limit
+            time.sleep(0.05)
