@@ -114,11 +114,11 @@ def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:
 
 def _why_of_leaf(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Why:
     reading = leaf.readings[uuid]
-    if plan.container_limit(uuid, leaf.container) is not None:
-        # Until it has a limit of its own, a container reads none on backend dmem, and that of its pod on misc.
-        has_none = reading.hard in _UNLIMITED if backend is Backend.DMEM else reading.is_of(plan.pod[uuid])
-        if has_none:
-            return Why.NEW
+    own = plan.container_limit(uuid, leaf.container)
+    # Until it has a limit of its own, a container reads none on backend dmem, and that of its pod on misc.
+    has_none = reading.hard in _UNLIMITED if backend is Backend.DMEM else reading.is_of(plan.pod[uuid])
+    if own is not None and has_none:
+        return Why.NEW
     return _why(reading)
 
 

@@ -96,6 +96,7 @@ class LimitsKeeper:
         self._names = ContainerNames()
         self._foreign = ForeignLimits(pods, self._count_one, clock)
         self._looks: list[tuple[float, str]] = []
+        self._warned: dict[str, set[str]] = {}
         self._watch = CgroupWatch(self._appeared, wake)
 
     def start(self) -> None:
@@ -228,8 +229,17 @@ class LimitsKeeper:
             return pod_plan(shares, self._pods.backend)
         except CannotIsolateError as err:
             # A pod that came to a claim later. Kubelet does not ask about it, and all its shares are its bound.
-            log.warning("Limited a pod as a whole only", extra={"pod_uid": uid, "error": str(err)})
+            if self._is_first_warning(uid, "whole"):
+                log.warning("Limited a pod as a whole only", extra={"pod_uid": uid, "error": str(err)})
             return PodPlan(shares.total)
+
+    def _is_first_warning(self, uid: str, topic: str) -> bool:
+        """Whether the log has no such line of this pod yet. Each audit would repeat it."""
+        with self._lock:
+            topics = self._warned.setdefault(uid, set())
+            is_first = topic not in topics
+            topics.add(topic)
+        return is_first
 
     def _settle(self, uid: str, plan: PodPlan, new_leaf: str = "") -> Outcome:
         """Bring the limits of one pod into force, and remember what is. `new_leaf` is a container that appears."""
@@ -258,8 +268,11 @@ class LimitsKeeper:
             return
         try:
             self._watch.add(uid, directory)
+        except FileNotFoundError:
+            return  # the pod has just ended
         except OSError as err:
-            log.warning("Failed to watch the containers of a pod", extra={"pod_uid": uid, "error": str(err)})
+            if self._is_first_warning(uid, "watch"):
+                log.warning("Failed to watch the containers of a pod", extra={"pod_uid": uid, "error": str(err)})
 
     def _forget_ended(self, need: Need) -> None:
         """Drop what is known of pods that have ended."""
@@ -268,6 +281,7 @@ class LimitsKeeper:
         with self._lock:
             for uid in ended:
                 self._in_force.pop(uid, None)
+                self._warned.pop(uid, None)
 
     # -- as containers appear --------------------------------------------------------------------------------
 

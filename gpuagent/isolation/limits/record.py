@@ -24,7 +24,9 @@ class LimitsRecord:
     def __init__(self, directory: Path, boot_id: Path = BOOT_ID) -> None:
         self._path = directory / "limits-worked"
         self._boot = _text(boot_id)
-        self.worked = bool(self._boot) and _text(self._path) == self._boot
+        recorded = _text(self._path)
+        is_of_this_boot = recorded == self._boot
+        self.worked = bool(recorded) and is_of_this_boot
 
     def note(self) -> None:
         """Record that limits work. A record that cannot be written is missed only if the helper is away at a start."""

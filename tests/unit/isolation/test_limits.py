@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind
+from gpuagent.host.cgroup_watch import CgroupWatch
 from gpuagent.host.limits_client import NO_LIMIT, Target
 from gpuagent.isolation.interface import IsolationError, Need, Starting
 from gpuagent.isolation.limits.driver import LimitsIsolation
@@ -294,3 +296,43 @@ def test_a_node_on_which_limits_have_worked_waits_for_the_helper(node):
         node.start().until(lambda layer: layer.problem is not None)
         assert node.layers[-1].installed is keeps
         node.driver.stop()
+
+
+POOLED_BESIDE_ANOTHER = PodShares(
+    {GPU_0: 12 * GIB},
+    {"main": {GPU_0: 8 * GIB}, "side": {GPU_0: 8 * GIB}, "third": {GPU_0: 4 * GIB}},
+    frozenset({GPU_0}),
+)
+
+
+def audits(node: Node, count: int) -> None:
+    """Wait until so many more audits have read the pod's limit."""
+    done = len(node.helper.requests)
+    target = {"op": "get", "gpu": GPU_0, "pod": UID, "leaf": ""}
+    eventually(lambda: node.helper.requests[done:].count(target) > count)
+
+
+def test_a_pod_that_is_limited_as_a_whole_is_one_line_of_the_log(tmp_path, caplog):
+    """It came to a claim while it ran. The audits go on for as long as it lives."""
+    with running(tmp_path, "misc") as node:
+        node.pod(UID, SANDBOX)
+        node.start(**{UID: POOLED_BESIDE_ANOTHER}).until(lambda layer: layer.problem is None)
+        audits(node, 3)
+        assert node.limit() == 12 * GIB
+    assert [record.message for record in caplog.records].count("Limited a pod as a whole only") == 1
+
+
+def test_a_pod_whose_containers_cannot_be_watched_is_one_line_of_the_log(node, caplog, monkeypatch):
+    monkeypatch.setattr(CgroupWatch, "add", Mock(side_effect=OSError(28, "No space left on device")))
+    node.pod(UID, SANDBOX)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    audits(node, 3)
+    assert [record.message for record in caplog.records].count("Failed to watch the containers of a pod") == 1
+
+
+def test_a_pod_that_ends_while_it_is_looked_at_is_no_line_of_the_log(node, caplog, monkeypatch):
+    monkeypatch.setattr(CgroupWatch, "add", Mock(side_effect=FileNotFoundError(2, "No such file or directory")))
+    node.pod(UID, SANDBOX)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    audits(node, 1)
+    assert caplog.records == []
