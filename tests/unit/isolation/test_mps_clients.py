@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpuagent.host.cuda_probe import Probed, Verdict
 from gpuagent.isolation.mps.clients.client_state import ClientState, Cure, WedgePolicy
-from gpuagent.isolation.mps.clients.drain import LEAD_S, clients_to_end, due_pods, next_due_s
+from gpuagent.isolation.mps.clients.drain import LEAD_S, OVER_S, clients_to_end, due_pods, next_due_s
 
 POLICY = WedgePolicy(fresh_s=60.0, again_s=30.0, quiet_s=30.0)
 SERVED = Probed(Verdict.SERVED, "cuDevicePrimaryCtxRelease 0")
@@ -85,6 +85,12 @@ def test_a_fatal_fault_names_the_pods_that_must_end():
     assert alone.needs_probe(131.0, POLICY), "the fault should have gone with its clients"
 
 
+def test_what_is_known_of_a_daemon_ends_with_it():
+    hangs = USED.started(100.0).probed(HANGS, 101.0)
+    assert hangs.ended() == ClientState(started_at=100.0)
+    assert hangs.restarted().ended().is_new
+
+
 def test_a_probe_that_does_not_work_shows_nothing():
     unknown = USED.read([1], ["ACTIVE"]).probed(UNKNOWN, 101.0)
     assert (unknown.hangs, unknown.unprobed) == (False, "no libcuda.so.1")
@@ -112,10 +118,16 @@ def test_only_clients_of_these_pods_are_ended():
 def test_every_pod_is_due_or_waited_for(ending, now):
     due = due_pods(ending, now)
     for uid, kill_at in ending.items():
-        assert (uid in due) == (kill_at - LEAD_S <= now)
-    assert (next_due_s(ending, now) is None) == (due == set(ending))
+        assert (uid in due) == (kill_at - LEAD_S <= now < kill_at + OVER_S)
+    awaited = [kill_at for kill_at in ending.values() if kill_at - LEAD_S > now]
+    assert (next_due_s(ending, now) is None) == (not awaited)
 
 
-@pytest.mark.parametrize("kill_at", [50.0, 99.0])
+def test_a_pod_that_stays_long_after_its_end_is_left():
+    """Its finalizers may keep it for hours, and its processes have gone."""
+    assert due_pods({"a": 100.0}, 110.0) == frozenset()
+
+
+@pytest.mark.parametrize("kill_at", [98.0, 101.0])
 def test_a_pod_with_a_short_grace_period_is_due_at_once(kill_at):
     assert due_pods({"a": kill_at}, 99.0) == {"a"}

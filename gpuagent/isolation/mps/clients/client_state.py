@@ -102,10 +102,14 @@ class ClientState:
 
     def restarted(self) -> "ClientState":
         """The daemon was ended. What is known of the probe itself stays known."""
+        return replace(self.ended(), is_new=True)
+
+    def ended(self) -> "ClientState":
+        """The daemon does not run. What is known of its clients and its server is over."""
         return ClientState(
             started_at=self.started_at,
             unprobed=self.unprobed,
-            is_new=True,
+            is_new=self.is_new,
             is_doubted=self.is_doubted,
         )
 

@@ -105,7 +105,11 @@ class ClientWatch:
     def look(self, pods: GpuPods) -> None:
         """Look once."""
         self._pods = pods
-        if self._watch.state.phase is not Phase.SERVING:
+        daemon = self._watch.state
+        if not daemon.is_found:
+            self._servers = {}
+            self._change(ClientState.ended)
+        if daemon.phase is not Phase.SERVING:
             return  # another problem says why
         is_used = pods.holds or self.state.pids
         if is_used or self.state.is_suspect or self.state.hangs:

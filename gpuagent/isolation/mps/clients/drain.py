@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 
 LEAD_S = 3.0
 """Seconds before the end of a pod's grace period at which its clients are ended."""
+OVER_S = 10.0
+"""Seconds after it at which kubelet has killed them. A pod may stay for hours, for its finalizers."""
 
 
 def due_at(kill_at: float) -> float:
@@ -22,7 +24,8 @@ def due_pods(ending: Mapping[str, float], now: float) -> frozenset[str]:
         ending: UID of each pod that is being deleted to when kubelet kills it.
         now: by the same clock.
     """
-    return frozenset([uid for uid, kill_at in ending.items() if due_at(kill_at) <= now])
+    due = [uid for uid, kill_at in ending.items() if due_at(kill_at) <= now < kill_at + OVER_S]
+    return frozenset(due)
 
 
 def next_due_s(ending: Mapping[str, float], now: float) -> float | None:
