@@ -292,7 +292,7 @@ def _promise_problems(state: State) -> Iterator[Problem]:
     elif not keeps_promise:
         text = (
             f"no isolation driver isolates {promised} for mode {mode} (--isolation {state.policy.isolation}), so no "
-            f"GPUs are advertised. Install cGPU or MPS, or use mode share{_absent_layers(state)}"
+            f"GPUs are advertised. Give the node one of the drivers, or use mode share{_absent_layers(state)}"
         )
         yield Problem("IsolationMissing", text, blocking=True)
     elif state.node.isolation_disabled and layer.driver == "cgpu":
