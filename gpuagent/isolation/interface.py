@@ -68,8 +68,9 @@ class Need:
             checkpoint may have pods that have ended. For a static pod, it is kubelet's own UID.
         knows_pods: kubelet's allocations were read, so `pods` has all of them.
         containers: id of each container at the runtime to its name, as far as the pods show it.
-        resized: UIDs of those whose share is or was changed while they run. The driver reports in `Layer.applied` which
-            of their shares are in force, and in `Layer.refused` why one is not.
+        resized: UIDs of those whose shares were changed while they run, to the largest shares that they were granted.
+            The driver reports in `Layer.applied` which of their shares are in force, and in `Layer.refused` why one is
+            not.
         pod_names: UID of each of `pods` to its name, as far as the API server shows it.
         ending: UID of each of `pods` that is being deleted to when its grace period ends, in seconds since 1970.
     """
@@ -82,7 +83,7 @@ class Need:
     pods: Mapping[str, PodShares] = field(default_factory=dict)
     knows_pods: bool = False
     containers: Mapping[str, str] = field(default_factory=dict)
-    resized: frozenset[str] = frozenset()
+    resized: Mapping[str, PodShares] = field(default_factory=dict)
     pod_names: Mapping[str, str] = field(default_factory=dict)
     ending: Mapping[str, float] = field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from gpuagent.domain.deviceplugin.resizing import shares_in_force
+from gpuagent.domain.deviceplugin.resizing import most_shares, shares_in_force
 from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.dra.memory_shares import claim_shares
 from gpuagent.domain.sharing.claim import PreparedClaim
@@ -23,7 +23,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
     names = _container_names(state)
-    resized = frozenset(state.resizes.stored)
+    resized = most_shares(state)
     needs = {}
     for driver in drivers:
         held = frozenset(held_by_driver[driver])

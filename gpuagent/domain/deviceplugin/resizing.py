@@ -84,6 +84,17 @@ def shares_in_force(state: State, modes: Collection[Mode]) -> dict[str, PodShare
     return device_shares(state.holdings.checkpoint, state.gpus.by_index, state.policy.unit, modes, limits)
 
 
+def most_shares(state: State) -> dict[str, PodShares]:
+    """UID to the largest shares that each resized pod was granted."""
+    stored = state.resizes.stored
+    if not stored:
+        return {}
+    modes = [mode for mode in Mode if state.layer_of(mode).limits_pods]
+    entries = [entry for entry in state.holdings.checkpoint if entry.pod_uid in stored]
+    limits = {uid: resize.most for uid, resize in stored.items()}
+    return device_shares(entries, state.gpus.by_index, state.policy.unit, modes, limits)
+
+
 def most_in_force(state: State) -> dict[ContainerRef, int]:
     """The resized containers to the most units that their limits may be now."""
     refused: set[str] = set()

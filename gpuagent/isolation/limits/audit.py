@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu
 from gpuagent.host.limits_client import NO_LIMIT, Limit
-from gpuagent.isolation.limits.plan import Backend, PodPlan
+from gpuagent.isolation.limits.plan import Backend, PodPlan, Resized
 
 _UNLIMITED = frozenset({None, NO_LIMIT})
 """The driver's readings of a cgroup without a limit."""
@@ -59,46 +59,67 @@ class Repair:
     why: Why
 
 
-def pod_repairs(plan: PodPlan, in_force: Mapping[str, Limit], former: BytesByGpu) -> Iterator[Repair]:
+def pod_repairs(
+    plan: PodPlan, in_force: Mapping[str, Limit], former: BytesByGpu, resized: Resized | None = None
+) -> Iterator[Repair]:
     """The limits of a pod's own cgroup that are not as planned.
 
     Args:
         plan: of the pod.
         in_force: GPU UUID to the reading of the pod's cgroup.
         former: GPU UUID to the limit that this driver has brought into force for the pod before.
+        resized: of a pod whose shares were changed while it runs.
     """
     for uuid, limit in plan.pod.items():
         reading = in_force[uuid]
         if not reading.is_of(limit):
-            is_resized = uuid in former and reading.is_of(former[uuid])
+            was_granted = resized is not None and resized.was_granted(uuid, None, reading.hard)
+            is_resized = was_granted or (uuid in former and reading.is_of(former[uuid]))
             yield Repair(uuid, "", limit, Why.RESIZED if is_resized else _why(reading))
 
 
-def leaf_repairs(plan: PodPlan, backend: Backend, leaves: Iterable[Leaf]) -> Iterator[Repair]:
+def leaf_repairs(
+    plan: PodPlan, backend: Backend, leaves: Iterable[Leaf], resized: Resized | None = None
+) -> Iterator[Repair]:
     """The limits of a pod's containers that are not as planned, as read while the pod's own limits are in force."""
     for leaf in leaves:
         for uuid in plan.pod:
-            yield from _leaf_repairs(plan, backend, uuid, leaf)
+            repair = _leaf_repair(plan, backend, uuid, leaf, resized)
+            if repair is not None:
+                yield repair
 
 
-def _leaf_repairs(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Iterator[Repair]:
+def is_unreachable(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resized: Resized) -> bool:
+    """Whether a container began to use memory under its pod's limit, so that it can get none of its own."""
+    own = plan.container_limit(uuid, leaf.container)
+    if backend is Backend.DMEM or own is None or leaf.readings[uuid].is_of(own):
+        return False
+    return _leaf_repair(plan, backend, uuid, leaf, resized) is None
+
+
+def _leaf_repair(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resized: Resized | None) -> Repair | None:
     reading = leaf.readings[uuid]
     own = plan.container_limit(uuid, leaf.container)
+    was_granted = resized is not None and resized.was_granted(uuid, leaf.container, reading.hard)
+    why = Why.RESIZED if was_granted else _why_of_leaf(plan, backend, uuid, leaf)
     if backend is Backend.DMEM:
         # Only what the container is shown depends on it; the pod's limit holds for all of them.
-        if own is not None and not reading.is_of(own):
-            yield Repair(uuid, leaf.name, own, _why_of_leaf(plan, backend, uuid, leaf))
-        return
+        if own is None or reading.is_of(own):
+            return None
+        return Repair(uuid, leaf.name, own, why)
     # A limit of its own replaces the pod's, wherever it comes from: a dead cgroup at the same address of the kernel,
     # or an environment from which NVIDIA's hook has set it.
     expected = plan.pod[uuid] if own is None else own
     if reading.is_of(expected):
-        return
+        return None
+    # If it had a limit of its own before, what it uses is counted there.
+    former = resized.former.container_limit(uuid, leaf.container) if resized else None
+    had_own_limit = former is not None and reading.is_of(former)
     has_begun = own is not None and reading.used > 0 and reading.is_of(plan.pod[uuid])
-    if has_begun:
+    if has_begun and not had_own_limit:
         # What it has is counted at the pod, and its own limit would come on top of that. So the pod's stays.
-        return
-    yield Repair(uuid, leaf.name, expected, _why_of_leaf(plan, backend, uuid, leaf))
+        return None
+    return Repair(uuid, leaf.name, expected, why)
 
 
 def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:

@@ -15,7 +15,7 @@ from gpuagent.isolation.interface import CannotIsolateError, Need
 from gpuagent.isolation.limits.audit import Why
 from gpuagent.isolation.limits.container_names import ContainerNames
 from gpuagent.isolation.limits.foreign import ForeignLimits
-from gpuagent.isolation.limits.plan import Backend, PodPlan, pod_plan
+from gpuagent.isolation.limits.plan import Backend, PodPlan, Resized, pod_plan
 from gpuagent.isolation.limits.pods import Outcome, PodLimits
 
 log = logging.getLogger(__name__)
@@ -90,6 +90,8 @@ class LimitsKeeper:
         self._need = Need()
         # Held while what is known is read or changed, and never while the driver is asked.
         self._lock = threading.Lock()
+        # Held from the choice of a pod's limits until they are set, so that no older limits come after newer ones.
+        self._settling = threading.Lock()
         self._findings = Findings()
         self._repaired: Counter[str] = Counter()
         self._in_force: dict[str, PodPlan] = {}
@@ -164,10 +166,11 @@ class LimitsKeeper:
             LimitsError: the driver cannot be asked.
         """
         self._foreign.has_share(uid)
-        plan = pod_plan(self._latest(uid, shares), self._pods.backend)
         if container:
             self._names.expect(uid, container, self._pods.leaves(uid))
-        return plan, self._settle(uid, plan)
+        with self._settling:
+            plan = pod_plan(self._latest(uid, shares), self._pods.backend)
+            return plan, self._settle(uid, plan)
 
     def _latest(self, uid: str, shares: PodShares) -> PodShares:
         """The shares of a pod. Only the need has what was changed of them while the pod runs."""
@@ -185,10 +188,7 @@ class LimitsKeeper:
             self._audit_at = self._clock() + self._audit_s
             self._audit()
         for uid in self._due():
-            with self._lock:
-                plan = self._in_force.get(uid)
-            if plan is not None:
-                self._count(self._settle(uid, plan))
+            self._settle_again(uid)
 
     def _due(self) -> set[str]:
         """UIDs of the pods whose new containers are looked at once more now."""
@@ -209,7 +209,8 @@ class LimitsKeeper:
             self._foreign.has_share(uid)
             with self._lock:
                 is_known = uid in self._in_force
-            outcome = self._settle(uid, self._plan(uid, shares))
+            with self._settling:
+                outcome = self._settle(uid, self._plan(uid, shares))
             # A pod that is about to start has no limit yet, which is no fault.
             if is_known or not self.has_audited:
                 self._count(outcome)
@@ -241,12 +242,25 @@ class LimitsKeeper:
             topics.add(topic)
         return is_first
 
+    def _settle_again(self, uid: str, new_leaf: str = "") -> None:
+        """Bring the limits into force again that a pod has."""
+        with self._settling:
+            with self._lock:
+                plan = self._in_force.get(uid)
+            outcome = self._settle(uid, plan, new_leaf) if plan is not None else Outcome()
+        self._count(outcome)
+
     def _settle(self, uid: str, plan: PodPlan, new_leaf: str = "") -> Outcome:
-        """Bring the limits of one pod into force, and remember what is. `new_leaf` is a container that appears."""
+        """Bring the limits of one pod into force, and remember what is. Called with `_settling` held.
+
+        `new_leaf` is a container that appears.
+        """
         with self._lock:
             former = self._in_force.get(uid, PodPlan())
         names = self._names.joined(self._need.containers)
-        outcome = self._pods.settle(uid, plan, names, former.pod, new_leaf=new_leaf)
+        most = self._need.resized.get(uid)
+        resized = None if most is None else Resized(former, self._plan(uid, most))
+        outcome = self._pods.settle(uid, plan, names, former.pod, resized, new_leaf=new_leaf)
         if outcome.is_in_force:
             with self._lock:
                 self._in_force[uid] = plan
@@ -295,7 +309,7 @@ class LimitsKeeper:
             if plan is None:
                 self._of_other_pod(uid, leaf)
             elif leaf:
-                self._count(self._settle(uid, plan, new_leaf=leaf))
+                self._settle_again(uid, new_leaf=leaf)
                 self._look_again(uid)
         except LimitsError as err:
             # The next audit looks at it.

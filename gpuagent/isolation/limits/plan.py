@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
+from gpuagent.host.limits_client import BLOCK
 from gpuagent.isolation.interface import CannotIsolateError
 
 MIB = 2**20
@@ -53,6 +54,25 @@ class PodPlan:
         if share is None and uuid in self.own_limits:
             return NO_SHARE_BYTES
         return share
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """What is known of a pod whose shares were changed while it runs.
+
+    Attributes:
+        former: the limits that were in force before the change; empty if the agent has been restarted since.
+        most: the largest limits that were granted. If the driver cannot lower one of these yet, that is no escape.
+    """
+
+    former: PodPlan = field(default_factory=PodPlan)
+    most: PodPlan = field(default_factory=PodPlan)
+
+    def was_granted(self, uuid: str, container: str | None, limit: int | None) -> bool:
+        """Whether a limit that is in force was granted to a container, or to the pod (None)."""
+        own = self.most.container_limit(uuid, container)
+        most = self.most.pod.get(uuid, 0) if own is None else own
+        return limit is not None and limit < most + BLOCK
 
 
 def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:

@@ -9,8 +9,16 @@ from typing import Protocol
 
 from gpuagent.host.cgroups import PodsRoot, container_id, leaves
 from gpuagent.host.limits_client import BelowUseError, Limit, LimitsError, NoTargetError, Target
-from gpuagent.isolation.limits.audit import Leaf, Repair, Why, foreign_repairs, leaf_repairs, pod_repairs
-from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan
+from gpuagent.isolation.limits.audit import (
+    Leaf,
+    Repair,
+    Why,
+    foreign_repairs,
+    is_unreachable,
+    leaf_repairs,
+    pod_repairs,
+)
+from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan, Resized
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +78,13 @@ class PodLimits:
         directory = self.directory(uid)
         return leaves(directory) if directory else ()
 
-    def settle(
+    def settle(  # noqa: PLR0913 (all that the limits of a pod depend on)
         self,
         uid: str,
         plan: PodPlan,
         names: Mapping[str, str],
         former: Mapping[str, int],
+        resized: Resized | None = None,
         *,
         new_leaf: str = "",
     ) -> Outcome:
@@ -86,6 +95,7 @@ class PodLimits:
             plan: its limits.
             names: id of a container at the runtime to its name.
             former: GPU UUID to the limit that was in force by this driver.
+            resized: of a pod whose shares were changed while it runs.
             new_leaf: name of a container's cgroup that appears just now.
 
         Raises:
@@ -99,15 +109,26 @@ class PodLimits:
         if in_force is None:
             outcome.exists = False
             return outcome
-        for repair in pod_repairs(plan, in_force, former):
+        for repair in pod_repairs(plan, in_force, former, resized):
             self._repair(uid, repair, in_force, outcome)
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
         leaves_now = self._read_leaves(uid, plan.pod, names)
-        for repair in leaf_repairs(plan, self.backend, leaves_now):
+        for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
             # A limit that a container was born with is that of a dead one, and nobody's doing.
             is_new = repair.leaf == new_leaf
             self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, in_force, outcome)
+        if resized is not None:
+            self._refuse_unreachable(plan, leaves_now, resized, outcome)
         return outcome
+
+    def _refuse_unreachable(
+        self, plan: PodPlan, leaves_now: Iterable[Leaf], resized: Resized, outcome: Outcome
+    ) -> None:
+        for leaf in leaves_now:
+            for uuid in plan.pod:
+                if is_unreachable(plan, self.backend, uuid, leaf, resized):
+                    text = f"container {leaf.container} has no limit of its own, which it gets when it starts again"
+                    outcome.refused.setdefault(uuid, text)
 
     def foreign(self, uid: str, uuids: Iterable[str]) -> list[Repair]:
         """What to take off the containers of a pod without a share: limits of dead pods. Raises LimitsError."""
@@ -179,11 +200,11 @@ class PodLimits:
         """A limit that the driver does not take, because more is in use."""
         uses = "more" if used is None else f"{used // MIB} MiB"
         text = f"it uses {uses} of GPU memory, and its limit is to be {repair.limit // MIB} MiB"
+        if target.leaf and self.backend is Backend.DMEM:
+            return  # the pod's limit bounds it, and only the size that it is shown is wrong
         if repair.why is Why.RESIZED:
             outcome.refused[repair.uuid] = text
             return
-        if target.leaf and self.backend is Backend.DMEM:
-            return  # the pod's limit bounds it, and only the size that it is shown is wrong
         outcome.unlimited[repair.uuid] = text
         if used is None or target.leaf:
             return

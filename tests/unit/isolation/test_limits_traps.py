@@ -9,7 +9,7 @@ from gpuagent.host.cgroups import PodsRoot
 from gpuagent.host.limits_client import Target
 from gpuagent.isolation.interface import CannotIsolateError
 from gpuagent.isolation.limits.audit import Why
-from gpuagent.isolation.limits.plan import NO_SHARE_BYTES, Backend, pod_plan
+from gpuagent.isolation.limits.plan import NO_SHARE_BYTES, Backend, PodPlan, Resized, pod_plan
 from gpuagent.isolation.limits.pods import PodLimits
 from gpuagent.simulation.memory_accounting import AddressPool, BackendName, MemoryAccounting, RefusedError
 from tests.unit.isolation.test_random_limits import UNIT, ModelDriver
@@ -151,3 +151,80 @@ def test_what_the_nearest_limit_cannot_express_is_refused():
     with pytest.raises(CannotIsolateError, match="share of its own"):
         pod_plan(mixed, Backend.MISC)
     assert pod_plan(mixed, Backend.DMEM).pod == {GPU: 12 * UNIT}
+
+
+class ResizedWorld(World):
+    """A pod with the shares `TWO`, of which `most` is the largest that it was granted."""
+
+    def resize(self, shares: PodShares, most: PodShares, *, restarted: bool = False):
+        former = PodPlan() if restarted else self.plan
+        self.plan = pod_plan(shares, self.limits.backend)
+        names = {leaf: name for name, leaf in LEAVES.items()}
+        resized = Resized(former, pod_plan(most, self.limits.backend))
+        return self.limits.settle(UID, self.plan, names, former.pod, resized)
+
+
+def resized(main: int, side: int = 4) -> PodShares:
+    shares = {"main": {GPU: main * UNIT}, "side": {GPU: side * UNIT}}
+    return PodShares({GPU: (main + side) * UNIT}, shares)
+
+
+def running(tmp_path: Path, backend: Backend) -> ResizedWorld:
+    world = ResizedWorld(tmp_path, backend, TWO)
+    world.settle()
+    for name in LEAVES:
+        world.container(name)
+        world.settle()
+    return world
+
+
+def test_a_container_that_runs_gets_a_larger_limit(tmp_path, backend):
+    world = running(tmp_path, backend)
+    assert world.take("main", 8)
+    outcome = world.resize(resized(12), resized(12))
+    assert outcome.is_in_force
+    assert set(outcome.repaired) == {Why.RESIZED}
+    assert world.take("main", 4)
+    assert world.take("side", 4)
+    assert not world.take("main", 1)
+
+
+def test_a_container_gets_a_smaller_limit_unless_it_uses_more(tmp_path, backend):
+    world = running(tmp_path, backend)
+    assert world.take("main", 6)
+    assert world.take("side", 4)
+    outcome = world.resize(resized(4), resized(8))
+    assert "it uses" in outcome.refused[GPU]
+    assert outcome.unlimited == {}, "its former limit was granted, so it is no escape"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_refused_limit_is_no_escape_after_a_restart_of_the_agent_either(tmp_path, backend, restarted):
+    world = running(tmp_path, backend)
+    world.resize(resized(12), resized(12))
+    assert world.take("main", 12)
+    assert world.take("side", 4)
+    outcome = world.resize(resized(8), resized(12), restarted=restarted)
+    assert outcome.refused
+    assert outcome.unlimited == {}
+
+
+def test_a_limit_beyond_what_was_granted_is_an_escape(tmp_path):
+    world = running(tmp_path, Backend.MISC)
+    world.resize(resized(12), resized(12))
+    world.model.set_limits(GPU, str(world.directory / LEAVES["main"]), 0, 30 * UNIT)
+    assert world.take("main", 20)
+    outcome = world.resize(resized(12), resized(12))
+    assert outcome.unlimited
+
+
+def test_a_container_that_began_under_its_pods_limit_says_so(tmp_path):
+    """It had no limit of its own when it began, so a larger one would come on top of what it uses."""
+    world = ResizedWorld(tmp_path, Backend.MISC, TWO)
+    world.settle()
+    world.container("main")
+    assert world.take("main", 2)
+    world.settle()
+    outcome = world.resize(resized(12), resized(12))
+    assert "container main has no limit of its own" in outcome.refused[GPU]
+    assert not outcome.is_in_force
