@@ -233,6 +233,11 @@ def _cgroup_for_limits(version: int, found: str) -> Row:
 def pod_cgroups(q: Question) -> Row:
     """Kubelet's cgroup of all pods, below which each pod has the cgroup that is limited."""
     found, wanted = ", ".join(q.facts.pods_cgroups) or "none", "one kubepods or kubepods.slice"
+    enable = "set cgroupsPerQOS: true in kubelet's configuration, and reboot the drained node"
+    if q.facts.no_pod_cgroups:
+        # What is in the tree is of the time before that setting.
+        off = f"cgroupsPerQOS: false ({q.facts.no_pod_cgroups})"
+        return Row("pod-cgroups", off, wanted, q.bad_for(LayerKind.LIMITS), enable)
     if len(q.facts.pods_cgroups) == 1:
         return Row("pod-cgroups", found, wanted, Verdict.OK)
     if q.layer is not LayerKind.LIMITS:
@@ -240,8 +245,7 @@ def pod_cgroups(q: Question) -> Row:
     if q.facts.pods_cgroups:
         todo = "the agent takes the one that has its own pod; if none has it, name it: chart value limits.podsCgroup"
         return Row("pod-cgroups", found, wanted, Verdict.WARN, todo)
-    todo = "start kubelet; if it runs, set cgroupsPerQOS: true in its configuration and drain the node"
-    return Row("pod-cgroups", found, wanted, Verdict.BAD, todo)
+    return Row("pod-cgroups", found, wanted, Verdict.BAD, f"start kubelet; if it runs, {enable}")
 
 
 def accounting(q: Question) -> Row:

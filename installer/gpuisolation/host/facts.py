@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gpuagent.host import cgpu_proc, cgroups
 from gpuisolation.host import gpu_users
 from gpuisolation.host.gpu_users import User
-from gpuisolation.host.kubelet import CpuPolicy, cpu_policy
+from gpuisolation.host.kubelet import CpuPolicy, cpu_policy, without_pod_cgroups
 from gpuisolation.host.root import Host
 
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
@@ -36,6 +36,7 @@ class HostFacts:
         cpu: kubelet's CPU manager policy.
         cgroup: 1, 2 or None.
         pods_cgroups: cgroups that may be kubelet's of all pods.
+        no_pod_cgroups: where kubelet is told to make no cgroups of pods; empty if it is not.
         memory_accounting: the driver's parameter RmMemacctMode; empty if it is not set.
         mig: GPUs in MIG mode, for people.
         hook: whether there is a container hook; `toolkit`: whether the program exists that the hook calls.
@@ -54,6 +55,7 @@ class HostFacts:
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     cgroup: int | None = None
     pods_cgroups: tuple[str, ...] = ()
+    no_pod_cgroups: str = ""
     memory_accounting: str = ""
     mig: tuple[str, ...] = ()
     mps_control: bool = False
@@ -84,6 +86,7 @@ def read(host: Host) -> HostFacts:
         cpu=cpu_policy(host),
         cgroup=_cgroup(host),
         pods_cgroups=_pods_cgroups(host),
+        no_pod_cgroups=without_pod_cgroups(host),
         memory_accounting=_memory_accounting(host),
         # Without a loaded driver, nvidia-smi would load it.
         mig=_mig(host) if driver else (),

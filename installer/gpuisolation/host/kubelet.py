@@ -58,6 +58,28 @@ def cpu_policy(host: Host) -> CpuPolicy:
     return CpuPolicy() if config is None else CpuPolicy(_in_config(config) or "none", USUAL_CONFIG)
 
 
+def without_pod_cgroups(host: Host) -> str:
+    """Where a running kubelet is told to make no cgroups of pods; empty if none is."""
+    for kubelet in _running(host):
+        flag = kubelet.flag("cgroups-per-qos")
+        source = _switched_off(host, kubelet, "cgroupsPerQOS")
+        if flag == "false":
+            return "kubelet's flag"
+        if source and not flag:
+            return source
+    return ""
+
+
+def _switched_off(host: Host, kubelet: _Kubelet, key: str) -> str:
+    """The configuration file that sets a switch to false, if no later one sets it to true; empty: none."""
+    source = ""
+    for path in _config_files(host, kubelet):
+        config = _mapping(_file_of(host, kubelet, path)) or {}
+        if key in config:
+            source = path if config[key] is False else ""
+    return source
+
+
 def _policy_of(host: Host, kubelet: _Kubelet) -> CpuPolicy:
     root_dir = kubelet.flag("root-dir") or ROOT_DIR
     if policy := kubelet.flag("cpu-manager-policy"):

@@ -454,6 +454,38 @@ def test_a_kubelet_without_cgroups_of_pods_is_refused(limits_host, run):
     assert "cgroupsPerQOS: true" in rows["pod-cgroups"]["todo"]
 
 
+OFF, ON = "cgroupsPerQOS: false\n", "cgroupsPerQOS: true\n"
+
+
+@pytest.mark.parametrize(
+    ("command_line", "files", "found"),
+    [
+        (f"kubelet --config={USUAL}", {USUAL: OFF}, f"cgroupsPerQOS: false ({USUAL})"),
+        ("kubelet --cgroups-per-qos=false", {}, "cgroupsPerQOS: false (kubelet's flag)"),
+        (f"kubelet --cgroups-per-qos=true --config={USUAL}", {USUAL: OFF}, "/sys/fs/cgroup/kubepods.slice"),
+        (f"kubelet --config={USUAL}", {USUAL: ON}, "/sys/fs/cgroup/kubepods.slice"),
+        (
+            f"kubelet --config={USUAL} --config-dir=/etc/kubelet.d",
+            {USUAL: ON, "/etc/kubelet.d/10.conf": OFF, "/etc/kubelet.d/20.conf": NONE},
+            "cgroupsPerQOS: false (/etc/kubelet.d/10.conf)",
+        ),
+        (
+            f"kubelet --config={USUAL} --config-dir=/etc/kubelet.d",
+            {USUAL: OFF, "/etc/kubelet.d/10.conf": ON},
+            "/sys/fs/cgroup/kubepods.slice",
+        ),
+        ("kubelet", {USUAL: OFF}, "/sys/fs/cgroup/kubepods.slice"),
+    ],
+)
+def test_cgroups_of_pods_from_before_a_setting_do_not_count(limits_host, run, command_line, files, found):
+    limits_host.write("proc/77/cmdline", "/usr/bin/" + command_line.replace(" ", "\0") + "\0")
+    for path, text in files.items():
+        limits_host.write(path.lstrip("/"), text)
+    rows = limits_rows(run)
+    assert rows["pod-cgroups"]["found"] == found
+    assert rows["refused"] == (["pod-cgroups"] if "false" in found else [])
+
+
 @pytest.mark.parametrize(
     ("version", "verdict", "found"),
     [("1.20.1", "note", "version 1.20.1"), ("1.20.0", "ok", "version 1.20.0"), ("", "ok", "nvidia-container-toolkit")],
