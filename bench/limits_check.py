@@ -44,11 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     simulate = (options.simulate, options.backend) if options.simulate else None
     try:
-        with opened(options.gpu, options.cgroup_root, simulate) as gpu:
-            return _check(gpu, options)
+        with opened(options.gpu, options.cgroup_root, simulate) as gpu, OwnCgroups(options.cgroup_root) as cgroups:
+            # Only now, because on backend dmem the cgroups that are made have to be enabled for it.
+            gpu.try_limits(options.cgroup_root)
+            return _check(gpu, cgroups, options)
     except CannotCheckError as err:
         print(f"nothing to check memory limits on: {err}")
         return 0
+    except OSError as err:
+        print(f"cgroups cannot be made in {options.cgroup_root}: {err}")
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(gpu: CheckedGpu, options: argparse.Namespace) -> int:
+def _check(gpu: CheckedGpu, cgroups: OwnCgroups, options: argparse.Namespace) -> int:
     if gpu.memory < LEAST_MIB << 20:
         raise CannotCheckError(f"the GPU has {gpu.memory >> 20} MiB, and {LEAST_MIB} MiB are needed")
     print(f"# Check of memory limits, {now()}\n")
@@ -76,9 +81,8 @@ def _check(gpu: CheckedGpu, options: argparse.Namespace) -> int:
         print("On a SIMULATED driver: this shows that the check works, and nothing of a GPU.\n")
     print(f"gpuagent {__version__}, driver {gpu.driver}, backend {gpu.backend}, {gpu.model}, {gpu.memory >> 20} MiB,")
     print(f"Linux {machine()['kernel']}\n")
-    with OwnCgroups(options.cgroup_root) as cgroups:
-        trial = Trial(gpu, cgroups, options.change_persistence)
-        answers = {name: _asked(name, trial) for name in QUESTIONS}
+    trial = Trial(gpu, cgroups, options.change_persistence)
+    answers = {name: _asked(name, trial) for name in QUESTIONS}
     print(_shown(answers))
     _write(options.json, gpu, answers, simulated=bool(options.simulate))
     print(f"\nAs JSON: {options.json}")

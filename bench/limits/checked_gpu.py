@@ -108,11 +108,11 @@ class SimulatedMachine:
 
 @dataclass
 class CheckedGpu:
-    """One GPU on which limits can be set. NVML is open, except in `closed`.
+    """One GPU. NVML is open, except in `closed`.
 
     Attributes:
         memory: of the GPU, in bytes.
-        backend: of the driver: ``dmem`` or ``misc``.
+        backend: of the driver: ``dmem`` or ``misc``; empty before `try_limits`.
     """
 
     machine: Machine
@@ -127,6 +127,14 @@ class CheckedGpu:
     @property
     def handle(self) -> Handle:
         return self.nvml.handle_of(self.uuid)
+
+    def try_limits(self, root: Path) -> None:
+        """Find out whether limits can be set, as the agent's helper does. Raises CannotCheckError."""
+        tell_backend: TellBackend = self.machine.tell_backend
+        probed = probe(self.nvml, {self.uuid: self.handle}, root, tell_backend)
+        if probed.problem:
+            raise CannotCheckError(f"GPU {self.handle.index} cannot be limited: {probed.problem}")
+        self.backend = probed.backend
 
     def limit(self, cgroup: Path, mib: int) -> None:
         """Set a hard limit. Raises CallError."""
@@ -182,10 +190,10 @@ def opened(index: int | None, root: Path, simulate: tuple[str, str] | None) -> I
             session.enter_context(nvml.session())
         except DriverError as err:
             raise CannotCheckError(f"no NVIDIA driver to check here: {err}") from err
-        yield _gpu(index, root, machine, nvml, session)
+        yield _gpu(index, machine, nvml, session)
 
 
-def _gpu(index: int | None, root: Path, machine: Machine, nvml: LimitCalls, session: ExitStack) -> CheckedGpu:
+def _gpu(index: int | None, machine: Machine, nvml: LimitCalls, session: ExitStack) -> CheckedGpu:
     count = nvml.count()
     chosen = count - 1 if index is None else index
     if not 0 <= chosen < count:
@@ -194,10 +202,6 @@ def _gpu(index: int | None, root: Path, machine: Machine, nvml: LimitCalls, sess
     uuid = nvml.uuid(handle)
     if users := machine.users(uuid):
         raise CannotCheckError(f"GPU {chosen} is in use, so end these programs or choose another: {'; '.join(users)}")
-    tell_backend: TellBackend = machine.tell_backend
-    probed = probe(nvml, {uuid: handle}, root, tell_backend)
-    if probed.problem:
-        raise CannotCheckError(f"GPU {chosen} cannot be limited: {probed.problem}")
     total, reserved = nvml.memory_bytes(handle)
     return CheckedGpu(
         machine,
@@ -206,8 +210,7 @@ def _gpu(index: int | None, root: Path, machine: Machine, nvml: LimitCalls, sess
         total - reserved,
         nvml.driver_version(),
         nvml.name(handle),
-        probed.backend,
-        session,
+        _session=session,
     )
 
 

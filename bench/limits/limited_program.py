@@ -35,7 +35,8 @@ class LimitedProgram:
         if device:
             command.append(str(device))
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-        env = kept | {"CUDA_VISIBLE_DEVICES": uuid}
+        # No MPS server may allocate in the program's place.
+        env = kept | {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_MPS_PIPE_DIRECTORY": str(cgroup / "none")}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True)  # noqa: S603 (ourselves)
 

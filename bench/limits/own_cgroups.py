@@ -27,17 +27,26 @@ class OwnCgroups:
     def __enter__(self) -> Self:
         for former in self._root.glob(f"{NAME}*"):
             _remove_if_left(former)
-        self._enabled_here = _enable(self._root)
-        self._top.mkdir()
-        self._lock = _locked(self._top)
-        _enable(self._top)
+        try:
+            self._enabled_here = _enable(self._root)
+            self._top.mkdir()
+            self._lock = _locked(self._top)
+            _enable(self._top)
+        except OSError:
+            self._undo()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._undo()
+
+    def _undo(self) -> None:
         _remove_all(self._top)
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
         if self._enabled_here:
             with suppress(OSError):
                 (self._root / "cgroup.subtree_control").write_text(f"-{_CONTROLLER}")
