@@ -155,7 +155,11 @@ class DriverRegistry:
 
     def _deregister(self, path: Path) -> None:
         with self._lock:
-            _, driver = self._registered.pop(path)
+            registered = self._registered.pop(path, None)
+            if registered is None:
+                # Its socket has gone while it was told that it is registered: both are reasons.
+                return
+            _, driver = registered
             self._drivers.remove(driver)
             self._unreachable.setdefault(driver.name, time.monotonic())
         driver.close()
