@@ -11,7 +11,7 @@ import pytest
 
 from bench import limits_check
 from bench.limits import questions
-from bench.limits.own_cgroups import NAME
+from bench.limits.own_cgroups import NAME, OwnCgroups
 from bench.limits.questions import QUESTIONS, SHARE_MIB, Trial, Verdict
 
 # With cgroup v1, as the simulated driver takes it: the hierarchy of the memory controller.
@@ -84,6 +84,25 @@ def test_cgroups_of_a_check_that_was_killed_are_removed(tmp_path, capsys):
     (left / "pod").mkdir(parents=True)
     check(tmp_path, capsys)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("available", "enabled", "inside", "afterwards"),
+    [
+        ("cpu dmem", "cpu", "+dmem", "-dmem"),
+        ("cpu dmem", "cpu dmem", "cpu dmem", "cpu dmem"),
+        ("cpu", "cpu", "cpu", "cpu"),
+    ],
+)
+def test_the_kernels_controller_is_enabled_while_the_check_runs(tmp_path, available, enabled, inside, afterwards):
+    (tmp_path / "cgroup.controllers").write_text(available)
+    control = tmp_path / "cgroup.subtree_control"
+    control.write_text(enabled)
+    with OwnCgroups(tmp_path) as cgroups:
+        cgroups.leaf(cgroups.pod("pod"))
+        assert control.read_text() == inside
+    assert control.read_text() == afterwards
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 # -- without a driver ------------------------------------------------------------------------------------------------
