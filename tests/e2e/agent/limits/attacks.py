@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuagent.simulation import boxes
@@ -11,6 +12,15 @@ from tests.e2e.agent.limits.helper import BOX, Helper
 from tests.e2e.cluster import WAIT_S, container, pod_manifest
 
 Json = dict[str, Any]
+
+
+class Driver(Protocol):
+    """What containers of attackers need."""
+
+    @property
+    def attack(self) -> Path:
+        """The folder with their program and the driver's socket."""
+
 
 ATTACKER = "/attack/attacker"
 GPU = boxes.load(BOX).gpus[0].uuid
@@ -36,7 +46,7 @@ def attack(how: str, gpu: str = GPU, *arguments: str) -> list[str]:
 
 def attacking_pod(
     name: str,
-    helper: Helper,
+    driver: Driver,
     command: Sequence[str],
     *,
     units: int = UNITS,
@@ -48,14 +58,14 @@ def attacking_pod(
     made = pod_manifest(name, {GPU_MEM: units}, command=command, restart_policy=restart_policy)
     made["spec"]["containers"][0]["env"] = [{"name": key, "value": value} for key, value in (env or {}).items()]
     made["spec"]["containers"] += others
-    mount_driver(made, helper)
+    mount_driver(made, driver)
     return made
 
 
-def mount_driver(manifest: Json, helper: Helper) -> None:
+def mount_driver(manifest: Json, driver: Driver) -> None:
     """Let all containers of a pod reach the driver, and the attackers' program."""
     spec = manifest["spec"]
-    spec["volumes"] = [{"name": "attack", "hostPath": {"path": str(helper.attack)}}]
+    spec["volumes"] = [{"name": "attack", "hostPath": {"path": str(driver.attack)}}]
     for each in (*spec.get("initContainers", ()), *spec["containers"]):
         each["volumeMounts"] = [{"name": "attack", "mountPath": "/attack"}]
 

@@ -25,6 +25,11 @@ _SOURCE = Path(__file__).with_name("attacker.c")
 _ATTACKER = ("gcc", "-static", "-O1", "-Wall", "-Wextra", "-Werror")
 
 
+def build_attacker(folder: Path) -> None:
+    """Make the attackers' program in a folder that their containers mount."""
+    subprocess.run((*_ATTACKER, "-o", str(folder / "attacker"), str(_SOURCE)), check=True)
+
+
 class Helper:
     """The helper, and the folder that containers of attackers mount as /attack: their program and the driver.
 
@@ -40,7 +45,7 @@ class Helper:
         self.socket = self.root / "limits" / "limits.sock"
         self.attack = self.root / "attack"
         self.attack.mkdir()
-        subprocess.run((*_ATTACKER, "-o", str(self.attack / "attacker"), str(_SOURCE)), check=True)
+        build_attacker(self.attack)
         self._faults = self.root / "faults.sock"
         log = self.root / "helper.log"
         self._log = log
