@@ -27,6 +27,7 @@ from gpuagent.nvml.driver_errors import DRIVER_WIDE, VERSION_MISMATCH, CallError
 
 log = logging.getLogger(__name__)
 
+_MOST_NOTED = 4096
 PROBED_S = 60.0
 PROBLEM_S = 5.0
 """How long the result of a probe is reported without another one: if memory can be limited, and if it cannot."""
@@ -84,6 +85,7 @@ class LimitSetter:
         self._root: PodsRoot | None = None
         self._described: Description | None = None
         self._described_at = 0.0
+        self._limited: dict[str, set[str]] = {}
         self.is_outdated = False
         """NVML's library is of a former driver. A restart of the container gets it the present one's."""
 
@@ -98,6 +100,7 @@ class LimitSetter:
             refused = err
         self._check_same(directory, identity)
         limit = self._read(gpu, directory, identity)
+        self._note(target, limit)
         if refused is None and limit.is_of(size):
             log.info("Set limit", extra=_log_fields(target, size, limit))
             return limit
@@ -119,6 +122,17 @@ class LimitSetter:
         if limit.hard is None and unusable:
             raise LimitDriverError(unusable)
         return limit
+
+    def limited_gpus(self, pod: str) -> frozenset[str]:
+        """UUIDs of the GPUs on which this process has set or seen a limit of the pod."""
+        return frozenset(self._limited.get(pod, ()))
+
+    def _note(self, target: Target, limit: Limit) -> None:
+        if target.leaf or limit.hard is None:
+            return
+        if len(self._limited) >= _MOST_NOTED:
+            self._limited.clear()  # most of these pods have ended
+        self._limited.setdefault(target.pod, set()).add(target.gpu)
 
     def describe(self) -> Description:
         """What can be limited here. Tried again when the last result is too old, or a limit could not be set."""

@@ -103,7 +103,8 @@ class NewbornGuard:
     # -- in the driver's thread --------------------------------------------------------------------------------
 
     def _give_limits_of_pod(self, pod: str, leaf: str) -> None:
-        for gpu in self._gpus:
+        # Many containers may appear at once, and each of them begins soon. So no call is made that can be spared.
+        for gpu in self._setter.limited_gpus(pod) or self._gpus:
             container = Target(gpu, pod, leaf)
             limit = self._setter.get(Target(gpu, pod)).hard
             # A pod without a share has none. The agent sets it before a container with a share starts.

@@ -169,3 +169,22 @@ def test_a_failure_is_logged_and_the_next_container_is_looked_at(tree, driver, h
     driver.refusals.clear()
     tree.add_container(pod, SANDBOX)
     driver.until(pod / SANDBOX, GIB)
+
+
+def test_only_gpus_of_the_pod_are_asked_about(tree, driver, helper, monkeypatch):
+    """The next container waits meanwhile, and may begin."""
+    pod = tree.add_pod(POD)
+    helper.follow()
+    helper.set(POD, 4 * GIB)
+    asked = []
+    answer = driver.memory_limits
+
+    def note_and_answer(gpu, directory):
+        asked.append(gpu.index)
+        return answer(gpu, directory)
+
+    monkeypatch.setattr(driver, "memory_limits", note_and_answer)
+    driver.inherited[CONTAINER] = 80 * GIB
+    tree.add_container(pod, CONTAINER)
+    driver.until(pod / CONTAINER, 4 * GIB)
+    assert set(asked) == {0}

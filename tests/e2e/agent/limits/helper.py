@@ -79,7 +79,8 @@ class Helper:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + WAIT_S
-        while not (self.socket.exists() and self.device.exists()):
+        # One that was killed has left its sockets.
+        while not (_listens(self.socket) and _listens(self.device)):
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < end, self._log.read_text()
             time.sleep(0.02)
@@ -121,6 +122,15 @@ class Helper:
                 answer: Mapping[str, Any] = json.loads(answers.readline())
         assert answer["ok"], answer
         return answer
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _box(folder: Path, backend: str) -> Path:
