@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.domain.pods.annotations import WRITTEN_KEYS
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION, WRITTEN_KEYS
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from manifests.render import CHART
 from tests.e2e.chart.agents import MERGE
@@ -18,7 +18,6 @@ from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
 
 Json = dict[str, Any]
 
-NAME = "gpu-decisions"
 KEYS = (*WRITTEN_KEYS, COMMIT_ANNOTATION)
 NAMESPACE = "tenants"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -34,10 +33,10 @@ RIGHTS: dict[str, tuple[str, list[Json]]] = {
 """Service accounts: namespace, and rights in the tenants' namespace. The tenant has the cluster's role `edit` there."""
 
 
-def policy(**values: str) -> list[Json]:
+def policy(template: str, **values: str) -> list[Json]:
     """What the chart installs with these values of `admissionPolicy`."""
     command = [str(HELM), "template", "gpuagent", str(CHART), "--namespace=kube-system", "--kube-version=1.36"]
-    command += ["--set=image.repository=none", "--show-only=templates/decision-policy.yaml"]
+    command += ["--set=image.repository=none", f"--show-only=templates/{template}.yaml"]
     command += [f"--set-json=admissionPolicy.{key}={value}" for key, value in values.items()]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S).stdout
     return [found for found in yaml.safe_load_all(rendered) if found]
@@ -91,33 +90,36 @@ def new_pod(name: str, annotations: dict[str, str] | None = None, node: str | No
 
 
 @contextmanager
-def in_force(cluster: Cluster, tenant: str, **values: str) -> Iterator[None]:
-    objects = policy(**values)
+def in_force(
+    cluster: Cluster, tenant: str, template: str = "decision-policy", key: str = KEYS[0], **values: str
+) -> Iterator[None]:
+    objects = policy(template, **values)
+    name = objects[0]["metadata"]["name"]
     for manifest in objects:
         cluster.apply(manifest)
     seen = cluster.client.wait(
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-        NAME,
+        name,
         lambda one: "typeChecking" in (one or {}).get("status", {}),
         30,
     )
     assert (seen or {})["status"]["typeChecking"] == {}
     cluster.api("POST", PODS, new_pod("probe"))
-    _wait_for_answer(cluster, tenant, refused=True)
+    _wait_for_answer(cluster, tenant, key, refused=True)
     try:
         yield
     finally:
         for manifest in reversed(objects):
             cluster.api("DELETE", cluster.client.path_of(manifest))
         # The API server goes by a policy for a moment after it is deleted: the next test must not take it for its own.
-        _wait_for_answer(cluster, tenant, refused=False)
+        _wait_for_answer(cluster, tenant, key, refused=False)
         for found in cluster.api("GET", PODS)[1]["items"]:
             cluster.api("DELETE", f"{PODS}/{found['metadata']['name']}", {"gracePeriodSeconds": 0})
 
 
-def _wait_for_answer(cluster: Cluster, tenant: str, *, refused: bool) -> None:
+def _wait_for_answer(cluster: Cluster, tenant: str, key: str, *, refused: bool) -> None:
     deadline = time.monotonic() + WAIT_S
-    while (write(cluster, tenant, "probe", {KEYS[0]: str(time.monotonic())})[0] != 200) is not refused:
+    while (write(cluster, tenant, "probe", {key: str(time.monotonic())})[0] != 200) is not refused:
         assert time.monotonic() < deadline, f"the policy is {'not' if refused else 'still'} in force"
         time.sleep(0.1)
 
@@ -168,3 +170,25 @@ def test_with_create_no_tenant_creates_a_pod_with_a_decision(cluster: Cluster, t
         assert cluster.api("POST", PODS, new_pod("bare", {"mine": "1"}), token=tenant)[0] == 201
         assert write(cluster, tenant, "bare", {KEYS[0]: "1"})[0] == 403
         assert cluster.api("POST", PODS, new_pod("q", {KEYS[0]: "0"}), token=tokens["scheduler"])[0] == 201
+
+
+def test_only_operators_resize_a_pod_and_nobody_creates_a_resized_one(cluster: Cluster, tokens: dict[str, str]) -> None:
+    """A template with the annotation would be a way around: controllers of kube-system make its pods."""
+    tenant = tokens["tenant"]
+    writer = '["system:serviceaccount:schedulers:node-agent"]'
+    with in_force(cluster, tenant, "limit-policy", LIMIT_ANNOTATION, decisionWriters=writer):
+        for key in (LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION):
+            for name in ("tenant", "controller", "scheduler", "node-agent"):
+                status, answer = cluster.api("POST", PODS, new_pod("born", {key: "main=9"}), token=tokens[name])
+                assert (status, "a new pod cannot have" in answer["message"]) == (403, True), (name, answer)
+            assert cluster.api("POST", PODS, new_pod("p", node=NODE_NAME), token=tenant)[0] in {201, 409}
+            for name in ("node-agent", "scheduler"):
+                assert write(cluster, tokens[name], "p", {key: "main=9"})[0] == 200, name
+            for name in ("tenant", "stranger", "controller"):
+                for value in ("main=10", None):
+                    status, message = write(cluster, tokens[name], "p", {key: value})
+                    assert (status, key in message, "is for operators to say" in message) == (403, True, True), message
+            assert write(cluster, tokens["stranger"], "p", {key: "main=10"}, "/status")[0] == 403
+            assert write(cluster, None, "p", {key: None})[0] == 200  # a cluster administrator
+        more = {"metadata": {"annotations": {"example.com/mine": "1"}}}
+        assert cluster.api("PATCH", f"{PODS}/p", more, MERGE, tenant)[0] == 200

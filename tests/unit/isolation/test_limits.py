@@ -336,3 +336,22 @@ def test_a_pod_that_ends_while_it_is_looked_at_is_no_line_of_the_log(node, caplo
     node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
     audits(node, 1)
     assert caplog.records == []
+
+
+def of_gib(gib: int) -> PodShares:
+    return PodShares({GPU_0: gib * GIB}, {"main": {GPU_0: gib * GIB}})
+
+
+def test_a_resized_pod_gets_its_limit_at_once_and_the_driver_says_so(node):
+    node.pod(UID, SANDBOX, MAIN)
+    node.driver = LimitsIsolation(node.helper.path, LimitsRecord(node.state_dir, node.boot_id), first_answer_s=0.2)
+    node.start(**{UID: of_gib(8)}).until(lambda layer: layer.problem is None)
+    resized = {UID: of_gib(12)}
+    # Audits are seconds apart here, so a change of the need has to bring one.
+    node.driver.desire(replace(node.need(resized), resized=resized))
+    node.until(lambda layer: layer.applied == resized)
+    assert node.limit() == 12 * GIB
+    node.driver.desire(replace(node.need({UID: of_gib(8)}), resized=resized))
+    node.until(lambda layer: layer.applied == {UID: of_gib(8)})
+    node.driver.desire(node.need({UID: of_gib(8)}))
+    node.until(lambda layer: layer.applied == {})
