@@ -12,7 +12,7 @@ import pytest
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.e2e.cluster import WAIT_S, Cluster, pod_manifest
-from tests.e2e.cluster.cgroups import Cgroups, hierarchies
+from tests.e2e.cluster.cgroups import USERS, Cgroups, hierarchies
 
 RESOURCE = "example.com/watched"
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
@@ -101,3 +101,27 @@ def test_what_a_cluster_made_is_gone_when_it_ends_and_nothing_else() -> None:
 
 def _below(hierarchy: Path, cgroups: Cgroups) -> Path:
     return hierarchy / cgroups.kubelet_root.removeprefix("/")
+
+
+def test_controllers_of_cgroup_v2_are_enabled_for_pods_and_disabled_by_the_last_cluster() -> None:
+    unified = [hierarchy for hierarchy in hierarchies() if (hierarchy / "cgroup.controllers").exists()]
+    before = {hierarchy: enabled(hierarchy) for hierarchy in unified}
+    cgroups = Cgroups()
+    cgroups.claim()
+    cgroups.make_kubelet_root()
+    assert all(controllers(_below(hierarchy, cgroups)) == controllers(hierarchy) for hierarchy in unified)
+    cgroups.remove()
+    for hierarchy in unified:
+        # Another cluster may be running, and ends later.
+        to_be_disabled = {line.split()[1] for line in USERS.read_text().splitlines() if str(hierarchy) in line}
+        assert enabled(hierarchy) - before[hierarchy] <= to_be_disabled
+
+
+def enabled(group: Path) -> set[str]:
+    """The controllers of the groups below."""
+    return set((group / "cgroup.subtree_control").read_text().split())
+
+
+def controllers(group: Path) -> set[str]:
+    """Its own controllers."""
+    return set((group / "cgroup.controllers").read_text().split())

@@ -7,6 +7,7 @@ import fcntl
 import os
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.limits_helper.probe import NAME as PROBE
@@ -15,7 +16,8 @@ from gpuagent.limits_helper.probe import NAME as PROBE
 _WITHOUT_KUBELET = "k8s.io"
 # Kubelet's, for its pods. Each cluster has a group of its own in it, so that no two kubelets share one.
 _OF_KUBELETS = "gpuagent-e2e"
-_USERS = Path("/tmp/gpuagent-e2e-cgroups.lock")
+USERS = Path("/tmp/gpuagent-e2e-cgroups.lock")
+"""Locked by all clusters. It says which controllers the last one has to disable."""
 _NVIDIA = Path("/proc/driver/nvidia")
 _KINDS = {"cgroup", "cgroup2"}
 _DEATHS_S = 10.0
@@ -36,13 +38,16 @@ class Cgroups:
 
     def claim(self) -> None:
         """Keep other clusters from removing groups that look unused: a container that is just being made has one."""
-        self._users = os.open(_USERS, os.O_CREAT | os.O_RDWR)
+        self._users = os.open(USERS, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def make_kubelet_root(self) -> None:
         """In every hierarchy of cgroup v1, or in the one of v2: kubelet starts only where its root is."""
         for hierarchy in hierarchies():
-            (hierarchy / self._own).mkdir(parents=True, exist_ok=True)
+            group = hierarchy / self._own
+            group.mkdir(parents=True, exist_ok=True)
+            for above in (hierarchy, group.parent):
+                _enable_controllers(above)
 
     def remove(self) -> None:
         """To be called when no container is left."""
@@ -57,7 +62,7 @@ class Cgroups:
 
 def remove_unused() -> None:
     """Remove what this run has left, or a run that was killed, unless another cluster uses control groups now."""
-    users = os.open(_USERS, os.O_CREAT | os.O_RDWR)
+    users = os.open(USERS, os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _removed(_WITHOUT_KUBELET)
@@ -65,6 +70,7 @@ def remove_unused() -> None:
         if not _NVIDIA.exists():
             # A helper of memory limits leaves it, because a real driver might know it.
             _removed(PROBE)
+        _disable_controllers()
     except BlockingIOError:
         return
     finally:
@@ -81,6 +87,30 @@ def pods_hierarchy() -> Path:
     """The hierarchy that stands for all of them, where one folder must do: that of memory on cgroup v1."""
     mounted = hierarchies()
     return next((hierarchy for hierarchy in mounted if hierarchy.name == "memory"), mounted[0])
+
+
+def _enable_controllers(group: Path) -> None:
+    """Let the groups below have all controllers, on cgroup v2; container runtimes do the same to the whole path.
+
+    What is enabled now is noted in the file that also is the lock.
+    """
+    if not (group / "cgroup.controllers").exists():
+        return
+    enabled = group / "cgroup.subtree_control"
+    missing = set((group / "cgroup.controllers").read_text().split()) - set(enabled.read_text().split())
+    for controller in missing:
+        with USERS.open("a") as notes:
+            notes.write(f"{enabled} {controller}\n")
+        enabled.write_text(f"+{controller}")
+
+
+def _disable_controllers() -> None:
+    """Undo what is noted."""
+    for line in USERS.read_text().splitlines():
+        enabled, _, controller = line.partition(" ")
+        with suppress(OSError):  # it has gone
+            Path(enabled).write_text(f"-{controller}")
+    USERS.write_text("")
 
 
 def _kind(line: str) -> str:
