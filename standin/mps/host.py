@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -37,9 +39,26 @@ class MpsHost:
         self.close()
 
     def close(self) -> None:
-        """End the daemons and remove the folder."""
-        self.kill_all()
+        """End the daemons, also those that just start, and remove the folder."""
+        while started := list(self._started()):
+            for pid in started:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)  # somebody else collects them
         shutil.rmtree(self.root)
+
+    def _started(self) -> Iterator[int]:
+        """PIDs of the control programs of this host that run."""
+        program = os.fsencode(self.control)
+        pipes = b"CUDA_MPS_PIPE_DIRECTORY=" + os.fsencode(self.root)
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                command = (folder / "cmdline").read_bytes()
+                is_stand_in = b"standin/mps/control.py" in command and pipes in (folder / "environ").read_bytes()
+                # A shell runs the program. An agent has it among its arguments, and is left.
+                is_about_to_be = program in command.split(b"\0")[:2]
+                if is_stand_in or is_about_to_be:
+                    yield int(folder.name)
 
     def kill_all(self) -> None:
         """Kill every daemon."""
