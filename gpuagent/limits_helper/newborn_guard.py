@@ -74,7 +74,7 @@ class NewbornGuard:
         try:
             self._watch.add_pods_of(self._root)
         except OSError as err:
-            log.warning("Failed to watch for new pods", extra={"error": err})
+            log.warning("Failed to watch for new containers", extra={"error": err})
 
     # -- in the thread of the watch ----------------------------------------------------------------------------
 
