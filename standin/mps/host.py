@@ -40,7 +40,9 @@ class MpsHost:
 
     def close(self) -> None:
         """End the daemons, also those that just start, and remove the folder."""
-        while started := list(self._started()):
+        # Bounded: a program of a test that was left running may start them again.
+        until = time.monotonic() + PATIENCE_S
+        while (started := list(self._started())) and time.monotonic() < until:
             for pid in started:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
