@@ -84,9 +84,10 @@ def hierarchies() -> list[Path]:
 
 
 def pods_hierarchy() -> Path:
-    """The hierarchy that stands for all of them, where one folder must do: that of memory on cgroup v1."""
-    mounted = hierarchies()
-    return next((hierarchy for hierarchy in mounted if hierarchy.name == "memory"), mounted[0])
+    """The hierarchy of the memory controller: GPU memory is accounted for by its groups on cgroup v1, and on v2."""
+    v1 = [hierarchy for hierarchy in hierarchies() if hierarchy.name == "memory"]
+    v2 = [hierarchy for hierarchy in hierarchies() if (hierarchy / "cgroup.controllers").exists()]
+    return (v1 or v2)[0]
 
 
 def _enable_controllers(group: Path) -> None:
