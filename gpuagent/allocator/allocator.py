@@ -274,4 +274,8 @@ def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> S
     entries = [entry for entry in recorded.checkpoint if entry.pod_uid in uids]
     limits = limits_in_force(snap.resizes)
     shares = device_shares(entries, snap.gpus.values(), snap.policy.unit, modes, limits)
-    return Starting(owner, {uid: shares.get(uid, PodShares()) for uid in uids})
+    of_pods = {uid: shares.get(uid, PodShares()) for uid in uids}
+    # Containers with the same units run one after another, and have the same share.
+    records = recorded.containers.get((start.resource, start.ids), ())
+    names = [record.container.container for record in records if record.uid]
+    return Starting(owner, of_pods, names[0] if names else "")

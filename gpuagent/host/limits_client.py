@@ -149,6 +149,7 @@ class LimitsClient:
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
+        self.connections_lost = 0
 
     def describe(self) -> Description:
         """What the helper can do on this node."""

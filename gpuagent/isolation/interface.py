@@ -96,10 +96,12 @@ class Starting:
         owner: the container; None for a claim, and where kubelet does not list the container.
         pods: UIDs of the pods whose containers may be about to start to all their shares. Empty if kubelet's checkpoint
             does not show the pod.
+        container: name of the container by kubelet's checkpoint, which lists init containers too; empty for a claim.
     """
 
     owner: ContainerRef | None = None
     pods: Mapping[str, PodShares] = field(default_factory=dict)
+    container: str = ""
 
 
 class Serving(Protocol):

@@ -66,12 +66,12 @@ def pod_repairs(
 
     Args:
         plan: of the pod.
-        in_force: GPU UUID to the reading of the pod's cgroup.
+        in_force: GPU UUID to the reading of the pod's cgroup, without the GPUs that cannot be read.
         former: GPU UUID to the limit that this driver has brought into force for the pod before.
         resized: of a pod whose shares were changed while it runs.
     """
-    for uuid, limit in plan.pod.items():
-        reading = in_force[uuid]
+    for uuid, reading in in_force.items():
+        limit = plan.pod[uuid]
         if not reading.is_of(limit):
             was_granted = resized is not None and resized.was_granted(uuid, None, reading.hard)
             is_resized = was_granted or (uuid in former and reading.is_of(former[uuid]))
@@ -83,10 +83,27 @@ def leaf_repairs(
 ) -> Iterator[Repair]:
     """The limits of a pod's containers that are not as planned, as read while the pod's own limits are in force."""
     for leaf in leaves:
-        for uuid in plan.pod:
+        for uuid in leaf.readings:
             repair = _leaf_repair(plan, backend, uuid, leaf, resized)
             if repair is not None:
                 yield repair
+
+
+def short_containers(plan: PodPlan, backend: Backend, leaves: Iterable[Leaf]) -> set[str]:
+    """Names of the containers that began to use memory under the smaller limit of their pod, and so keep that."""
+    short: set[str] = set()
+    for leaf in leaves:
+        for uuid, reading in leaf.readings.items():
+            own = plan.container_limit(uuid, leaf.container)
+            has_own = own is None or reading.is_of(own)
+            if backend is Backend.MISC and leaf.container and not has_own and _has_begun(plan, uuid, reading):
+                short.add(leaf.container)
+    return short
+
+
+def _has_begun(plan: PodPlan, uuid: str, reading: Limit) -> bool:
+    """Whether a container without a limit of its own may use memory, which is counted at its pod."""
+    return reading.used > 0 and reading.is_of(plan.pod[uuid])
 
 
 def is_unreachable(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resized: Resized) -> bool:
@@ -115,7 +132,7 @@ def _leaf_repair(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resized
     # If it had a limit of its own before, what it uses is counted there.
     former = resized.former.container_limit(uuid, leaf.container) if resized else None
     had_own_limit = former is not None and reading.is_of(former)
-    has_begun = own is not None and reading.used > 0 and reading.is_of(plan.pod[uuid])
+    has_begun = own is not None and _has_begun(plan, uuid, reading)
     if has_begun and not had_own_limit:
         # What it has is counted at the pod, and its own limit would come on top of that. So the pod's stays.
         return None

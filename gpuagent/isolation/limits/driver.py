@@ -91,6 +91,7 @@ class LimitsIsolation:
         self._description: Description | None = None
         self._describe_at = float("-inf")
         self._keeper: LimitsKeeper | None = None
+        self._connections_lost = 0
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="limits", daemon=True)
@@ -124,6 +125,7 @@ class LimitsIsolation:
     def verify(self, grant: Grant, starting: Starting) -> None:
         owner = starting.owner
         whose = str(owner) if owner else "the container"
+        container = starting.container or (owner.container if owner else "")
         keeper = self._keeper
         if keeper is None:
             raise IsolationError(f"{whose} has to wait for memory limits: {self._problem or NO_ANSWER_YET}")
@@ -132,7 +134,7 @@ class LimitsIsolation:
         has_cgroup = False
         for uid, shares in starting.pods.items():
             try:
-                plan, outcome = keeper.limit(uid, shares, owner.container if owner else "")
+                plan, outcome = keeper.limit(uid, shares, container)
             except LimitsError as err:
                 self._wake.set()
                 raise IsolationError(f"{whose} has to wait for the memory limit of its pod: {err}") from err
@@ -141,6 +143,9 @@ class LimitsIsolation:
             if failures:
                 raise IsolationError(f"{whose} has to wait: the memory limit of its pod is not in force: {failures}")
             has_cgroup = has_cgroup or outcome.exists
+        if self._client.connections_lost != self._connections_lost:
+            # Another process of the helper answers, and the driver may have dropped limits meanwhile.
+            keeper.audit_soon()
         if not has_cgroup:
             # Kubelet makes the pod's cgroup before it asks. So this passes, or the pod has ended.
             raise IsolationError(f"{whose} has to wait: kubelet shows no cgroup of its pod yet; {PODS_CGROUP}")
@@ -166,15 +171,20 @@ class LimitsIsolation:
         keeper = self._keeper
         if keeper is None:
             return RETRY_S
-        # The helper is asked again in time as well.
-        return min(keeper.pause_s(), RETRY_S if self._problem else DESCRIBE_S)
+        if self._describe_at == float("-inf"):
+            return RETRY_S  # it does not answer, and asking at once would not help
+        return min(keeper.pause_s(), DESCRIBE_S)
 
     def _look(self) -> None:
         """Ask the helper what the node can do, if it is time, and look at the pods."""
         try:
-            if self._clock() >= self._describe_at:
+            is_gone = not self._socket.parent.is_dir()
+            if is_gone or self._clock() >= self._describe_at:
                 self._describe()
             if self._keeper is not None:
+                if self._client.connections_lost != self._connections_lost:
+                    self._connections_lost = self._client.connections_lost
+                    self._keeper.audit_soon()
                 self._keeper.look()
         except LimitsError as err:
             self._lose(err)
@@ -183,6 +193,7 @@ class LimitsIsolation:
         """Raises LimitsError: the helper does not answer."""
         if not self._socket.parent.is_dir():
             self._problem = NOT_DEPLOYED.format(directory=self._socket.parent)
+            self._description = None
             return
         description = self._client.describe()
         self._description = description
@@ -220,17 +231,23 @@ class LimitsIsolation:
         self._layer = layer
         self._report(layer)
 
+    def _is_installed(self) -> bool:
+        """Whether this node can limit memory, as far as is known."""
+        if self._description is not None:
+            return self._description.problem is None
+        # A node on which limits have worked keeps this driver while the helper starts.
+        return self._record.worked and self._socket.parent.is_dir()
+
     def _layer_now(self) -> Layer:
         keeper = self._keeper
         description = self._description
         problem = self._problem
-        if problem is None and keeper is not None and not keeper.has_audited:
-            problem = NOT_AUDITED
+        if problem is None and keeper is not None:
+            problem = _problem_of(keeper, description)
         findings = keeper.findings if keeper else Findings()
         return Layer(
             driver=self.name,
-            # A node on which limits have worked keeps this driver while the helper is away.
-            installed=keeper is not None or self._record.worked,
+            installed=self._is_installed(),
             isolates=frozenset({Isolates.MEMORY}),
             modes=frozenset({Mode.CGPU}),
             problem=problem,
@@ -243,6 +260,15 @@ class LimitsIsolation:
             refused=findings.refused,
             applied=findings.applied,
         )
+
+
+def _problem_of(keeper: LimitsKeeper, description: Description | None) -> str | None:
+    """Why no container may start, although the helper answers."""
+    if not keeper.has_audited:
+        return NOT_AUDITED
+    # On backend dmem, the pod's limit holds for new containers whether they are watched or not.
+    is_misc = description is not None and description.backend == Backend.MISC
+    return keeper.watch_problem if is_misc else None
 
 
 def _unable(description: Description | None) -> dict[str, str]:

@@ -17,11 +17,17 @@ from gpuagent.isolation.limits.container_names import ContainerNames
 from gpuagent.isolation.limits.foreign import ForeignLimits
 from gpuagent.isolation.limits.plan import Backend, PodPlan, Resized, pod_plan
 from gpuagent.isolation.limits.pods import Outcome, PodLimits
+from gpuagent.system.inotify import ADVICE
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = (0.2, 1.0)
 """When a new container is looked at once more: NVIDIA's hook may set a limit from its environment a little later."""
+UNNAMED = (
+    "containers of the pod have different claims on one GPU. This node's driver needs a limit for each container, and "
+    "kubelet does not say which container of a claim it starts: let one container of the pod use the GPU"
+)
 AUDIT_S = 5.0
 """Seconds between two audits of all limits."""
 
@@ -50,7 +56,7 @@ class Findings:
         if outcome.unlimited:
             unlimited[uid] = "; ".join(outcome.unlimited.values())
         for uuid, reason in outcome.unlimited.items():
-            left_out[uuid] = f"a pod may use more than its share: {reason}. Delete the pod"
+            left_out[uuid] = f"the memory limit of a pod on it is not in force: {reason}"
         if outcome.refused:
             refused[uid] = "; ".join(outcome.refused.values())
         return replace(self, unlimited=unlimited, refused=refused, left_out=left_out)
@@ -71,6 +77,7 @@ class LimitsKeeper:
 
     Attributes:
         has_audited: all pods have been looked at since the last `distrust`.
+        watch_problem: why new containers are only seen by audits, and what to do; None if they are watched.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class LimitsKeeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.has_audited = False
+        self.watch_problem: str | None = None
         self._pods = pods
         self._wake = wake
         self._audit_s = audit_s
@@ -96,21 +104,37 @@ class LimitsKeeper:
         self._repaired: Counter[str] = Counter()
         self._in_force: dict[str, PodPlan] = {}
         self._names = ContainerNames()
-        self._foreign = ForeignLimits(pods, self._count_one, clock)
+        self._foreign = ForeignLimits(pods, self._count_one)
         self._looks: list[tuple[float, str]] = []
         self._warned: dict[str, set[str]] = {}
-        self._watch = CgroupWatch(self._appeared, wake)
+        self._watch: CgroupWatch | None = None
 
     def start(self) -> None:
-        """Begin to look at new containers. Raises OSError: the node has no inotify watch left."""
-        self._watch.start()
-        if self._pods.backend is Backend.MISC:
-            # A container of any pod may be born with the limit of a dead one.
-            self._watch.add_pods_of(self._pods.root)
+        """Begin to look at new containers."""
+        self._start_watch()
+
+    def _start_watch(self) -> None:
+        """Begin to look at new containers. Without that, the audits find what is wrong with them."""
+        watch: CgroupWatch | None = None
+        try:
+            watch = CgroupWatch(self._appeared, self.audit_soon)
+            watch.start()
+            if self._pods.backend is Backend.MISC:
+                # A container of any pod may be born with the limit of a dead one.
+                watch.add_pods_of(self._pods.root)
+        except OSError as err:
+            advice = ADVICE.get(err.errno or 0, "look at the node's cgroups")
+            self.watch_problem = f"new containers cannot be watched ({error_words(err)}): {advice}"
+            if watch is not None:
+                watch.stop()
+            return
+        self.watch_problem = None
+        self._watch = watch
 
     def stop(self) -> None:
         """Limits stay in force."""
-        self._watch.stop()
+        if self._watch is not None:
+            self._watch.stop()
 
     def serves(self, pods: PodLimits) -> bool:
         """Whether this keeper is for the same cgroups and backend."""
@@ -129,6 +153,11 @@ class LimitsKeeper:
         """Whatever is in force has to be looked at before new containers may start."""
         self.has_audited = False
         self._audit_at = float("-inf")
+
+    def audit_soon(self) -> None:
+        """Have the next `look` look at all pods."""
+        self._audit_at = float("-inf")
+        self._wake()
 
     @property
     def findings(self) -> Findings:
@@ -170,6 +199,8 @@ class LimitsKeeper:
             self._names.expect(uid, container, self._pods.leaves(uid))
         with self._settling:
             plan = pod_plan(self._latest(uid, shares), self._pods.backend)
+            if plan.own_limits and not container:
+                raise CannotIsolateError(UNNAMED)
             return plan, self._settle(uid, plan)
 
     def _latest(self, uid: str, shares: PodShares) -> PodShares:
@@ -201,6 +232,8 @@ class LimitsKeeper:
 
     def _audit(self) -> None:
         """Bring the limits of all pods into force."""
+        if self._watch is None:
+            self._start_watch()
         need = self._need
         if not need.knows_pods:
             return
@@ -220,8 +253,6 @@ class LimitsKeeper:
         with self._lock:
             self._findings = findings
         self._forget_ended(need)
-        if self._pods.backend is Backend.MISC:
-            self._foreign.clear_all(_uuids(need))
         self.has_audited = True
 
     def _plan(self, uid: str, shares: PodShares) -> PodPlan:
@@ -265,6 +296,10 @@ class LimitsKeeper:
             with self._lock:
                 self._in_force[uid] = plan
         self._follow(uid)
+        for container in outcome.short:
+            if self._is_first_warning(uid, container):
+                extra = {"pod_uid": uid, "container": container}
+                log.warning("Left a container with less than its share until it starts again", extra=extra)
         return outcome
 
     def _count(self, outcome: Outcome) -> None:
@@ -278,7 +313,7 @@ class LimitsKeeper:
     def _follow(self, uid: str) -> None:
         """Be told of the pod's next containers."""
         directory = self._pods.directory(uid)
-        if directory is None:
+        if directory is None or self._watch is None:
             return
         try:
             self._watch.add(uid, directory)
@@ -328,11 +363,8 @@ class LimitsKeeper:
         """A pod or container without a share. On backend misc, it may have inherited a limit."""
         if self._pods.backend is not Backend.MISC:
             return
-        if leaf:
-            self._foreign.clear(uid, _uuids(self._need))
-        else:
+        if not leaf:
             self._follow(uid)
-
-
-def _uuids(need: Need) -> list[str]:
-    return [gpu.uuid for gpu in need.gpus]
+        elif self.has_audited and self._need.knows_pods:
+            # Before that, any pod may have a share that is not known yet.
+            self._foreign.clear(uid, leaf, [gpu.uuid for gpu in self._need.gpus])

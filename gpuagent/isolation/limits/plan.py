@@ -18,6 +18,12 @@ NO_SHARE_BYTES = MIB
 """The limit of a container without a share, where its pod's limit is that of another container."""
 
 
+POOLED = (
+    "several containers of the pod use one share of memory together. This node's driver can limit a pod or each "
+    "container, and not some containers together: give each container a share of its own"
+)
+
+
 class Backend(enum.StrEnum):
     """How NVIDIA's driver accounts memory."""
 
@@ -86,17 +92,15 @@ def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:
     limits: dict[str, int] = {}
     own_limits: set[str] = set()
     for uuid, total in shares.total.items():
+        if uuid in shares.pooled:
+            # One of them may get a limit of its own at any time, from a dead pod or from its environment. It would then
+            # have the whole share beside the others.
+            raise CannotIsolateError(POOLED)
         parts = [share[uuid] for share in shares.containers.values() if uuid in share]
         if all(part == total for part in parts):
-            # Whichever container uses the GPU, all of them together have one share: the pod's limit is enough.
+            # One container uses the GPU, or one after another: the pod's limit is enough.
             limits[uuid] = total
             continue
-        if uuid in shares.pooled:
-            raise CannotIsolateError(
-                f"some containers of the pod use one share of {uuid} together, and the pod has another share of that "
-                "GPU. This node's driver can limit a pod or each container, and not some containers together: "
-                "give each container a share of its own, or all of them one share"
-            )
         # The pod's limit bounds what has none of its own, and a container before its own limit is set.
         limits[uuid] = min(parts)
         own_limits.add(uuid)

@@ -17,6 +17,7 @@ from gpuagent.isolation.limits.audit import (
     is_unreachable,
     leaf_repairs,
     pod_repairs,
+    short_containers,
 )
 from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan, Resized
 
@@ -42,12 +43,14 @@ class Outcome:
         repaired: why limits were set to how many, but for those of new containers.
         unlimited: GPU UUID to why the pod may use more of that GPU than its share.
         refused: GPU UUID to why a new limit of the pod is not in force, and the former one is.
+        short: names of containers that have less than their share until they start again.
     """
 
     exists: bool = True
     repaired: Counter[Why] = field(default_factory=Counter)
     unlimited: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    short: set[str] = field(default_factory=set)
 
     @property
     def is_in_force(self) -> bool:
@@ -105,34 +108,34 @@ class PodLimits:
         if self.directory(uid) is None:
             outcome.exists = False
             return outcome
-        in_force = self._read_pod(uid, plan.pod)
-        if in_force is None:
-            outcome.exists = False
+        in_force = self._read_pod(uid, plan.pod, outcome)
+        if not outcome.exists:
             return outcome
         for repair in pod_repairs(plan, in_force, former, resized):
             self._repair(uid, repair, in_force, outcome)
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
-        leaves_now = self._read_leaves(uid, plan.pod, names)
+        leaves_now = self._read_leaves(uid, self.leaves(uid), in_force, names)
         for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
             # A limit that a container was born with is that of a dead one, and nobody's doing.
             is_new = repair.leaf == new_leaf
             self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, in_force, outcome)
         if resized is not None:
             self._refuse_unreachable(plan, leaves_now, resized, outcome)
+        outcome.short.update(short_containers(plan, self.backend, leaves_now))
         return outcome
 
     def _refuse_unreachable(
         self, plan: PodPlan, leaves_now: Iterable[Leaf], resized: Resized, outcome: Outcome
     ) -> None:
         for leaf in leaves_now:
-            for uuid in plan.pod:
+            for uuid in leaf.readings:
                 if is_unreachable(plan, self.backend, uuid, leaf, resized):
                     text = f"container {leaf.container} has no limit of its own, which it gets when it starts again"
                     outcome.refused.setdefault(uuid, text)
 
-    def foreign(self, uid: str, uuids: Iterable[str]) -> list[Repair]:
-        """What to take off the containers of a pod without a share: limits of dead pods. Raises LimitsError."""
-        return list(foreign_repairs(self._read_leaves(uid, uuids, {})))
+    def foreign(self, uid: str, leaf: str, uuids: Iterable[str]) -> list[Repair]:
+        """What to take off a new container of a pod without a share: limits of dead pods. Raises LimitsError."""
+        return list(foreign_repairs(self._read_leaves(uid, (leaf,), uuids, {})))
 
     def clear(self, uid: str, repair: Repair) -> None:
         """Do one of `foreign`. Raises LimitsError."""
@@ -142,30 +145,39 @@ class PodLimits:
             return  # the container has ended
         log.warning("Took the limit of a dead pod off", extra={"pod_uid": uid, "gpu": repair.uuid})
 
-    def _read_pod(self, uid: str, uuids: Iterable[str]) -> dict[str, Limit] | None:
-        """GPU UUID to what the driver has for a pod's own cgroup; None if the pod has just ended."""
+    def _read_pod(self, uid: str, uuids: Iterable[str], outcome: Outcome) -> dict[str, Limit]:
+        """GPU UUID to what the driver has for a pod's own cgroup. What cannot be read of one GPU goes to `outcome`.
+
+        Raises:
+            HelperGoneError: nothing can be read.
+        """
         answers = self._driver.get_many([Target(uuid, uid) for uuid in uuids])
         in_force = {}
         for target, answer in answers.items():
-            if isinstance(answer, NoTargetError):
-                return None
-            if isinstance(answer, LimitsError):
-                raise answer
-            in_force[target.gpu] = answer
+            if isinstance(answer, Limit):
+                in_force[target.gpu] = answer
+            elif isinstance(answer, NoTargetError) and self.directory(uid) is None:
+                outcome.exists = False
+            else:
+                # The limits on the other GPUs do not depend on this one.
+                outcome.unlimited[target.gpu] = str(answer)
         return in_force
 
-    def _read_leaves(self, uid: str, uuids: Iterable[str], names: Mapping[str, str]) -> list[Leaf]:
+    def _read_leaves(
+        self,
+        uid: str,
+        present: Iterable[str],
+        uuids: Iterable[str],
+        names: Mapping[str, str],
+    ) -> list[Leaf]:
+        """The limits of these containers, without those that have just ended and those that cannot be read."""
         uuids = tuple(uuids)
-        present = self.leaves(uid)
         answers = self._driver.get_many([Target(uuid, uid, leaf) for leaf in present for uuid in uuids])
-        readings: dict[str, dict[str, Limit]] = {leaf: {} for leaf in present}
+        readings: dict[str, dict[str, Limit]] = {}
         for target, answer in answers.items():
-            if isinstance(answer, NoTargetError):
-                readings.pop(target.leaf, None)  # the container has just ended
-            elif isinstance(answer, LimitsError):
-                raise answer
-            elif target.leaf in readings:
-                readings[target.leaf][target.gpu] = answer
+            if isinstance(answer, Limit):
+                of_leaf = readings.setdefault(target.leaf, {})
+                of_leaf[target.gpu] = answer
         return [Leaf(leaf, names.get(container_id(leaf) or ""), by_gpu) for leaf, by_gpu in readings.items()]
 
     def _repair(self, uid: str, repair: Repair, in_force: Mapping[str, Limit], outcome: Outcome) -> None:
@@ -198,8 +210,8 @@ class PodLimits:
         outcome: Outcome,
     ) -> None:
         """A limit that the driver does not take, because more is in use."""
-        uses = "more" if used is None else f"{used // MIB} MiB"
-        text = f"it uses {uses} of GPU memory, and its limit is to be {repair.limit // MIB} MiB"
+        # The use changes all the time, and a text with it would be an Event each time.
+        text = f"it uses more GPU memory than its limit of {repair.limit // MIB} MiB"
         if target.leaf and self.backend is Backend.DMEM:
             return  # the pod's limit bounds it, and only the size that it is shown is wrong
         if repair.why is Why.RESIZED:

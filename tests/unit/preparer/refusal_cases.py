@@ -178,9 +178,9 @@ def of_several_pods_that_are_limited_each(one: Prepared) -> None:
     one.prepare()
 
 
-@case
-def of_a_share_that_some_containers_use_together(one: Prepared) -> None:
-    one.node.pods(two_claims(one, containers=[[0], [0], [1]]))
+def on_a_node_that_limits_the_nearest_cgroup(one: Prepared, containers: list[list[int]]) -> None:
+    """Two claims on one GPU, by the containers that use each."""
+    one.node.pods(two_claims(one, containers=containers))
     one.add(result(1), name="d", uid=OTHER_UID)
     one.claims["default", "d"]["status"]["reservedFor"] = one.claims["default", "c"]["status"]["reservedFor"]
     one.preparer.publish(one.node.state)
@@ -189,6 +189,16 @@ def of_a_share_that_some_containers_use_together(one: Prepared) -> None:
         node.start().until(lambda layer: layer.problem is None)
         one.driver.verify = node.driver.verify
         one.prepare("d", OTHER_UID)
+
+
+@case
+def of_a_share_that_some_containers_use_together(one: Prepared) -> None:
+    on_a_node_that_limits_the_nearest_cgroup(one, [[0], [0], [1]])
+
+
+@case
+def beside_another_claim_on_the_same_gpu(one: Prepared) -> None:
+    on_a_node_that_limits_the_nearest_cgroup(one, [[0], [1]])
 
 
 @case
