@@ -70,7 +70,7 @@ def pods(*made: dict[str, Any]) -> LimitedKubelet:
 
 def test_the_driver_is_told_the_pod_by_its_uid_and_its_share():
     kubelet = pods(pod_json("a", {MEM: 4}))
-    assert kubelet.start(kubelet.admit("a")) == Starting(owner("a"), {"uid-a": shares(main=4)})
+    assert kubelet.start(kubelet.admit("a")) == Starting(owner("a"), {"uid-a": shares(main=4)}, "main")
 
 
 def test_kubelets_allocations_are_read_again_while_its_checkpoint_lacks_the_pod():
