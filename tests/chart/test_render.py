@@ -346,7 +346,7 @@ def test_the_helper_alone_has_a_capability_and_the_agent_none(chart: Chart) -> N
         "readOnlyRootFilesystem": True,
         "privileged": False,
         "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN", "SYS_NICE"]},
     }
     assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert agent["securityContext"] == containers(chart.render())["gpuagent"]["securityContext"]

@@ -16,6 +16,7 @@ MEM = "aliyun.com/gpu-mem"
 BOX = "limits-misc"
 CGROUPS = Path("/sys/fs/cgroup")
 SYS_ADMIN = 1 << 21
+SYS_NICE = 1 << 23
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -49,12 +50,16 @@ def mount_one_hierarchy(node: Node) -> None:
 
 def rights(node: Node, container: str) -> tuple[set[int], str, str]:
     """Capabilities, whether new ones can be gained, and the seccomp mode of a container of the agent's pod."""
-    release: Any = node.agent
-    process = release.cluster.container(release.pod()["metadata"]["name"], container, release.namespace)
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    lines = Path(f"/proc/{process_of(node, container)}/status").read_text().splitlines()
     fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     capabilities = {int(fields[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd")}
     return capabilities, fields["NoNewPrivs"], fields["Seccomp"]
+
+
+def process_of(node: Node, container: str) -> int:
+    """The process of a container of the agent's pod."""
+    release: Any = node.agent
+    return int(release.cluster.container(release.pod()["metadata"]["name"], container, release.namespace).pid)
 
 
 def python(node: Node, container: str, code: str) -> tuple[int, str]:
@@ -65,11 +70,11 @@ def python(node: Node, container: str, code: str) -> tuple[int, str]:
     return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_the_helper_sets_limits_with_one_capability_and_the_agent_has_none(node: Node) -> None:
+def test_the_helper_sets_limits_with_two_capabilities_and_the_agent_has_none(node: Node) -> None:
     gpus = boxes.load(BOX).gpus
     node.wait_amounts(mem=sum(gpu.memory_mib // 1024 for gpu in gpus))
     assert rights(node, "gpuagent") == ({0}, "1", "2")
-    assert rights(node, "memory-limits") == ({SYS_ADMIN}, "1", "2")
+    assert rights(node, "memory-limits") == ({SYS_ADMIN | SYS_NICE}, "1", "2")
 
     node.run(pod_manifest("limited", {MEM: 4}))
     (uuid,) = node.gpus_of("limited")
