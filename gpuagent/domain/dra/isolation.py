@@ -9,11 +9,13 @@ _BEST_FIRST = (Mode.CORE_MEM, Mode.CGPU, Mode.MPS)
 
 def layer_mode(state: State) -> Mode:
     """The mode whose isolation driver serves claims with shares; `share` where no driver serves one."""
-    for mode in _BEST_FIRST:
+    served = [mode for mode in _BEST_FIRST if state.layer_of(mode).driver != NONE]
+    for mode in served:
         layer = state.layer_of(mode)
-        if layer.driver != NONE:
+        # A named driver may lack its partner for a mode, and serve the next one alone.
+        if layer.installed and layer.could_keep(mode):
             return mode
-    return Mode.SHARE
+    return served[0] if served else Mode.SHARE
 
 
 def serving_mode(state: State) -> Mode:

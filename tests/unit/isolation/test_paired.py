@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent.domain.dra.isolation import layer_mode
+from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import AUTO, LIMITS, LIMITS_AND_MPS, MPS, NONE, Layer, chosen
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
+from gpuagent.domain.state import State
 from gpuagent.isolation.interface import Starting
 from gpuagent.isolation.mps.share import MEMORY_VARIABLE, THREADS_VARIABLE
 from gpuagent.isolation.paired import with_pair
@@ -105,3 +109,10 @@ def test_containers_get_compute_of_mps_and_no_cap_for_memory():
     starting = Starting()
     pair.verify(grant, starting)
     assert drivers[LIMITS].verified == drivers[MPS].verified == [starting]
+
+
+def test_claims_do_without_a_partner_that_the_node_lacks():
+    layers = {LIMITS: WORKING[LIMITS], MPS: Layer(driver=MPS, installed=False, problem="not found")}
+    state = State(policy=Policy(isolation=LIMITS), isolation=IsolationDrivers(layers=layers))
+    assert layer_mode(state) is Mode.CGPU
+    assert layer_mode(replace(state, isolation=IsolationDrivers(layers=WORKING))) is Mode.CORE_MEM
