@@ -114,6 +114,9 @@ def _bound(state: State, event: ev.Event) -> State:
     """Running containers keep the isolation driver that their mode has now."""
     if not isinstance(event, ev.HoldingsRead) or state.holdings.problem is not None:
         return state
+    # After a start, the driver that serves them may be the last to report. Those before it serve none of them.
+    if state.isolation.unreported:
+        return state
     bound: dict[Mode, str] = {}
     for mode, _ in state.held_under:
         driver = state.layer_of(mode).driver

@@ -66,7 +66,7 @@ class Need:
         disabled: the node's label `cgpu.disable.isolation` is true.
         pods: UIDs of the pods that this driver keeps apart to their shares, by kubelet's checkpoint and the claims. The
             checkpoint may have pods that have ended. For a static pod, it is kubelet's own UID.
-        knows_pods: kubelet's allocations were read, so `pods` has all of them.
+        knows_pods: `pods` has all of them: kubelet's allocations and checkpoint, and the users of claims, were read.
         containers: id of each container at the runtime to its name, as far as the pods show it.
         resized: UIDs of those whose shares were changed while they run, to the largest shares that they were granted.
             The driver reports in `Layer.applied` which of their shares are in force, and in `Layer.refused` why one is

@@ -19,6 +19,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     gpus = tuple(state.gpus.by_index)
     # Until both were read, containers of an earlier run may hold GPUs under any driver.
     knows_holdings = state.holdings.listed is not None and state.node.mode_known
+    knows_pods = knows_holdings and _knows_shares(state)
     held_by_driver = _held_by_driver(state)
     pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
@@ -36,13 +37,26 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
             held=held,
             disabled=state.node.isolation_disabled,
             pods=pods,
-            knows_pods=knows_holdings,
+            knows_pods=knows_pods,
             containers=names,
             resized=resized,
             pod_names={pod.uid: str(pod.name) for pod in present},
             ending={pod.uid: pod.ends_at for pod in present if pod.ends_at is not None},
         )
     return needs
+
+
+def _knows_shares(state: State) -> bool:
+    """Whether `pod_shares` has the share of every pod that was read: a driver may take the others for pods without."""
+    # Until all have reported, the driver of a container that already runs is a guess.
+    if state.isolation.unreported:
+        return False
+    # The users of a claim are known from the API server alone.
+    if state.claims.prepared and not state.pods.known:
+        return False
+    recorded = frozenset[str]().union(*state.holdings.recorded.values())
+    # The checkpoint may be missing or unreadable, or a moment older than the list.
+    return all(holding.ids <= recorded for holding in state.living_holdings if holding.units)
 
 
 def _held_by_driver(state: State) -> defaultdict[str, set[str]]:

@@ -1,10 +1,12 @@
 """What each isolation driver is told of the node, where two of them serve together."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.pod import CheckpointEntry
-from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS
+from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS, Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.isolation.need import isolation_needs
@@ -71,6 +73,48 @@ def test_no_driver_takes_a_list_of_pods_for_complete_before_it_was_read():
     assert not isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
     made.holdings()
     assert isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
+
+
+def test_a_share_that_the_checkpoint_does_not_show_is_unknown_until_it_does():
+    made = node(Mode.CGPU)
+    ids = unit_ids(0, Kind.MEMORY_CGPU, *range(4))
+    entry = CheckpointEntry("uid-p", "main", MEM, ids)
+    partly = CheckpointEntry("uid-p", "main", MEM, unit_ids(0, Kind.MEMORY_CGPU, 0))
+    known = []
+    for entries in ((), (partly,), (entry,)):
+        made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, entries))
+        known.append(isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods)
+    assert known == [False, False, True]
+    assert isolation_needs(node(Mode.CGPU).holdings().state, DRIVERS)[LIMITS].knows_pods, "no holdings, no entries"
+
+
+def test_claims_without_their_pods_are_no_complete_list():
+    made = node(Mode.DRA).holdings()
+    made.send(ev.ClaimsPrepared((prepared("one", box()[0], layer=LIMITS),), made.now))
+    made.state = replace(made.state, pods=replace(made.state.pods, known=False))
+    assert not isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
+    made.pods(claiming("q", "one"))
+    assert isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
+
+
+@pytest.mark.parametrize(("mode", "kind"), [(Mode.CGPU, Kind.MEMORY_CGPU), (Mode.CORE_MEM, Kind.MEMORY_CORE_MEM)])
+def test_a_restart_binds_nothing_before_every_driver_has_reported(mode, kind):
+    """Agent and helper start together, and MPS reports first: the running containers are those of memory limits."""
+    made = NodeUnderTest(mode, box(2))
+    silent = {name: Layer(driver=name, installed=False) for name in WORKING}
+    made.isolation(layers=silent, bound={}, unreported=frozenset(WORKING))
+    ids = unit_ids(0, kind, *range(4))
+    read = ev.HoldingsRead((holding("p", ids),), made.now, made.now, (CheckpointEntry("uid-p", "main", MEM, ids),))
+    later = [LIMITS, *(name for name in WORKING if name not in {MPS, LIMITS})]
+    for name in (MPS, *later):
+        made.send(ev.LayerSeen(WORKING[name], made.now))
+        made.send(read)
+        if made.state.isolation.unreported:
+            assert not made.state.isolation.bound
+            assert not isolation_needs(made.state, DRIVERS)[LIMITS].knows_pods
+    need = isolation_needs(made.state, DRIVERS)[LIMITS]
+    assert need.knows_pods
+    assert need.pods == {"uid-p": SHARE}
 
 
 def test_containers_are_named_by_their_ids_at_the_runtime():
