@@ -3,6 +3,8 @@
 import os
 import queue
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -217,13 +219,24 @@ def test_an_error_of_the_caller_ends_nothing(tmp_path, caplog):
     assert "Failed to handle" in caplog.text
 
 
-def test_a_stop_ends_it_at_once_and_leaves_nothing(tmp_path, reports):
-    before = len(os.listdir("/proc/self/fd"))
-    unstarted = CgroupWatch(reports.appeared, reports.rescan)
-    unstarted.stop()
-    watch = CgroupWatch(reports.appeared, reports.rescan)
-    watch.start()
-    watch.add(POD, CgroupTree(tmp_path).add_pod(POD))
-    watch.stop()
-    assert "cgroup-watch" not in {thread.name for thread in threading.enumerate()}
-    assert len(os.listdir("/proc/self/fd")) == before
+STOPPED = """
+import os, sys, threading
+from pathlib import Path
+from gpuagent.host.cgroup_watch import CgroupWatch
+
+def ignore(*_): pass
+
+before = os.listdir("/proc/self/fd")
+CgroupWatch(ignore, ignore).stop()
+watch = CgroupWatch(ignore, ignore)
+watch.start()
+watch.add("pod", Path(sys.argv[1]))
+watch.stop()
+assert threading.active_count() == 1, threading.enumerate()
+assert len(os.listdir("/proc/self/fd")) == len(before)
+"""
+"""In a process of its own, because threads of other tests may still end."""
+
+
+def test_a_stop_ends_it_at_once_and_leaves_nothing(tmp_path):
+    subprocess.run([sys.executable, "-c", STOPPED, tmp_path], check=True, timeout=PATIENCE_S)

@@ -108,8 +108,10 @@ def node(request, tmp_path) -> Iterator[Node]:
 def running(root: Path, backend: str) -> Iterator[Node]:
     node = Node(root, backend)
     with node.helper:
-        yield node
-        node.driver.stop()
+        try:
+            yield node
+        finally:
+            node.driver.stop()
 
 
 def start_of(shares: PodShares, owner: ContainerRef | None = OWNER, uid: str = UID) -> Starting:
