@@ -15,6 +15,8 @@ from gpuagent.system.inotify import ADVICE, IN_CREATE, IN_IGNORED, IN_ONESHOT, I
 
 log = logging.getLogger(__name__)
 
+STOP_S = 1.0
+
 Appeared = Callable[[str, str], None]
 """Receives the pod's UID, and the name of a container's cgroup in the pod's; an empty name is the pod's cgroup."""
 
@@ -86,7 +88,9 @@ class CgroupWatch:
         self._stopping = True
         self._wake()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                return  # a caller's function hangs, and the thread still needs the descriptors
         self._inotify.close()
         os.close(self._wake_read)
         os.close(self._wake_write)

@@ -141,7 +141,11 @@ class LimitsClient:
 
     Args:
         path: of the helper's socket.
-        deadline_s: for a call, including a new connection.
+        deadline_s: for each answer, and for a new connection.
+
+    Attributes:
+        connections_lost: how often a connection had ended when it was to be used again. Another process of the helper
+            may answer since, and the driver may have dropped limits meanwhile.
     """
 
     def __init__(self, path: Path = SOCKET, *, deadline_s: float = DEADLINE_S) -> None:
@@ -174,7 +178,7 @@ class LimitsClient:
     def get_many(self, targets: Iterable[Target]) -> dict[Target, Limit | LimitsError]:
         """The limits in force of many cgroups, each with its own error.
 
-        The deadline is for each `PIPELINED` of them. Raises HelperGoneError.
+        Raises HelperGoneError.
         """
         results: dict[Target, Limit | LimitsError] = {}
         remaining = iter(dict.fromkeys(targets))
@@ -206,13 +210,15 @@ class LimitsClient:
         while True:
             with self._connection(until) as connection:
                 try:
-                    return connection.exchange(requests, until)
+                    return connection.exchange(requests, self._deadline_s)
                 except TimeoutError as err:
                     raise self._hangs() from err
                 except OSError as err:
                     # An old connection does not show that the helper was restarted. Every request may be repeated.
                     if connection.is_fresh:
                         raise self._gone(err) from err
+                    with self._lock:
+                        self.connections_lost += 1
                 except ValueError as err:
                     raise LimitsError(f"the program at {self._path} is no helper of this version: {err}") from err
 
@@ -272,14 +278,20 @@ class _Connection:
             self._socket.close()
             raise
 
-    def exchange(self, requests: Sequence[dict[str, Any]], until: float) -> list[dict[str, Any]]:
-        """Send all and read as many answers. Raises OSError, or ValueError for an answer that is no JSON object."""
+    def exchange(self, requests: Sequence[dict[str, Any]], deadline_s: float) -> list[dict[str, Any]]:
+        """Send all and read as many answers, each within the deadline after the one before.
+
+        Raises OSError, or ValueError for an answer that is no JSON object.
+        """
         # Until the last answer is read, the next call would read an answer to this one.
         self.is_usable = False
         lines = [json.dumps(request).encode() + b"\n" for request in requests]
-        self._socket.settimeout(_left_s(until))
+        self._socket.settimeout(deadline_s)
         self._socket.sendall(b"".join(lines))
-        answers = [_object(self._read_line(until)) for _ in requests]
+        answers = []
+        for _ in requests:
+            line = self._read_line(time.monotonic() + deadline_s)
+            answers.append(_object(line))
         self.is_usable = not self._received
         self.is_fresh = False
         return answers
@@ -366,7 +378,14 @@ def _parsed(parse: Callable[[dict[str, Any]], T], answer: dict[str, Any]) -> T:
 
 def _limit(answer: dict[str, Any]) -> Limit:
     hard = answer["hard"]
-    return Limit(None if hard is None else int(hard), int(answer["used"]))
+    return Limit(None if hard is None else _bytes(hard), _bytes(answer["used"]))
+
+
+def _bytes(value: object) -> int:
+    """A number of bytes. Raises ValueError: it is something else, such as true or Infinity."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a number of bytes")
+    return value
 
 
 def _description(answer: dict[str, Any]) -> Description:

@@ -53,6 +53,16 @@ def test_what_was_set_is_read_back(client):
     assert client.set(Target(GPU_0, POD, LEAF), NO_LIMIT) == Limit(None, 0)
 
 
+def test_another_process_of_the_helper_is_noticed(helper, client):
+    pod = Target(GPU_0, POD)
+    client.get(pod)
+    assert client.connections_lost == 0
+    helper.stop()
+    helper.start()
+    client.get(pod)
+    assert client.connections_lost == 1
+
+
 def test_description(helper, client):
     helper.gpus["GPU-x"] = "MIG is on"
     helper.problem = "the driver is older than 615"
@@ -223,6 +233,10 @@ def program_that_answers(path: Path, answer: bytes) -> Iterator[None]:
         b"[" * 5000 + b"\n",
         b'{"ok": true}\n',
         b'{"ok": true, "hard": "x", "used": []}\n',
+        b'{"ok": true, "hard": Infinity, "used": 0}\n',
+        b'{"ok": true, "hard": true, "used": 0}\n',
+        b'{"ok": true, "hard": 1.5, "used": 0}\n',
+        b'{"ok": true, "hard": 1, "used": -1}\n',
         b'{"ok": true, "gpus": [], "pods_root": 3, "driver": null, "backend": null, "problem": null}\n',
         b"\xff\xfe\n",
         b'{"ok": true',

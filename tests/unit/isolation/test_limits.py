@@ -222,6 +222,19 @@ def test_a_restarted_helper_gets_all_limits_again(node):
     assert node.limit() == 4 * GIB
 
 
+def test_limits_that_went_with_the_helper_are_set_again_at_its_next_answer(node):
+    """A helper that is restarted between two audits: the driver may have dropped all limits meanwhile."""
+    node.driver = LimitsIsolation(node.helper.path, LimitsRecord(node.state_dir, node.boot_id), audit_s=3600)
+    node.pod(UID, SANDBOX, MAIN)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    node.helper.stop()
+    node.helper.limits.clear()
+    node.helper.start()
+    node.pod(OTHER, SANDBOX)
+    node.driver.verify(SHARE, start_of(one_container(), uid=OTHER))
+    eventually(lambda: node.limit() == 4 * GIB)
+
+
 def test_a_resized_share_is_in_force_at_once(node):
     node.pod(UID, SANDBOX, MAIN)
     node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
