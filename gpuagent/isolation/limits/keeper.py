@@ -1,6 +1,5 @@
 """Keeps the limits of a node's pods in force: before containers start, as new ones appear, and in audits."""
 
-import heapq
 import logging
 import threading
 import time
@@ -15,6 +14,7 @@ from gpuagent.isolation.interface import CannotIsolateError, Need
 from gpuagent.isolation.limits.audit import Why
 from gpuagent.isolation.limits.container_names import ContainerNames
 from gpuagent.isolation.limits.foreign import ForeignLimits
+from gpuagent.isolation.limits.look_again import LooksAgain
 from gpuagent.isolation.limits.plan import Backend, PodPlan, Resized, pod_plan
 from gpuagent.isolation.limits.pods import Outcome, PodLimits
 from gpuagent.system.inotify import ADVICE
@@ -22,8 +22,6 @@ from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = (0.2, 1.0)
-"""When a new container is looked at once more: NVIDIA's hook may set a limit from its environment a little later."""
 UNNAMED = (
     "containers of the pod have different claims on one GPU. This node's driver needs a limit for each container, and "
     "kubelet does not say which container of a claim it starts: let one container of the pod use the GPU"
@@ -105,7 +103,7 @@ class LimitsKeeper:
         self._in_force: dict[str, PodPlan] = {}
         self._names = ContainerNames()
         self._foreign = ForeignLimits(pods, self._count_one)
-        self._looks: list[tuple[float, str]] = []
+        self._looks = LooksAgain(clock)
         self._warned: dict[str, set[str]] = {}
         self._watch: CgroupWatch | None = None
 
@@ -173,11 +171,7 @@ class LimitsKeeper:
 
     def pause_s(self) -> float:
         """Seconds until `look` has something to do."""
-        due = self._audit_at
-        with self._lock:
-            if self._looks:
-                at, _ = self._looks[0]
-                due = min(due, at)
+        due = min(self._audit_at, self._looks.next_at())
         return max(0.0, due - self._clock())
 
     # -- before a container starts ---------------------------------------------------------------------------
@@ -218,17 +212,8 @@ class LimitsKeeper:
             # Before the audit: a need that comes meanwhile has another one made at once.
             self._audit_at = self._clock() + self._audit_s
             self._audit()
-        for uid in self._due():
+        for uid in self._looks.due():
             self._settle_again(uid)
-
-    def _due(self) -> set[str]:
-        """UIDs of the pods whose new containers are looked at once more now."""
-        due: set[str] = set()
-        with self._lock:
-            while self._looks and self._looks[0][0] <= self._clock():
-                _, uid = heapq.heappop(self._looks)
-                due.add(uid)
-        return due
 
     def _audit(self) -> None:
         """Bring the limits of all pods into force."""
@@ -353,10 +338,7 @@ class LimitsKeeper:
     def _look_again(self, uid: str) -> None:
         if self._pods.backend is not Backend.MISC:
             return  # there, the pod's limit holds whatever the container's is
-        now = self._clock()
-        with self._lock:
-            for pause_s in LOOK_AGAIN_S:
-                heapq.heappush(self._looks, (now + pause_s, uid))
+        self._looks.add(uid)
         self._wake()
 
     def _of_other_pod(self, uid: str, leaf: str) -> None:
