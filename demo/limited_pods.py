@@ -39,7 +39,10 @@ class LimitedPods:
         """The pod's programs end, and kubelet removes its cgroup."""
         for program in self._programs.pop(uid, ()):
             program.kill()
-            program.communicate()
+            program.wait()
+            # Its input was closed before it began, so `communicate` would fail.
+            if program.stdout:
+                program.stdout.close()
         shutil.rmtree(self._root / f"pod{uid}", ignore_errors=True)
 
     def start_helper(self) -> None:
