@@ -19,7 +19,7 @@ from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.node_state.resizes import limits_in_force
 from gpuagent.domain.pods.exchange import by_units, key, written
-from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
+from gpuagent.domain.pods.holdings import Record, Recorded, given_by_another, holder
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
@@ -239,7 +239,7 @@ class Allocator:
         owner = start.owner(occupancy.tracker)
         recorded = start.snap.allocation_index.recorded
         layer, _ = start.snap.serving[start.located.kind.mode]
-        is_complete = not layer.limits_pods or bool(_pod_uids(start, recorded))
+        is_complete = not layer.limits_pods or bool(_checkpoint_records(start, recorded))
         if owner and is_complete:
             # Allocations that were read during the pod's admission are incomplete, so a refusal is not final.
             with suppress(Refusal):
@@ -259,10 +259,10 @@ class Allocator:
         return owner, recorded
 
 
-def _pod_uids(start: Start, recorded: Recorded) -> set[str]:
-    """UIDs of the pods whose containers have these units, by kubelet's checkpoint."""
+def _checkpoint_records(start: Start, recorded: Recorded) -> list[Record]:
+    """The containers with these units in kubelet's checkpoint, which alone has the UIDs of their pods."""
     records = recorded.containers.get((start.resource, start.ids), ())
-    return {record.uid for record in records if record.uid}
+    return [record for record in records if record.uid]
 
 
 def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> Starting:
@@ -270,12 +270,14 @@ def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> S
     snap = start.snap
     serving, _ = snap.serving[start.located.kind.mode]
     modes = [mode for mode, (layer, _) in snap.serving.items() if layer.driver == serving.driver]
-    uids = _pod_uids(start, recorded)
+    records = _checkpoint_records(start, recorded)
+    uids = {record.uid for record in records}
     entries = [entry for entry in recorded.checkpoint if entry.pod_uid in uids]
     limits = limits_in_force(snap.resizes)
     shares = device_shares(entries, snap.gpus.values(), snap.policy.unit, modes, limits)
     of_pods = {uid: shares.get(uid, PodShares()) for uid in uids}
-    # Containers with the same units run one after another, and have the same share.
-    records = recorded.containers.get((start.resource, start.ids), ())
-    names = [record.container.container for record in records if record.uid]
-    return Starting(owner, of_pods, names[0] if names else "")
+    container = ""
+    if records:
+        # Containers with the same units run one after another, and have the same share.
+        container = records[0].container.container
+    return Starting(owner, of_pods, container)

@@ -6,8 +6,9 @@ from operator import attrgetter
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.units import MIB
 from gpuagent.domain.usage.by_container import GpuSample, Used
-from gpuagent.domain.usage.guarantee import MIB, Share
+from gpuagent.domain.usage.guarantee import Share
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Item, Labels, MetricValues, Reading, Values, known, known_values, labels
 

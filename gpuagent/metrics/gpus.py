@@ -7,9 +7,10 @@ from gpuagent.domain.deviceplugin.resizing import withheld_bytes
 from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.units import MIB
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuSample
-from gpuagent.domain.usage.guarantee import MIB, Share
+from gpuagent.domain.usage.guarantee import Share
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values, known, known_values, labels
 

@@ -8,9 +8,8 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import CheckpointEntry
 from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
-from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
+from gpuagent.domain.sharing.units import MIB, MemoryUnit, parse_id, units_of
 
-MIB = 2**20
 _OnGpu = tuple[str, Kind]
 """Key of a GPU and kind of units."""
 _UnitsOnGpu = tuple[str, Kind, int]

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
-
-MIB = 2**20
+from gpuagent.domain.sharing.units import MIB
 
 
 def claim_shares(claims: Iterable[PreparedClaim], pods: Iterable[Pod]) -> dict[str, PodShares]:

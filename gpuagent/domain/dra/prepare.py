@@ -18,9 +18,8 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Grant, Mount
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Kind, Mode
-from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.domain.sharing.units import MIB, MemoryUnit
 
-MIB = 2**20
 Json = Mapping[str, Any]
 GpusByUuid = Mapping[str, Gpu]
 ClaimedGpus = tuple[ClaimedGpu, ...]

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, GPU_MEM, Kind
 
+MIB = 2**20
+"""Bytes."""
+
 MAX_LIST_BYTES = 4_000_000
 """Kubelet's gRPC client receives 4,194,304 bytes at most; a larger list leaves the resource at 0 forever."""
 

@@ -11,10 +11,8 @@ from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, PROMISES, Isolates, Kind, Mode
-from gpuagent.domain.sharing.units import MemoryUnit, units_of
+from gpuagent.domain.sharing.units import MIB, MemoryUnit, units_of
 from gpuagent.domain.state import State
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,10 +108,6 @@ class LimitsKeeper:
         self._watch: CgroupWatch | None = None
 
     def start(self) -> None:
-        """Begin to look at new containers."""
-        self._start_watch()
-
-    def _start_watch(self) -> None:
         """Begin to look at new containers. Without that, the audits find what is wrong with them."""
         watch: CgroupWatch | None = None
         try:
@@ -218,7 +214,7 @@ class LimitsKeeper:
     def _audit(self) -> None:
         """Bring the limits of all pods into force."""
         if self._watch is None:
-            self._start_watch()
+            self.start()
         need = self._need
         if not need.knows_pods:
             return

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
+from gpuagent.domain.sharing.units import MIB
 from gpuagent.host.limits_client import BLOCK
 from gpuagent.isolation.interface import CannotIsolateError
 
-MIB = 2**20
 NO_SHARE_BYTES = MIB
 """The limit of a container without a share, where its pod's limit is that of another container."""
 

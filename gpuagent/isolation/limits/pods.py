@@ -4,9 +4,11 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
+from gpuagent.domain.sharing.units import MIB
 from gpuagent.host.cgroups import PodsRoot, container_id, leaves
 from gpuagent.host.limits_client import BelowUseError, Limit, LimitsError, NoTargetError, Target
 from gpuagent.isolation.limits.audit import (
@@ -19,7 +21,7 @@ from gpuagent.isolation.limits.audit import (
     pod_repairs,
     short_containers,
 )
-from gpuagent.isolation.limits.plan import MIB, Backend, PodPlan, Resized
+from gpuagent.isolation.limits.plan import Backend, PodPlan, Resized
 
 log = logging.getLogger(__name__)
 
@@ -171,14 +173,18 @@ class PodLimits:
         names: Mapping[str, str],
     ) -> list[Leaf]:
         """The limits of these containers, without those that have just ended and those that cannot be read."""
-        uuids = tuple(uuids)
-        answers = self._driver.get_many([Target(uuid, uid, leaf) for leaf in present for uuid in uuids])
+        targets = [Target(uuid, uid, leaf) for leaf, uuid in product(present, uuids)]
+        answers = self._driver.get_many(targets)
         readings: dict[str, dict[str, Limit]] = {}
         for target, answer in answers.items():
             if isinstance(answer, Limit):
                 of_leaf = readings.setdefault(target.leaf, {})
                 of_leaf[target.gpu] = answer
-        return [Leaf(leaf, names.get(container_id(leaf) or ""), by_gpu) for leaf, by_gpu in readings.items()]
+        leaves_read = []
+        for leaf, by_gpu in readings.items():
+            own_id = container_id(leaf) or ""
+            leaves_read.append(Leaf(leaf, names.get(own_id), by_gpu))
+        return leaves_read
 
     def _repair(self, uid: str, repair: Repair, in_force: Mapping[str, Limit], outcome: Outcome) -> None:
         target = Target(repair.uuid, uid, repair.leaf)

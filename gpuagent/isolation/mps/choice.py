@@ -231,7 +231,11 @@ def pods_on(uuid: str, need: Need) -> GpuPods:
     uids = [uid for uid, shares in need.pods.items() if uuid in shares.total]
     # Kubelet's checkpoint also has pods that have ended. Those that the API server shows have not.
     present = [uid for uid in uids if uid in need.pod_names]
-    names = {uid: need.pod_names.get(uid, uid) for uid in present or uids}
-    ending = {uid: need.ending[uid] for uid in uids if uid in need.ending}
-    label = next((f"GPU {gpu.index}" for gpu in need.gpus if gpu.uuid == uuid), uuid)
+    living = present or uids
+    names = {uid: need.pod_names.get(uid, uid) for uid in living}
+    ending = {uid: ends_at for uid, ends_at in need.ending.items() if uid in uids}
+    label = uuid
+    for gpu in need.gpus:
+        if gpu.uuid == uuid:
+            label = f"GPU {gpu.index}"
     return GpuPods(label, uuid in need.held, names, ending)

@@ -45,11 +45,11 @@ def read_nodes(client: Client, names: Sequence[str] = (), read_shown: ReadNode =
     shown: list[GpuNode] = []
     missing: list[str] = []
     without: list[str] = []
-    for name, found in _named(client, names).items():
-        if found is None:
+    for name, stored in _named(client, names).items():
+        if stored is None:
             missing.append(name)
             continue
-        node = read_shown(found)
+        node = read_shown(stored)
         if node is None:
             without.append(name)
         else:

@@ -5,9 +5,10 @@ from typing import Any
 
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
+from gpuagent.domain.sharing.units import MIB
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples, Use, Used, use
-from gpuagent.domain.usage.guarantee import MIB, Share, shares
+from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.domain.usage.process_cgroup import ProcessContainer, parse_cgroup
 from tests.unit.domain.builders import CORE, MEM, WHOLE, box, holding, owner, state_of, unit_ids, uuid
 
