@@ -194,7 +194,8 @@ def test_an_audit_puts_a_changed_limit_right(node):
     node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
     node.helper.limits[Target(GPU_0, UID)] = 40 * GIB
     eventually(lambda: node.limit() == 4 * GIB)
-    node.until(lambda layer: layer.repaired.get("different") == 1)
+    # At the pod, and at its container as well if the change came between the audit's two readings.
+    node.until(lambda layer: layer.repaired.get("different") in {1, 2})
 
 
 def test_a_pod_that_has_more_than_its_share_is_contained_and_reported(node):
