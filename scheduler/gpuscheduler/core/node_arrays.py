@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.policy.accepted_models import ModelTerms, NodeLabels, accepts
 from gpuscheduler.core.policy.fleet import MOST_GPUS, Fleet
 
 Ints = NDArray[np.int64]
@@ -106,17 +107,19 @@ class NodeArrays:
         self._width = 1
         self._spare: list[int] = []
         self._models: dict[str, int] = {}
+        self._labels: dict[NodeLabels, int] = {}
         self._version = 0
         self.columns = Columns.empty(FIRST_ROWS)
         self.names: list[str] = []
 
     def read_changes(self) -> bool:
-        """Write the nodes that changed into their rows; whether any is new."""
+        """Write the nodes that changed into their rows; whether any node, or its labels of a model, is new."""
         if not self._usage.changed:
             return False
         # Costs that are kept for a row are compared with the version of its last change.
         self._version += 1
         any_new = False
+        known_labels = len(self._labels)
         for name in self._usage.changed:
             node = self._usage.nodes.get(name)
             if node is None:
@@ -128,7 +131,7 @@ class NodeArrays:
                 any_new = True
             self._write(row, node)
         self._usage.changed.clear()
-        return any_new
+        return any_new or len(self._labels) > known_labels
 
     def rows_of(self, among: Collection[str]) -> Ints:
         """Rows of the nodes in `among`."""
@@ -178,12 +181,26 @@ class NodeArrays:
         larger = np.maximum(memory, core)
         return np.minimum(larger, 1.0)
 
-    def typical_part(self, request: GpuRequest) -> float:
-        """The part of a GPU that the request needs on the median node with room for any pod; 0 if there is none."""
+    def accepted_models(self, terms: ModelTerms) -> frozenset[int] | None:
+        """Indexes of the models that a pod accepts; None if it accepts all of them."""
+        if not terms:
+            return None
+        accepted = {model for labels, model in self._labels.items() if accepts(terms, labels)}
+        is_any = accepted.issuperset(self._labels.values())
+        return None if is_any else frozenset(accepted)
+
+    def typical_part(self, request: GpuRequest, models: frozenset[int] | None = None) -> float:
+        """The part of a GPU that the request needs on the median node of these models; 0 if there is none.
+
+        Nodes that have room for no pod at all do not count.
+        """
         columns = self.columns
         has_gpus = columns.gpus > 0
         is_known = columns.memory_total + columns.unused > 0
-        rows = np.flatnonzero(has_gpus & is_known)
+        candidates = has_gpus & is_known
+        if models is not None:
+            candidates &= np.isin(columns.model, list(models))
+        rows = np.flatnonzero(candidates)
         if not len(rows):
             return 0.0
         parts = self.parts(request, rows)
@@ -292,7 +309,9 @@ class NodeArrays:
         columns.cpu_free[row] = facts.cpu - node.cpu_used
         columns.cpu_total[row] = facts.cpu
         next_model = len(self._models)
-        columns.model[row] = self._models.setdefault(facts.model, next_model)
+        model = self._models.setdefault(facts.model, next_model)
+        columns.model[row] = model
+        self._labels[facts.model_labels] = model
 
 
 def _fit_apart(

@@ -21,8 +21,8 @@ from gpuagent.domain.sharing.mode import (
     Placement,
 )
 from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
+from gpuscheduler.core.policy.accepted_models import NodeLabels, model_labels
 
-MODEL_LABEL = "aliyun.accelerator/nvidia_name"
 _CPU = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)([num]?)", re.ASCII)
 _SCALES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -36,6 +36,7 @@ class NodeFacts:
         gpus: its GPUs.
         cpu: allocatable cores.
         model: of the GPUs; empty if it is not labeled.
+        model_labels: by which pods may ask for the model.
         placement: how shares are placed on it.
         assumed: the node does not publish its GPUs, so `gpus` follow from its amounts.
         problem: the published GPUs could not be read.
@@ -46,6 +47,7 @@ class NodeFacts:
     gpus: NodeGpus
     cpu: float = 0.0
     model: str = ""
+    model_labels: NodeLabels = ()
     placement: Placement = Placement.BINPACK
     assumed: bool = False
     problem: str = ""
@@ -67,12 +69,14 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
     gpus = published if isinstance(published, NodeGpus) else _by_amounts(allocatable, unhealthy)
     if not gpus.gpus:
         return None
+    named = model_labels(labels)
     is_spread = labels.get(PLACEMENT_LABEL) == Placement.SPREAD
     return NodeFacts(
         name=text(metadata.get("name")),
         gpus=_first(gpus),
         cpu=cores(allocatable.get("cpu")),
-        model=text(labels.get(MODEL_LABEL)),
+        model=named[0][1] if named else "",
+        model_labels=_first_labels(named),
         placement=Placement.SPREAD if is_spread else Placement.BINPACK,
         assumed=not is_published,
         problem=str(published) if isinstance(published, Malformed) else "",
@@ -85,6 +89,12 @@ def _first(gpus: NodeGpus) -> NodeGpus:
     """The first value that was equal to this one: a cluster has thousands of nodes, of few kinds."""
     # Others compare these values by identity, which is faster: `NodeUsage.alike`, `reasons`.
     return gpus
+
+
+@lru_cache(maxsize=4096)
+def _first_labels(labels: NodeLabels) -> NodeLabels:
+    """The first value that was equal to this one."""
+    return labels
 
 
 def _held(annotations: Mapping[str, Any]) -> dict[str, Used] | None:

@@ -24,6 +24,7 @@ from gpuscheduler.core.gpu_request import (
     gpu_request,
 )
 from gpuscheduler.core.node_facts import cores
+from gpuscheduler.core.policy.accepted_models import ModelTerms, model_terms
 
 COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
 """The plan of a job, written on one of its pods before the first is bound."""
@@ -81,6 +82,7 @@ class PodFacts:
         owner: UID of its controller; its own where it has none.
         has_preferences: it states a preference among nodes.
         commit: text of the written plan of its job; empty on most pods.
+        models: the GPU models that it asks for.
     """
 
     name: PodName
@@ -102,6 +104,7 @@ class PodFacts:
     owner: str = ""
     has_preferences: bool = False
     commit: str = ""
+    models: ModelTerms = ()
 
     @property
     def ended(self) -> bool:
@@ -160,6 +163,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         has_preferences=_has_preferences(spec),
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
+        models=shared(model_terms(spec)),
     )
 
 

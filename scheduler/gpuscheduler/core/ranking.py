@@ -9,6 +9,7 @@ import numpy as np
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_arrays import Floats, Ints, NodeArrays
+from gpuscheduler.core.policy.accepted_models import ModelTerms
 from gpuscheduler.core.policy.fleet import MOST_GPUS, CostPolicy, Demand
 from gpuscheduler.core.policy.mix import Mix
 
@@ -62,7 +63,7 @@ class Ranking:
     def __init__(self, usage: ClusterUsage, policy: CostPolicy, mix: Mix) -> None:
         self._policy = policy
         self._mix = mix
-        self._demands: dict[_Asked, Demand] = {}
+        self._demands: dict[tuple[GpuRequest, float, ModelTerms], Demand] = {}
         self._nodes = NodeArrays(usage)
         self._tables: OrderedDict[_Asked, _Table] = OrderedDict()
 
@@ -104,16 +105,26 @@ class Ranking:
         for request, cpu in requests:
             self._table(request, cpu, all_rows, most=len(all_rows))
 
-    def learn(self, request: GpuRequest, cpu: float) -> None:
-        """Count a pod in the mix, as a part of the GPUs that half of the nodes have or less."""
+    def learn(self, request: GpuRequest, cpu: float, terms: ModelTerms = ()) -> None:
+        """Count a pod in the mix, as a part of the GPUs that half of the nodes with its models have or less.
+
+        To rate nodes for the pod, its own models are not needed: kube-scheduler names the nodes that it accepts. Other
+        pods leave room on the models that pods of the mix ask for.
+        """
         if request.kind is RequestKind.NONE or request.problem:
             return
         self._read_changes()
-        asked = request, cpu
+        asked = request, cpu, terms
         demand = self._demands.get(asked)
         if demand is None:
-            part = self._nodes.typical_part(request)
-            demand = Demand(request.gpus, part, cpu)
+            models = self._nodes.accepted_models(terms)
+            part = self._nodes.typical_part(request, models)
+            demand = Demand(
+                request.gpus,
+                part,
+                cpu,
+                models,
+            )
             # Any author of pods may ask for thousands of different amounts.
             if len(self._demands) >= MOST_DEMANDS:
                 self._demands.clear()
@@ -245,5 +256,5 @@ class Ranking:
     def _read_changes(self) -> None:
         any_new = self._nodes.read_changes()
         if any_new:
-            # The typical node may be another one from now on.
+            # The typical node, and the models that a pod accepts, may be others from now on.
             self._demands.clear()

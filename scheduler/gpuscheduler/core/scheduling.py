@@ -113,7 +113,7 @@ class Scheduling:
         if asks_for_nothing or self._is_of_another(pod):
             return
         if self._ready and pod.uid not in self.pods:
-            self._ranking.learn(pod.request, pod.cpu)
+            self._ranking.learn(pod.request, pod.cpu, pod.models)
         if pod.node:
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
@@ -163,7 +163,7 @@ class Scheduling:
         self._ended_members.clear()
         # In the order in which they came, so that the mix is the one that a scheduler has which saw them come.
         for pod in sorted(pods, key=lambda pod: (pod.created, pod.uid)):
-            self._ranking.learn(pod.request, pod.cpu)
+            self._ranking.learn(pod.request, pod.cpu, pod.models)
         self._ranking.warm(_common_requests(pods))
         for pod in pods:
             # A former run may have refused it for GPUs that it reserved.
