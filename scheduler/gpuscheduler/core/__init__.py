@@ -5,6 +5,7 @@
 - `single_pods`: the node and GPUs of a pod that is in no job.
 - `ranking`, `node_arrays`: which nodes are the cheapest.
 - `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
+- `gangs`: which pods belong together.
 - `jobs`: pods that start together.
 - `reservations`: which GPUs are kept until a pod is bound.
 - `bindings`: with which GPUs a pod is bound, and what the API server's answer means.

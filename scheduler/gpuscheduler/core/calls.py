@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from gpuagent.domain.pods.pod import PodName
+from gpuscheduler.core.gangs.gang import GangKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class BindWrite:
 class BindWait:
     """Wait for the other members of the job; ask again when `job` changes, at the latest at `until`."""
 
-    job: tuple[str, str]
+    job: GangKey
     until: float
 
 
@@ -110,14 +111,14 @@ class CommitJob:
         pod: the member.
         uid: its UID.
         version: its resourceVersion, a precondition.
-        job: namespace and name of the job.
+        job: tells it from other jobs.
         text: of the annotation `gpuagent.io/gang-commit`.
     """
 
     pod: PodName
     uid: str
     version: str
-    job: tuple[str, str]
+    job: GangKey
     text: str
 
 

@@ -9,9 +9,11 @@ from typing import Any, TypeVar, cast
 
 from gpuagent.domain.pods.annotations import gpu_names
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuagent.domain.pods.pod import Pod, PodName, count_of, parse_pod
+from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
+from gpuscheduler.core.gangs.gang import Gang
+from gpuscheduler.core.gangs.labels import gang_of_labels
 from gpuscheduler.core.gpu_request import (
     NO_REQUEST,
     NOTHING,
@@ -33,19 +35,6 @@ MOST_READ = 1000
 """Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
 _NAMES = (*RESOURCES, GPU_COUNT)
 _Value = TypeVar("_Value", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True)
-class JobLabels:
-    """A pod's place in a job: labels `gpu-topology` and `gpu-topology-replica`.
-
-    Attributes:
-        name: of the job, in the pod's namespace.
-        replicas: how many pods it has; None if the label is no number.
-    """
-
-    name: str
-    replicas: int | None
 
 
 class PodEnd(enum.Enum):
@@ -75,7 +64,7 @@ class PodFacts:
         end: how it has ended; None while it lives.
         deleting: it has a deletion timestamp.
         gated: it has scheduling gates.
-        job: its job, if it is a member of one.
+        job: the pods that it starts together with, if there are such.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
         unscheduled: why kube-scheduler found no node, in its words; at most `MOST_TEXT` characters.
@@ -97,7 +86,7 @@ class PodFacts:
     end: PodEnd | None = None
     deleting: bool = False
     gated: bool = False
-    job: JobLabels | None = None
+    job: Gang | None = None
     scheduler: str = ""
     nominated: str = ""
     unscheduled: str = ""
@@ -137,7 +126,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     used: Used | None = None
     if request.kind.gives_gpus:
         used = shared(_used(parsed, request))
-    job = _job(parsed.labels)
+    job = gang_of_labels(parsed.labels)
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
     controller = parsed.controller
@@ -185,14 +174,6 @@ def _end(pod: Pod, status: Mapping[str, Any]) -> PodEnd | None:
         return PodEnd.REFUSED
     has_succeeded = status.get("phase") == "Succeeded"
     return PodEnd.SUCCEEDED if has_succeeded else PodEnd.FAILED
-
-
-def _job(labels: Mapping[str, str]) -> JobLabels | None:
-    name = labels.get(JOB_LABEL)
-    if not name:
-        return None
-    replicas = count_of(labels.get(REPLICAS_LABEL))
-    return JobLabels(name, replicas)
 
 
 def is_large_on_node(pod: Mapping[str, Any]) -> bool:

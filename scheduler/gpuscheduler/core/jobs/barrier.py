@@ -20,19 +20,19 @@ def entered(
     """The GPUs of a member whose job is complete in bind and written; otherwise it waits. The plan may break."""
     place = job.place_of(pod.uid)
     if job.plan is None or place is None:
-        return BindRefused(f"job {job.name} has no plan for this pod any more; kube-scheduler tries it again")
+        return BindRefused(f"{job.title} has no plan for this pod any more; kube-scheduler tries it again")
     planned_node, choice = place
     if planned_node != node:
-        return BindRefused(f"job {job.name} is planned with this pod on node {planned_node}")
+        return BindRefused(f"{job.title} is planned with this pod on node {planned_node}")
     if job.plan.until <= now:
         planning.note_absent(job)
         planning.drop(job, {pod.uid}, now)
-        return BindRefused(f"not all pods of job {job.name} came within {BARRIER_S:.0f} s")
+        return BindRefused(f"not all pods of {job.title} came within {BARRIER_S:.0f} s")
     plan = job.plan.entered(pod.uid)
     job.plan = plan
     if not still_fit(job, _to_check(plan, pod.uid), planning.nodes):
         planning.drop(job, {pod.uid}, now)
-        return BindRefused(f"GPUs that job {job.name} was planned on are not free any more")
+        return BindRefused(f"GPUs that {job.title} was planned on are not free any more")
     if plan.is_written:
         return choice
     if plan.is_gathered:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from gpuscheduler.core.choose_gpus import Choice
+from gpuscheduler.core.gangs.gang import GangKey, GangSource
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.plan import Passed
 from gpuscheduler.core.pod_facts import PodFacts
@@ -16,8 +17,8 @@ RETRY_LIMIT_S = 30.0
 NAMED_NUMBERS = 2
 """Numbers in the reason of a job whose labels disagree."""
 
-JobKey = tuple[str, str]
-"""Namespace and name of a job."""
+JobKey = GangKey
+"""What tells jobs apart."""
 
 
 class JobState(Enum):
@@ -105,7 +106,7 @@ class Job:
     """A job.
 
     Attributes:
-        key: namespace and name.
+        key: tells it from other jobs.
         members: its pods.
         plan: for the pods that are not bound; None if there is none.
         unnamed: by UID, names of the nodes that kube-scheduler left out for the pod; the latest last.
@@ -140,9 +141,9 @@ class Job:
     reason: tuple[object, str] = (None, "")
 
     @property
-    def name(self) -> str:
-        """Without the namespace."""
-        return self.key[1]
+    def title(self) -> str:
+        """The job as people know it, without the namespace."""
+        return self.key.title
 
     @property
     def is_gone(self) -> bool:
@@ -266,34 +267,37 @@ class Job:
         """How many pods are there; empty if the pod need not wait for others."""
         members = self.members
         if pod.uid in members.surplus:
-            return f"job {self.name} has its {members.wanted} pods; a second job in the namespace needs its own name"
+            return f"{self.title} has its {members.wanted} pods; a second job in the namespace needs its own name"
         if self.is_complete or pod.uid in members.start.uids:
             return ""
         wanted = next(iter(members.replicas))
-        return f"job {self.name}: {self.there} of {wanted} pods are there"
+        return f"{self.title}: {self.there} of {wanted} pods are there"
 
     def problem(self) -> str:
         """Why the job can never start; empty if it can."""
         members = self.members
         if None in members.replicas:
-            return f"job {self.name}: label gpu-topology-replica is no number of pods"
+            return f"{self.title}: {self.key.source.number_in} is no number of pods"
         disagree = len(members.replicas) > 1
         # A job that runs may be scaled, so that its newer pods have another number.
         if disagree and not members.any_bound:
             numbers = _few_of(members.labels.ascending)
-            return f"job {self.name}: its pods disagree on gpu-topology-replica ({numbers})"
+            return f"{self.title}: its pods disagree on {self.key.source.number_in} ({numbers})"
         pods = max(members.present, members.wanted)
         if pods > MOST_PODS:
-            return f"job {self.name} has {pods} pods; at most {MOST_PODS} can start together"
+            return f"{self.title} has {pods} pods; at most {MOST_PODS} can start together"
         bad = members.bad()
         if bad:
-            return f"job {self.name}: pod {bad.name} {bad.request.problem}"
+            return f"{self.title}: pod {bad.name} {bad.request.problem}"
         return ""
 
 
 def key_of(pod: PodFacts) -> JobKey:
     """The job of a pod."""
-    return pod.name.namespace, pod.job.name if pod.job else ""
+    namespace = pod.name.namespace
+    if pod.job is None:
+        return GangKey(namespace, GangSource.LABELS, "")
+    return pod.job.key_in(namespace)
 
 
 def _few_of(numbers: Sequence[int]) -> str:

@@ -51,7 +51,7 @@ class Jobs:
 
     def is_member(self, pod: PodFacts) -> bool:
         """Whether the pod belongs to a job of several pods."""
-        return pod.job is not None and pod.job.replicas != 1
+        return pod.job is not None and pod.job.pods != 1
 
     def size(self, pod: PodFacts) -> int:
         """How many pods run with this one in a job, itself included."""
@@ -169,14 +169,14 @@ class Jobs:
             return FilterAnswer(nodes=(node,))
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
         self.actions.append(Nominate(pod.name, pod.uid, node))
-        return _refused(names, f"job {job.name} is planned on node {node}, which kube-scheduler tries next")
+        return _refused(names, f"{job.title} is planned on node {node}, which kube-scheduler tries next")
 
     def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
         """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
         key = key_of(pod)
         job = self._jobs.get(key)
         if job is None:
-            return BindRefused(f"job {key[1]} has no plan for this pod any more; kube-scheduler tries it again")
+            return BindRefused(f"{key.title} has no plan for this pod any more; kube-scheduler tries it again")
         answer = entered(job, pod, node, self._planning, now)
         # Its plan may have broken.
         self._due_jobs.settle(job, now)

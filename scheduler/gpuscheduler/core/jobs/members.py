@@ -339,7 +339,7 @@ class Members:
             return
         self._living[pod.uid] = pod
         if pod.job:
-            self.labels.add(pod.job.replicas)
+            self.labels.add(pod.job.pods)
         if pod.request.kind is RequestKind.NONE:
             return
         if not pod.node:
@@ -354,7 +354,7 @@ class Members:
         self.changed()
         was_living = self._living.pop(pod.uid, None)
         if was_living and pod.job:
-            self.labels.remove(pod.job.replicas)
+            self.labels.remove(pod.job.pods)
         for pods in (self.pending, self._bound, self._bad):
             pods.pop(pod.uid, None)
 

@@ -13,9 +13,9 @@ from gpuscheduler.core.reasons import main_reason, short_in_all
 def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     """Why a complete job has no place for a pod. `names` are of the nodes that kube-scheduler asks about."""
     if job.absent:
-        return f"job {job.name}: {len(job.absent)} of its pods did not come in time, and were not tried since"
+        return f"{job.title}: {len(job.absent)} of its pods did not come in time, and were not tried since"
     if job.plan:
-        return f"job {job.name} is planned without this pod, which comes next"
+        return f"{job.title} is planned without this pod, which comes next"
     # Each pod of a job asks, and to work it out takes a look at all nodes.
     made_of = (
         usage.version,
@@ -38,9 +38,9 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     if job.gave_up:
         requests = {pod.request for pod in pending}
         why = f"{len(requests)} different requests, for which no plan was found in {PLAN_TRIES} tries"
-        return f"job {job.name}: its {count} pods have {why}"
+        return f"{job.title}: its {count} pods have {why}"
     if job.fitting >= count:
-        return f"job {job.name}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
+        return f"{job.title}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     too_much = _more_than_the_cluster(job, pending, usage)
     if too_much:
         return too_much
@@ -52,7 +52,7 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     largest = max(pending, key=_size)
     reason = main_reason(largest.request, names, usage.nodes)
     example = f"{largest.name.name}: {reason}"
-    return f"job {job.name}: its {count} pods do not fit together, {fitting} ({example})"
+    return f"{job.title}: its {count} pods do not fit together, {fitting} ({example})"
 
 
 def _more_than_the_cluster(
@@ -68,7 +68,7 @@ def _more_than_the_cluster(
     if not short:
         return ""
     resource, wanted, there = short
-    return f"job {job.name} asks for {wanted} of {resource}, and the cluster has {there}"
+    return f"{job.title} asks for {wanted} of {resource}, and the cluster has {there}"
 
 
 def _size(pod: PodFacts) -> tuple[int, Amounts]:

@@ -148,8 +148,10 @@ def _price(
     ended: dict[Hashable, int] = {}
     for pod in evicted:
         pods_that_end = size(pod)
-        is_in_job = pods_that_end > 1
-        key = (pod.name.namespace, pod.job) if is_in_job else pod.uid
+        key: Hashable = pod.uid
+        if pod.job and pods_that_end > 1:
+            # Not by what its label says, because the labels of a job that was scaled differ.
+            key = pod.job.key_in(pod.name.namespace)
         ended[key] = pods_that_end
     all_that_end = sum(ended.values())
     return highest, all_that_end, -_seconds(oldest)

@@ -614,7 +614,7 @@ def test_a_hundred_named_nodes_may_be_where_kube_scheduler_stopped(named):
 
 @pytest.mark.parametrize(
     ("replicas", "words"),
-    [(("2", "3"), "disagree on gpu-topology-replica (2 and 3)"), (("x", "x"), "is no number of pods")],
+    [(("2", "3"), "disagree on label gpu-topology-replica (2 and 3)"), (("x", "x"), "is no number of pods")],
 )
 def test_a_job_whose_labels_make_no_sense_says_so(two_nodes, replicas, words):
     for name, number in zip("ab", replicas, strict=True):

@@ -98,7 +98,7 @@ def test_the_reason_of_labels_that_disagree_names_few_of_their_numbers():
     pods = [pod(whole=1, labels={JOB_LABEL: "j", REPLICAS_LABEL: str(number)}) for number in (900, 30, 4, 30, 7)]
     for one in pods:
         scheduling.pod_seen(one, 0.0)
-    text = "job j: its pods disagree on gpu-topology-replica ({})"
+    text = "job j: its pods disagree on label gpu-topology-replica ({})"
     assert scheduling.filter(pods[0], ["n1"], 0.0).unresolvable == {"n1": text.format("4, 7 and 2 more")}
     scheduling.pod_gone(pods[2].uid, 0.0)
     scheduling.pod_gone(pods[1].uid, 0.0)

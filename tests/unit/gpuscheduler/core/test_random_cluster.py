@@ -34,6 +34,7 @@ from gpuscheduler.core.choose_gpus import fit, keeps_rules
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.gpu_request import WHOLE, RequestKind
 from gpuscheduler.core.jobs.commit import committed_places
+from gpuscheduler.core.jobs.job import key_of
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.node_usage import NodeUsage
@@ -901,7 +902,7 @@ class RandomCluster(RuleBasedStateMachine):
         members = [pod for pod in self.seen_pods.values() if job_key(pod) == commit.job]
         living = [pod for pod in members if not (pod.ended or pod.deleting)]
         started = any(asks(pod) and pod.node for pod in living) or any(uid in self.written for uid in places)
-        wanted = {pod.job.replicas for pod in living if pod.uid in places}
+        wanted = {pod.job.pods for pod in living if pod.uid in places}
         without = [pod for pod in living if not asks(pod)]
         assert started or wanted <= set(range(len(places) + len(without) + 1)), "a part of a job is planned"
 
@@ -969,7 +970,7 @@ class RandomCluster(RuleBasedStateMachine):
                 one.sent or one.pod.uid in self.written for one in found
             )
             number = len(found) + sum(not asks(pod) for pod in others[job])
-            wanted = {one.pod.job.replicas for one in found}
+            wanted = {one.pod.job.pods for one in found}
             assert started or wanted <= set(range(number + 1)), f"{number} pods of a job of {wanted} hold GPUs"
 
     @invariant()
@@ -1043,7 +1044,7 @@ class RandomCluster(RuleBasedStateMachine):
         found = {}
         for job, members in jobs.items():
             pending = [pod for pod in members if not pod.node and asks(pod)]
-            wanted = {pod.job.replicas for pod in members}
+            wanted = {pod.job.pods for pod in members}
             started = len(pending) < len(members) and any(pod.node and asks(pod) for pod in members)
             valid = (
                 None not in wanted and (len(wanted) == 1 or started) and not any(pod.request.problem for pod in pending)
@@ -1086,7 +1087,7 @@ def job_of(made):
 
 def job_key(pod):
     """The same of what is known of a pod."""
-    return (pod.name.namespace, pod.job.name) if pod.job else None
+    return key_of(pod) if pod.job else None
 
 
 def asks(pod):
