@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.limits.limited_program import LimitedProgram
-from gpuagent.limits_helper.probe import TellBackend, backend_by_files, probe
+from gpuagent.limits_helper import host_facts
+from gpuagent.limits_helper.probe import NAME, TellBackend, backend_by_files, probe
 from gpuagent.nvml.binding.calls import Handle
 from gpuagent.nvml.binding.limit_calls import LimitCalls
 from gpuagent.nvml.driver_errors import DriverError
@@ -131,7 +132,8 @@ class CheckedGpu:
     def try_limits(self, root: Path) -> None:
         """Find out whether limits can be set, as the agent's helper does. Raises CannotCheckError."""
         tell_backend: TellBackend = self.machine.tell_backend
-        probed = probe(self.nvml, {self.uuid: self.handle}, root, tell_backend)
+        gpus = {self.uuid: self.handle}
+        probed = probe(self.nvml, gpus, root / NAME, host_facts.read(root), tell_backend)
         if probed.problem:
             raise CannotCheckError(f"GPU {self.handle.index} cannot be limited: {probed.problem}")
         self.backend = probed.backend

@@ -65,8 +65,8 @@ def _why_on_cgroup_v2(reason: LimitRefusal, err: CallError, facts: HostFacts) ->
         return _read_only(facts)
     if reason is LimitRefusal.NOT_FOUND:
         return (
-            f"the kernel's controller dmem is not enabled for cgroups in {facts.cgroup_root}: look whether dmem stands "
-            f"in cgroup.controllers and cgroup.subtree_control there ({err})"
+            "the kernel's controller dmem is not enabled for the cgroups of pods: look whether dmem stands in "
+            f"cgroup.subtree_control of {facts.cgroup_root} and of each cgroup from there to kubepods ({err})"
         )
     return f"the driver does not limit memory: {gpu_reason(err)}"
 

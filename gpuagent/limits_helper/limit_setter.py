@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gpuagent.host import cgroups
 from gpuagent.host.cgroups import CgroupError, Identity, NoCgroupError, PodsRoot, PodsRootError
@@ -20,13 +21,18 @@ from gpuagent.host.limits_client import (
     Target,
 )
 from gpuagent.limits_helper import diagnosis, host_facts
+from gpuagent.limits_helper.probe import NAME as PROBE
 from gpuagent.limits_helper.probe import TellBackend, backend_by_files, has_mig, probe
-from gpuagent.nvml.binding.calls import Handle
+from gpuagent.nvml.binding.calls import GPU_IS_LOST, INVALID_ARGUMENT, UNKNOWN, Handle
 from gpuagent.nvml.binding.limit_calls import LimitCalls
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, VERSION_MISMATCH, CallError, DriverError, driver_error
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+MAY_BE_STALE = frozenset({INVALID_ARGUMENT, GPU_IS_LOST, UNKNOWN})
+"""What calls return for the handle of a GPU that has been away, as after a reset."""
 _MOST_NOTED = 4096
 PROBED_S = 60.0
 PROBLEM_S = 5.0
@@ -81,6 +87,7 @@ class LimitSetter:
         self._session = ExitStack()
         self._gpus: dict[str, Handle] | None = None
         """By UUID; None while NVML is closed."""
+        self._left_out: dict[int, str] = {}
         self._has_worked = False
         self._root: PodsRoot | None = None
         self._described: Description | None = None
@@ -92,14 +99,13 @@ class LimitSetter:
     def set(self, target: Target, size: int) -> Limit:
         """Set a hard limit, and return what the driver reports then."""
         directory, identity = self._cgroup(target)
-        gpu = self._gpu(target.gpu)
         refused = None
         try:
-            self._nvml.set_memory_limits(gpu, directory, 0, size)
+            self._ask(target.gpu, lambda gpu: self._nvml.set_memory_limits(gpu, directory, 0, size))
         except CallError as err:
             refused = err
         self._check_same(directory, identity)
-        limit = self._read(gpu, directory, identity)
+        limit = self._read(target.gpu, directory, identity)
         self._note(target, limit)
         if refused is None and limit.is_of(size):
             log.info("Set limit", extra=_log_fields(target, size, limit))
@@ -110,13 +116,13 @@ class LimitSetter:
         # What worked at the last probe does not work now.
         self._described = None
         if refused:
-            raise self._driver_error(refused, gpu)
+            raise self._driver_error(refused, target.gpu)
         raise LimitDriverError(diagnosis.why_ignored(size, limit.hard))
 
     def get(self, target: Target) -> Limit:
         """The limit in force."""
         directory, identity = self._cgroup(target)
-        limit = self._read(self._gpu(target.gpu), directory, identity)
+        limit = self._read(target.gpu, directory, identity)
         # The driver has one answer for "no limit there" and for "no limits at all": only the probe tells them apart.
         unusable = self._described.gpus.get(target.gpu) if self._described else None
         if limit.hard is None and unusable:
@@ -160,18 +166,26 @@ class LimitSetter:
 
     def _describe(self) -> Description:
         try:
-            gpus = self._open()
-            probed = probe(self._nvml, gpus, self._place.root, self._tell_backend)
+            self._root = self._place.pods_root()
+        except PodsRootError as err:
+            # If the driver cannot limit memory here, the tree of cgroups may be as odd for the same reason. Then that
+            # reason is the one to tell, so limits are tried at the root of all cgroups.
+            described = self._probed(self._place.root)
+            return replace(described, problem=described.problem or str(err))
+        # Beside the pods: cgroups elsewhere may have other controllers, so limits may work there alone.
+        described = self._probed(self._root.path)
+        return replace(described, pods_root=self._root.path)
+
+    def _probed(self, parent: Path) -> Description:
+        """What can be limited in cgroups below `parent`."""
+        facts = host_facts.read(self._place.root)
+        try:
+            probed = probe(self._nvml, self._listed(), parent / PROBE, facts, self._tell_backend)
             self._check_driver()
         except DriverError as err:
             return Description("", None, "", {}, f"the NVIDIA driver cannot be used: {err}")
         driver = self._nvml.driver_version()
-        try:
-            self._root = self._place.pods_root()
-        except PodsRootError as err:
-            # If the driver cannot limit memory here, the tree of cgroups may be as odd for the same reason.
-            return Description(driver, None, probed.backend, probed.gpus, probed.problem or str(err))
-        return Description(driver, self._root.path, probed.backend, probed.gpus, probed.problem)
+        return Description(driver, None, probed.backend, probed.gpus, probed.problem)
 
     def _cgroup(self, target: Target) -> tuple[Path, Identity]:
         """The directory of a target, and what it is now."""
@@ -214,20 +228,32 @@ class LimitSetter:
             gpus = self._open()
             if uuid not in gpus:
                 # A GPU that came later. NVML stays open, so that the others are not shut down.
-                self._gpus = gpus = self._list_gpus()
+                gpus = self._list_again()
         except (DriverError, CallError) as err:
             raise LimitDriverError(f"the NVIDIA driver cannot be used: {err}") from err
         if uuid not in gpus:
             raise NoTargetError(f"the node has no GPU {uuid}, or the driver does not show it")
         return gpus[uuid]
 
-    def _read(self, gpu: Handle, directory: Path, identity: Identity) -> Limit:
+    def _ask(self, uuid: str, call: Callable[[Handle], T]) -> T:
+        """The result of a call for a GPU. Raises CallError, and what `_gpu` raises."""
+        gpu = self._gpu(uuid)
         try:
-            limits = self._nvml.memory_limits(gpu, directory)
+            return call(gpu)
+        except CallError as err:
+            if err.code not in MAY_BE_STALE:
+                raise
+            self._list_again()
+        # If it was away, it has another handle by now.
+        return call(self._gpu(uuid))
+
+    def _read(self, uuid: str, directory: Path, identity: Identity) -> Limit:
+        try:
+            limits = self._ask(uuid, lambda gpu: self._nvml.memory_limits(gpu, directory))
         except CallError as err:
             # The driver does not tell a cgroup that has just been removed from one that it cannot account for.
             self._check_same(directory, identity)
-            raise self._driver_error(err, gpu) from err
+            raise self._driver_error(err, uuid) from err
         if limits is None:
             return Limit(None, 0)
         return Limit(None if limits.hard == NO_LIMIT else limits.hard, limits.used)
@@ -248,6 +274,21 @@ class LimitSetter:
             self._has_worked = True
         return self._gpus
 
+    def _listed(self) -> dict[str, Handle]:
+        """The GPUs, with handles of now: a GPU that was away has another one since. Raises DriverError."""
+        self._open()
+        try:
+            return self._list_again()
+        except CallError as err:
+            self._close()
+            raise driver_error(err) from err
+
+    def _list_again(self) -> dict[str, Handle]:
+        """The GPUs as listed now. One that is missing keeps its handle, so that a call says why. Raises CallError."""
+        gpus = {**self._open(), **self._list_gpus()}
+        self._gpus = gpus
+        return gpus
+
     def _check_outdated(self, err: DriverError) -> None:
         cause = err.__cause__
         if self._has_worked and isinstance(cause, CallError) and cause.code == VERSION_MISMATCH:
@@ -255,7 +296,8 @@ class LimitSetter:
 
     def _list_gpus(self) -> dict[str, Handle]:
         """Raises CallError if the driver as a whole fails."""
-        gpus = {}
+        gpus: dict[str, Handle] = {}
+        left_out: dict[int, str] = {}
         for index in range(self._nvml.count()):
             try:
                 handle = self._nvml.handle(index)
@@ -263,7 +305,10 @@ class LimitSetter:
             except CallError as err:
                 if err.code in DRIVER_WIDE:
                     raise
-                log.warning("Left out a GPU", extra={"index": index, "error": str(err)})
+                left_out[index] = str(err)
+        if left_out != self._left_out:
+            log.warning("Left out GPUs", extra={"errors": left_out})
+        self._left_out = left_out
         return gpus
 
     def _close(self) -> None:
@@ -279,13 +324,13 @@ class LimitSetter:
                 self._close()
                 raise driver_error(err) from err
 
-    def _driver_error(self, err: CallError, gpu: Handle) -> LimitDriverError:
+    def _driver_error(self, err: CallError, uuid: str) -> LimitDriverError:
         self._described = None
         if err.code in DRIVER_WIDE:
             self._close()
             return LimitDriverError(f"the NVIDIA driver cannot be used: {driver_error(err)}")
         facts = host_facts.read(self._place.root)
-        mig = has_mig(self._nvml, gpu)
+        mig = has_mig(self._nvml, self._gpu(uuid))
         return LimitDriverError(diagnosis.why_refused(err, facts, driver=self._nvml.driver_version(), mig=mig))
 
 

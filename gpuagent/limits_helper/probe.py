@@ -4,15 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.limits_helper import diagnosis, host_facts
+from gpuagent.limits_helper import diagnosis
+from gpuagent.limits_helper.diagnosis import HostFacts
 from gpuagent.nvml.binding.calls import Handle
 from gpuagent.nvml.binding.limit_calls import LimitCalls
 from gpuagent.nvml.driver_errors import CallError
 from gpuagent.system.printable import error_words
 
 NAME = "gpuagent.limits-probe"
-"""The cgroup, below the root. It is never removed: on backend misc, the driver finds a limit by the address of the
-cgroup in the kernel, and keeps it when the cgroup is removed. A later cgroup at this address would inherit it."""
+"""The cgroup, beside those of pods. It is never removed: on backend misc, the driver finds a limit by the address of
+the cgroup in the kernel, and keeps it when the cgroup is removed. A later cgroup at this address would inherit it.
+
+Kubelet removes cgroups there that are left of ended pods, and knows them by "pod" in the last part of their names
+(`GetAllPodsFromCgroups`). This name has no such part, so kubelet leaves it alone."""
 DMEM = "dmem"
 MISC = "misc"
 _SIZES = (1 << 30, 2 << 30)
@@ -49,11 +53,17 @@ def backend_by_files(directory: Path, size: int) -> str:
 
 
 def probe(
-    nvml: LimitCalls, gpus: Mapping[str, Handle], cgroup_root: Path, tell_backend: TellBackend = backend_by_files
+    nvml: LimitCalls, gpus: Mapping[str, Handle], directory: Path, facts: HostFacts, tell_backend: TellBackend
 ) -> Probed:
-    """Set a limit on each GPU, and read it back."""
-    facts = host_facts.read(cgroup_root)
-    directory = cgroup_root / NAME
+    """Set a limit on each GPU, and read it back.
+
+    Args:
+        nvml: makes the calls.
+        gpus: by UUID.
+        directory: the cgroup to try it on, which is made if it does not exist.
+        facts: of the node, which explain a refusal.
+        tell_backend: see `TellBackend`.
+    """
     try:
         directory.mkdir(mode=0o755, exist_ok=True)
     except OSError as err:

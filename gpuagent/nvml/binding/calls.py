@@ -25,6 +25,7 @@ ABSENT = frozenset(
 """Codes for a value that the driver or the GPU does not have."""
 INVALID_ARGUMENT = int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
 GPU_IS_LOST = int(pynvml.NVML_ERROR_GPU_IS_LOST)
+UNKNOWN = int(pynvml.NVML_ERROR_UNKNOWN)
 GONE = DRIVER_WIDE | {GPU_IS_LOST}
 """Codes after which no other call about this GPU can succeed."""
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

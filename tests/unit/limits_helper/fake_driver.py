@@ -32,6 +32,7 @@ class FakeDriver(LimitCalls):
         absent: what opening NVML, and each call after that, fails with.
         before_set: called before a limit is set.
         hang: while it is cleared, calls do not return.
+        stale: UUID to what calls with a handle of before `return_gpu` fail with.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class FakeDriver(LimitCalls):
         self.before_set: Callable[[Path], object] = lambda _: None
         self.hang = threading.Event()
         self.hang.set()
+        self.stale: dict[str, CallError] = {}
+        self._times_away = dict.fromkeys(UUIDS, 0)
         self.sessions = 0
         self.opened = 0
         self.sets: list[tuple[str, Path, int]] = []
@@ -70,7 +73,13 @@ class FakeDriver(LimitCalls):
 
     def handle(self, index: int) -> Handle:
         self._check()
-        return Handle(index, index, index)
+        return Handle(index, self._times_away.get(self.uuids[index], 0), index)
+
+    def return_gpu(self, uuid: str, stale: CallError) -> None:
+        """The GPU was away, and so it has another handle and no limits."""
+        self._times_away[uuid] += 1
+        self.stale[uuid] = stale
+        self.limits = {key: limit for key, limit in self.limits.items() if key[0] != uuid}
 
     def uuid(self, gpu: Handle) -> str:
         return self.uuids[gpu.index]
@@ -83,7 +92,7 @@ class FakeDriver(LimitCalls):
         assert soft == 0
         self.before_set(directory)
         self._block("nvmlDeviceSetMemoryLimits_v1", gpu)
-        uuid = self.uuids[gpu.index]
+        uuid = self._uuid_of_present(gpu)
         refusal = self.refusals.get(uuid) or self.refusals.get(None)
         if refusal:
             raise refusal
@@ -93,11 +102,17 @@ class FakeDriver(LimitCalls):
 
     def memory_limits(self, gpu: Handle, directory: Path) -> MemoryLimits | None:
         self._check()
-        key = self.uuids[gpu.index], directory
+        key = self._uuid_of_present(gpu), directory
         hard = self.limits.get(key)
         if hard is None and key not in self.used:
             return None
         return MemoryLimits(0, NO_LIMIT if hard is None else hard, self.used.get(key, 0))
+
+    def _uuid_of_present(self, gpu: Handle) -> str:
+        uuid = self.uuids[gpu.index]
+        if gpu.pointer != self._times_away.get(uuid, 0):
+            raise self.stale[uuid]
+        return uuid
 
     def _check(self) -> None:
         assert self.sessions == 1

@@ -7,6 +7,7 @@ import pytest
 from gpuagent.limits_helper import host_facts
 from gpuagent.limits_helper.diagnosis import HostFacts, why_refused
 from gpuagent.limits_helper.limit_setter import CgroupPlace, LimitSetter
+from gpuagent.limits_helper.probe import NAME
 from tests.cgroup_trees import CgroupTree
 from tests.unit.limits_helper.fake_driver import FakeDriver, error
 
@@ -82,8 +83,8 @@ def test_what_cannot_be_read_counts_as_usual(tmp_path):
 
 
 def test_a_root_without_a_place_for_the_probe(tmp_path, monkeypatch):
-    CgroupTree(tmp_path)
-    (tmp_path / "gpuagent.limits-probe").touch()
+    tree = CgroupTree(tmp_path)
+    (tree.pods_root / NAME).touch()
     setter = LimitSetter(CgroupPlace(root=tmp_path), FakeDriver())
     assert "cannot be made" in setter.describe().problem
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([0] * 8 + [os.ST_RDONLY, 255]))

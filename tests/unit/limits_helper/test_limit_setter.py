@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from gpuagent.host import cgroups
 from gpuagent.host.limits_client import (
     NO_LIMIT,
     BelowUseError,
@@ -14,7 +15,6 @@ from gpuagent.host.limits_client import (
     RefusedError,
     Target,
 )
-from gpuagent.limits_helper import limit_setter
 from gpuagent.limits_helper.limit_setter import PROBED_S, PROBLEM_S, CgroupPlace, LimitSetter
 from gpuagent.limits_helper.probe import NAME
 from tests.cgroup_trees import CONTAINER, LAYOUTS, OTHER_POD, POD, QOS, CgroupTree
@@ -171,9 +171,44 @@ def test_describe_tries_on_each_gpu(tree, driver, setter):
     assert described.backend == "misc"
     assert described.gpus == dict.fromkeys(UUIDS)
     assert described.problem is None
-    probe = tree.root / NAME
+    probe = tree.pods_root / NAME
     assert [(uuid, path) for uuid, path, _ in driver.sets] == [(uuid, probe) for uuid in UUIDS]
     assert probe.is_dir(), "it stays, so that no other cgroup gets its address in the kernel"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_limits_are_tried_where_they_will_be_set(tmp_path, driver, layout):
+    """The controllers of a cgroup are those that the ones above it enable, and those of pods may be fewer."""
+    tree = CgroupTree(tmp_path, **LAYOUTS[layout])
+    (tmp_path / "cgroup.controllers").touch()
+    setter = LimitSetter(CgroupPlace(root=tmp_path), driver)
+
+    def refuse_pods(directory) -> None:
+        if tree.pods_root in directory.parents:
+            raise error("NOT_FOUND")
+
+    driver.before_set = refuse_pods
+    described = setter.describe()
+    assert set(described.gpus) == set(UUIDS)
+    assert None not in described.gpus.values()
+    assert described.pods_root == tree.pods_root
+    assert "each cgroup from there to kubepods" in described.problem
+
+
+def test_the_probe_moves_with_the_pods(tmp_path, driver, setter, tree, clock):
+    """Kubelet may be started again with another driver of cgroups."""
+    setter.describe()
+    shutil.rmtree(tree.pods_root)
+    moved = CgroupTree(tmp_path, systemd=True)
+    clock.now += PROBED_S
+    assert setter.describe().pods_root == moved.pods_root
+    assert driver.sets[-1][1] == moved.pods_root / NAME
+
+
+def test_kubelet_does_not_take_the_probe_for_an_ended_pod():
+    """It removes every cgroup beside its pods' whose name has "pod" in it, and no such pod (`GetAllPodsFromCgroups`)."""
+    assert "pod" not in NAME
+    assert cgroups.PodsRoot(cgroups.CGROUP_ROOT / "kubepods").pod_in("", NAME) is None
 
 
 def test_a_driver_that_does_nothing_is_found_out_although_an_old_limit_reads_well(driver, setter, clock):
@@ -185,7 +220,7 @@ def test_a_driver_that_does_nothing_is_found_out_although_an_old_limit_reads_wel
 
 @pytest.mark.parametrize("text", ["", "drm/0000:07:00.0/vram0 max\n", None])
 def test_backend_misc_even_where_the_kernel_has_dmem(tree, setter, text):
-    probe = tree.root / NAME
+    probe = tree.pods_root / NAME
     probe.mkdir()
     if text is not None:
         (probe / "dmem.max").write_text(text)
@@ -193,7 +228,7 @@ def test_backend_misc_even_where_the_kernel_has_dmem(tree, setter, text):
 
 
 def test_backend_dmem_writes_the_cgroups_file(tree, driver, setter):
-    probe = tree.root / NAME
+    probe = tree.pods_root / NAME
     real_set = driver.set_memory_limits
 
     def set_limits(gpu, directory, soft, hard) -> None:
@@ -317,6 +352,45 @@ def test_nvml_stays_open_so_that_no_gpu_is_shut_down(tree, driver, setter):
     assert (driver.opened, driver.sessions) == (1, 1)
 
 
+@pytest.mark.parametrize("call", ["set", "get", "describe"])
+@pytest.mark.parametrize("code", ["GPU_IS_LOST", "UNKNOWN", "INVALID_ARGUMENT"])
+def test_a_gpu_that_was_away_is_asked_by_its_new_handle(tree, driver, setter, clock, code, call):
+    tree.add_pod(POD)
+    target = Target(GPU, POD)
+    setter.describe()
+    setter.set(target, GIB)
+    driver.return_gpu(GPU, error(code))
+    clock.now += PROBED_S
+    if call == "describe":
+        assert setter.describe().gpus == dict.fromkeys(UUIDS)
+    elif call == "get":
+        assert setter.get(target) == Limit(None, 0), "a limit that the GPU lost is seen"
+    assert setter.set(target, 2 * GIB) == Limit(2 * GIB, 0)
+    assert (driver.opened, driver.sessions) == (1, 1), "the other GPUs' limits hold only while NVML is open"
+
+
+def test_a_gpu_that_stays_lost_is_named_as_lost_and_logged_once(tree, driver, setter, caplog, monkeypatch):
+    tree.add_pod(POD)
+    setter.describe()
+    lost = error("GPU_IS_LOST")
+    driver.return_gpu(GPU, lost)
+    handle = driver.handle
+
+    def lost_handle(index):
+        if index == UUIDS.index(GPU):
+            raise lost
+        return handle(index)
+
+    monkeypatch.setattr(driver, "handle", lost_handle)
+    for _ in range(3):
+        with pytest.raises(LimitDriverError, match="fell off the bus"):
+            setter.get(Target(GPU, POD))
+    described = setter.describe()
+    assert "fell off the bus" in described.gpus[GPU]
+    assert described.gpus[UUIDS[1]] is None
+    assert [record.message for record in caplog.records].count("Left out GPUs") == 1
+
+
 @pytest.mark.parametrize("during", ["set", "get", "describe"])
 def test_nvml_is_opened_again_when_the_driver_returns(tree, driver, setter, during):
     tree.add_pod(POD)
@@ -361,5 +435,5 @@ def test_nothing_but_the_probe_is_made(tree, driver, setter):
     setter.set(Target(GPU, POD), GIB)
     setter.get(Target(GPU, POD, CONTAINER))
     after = {path.relative_to(tree.root) for path in tree.root.rglob("*")}
-    assert {str(path) for path in after - before} == {NAME}
-    assert limit_setter.cgroups.identify(tree.root, pod)
+    assert {tree.root / path for path in after - before} == {tree.pods_root / NAME}
+    assert cgroups.identify(tree.root, pod)

@@ -288,7 +288,7 @@ def test_every_line_has_one_answer_and_no_request_leads_elsewhere(hardy, lines, 
         received = answers(connection)
     assert len(received) == len(lines)
     assert all(answer["ok"] in (True, False) for answer in received)
-    allowed = {hardy.pod, hardy.pod / CONTAINER, hardy.tree.root / NAME}
+    allowed = {hardy.pod, hardy.pod / CONTAINER, hardy.tree.pods_root / NAME}
     assert {path for _, path, _ in hardy.driver.sets} <= allowed
     assert {path for path in hardy.tree.root.rglob("*") if path.name != NAME} == before
 
