@@ -12,6 +12,7 @@
 - `waiting`: pods that wait although kube-scheduler does not ask about them.
 - `preemption`, `victims`: which pods to evict for a pod of higher priority.
 - `bound_pods`: what pods on nodes use, as was decided for them.
+- `constraints`: what kube-scheduler checks for a pod besides its GPUs.
 - `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.
 - `node_usage`, `cluster_usage`: what pods and reservations use.
 - `calls`, `decision_text`: the values that leave, and the annotations of a decision.

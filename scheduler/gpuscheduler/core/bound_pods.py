@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import RequestKind
-from gpuscheduler.core.pod_facts import PodFacts, shared
+from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservation, Reservations
 
 
@@ -26,7 +26,6 @@ class BoundPods:
         self._usage = usage
         self._reservations = reservations
         self._pods = pods
-        self._cpu: dict[str, tuple[str, float]] = {}
 
     def as_decided(self, pod: PodFacts) -> PodFacts:
         """A bound pod with what was decided for it, which stands until the pod is gone.
@@ -67,24 +66,14 @@ class BoundPods:
             # Any other request would keep whole GPUs, and places on shared ones, from others.
             self._usage.use(pod.uid, pod.node, pod.request)
 
-    def count_cpu(self, pod: PodFacts) -> None:
-        """Count the cores that the pod asks for on its node."""
-        uses_cpu = pod.node and pod.cpu and not pod.ended
-        use = shared((pod.node, pod.cpu)) if uses_cpu else None
-        if use == self._cpu.get(pod.uid):
-            return
-        self.forget_cpu(pod.uid)
-        if use:
-            node, cores = use
-            self._usage.use_cpu(node, cores)
-            self._cpu[pod.uid] = use
+    def count_requests(self, pod: PodFacts) -> None:
+        """Count what the pod asks for of the CPU, memory and other resources of its node."""
+        if pod.node and not pod.ended:
+            self._usage.occupy(pod.uid, pod.node, pod.requests)
 
-    def forget_cpu(self, uid: str) -> None:
-        """Count the cores of a pod no longer."""
-        use = self._cpu.pop(uid, None)
-        if use:
-            node, cores = use
-            self._usage.use_cpu(node, -cores)
+    def forget_requests(self, uid: str) -> None:
+        """Count what a pod asks for no longer."""
+        self._usage.release(uid)
 
     def _as_first_seen(self, pod: PodFacts, former: PodFacts) -> PodFacts:
         """The pod with the request and the decision that it had when it was first seen on its node."""

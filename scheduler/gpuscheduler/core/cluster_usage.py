@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import shared
 
 
 class ClusterUsage:
@@ -27,7 +29,9 @@ class ClusterUsage:
         self._whole = 0
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
         self._on: dict[str, tuple[str, ...]] = {}
-        self._cpu: dict[str, float] = {}
+        self._used: dict[str, Resources] = {}
+        self._occupied: dict[str, tuple[Resources, tuple[str, ...]]] = {}
+        """UID to what the pod asks for, and the nodes where it is, or may be bound."""
 
     def node_seen(self, facts: NodeFacts) -> None:
         """Add a node, or take it as it is now."""
@@ -46,7 +50,7 @@ class ClusterUsage:
     def _new(self, facts: NodeFacts) -> NodeUsage:
         """A node that was not seen before, with the uses that were."""
         node = NodeUsage(facts)
-        node.cpu_used = self._cpu.get(facts.name, 0.0)
+        node.used = self._used.get(facts.name, NO_RESOURCES)
         for uid, use in self._uses.get(facts.name, {}).items():
             node.use(uid, use)
         return node
@@ -77,36 +81,75 @@ class ClusterUsage:
             self._note(name)
 
     def release(self, uid: str, name: str | None = None) -> None:
-        """Count a pod no longer: on one node, or on all."""
-        names = self._on.get(uid, ()) if name is None else (name,)
-        for released in names:
-            self._release_on(released, uid)
+        """Count a pod no longer, neither on GPUs nor for what else it asks for: on one node, or on all."""
+        _, occupied = self._occupied.get(uid, (NO_RESOURCES, ()))
+        everywhere = dict.fromkeys((*self._on.get(uid, ()), *occupied))
+        released = everywhere if name is None else [name]
+        for other in released:
+            used_gpus = self._release_gpus(other, uid)
+            occupied_it = self._vacate(other, uid)
+            if used_gpus or occupied_it:
+                self.frees += 1
         if not self._on.get(uid):
             self._on.pop(uid, None)
 
-    def _release_on(self, name: str, uid: str) -> None:
-        """Count a pod on one node no longer."""
+    def _release_gpus(self, name: str, uid: str) -> bool:
+        """Count a pod on the GPUs of one node no longer; whether it counted."""
         former = self._uses.get(name, {}).pop(uid, None)
         if former is None:
-            return
+            return False
         others = [other for other in self._on[uid] if other != name]
         self._on[uid] = tuple(others)
-        self.frees += 1
         node = self.nodes.get(name)
         if node:
             node.release(uid)
             self._note(name)
+        return True
 
-    def use_cpu(self, name: str, cores: float) -> None:
-        """Count cores on a node; a negative number gives them back."""
-        former = self._cpu.get(name, 0.0)
-        self._cpu[name] = former + cores
+    def occupy(self, uid: str, name: str, requests: Resources) -> None:
+        """Count what a pod asks for on a node of CPU, memory and other resources, whether it asks for GPUs or not."""
+        former, names = self._occupied.get(uid, (requests, ()))
+        added = () if name in names else (name,)
+        if former != requests:
+            # The author may change amounts while the pod runs, maybe to less.
+            for other in names:
+                self._vacate(other, uid)
+            self.frees += 1
+            added = (*names, *added)
+            names = ()
+        if not added:
+            return
+        self._occupied[uid] = shared((requests, (*names, *added)))
+        for other in added:
+            self._change_used(other, requests, NO_RESOURCES)
+
+    def _vacate(self, name: str, uid: str) -> bool:
+        """Count what a pod asks for on one node no longer; whether it counted."""
+        requests, names = self._occupied.get(uid, (NO_RESOURCES, ()))
+        if name not in names:
+            return False
+        kept = tuple(other for other in names if other != name)
+        if kept:
+            self._occupied[uid] = shared((requests, kept))
+        else:
+            del self._occupied[uid]
+        self._change_used(name, NO_RESOURCES, requests)
+        return True
+
+    def _change_used(self, name: str, more: Resources, less: Resources) -> None:
+        before = self._used.get(name, NO_RESOURCES)
+        used = before + more - less
+        self._used[name] = used
+        if used == NO_RESOURCES:
+            del self._used[name]
         node = self.nodes.get(name)
-        if node:
-            node.cpu_used = self._cpu[name]
-            self._note(name)
-            gives_back = cores < 0
-            self.frees += gives_back
+        if node is None:
+            return
+        node.used = used
+        self.version += 1
+        if used.cpu != before.cpu:
+            # Costs depend on CPU, and on no other resource.
+            self.changed.add(name)
 
     def in_all(self) -> tuple[Amounts, int]:
         """Units, and number of whole GPUs, of all nodes together, in use or not."""

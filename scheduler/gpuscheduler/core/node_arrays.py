@@ -306,8 +306,8 @@ class NodeArrays:
         columns.wide[row] = len(gpus) > MOST_GPUS
         columns.step[row] = rules.core_step
         columns.both[row] = rules.both
-        columns.cpu_free[row] = facts.cpu - node.cpu_used
-        columns.cpu_total[row] = facts.cpu
+        columns.cpu_free[row] = node.cpu_free
+        columns.cpu_total[row] = facts.allocatable.cores
         next_model = len(self._models)
         model = self._models.setdefault(facts.model, next_model)
         columns.model[row] = model

@@ -1,6 +1,5 @@
 """A node as the scheduler keeps it: its GPUs, its CPU, and how shares are placed on it."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,11 +19,9 @@ from gpuagent.domain.sharing.mode import (
     PLACEMENT_LABEL,
     Placement,
 )
+from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, node_resources
 from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
 from gpuscheduler.core.policy.accepted_models import NodeLabels, model_labels
-
-_CPU = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)([num]?)", re.ASCII)
-_SCALES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class NodeFacts:
     Attributes:
         name: of the Node.
         gpus: its GPUs.
-        cpu: allocatable cores.
+        allocatable: what its pods may use in all of CPU, memory and other resources.
         model: of the GPUs; empty if it is not labeled.
         model_labels: by which pods may ask for the model.
         placement: how shares are placed on it.
@@ -45,7 +42,7 @@ class NodeFacts:
 
     name: str
     gpus: NodeGpus
-    cpu: float = 0.0
+    allocatable: Resources = NO_RESOURCES
     model: str = ""
     model_labels: NodeLabels = ()
     placement: Placement = Placement.BINPACK
@@ -74,7 +71,7 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
     return NodeFacts(
         name=text(metadata.get("name")),
         gpus=_first(gpus),
-        cpu=cores(allocatable.get("cpu")),
+        allocatable=_first_resources(node_resources(allocatable)),
         model=named[0][1] if named else "",
         model_labels=_first_labels(named),
         placement=Placement.SPREAD if is_spread else Placement.BINPACK,
@@ -95,6 +92,12 @@ def _first(gpus: NodeGpus) -> NodeGpus:
 def _first_labels(labels: NodeLabels) -> NodeLabels:
     """The first value that was equal to this one."""
     return labels
+
+
+@lru_cache(maxsize=4096)
+def _first_resources(resources: Resources) -> Resources:
+    """The first value that was equal to this one."""
+    return resources
 
 
 def _held(annotations: Mapping[str, Any]) -> dict[str, Used] | None:
@@ -140,12 +143,3 @@ def _by_amounts(allocatable: Mapping[str, Any], unhealthy: Collection[int]) -> N
 
 def _units(amounts: Mapping[str, Any], name: str) -> int:
     return amount(str(amounts.get(name, "0"))) or 0
-
-
-def cores(quantity: object) -> float:
-    """A quantity of CPU, as nodes and pods have it (``4``, ``0.5``, ``3920m``), in cores; 0 if it is not one."""
-    written = str(quantity)
-    match = _CPU.fullmatch(written)
-    if match is None:
-        return float(amount(written) or 0)
-    return float(match[1]) * _SCALES[match[2]]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, RequestKind, Used
 from gpuscheduler.core.node_facts import NodeFacts
 
@@ -45,12 +46,12 @@ class NodeUsage:
         facts: the node.
         free: free units of each GPU of `facts.gpus.gpus`, by position.
         pods_left: by position, how many more pods may share the GPU.
-        cpu_used: cores that the pods of the node ask for.
+        used: what all pods of the node ask for of its CPU, memory and other resources, with those that are reserved.
     """
 
     def __init__(self, facts: NodeFacts) -> None:
         self.facts = facts
-        self.cpu_used = 0.0
+        self.used: Resources = NO_RESOURCES
         self._uses: dict[str, Used | GpuRequest] = {}
         self._room: Room | None = None
         self._count()
@@ -79,6 +80,11 @@ class NodeUsage:
     def users(self) -> Mapping[str, Used | GpuRequest]:
         """UID of each pod that counts, and its use."""
         return self._uses
+
+    @property
+    def cpu_free(self) -> float:
+        """Cores that no pod asks for; negative where pods ask for more than there is."""
+        return (self.facts.allocatable - self.used).cores
 
     def usable(self) -> Iterator[tuple[int, NodeGpu]]:
         """Position and GPU of each that may take another pod."""
@@ -136,7 +142,7 @@ class NodeUsage:
     def copy(self) -> "NodeUsage":
         """A node of its own with the same users."""
         copy = NodeUsage(self.facts)
-        copy.cpu_used = self.cpu_used
+        copy.used = self.used
         # Counted already, so the users need not be added one by one.
         copy.free = list(self.free)
         copy.pods_left = list(self.pods_left)

@@ -2,7 +2,7 @@
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -12,6 +12,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
+from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.labels import gang_of_labels
 from gpuscheduler.core.gpu_request import (
@@ -25,7 +26,6 @@ from gpuscheduler.core.gpu_request import (
     Used,
     gpu_request,
 )
-from gpuscheduler.core.node_facts import cores
 from gpuscheduler.core.policy.accepted_models import ModelTerms, model_terms
 
 COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
@@ -56,7 +56,7 @@ class PodFacts:
         version: its resourceVersion.
         node: where it is bound; empty while it is not.
         request: the GPUs that it asks for.
-        cpu: cores that it asks for.
+        requests: what it asks for of CPU, memory and other resources of the node.
         used: what it uses of each GPU, by its annotations or what `Scheduling` knows better; None without a valid
             decision.
         priority: of its PriorityClass.
@@ -79,7 +79,7 @@ class PodFacts:
     version: str
     node: str
     request: GpuRequest
-    cpu: float = 0.0
+    requests: Resources = NO_RESOURCES
     used: Used | None = None
     priority: int = 0
     created: str = ""
@@ -94,6 +94,11 @@ class PodFacts:
     has_preferences: bool = False
     commit: str = ""
     models: ModelTerms = ()
+
+    @property
+    def cpu(self) -> float:
+        """Cores that it asks for."""
+        return self.requests.cores
 
     @property
     def ended(self) -> bool:
@@ -137,7 +142,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         version=parsed.version,
         node=shared(text(spec.get("nodeName"))),
         request=request,
-        cpu=_cpu(spec),
+        requests=shared(pod_resources(spec, status)),
         used=used,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(parsed.created),
@@ -159,7 +164,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
     """Read a changed Pod object whose pod was read on its node before: what its containers ask for stays as it was."""
     facts = pod_facts(_without_containers(pod))
-    return replace(facts, request=former.request, cpu=former.cpu, used=former.used)
+    return replace(facts, request=former.request, requests=former.requests, used=former.used)
 
 
 def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -282,21 +287,6 @@ def _needs(request: GpuRequest, containers: Mapping[int, Collection[int]]) -> di
             if not numbers.isdisjoint(on_gpu):
                 needs[minor] += each
     return needs
-
-
-def _cpu(spec: Mapping[str, Any]) -> float:
-    """Cores as Kubernetes counts them: the sum of the containers, or the largest init container."""
-    together = sum(_requested(spec.get("containers")))
-    largest_init = max(_requested(spec.get("initContainers")), default=0.0)
-    return max(together, largest_init)
-
-
-def _requested(containers: object) -> Iterator[float]:
-    """Cores that each container asks for."""
-    for container in mappings(containers):
-        resources = mapping(container.get("resources"))
-        requests = mapping(resources.get("requests"))
-        yield cores(requests.get("cpu", "0"))
 
 
 def _unscheduled(status: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ class Scheduling:
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now, and for what was decided before: as it was then."""
         pod = self._bound_pods.as_decided(pod)
-        self._bound_pods.count_cpu(pod)
+        self._bound_pods.count_requests(pod)
         if pod.ended:
             self._pod_ended(pod, now)
             return
@@ -141,7 +141,7 @@ class Scheduling:
 
     def _forget(self, uid: str, now: float) -> None:
         """Count a pod no longer, which was deleted or has ended."""
-        self._bound_pods.forget_cpu(uid)
+        self._bound_pods.forget_requests(uid)
         pod = self.pods.pop(uid, None)
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)

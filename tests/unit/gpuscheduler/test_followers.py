@@ -53,7 +53,7 @@ def test_a_change_of_a_pod_on_a_node_with_thousands_of_containers_costs_little(l
     assert later < 1000 < first
     before, after = read
     assert after.version == "99"
-    assert (after.request, after.cpu, after.used) == (before.request, before.cpu, before.used)
+    assert (after.request, after.requests, after.used) == (before.request, before.requests, before.used)
     follower.gone(after.uid)
     again, _ = calls_of(lambda: follower.seen(pod))
     assert again > 1000

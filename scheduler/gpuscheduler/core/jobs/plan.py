@@ -9,6 +9,7 @@ from heapq import heapify, heappop
 from typing import NamedTuple
 
 from gpuscheduler.core.choose_gpus import Choice, Tries, fit, keeps_rules
+from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -38,7 +39,7 @@ class OtherThan:
 
 Passed = frozenset[str] | OtherThan
 """Nodes that kube-scheduler does not accept for a pod."""
-_Alike = tuple[GpuRequest, Passed]
+_Alike = tuple[GpuRequest, Resources, Passed]
 
 
 def plan(  # noqa: PLR0913 (by name)
@@ -64,11 +65,11 @@ def plan(  # noqa: PLR0913 (by name)
     trial = dict(nodes)
     used = set(near)
     places = Places()
-    for (request, passed), equal in _hardest_first(pods, without or {}):
+    for (request, requests, passed), equal in _hardest_first(pods, without or {}):
         remaining = equal
         rooms = _Rooms(
             request,
-            cpu=max(pod.cpu for pod in equal),
+            requests=requests,
             wanted=len(equal),
             nodes=_without(trial, passed),
             links=links,
@@ -102,7 +103,7 @@ def _hardest_first(
     by_name = sorted(pods, key=lambda pod: pod.name)
     for pod in by_name:
         passed = without.get(pod.uid, frozenset())
-        equal = alike.setdefault((pod.request, passed), [])
+        equal = alike.setdefault((pod.request, pod.requests, passed), [])
         equal.append(pod)
     return sorted(alike.items(), key=_demand, reverse=True)
 
@@ -117,10 +118,10 @@ def _without(nodes: Mapping[str, NodeUsage], passed: Passed) -> Mapping[str, Nod
     return {name: node for name, node in nodes.items() if name not in passed}
 
 
-def _demand(alike: tuple[_Alike, object]) -> tuple[int, Amounts, int]:
+def _demand(alike: tuple[_Alike, object]) -> tuple[int, Amounts, int, int, int]:
     """How hard equal pods are to place: by what they ask for, then by how many nodes do not accept them."""
-    (request, passed), _ = alike
-    return request.gpus, request.need, len(passed)
+    (request, requests, passed), _ = alike
+    return request.gpus, request.need, requests.cpu, requests.memory, len(passed)
 
 
 class _Room(NamedTuple):
@@ -149,7 +150,7 @@ class _Rooms:
     def __init__(  # noqa: PLR0913 (what a plan is made of)
         self,
         request: GpuRequest,
-        cpu: float,
+        requests: Resources,
         wanted: int,
         nodes: Mapping[str, NodeUsage],
         links: Links,
@@ -163,7 +164,7 @@ class _Rooms:
         # Nodes that are alike have the same room, so that each kind is looked at once.
         rooms: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
         for name, node in nodes.items():
-            limit = min(wanted, _by_cpu(node, cpu, wanted))
+            limit = requests.times_in(node.facts.allocatable, node.used, wanted)
             alike = node.alike(), limit
             room = rooms.get(alike)
             if room is None:
@@ -213,14 +214,6 @@ class _Rooms:
 def _tightness(room: _Room) -> tuple[bool, int, int, str]:
     """The least first: with pods of the job, then with the fewest free GPUs, then with the best links."""
     return room.apart, room.size, room.weakest, room.name
-
-
-def _by_cpu(node: NodeUsage, cpu: float, wanted: int) -> int:
-    """How many pods with so many cores the node takes; `wanted` if that is not known."""
-    if not cpu or not node.facts.cpu:
-        return wanted
-    free = node.facts.cpu - node.cpu_used
-    return int(free // cpu)
 
 
 def _room(
@@ -281,6 +274,6 @@ def _take(
         choice = fit(request, node, links=links, among=among)
         assert choice, f"{pod.name} was counted to fit on {node.facts.name}"
         node.use(pod.uid, choice.used)
-        node.cpu_used += pod.cpu
+        node.used += pod.requests
         choices.append(choice)
     return choices

@@ -133,9 +133,10 @@ class Preemption:
         Those with GPUs may have been proposed for the sum of the node's GPUs alone.
         """
         evicted = [self._pods[uid] for uid in by_gpu if uid in self._pods]
-        freed = sum(victim.cpu for victim in evicted)
-        free = node.facts.cpu - node.cpu_used + freed
-        is_short = bool(node.facts.cpu) and free < pod.cpu
+        used = node.used
+        for victim in evicted:
+            used -= victim.requests
+        is_short = not pod.requests.times_in(node.facts.allocatable, used, 1)
         if is_short:
             return list(uids)
         return [uid for uid in uids if uid not in node.users]

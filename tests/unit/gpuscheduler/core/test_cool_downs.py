@@ -87,9 +87,9 @@ def test_cores_of_a_pod_that_is_gone_are_free():
     made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "3"}
     scheduling = cluster(shared_node("n1"))
     scheduling.pod_seen(pod_facts(made), 0.0)
-    assert scheduling.usage.nodes["n1"].cpu_used == 3.0
+    assert scheduling.usage.nodes["n1"].used.cpu == 3000
     scheduling.pod_gone("u", 0.0)
-    assert scheduling.usage.nodes["n1"].cpu_used == 0.0
+    assert scheduling.usage.nodes["n1"].used.cpu == 0
 
 
 def test_the_pods_of_each_namespace_hear_that_the_free_units_are_fragmented():

@@ -4,9 +4,11 @@ import pytest
 
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import Amounts
+from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.reservations import Reservations
-from tests.unit.gpuscheduler.core.api_objects import pod, shared_node
+from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
 
 FIRST, SECOND = ((Choice(((minor, Amounts(4, 0)),), {})) for minor in (0, 1))
 
@@ -83,3 +85,23 @@ def test_what_may_be_bound_is_not_given_back(usage):
     assert free(usage) == {"n1": [6, 10], "n2": [10, 10]}
     reservations.end(["sent"])
     assert free(usage) == {"n1": [10, 10], "n2": [10, 10]}
+
+
+def test_what_is_reserved_counts_for_cpu_and_memory_once(usage):
+    """kube-scheduler counts a pod from the time on when it has chosen its node."""
+    made = pod_object("p", uid="u", mem=4)
+    made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1500m", "memory": "7"}
+    waiting = pod_facts(made)
+    pods = {"u": waiting}
+    reservations = Reservations(usage, pods)
+    reservations.keep(waiting, {"n1": FIRST, "n2": FIRST}, 1.0)
+    reservations.keep(waiting, {"n1": FIRST, "n2": FIRST}, 2.0)
+    counted = Resources(cpu=1500, memory=7, pods=1)
+    assert [usage.nodes[name].used for name in ("n1", "n2")] == [counted, counted]
+    made["spec"]["nodeName"] = "n1"
+    pods["u"] = pod_facts(made)
+    usage.occupy("u", "n1", counted)
+    reservations.end(["u"])
+    assert [usage.nodes[name].used for name in ("n1", "n2")] == [counted, NO_RESOURCES]
+    usage.release("u")
+    assert usage.nodes["n1"].used == NO_RESOURCES

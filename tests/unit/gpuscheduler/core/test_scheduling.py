@@ -23,6 +23,7 @@ from gpuagent.domain.sharing.mode import (
 )
 from gpuscheduler.core.bindings import CONFIRMED_S
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWrite, Nominate, Nudge, Report
+from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
@@ -418,13 +419,15 @@ def test_a_victim_that_goes_for_cpu_goes_also_where_it_frees_no_gpu():
         pod(mem=units, on="n1", priority=priority, annotations={MEMORY_ANNOTATION: f'{{"0":{{"{gpu}":{units}}}}}'})
         for gpu, units, priority in given
     ]
-    users[1] = replace(users[1], cpu=3.0)
+    users[1] = replace(users[1], requests=Resources(cpu=3000))
     for one in users:
         scheduling.pod_seen(one, 0.0)
     proposed = {"n1": [users[1].uid, users[4].uid]}
     asked = pod(mem=10, priority=5)
     assert scheduling.preempt(asked, proposed, 0.0) == {"n1": [users[2].uid]}
-    assert {users[1].uid, users[2].uid} <= {*scheduling.preempt(replace(asked, cpu=3.0), proposed, 0.0)["n1"]}
+    assert {users[1].uid, users[2].uid} <= {
+        *scheduling.preempt(replace(asked, requests=Resources(cpu=3000)), proposed, 0.0)["n1"]
+    }
 
 
 def test_a_pod_without_which_a_job_cannot_go_on_counts_as_the_whole_job():

@@ -1,0 +1,238 @@
+"""CPU, memory, number of pods and other resources: what a pod asks for as Kubernetes counts it, and what a node has.
+
+All amounts are integers, as in kube-scheduler, so that forty pods of 100m fit on four cores.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.quantity import MOST, amount
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GPU_WHOLE
+
+MOST_OTHERS = 64
+"""Other resources of a pod or a node that are kept: any author of pods may name thousands of them."""
+MILLI = 1000
+_CPU = re.compile(r"([0-9]{1,12})(?:\.([0-9]{0,12}))?([num]?)", re.ASCII)
+_MILLI_POWERS = {"": 3, "m": 0, "u": -3, "n": -6}
+"""Suffix to the power of ten of one unit, in thousandths of a core."""
+_LONGEST_KEPT = 32
+"""Characters of a quantity whose value is kept, because many pods have it."""
+_OF_GPUS = frozenset({GPU_CORE, GPU_COUNT, GPU_MEM, GPU_WHOLE})
+_POD_LEVEL = ("cpu", "memory")
+"""Resources that a pod may ask for as a whole, besides huge pages."""
+_Others = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Amounts of the resources of a node.
+
+    Attributes:
+        cpu: thousandths of a core.
+        memory: bytes.
+        pods: how many pods.
+        others: name and amount of each other resource, by name, such as ephemeral storage and extended resources.
+    """
+
+    cpu: int = 0
+    memory: int = 0
+    pods: int = 0
+    others: _Others = ()
+
+    @property
+    def cores(self) -> float:
+        """CPU in cores, as policies rate it."""
+        return self.cpu / MILLI
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return self._with(other, 1)
+
+    def __sub__(self, other: "Resources") -> "Resources":
+        return self._with(other, -1)
+
+    def _with(self, other: "Resources", sign: int) -> "Resources":
+        return Resources(
+            self.cpu + sign * other.cpu,
+            self.memory + sign * other.memory,
+            self.pods + sign * other.pods,
+            _sum(self.others, other.others, sign),
+        )
+
+    def shares_in(self, allocatable: "Resources", used: "Resources") -> Iterator[tuple[str, int, int]]:
+        """Each resource that is asked for and checked: its name, how much is wanted, and how much is free.
+
+        CPU, memory and pods of a node that says nothing of them are not checked, and neither are units of GPUs of a
+        node that names none: these are counted GPU by GPU.
+        """
+        known = (
+            ("cpu", self.cpu, allocatable.cpu, used.cpu),
+            ("memory", self.memory, allocatable.memory, used.memory),
+            ("pods", self.pods, allocatable.pods, used.pods),
+        )
+        for name, wanted, there, taken in known:
+            if wanted and there:
+                yield name, wanted, there - taken
+        if not self.others:
+            return
+        all_there = dict(allocatable.others)
+        all_taken = dict(used.others)
+        for name, wanted in self.others:
+            if name in all_there:
+                yield name, wanted, all_there[name] - all_taken.get(name, 0)
+            elif name not in _OF_GPUS:
+                yield name, wanted, 0
+
+    def times_in(self, allocatable: "Resources", used: "Resources", most: int) -> int:
+        """How many times a node has this free, at most `most`."""
+        times = most
+        for _, wanted, free in self.shares_in(allocatable, used):
+            times = min(times, free // wanted)
+        return max(times, 0)
+
+
+NO_RESOURCES = Resources()
+
+
+def _sum(first: _Others, second: _Others, sign: int) -> _Others:
+    if not second:
+        return first
+    total = dict(first)
+    for name, units in second:
+        total[name] = total.get(name, 0) + sign * units
+    by_name = sorted(total.items())
+    return tuple((name, units) for name, units in by_name if units)
+
+
+def node_resources(allocatable: Mapping[str, Any]) -> Resources:
+    """What the pods of a node may use in all, from its status."""
+    return _resources(_amounts(allocatable), pods=_units(allocatable.get("pods", "0")))
+
+
+def pod_resources(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Resources:
+    """What kube-scheduler counts for a pod on its node.
+
+    These are the containers and sidecars together, or an init container with the sidecars before it where that is more,
+    and the overhead of the pod. A container whose resources are being changed counts with the larger amounts.
+    """
+    in_use = _in_use(status)
+    total: dict[str, int] = {}
+    for container in mappings(spec.get("containers")):
+        _add(total, _requested(container, in_use))
+    before: dict[str, int] = {}
+    at_start: dict[str, int] = {}
+    for container in mappings(spec.get("initContainers")):
+        requested = _requested(container, in_use)
+        is_sidecar = container.get("restartPolicy") == "Always"
+        if is_sidecar:
+            _add(total, requested)
+            _add(before, requested)
+            _raise(at_start, before)
+        else:
+            _add(requested, before)
+            _raise(at_start, requested)
+    _raise(total, at_start)
+    of_pod = mapping(mapping(spec.get("resources")).get("requests"))
+    total |= {name: units for name, units in _amounts(of_pod).items() if _is_of_pods(name)}
+    _add(total, _amounts(mapping(spec.get("overhead"))))
+    return _resources(total, pods=1)
+
+
+def _is_of_pods(name: str) -> bool:
+    """Whether a pod may ask for the resource as a whole."""
+    return name in _POD_LEVEL or name.startswith("hugepages-")
+
+
+def _resources(amounts: Mapping[str, int], pods: int) -> Resources:
+    others = []
+    for name, units in amounts.items():
+        if units and name not in {"cpu", "memory", "pods"}:
+            others.append((name, units))
+    others.sort()
+    return Resources(
+        cpu=amounts.get("cpu", 0),
+        memory=amounts.get("memory", 0),
+        pods=pods,
+        others=tuple(others[:MOST_OTHERS]),
+    )
+
+
+def _in_use(status: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Name of each container to the amounts that it has, which may differ from its spec while they are changed."""
+    in_use: dict[str, list[Mapping[str, Any]]] = {}
+    for key in ("containerStatuses", "initContainerStatuses"):
+        for container in mappings(status.get(key)):
+            resources = container.get("resources")
+            if resources:
+                requests = mapping(mapping(resources).get("requests"))
+                allocated = mapping(container.get("allocatedResources"))
+                in_use[text(container.get("name"))] = [requests, allocated]
+    return in_use
+
+
+def _requested(container: Mapping[str, Any], in_use: Mapping[str, list[Mapping[str, Any]]]) -> dict[str, int]:
+    """What a container asks for, or has where that is more."""
+    requests = mapping(mapping(container.get("resources")).get("requests"))
+    requested = _amounts(requests)
+    for other in in_use.get(text(container.get("name")), ()):
+        # Most containers have what their spec says, and need not be read again.
+        if other != requests:
+            _raise(requested, _amounts(other))
+    return requested
+
+
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, units in amounts.items():
+        total[name] = total.get(name, 0) + units
+
+
+def _raise(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, units in amounts.items():
+        total[name] = max(total.get(name, 0), units)
+
+
+def _amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
+    """Name to amount; CPU in thousandths of a core."""
+    amounts: dict[str, int] = {}
+    for name, quantity in quantities.items():
+        amounts[name] = milli_cpu(quantity) if name == "cpu" else _units(quantity)
+    return amounts
+
+
+def milli_cpu(quantity: object) -> int:
+    """A quantity of CPU (``4``, ``0.5``, ``3920m``) in thousandths of a core, rounded up; 0 if it is not one."""
+    written = str(quantity)
+    return _kept_milli_cpu(written) if len(written) <= _LONGEST_KEPT else _milli_cpu(written)
+
+
+def _units(quantity: object) -> int:
+    """The amount of another resource, rounded up; 0 if it is not one."""
+    written = str(quantity)
+    return _kept_units(written) if len(written) <= _LONGEST_KEPT else amount(written) or 0
+
+
+@lru_cache(maxsize=4096)
+def _kept_milli_cpu(quantity: str) -> int:
+    return _milli_cpu(quantity)
+
+
+@lru_cache(maxsize=4096)
+def _kept_units(quantity: str) -> int:
+    return amount(quantity) or 0
+
+
+def _milli_cpu(quantity: str) -> int:
+    match = _CPU.fullmatch(quantity)
+    if match is None:
+        whole_cores = amount(quantity) or 0
+        return min(whole_cores * MILLI, MOST)
+    whole, part, suffix = match[1], match[2] or "", match[3]
+    power = _MILLI_POWERS[suffix] - len(part)
+    digits = int(whole + part)
+    if power >= 0:
+        return min(digits * int(10**power), MOST)
+    # Twice negative, because `//` rounds down.
+    return -(-digits // int(10**-power))

@@ -1,0 +1,150 @@
+"""Amounts are integers, and those that kube-scheduler counts."""
+
+import pytest
+
+from gpuscheduler.core.constraints.resources import MOST_OTHERS, Resources, milli_cpu, node_resources, pod_resources
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("quantity", "milli"),
+    [
+        ("4", 4000),
+        (4, 4000),
+        ("100m", 100),
+        ("0.1", 100),
+        ("3920m", 3920),
+        ("0.0001", 1),
+        ("1500u", 2),
+        ("1000001n", 2),
+        ("2k", 2_000_000),
+        ("1e3", 1_000_000),
+        ("-1", 0),
+        ("no number", 0),
+        (None, 0),
+        ("9" * 17, 2**63 - 1),
+        ("0." + "9" * 5000, 1000),
+    ],
+)
+def test_cores_are_counted_in_thousandths_rounded_up(quantity, milli):
+    assert milli_cpu(quantity) == milli
+
+
+def container(name="c", restart=None, **requests):
+    made = {"name": name, "resources": {"requests": requests}}
+    return made | ({"restartPolicy": restart} if restart else {})
+
+
+SIDECAR = {"restart": "Always"}
+PODS = {
+    "containers are added up": ({"containers": [container(cpu="1"), container(cpu="200m")]}, 1200, 0),
+    "the largest init container counts where it is more": (
+        {
+            "containers": [container(cpu="1", memory="1Mi")],
+            "initContainers": [container(cpu="3"), container(memory="1")],
+        },
+        3000,
+        MIB,
+    ),
+    "a sidecar runs beside the containers": (
+        {"containers": [container(cpu="1")], "initContainers": [container(cpu="2", **SIDECAR)]},
+        3000,
+        0,
+    ),
+    "a sidecar runs beside later init containers": (
+        {
+            "containers": [container(cpu="1")],
+            "initContainers": [container(cpu="5"), container(cpu="2", **SIDECAR), container(cpu="4")],
+        },
+        6000,
+        0,
+    ),
+    "the pod as a whole overrides CPU and memory": (
+        {"containers": [container(cpu="1", memory="4Mi")], "resources": {"requests": {"cpu": "500m"}}},
+        500,
+        4 * MIB,
+    ),
+    "the overhead comes on top": (
+        {
+            "containers": [container(cpu="1")],
+            "resources": {"requests": {"cpu": "2"}},
+            "overhead": {"cpu": "250m", "memory": "1Mi"},
+        },
+        2250,
+        MIB,
+    ),
+    "what is no object counts as empty": (
+        {"containers": [3, {"resources": [], "name": {}}], "initContainers": "x", "overhead": [], "resources": 4},
+        0,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "cpu", "memory"), PODS.values(), ids=PODS.keys())
+def test_a_pod_counts_as_in_kubernetes(spec, cpu, memory):
+    assert pod_resources(spec, {}) == Resources(cpu, memory, pods=1)
+
+
+def status(requests, allocated, key="containerStatuses"):
+    return {key: [{"name": "c", "resources": {"requests": requests}, "allocatedResources": allocated}]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "cpu"),
+    [
+        (status({"cpu": "2"}, {"cpu": "1"}), 2000),
+        (status({"cpu": "500m"}, {"cpu": "3"}), 3000),
+        (status({"cpu": "500m"}, {}), 1000),
+        ({"containerStatuses": [{"name": "c", "resources": 3, "allocatedResources": 3}, 4]}, 1000),
+        ({"containerStatuses": 3}, 1000),
+    ],
+)
+def test_a_container_that_is_resized_counts_with_the_larger_amount(seen, cpu):
+    assert pod_resources({"containers": [container(cpu="1")]}, seen).cpu == cpu
+
+
+def test_other_resources_are_kept_by_name_and_few_of_them():
+    requests = {"ephemeral-storage": "1Ki", "a.io/x": "2", "zero.io/x": "0"}
+    assert pod_resources({"containers": [container(**requests)]}, {}).others == (
+        ("a.io/x", 2),
+        ("ephemeral-storage", 1024),
+    )
+    many = {f"x.io/{n:04}": "1" for n in range(2000)}
+    assert len(pod_resources({"containers": [container(**many)]}, {}).others) == MOST_OTHERS
+
+
+NODE = {"cpu": "4", "memory": "8Mi", "pods": "10", "rdma/hca": "2", "aliyun.com/gpu-mem": "80"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "used", "times"),
+    [
+        (Resources(cpu=100), Resources(), 40),
+        (Resources(cpu=100), Resources(cpu=1), 39),
+        (Resources(memory=3 * MIB), Resources(), 2),
+        (Resources(pods=1), Resources(pods=3), 7),
+        (Resources(pods=1), Resources(pods=30), 0),
+        (Resources(), Resources(cpu=9999), 99),
+        (Resources(others=(("rdma/hca", 1),)), Resources(), 2),
+        (Resources(others=(("rdma/hca", 1),)), Resources(others=(("rdma/hca", 1),)), 1),
+        (Resources(others=(("example.com/absent", 1),)), Resources(), 0),
+        (Resources(others=(("aliyun.com/gpu-mem", 30),)), Resources(), 2),
+        (Resources(others=(("aliyun.com/gpu", 1),)), Resources(), 99),
+    ],
+)
+def test_how_often_a_node_has_it_free(wanted, used, times):
+    assert wanted.times_in(node_resources(NODE), used, 99) == times
+
+
+def test_a_node_that_says_nothing_is_not_checked_for_cpu_memory_and_pods():
+    assert Resources(cpu=9, memory=9, pods=1).times_in(node_resources({}), Resources(), 5) == 5
+
+
+def test_sums_lose_nothing():
+    first = Resources(1, 2, 3, (("a", 1), ("b", 2)))
+    second = Resources(10, 20, 30, (("b", 3), ("c", 4)))
+    assert first + second == Resources(11, 22, 33, (("a", 1), ("b", 5), ("c", 4)))
+    assert first + second - second == first
+    assert first + second - first == second
