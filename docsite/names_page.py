@@ -8,8 +8,8 @@ from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
-from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
-from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
 from gpuscheduler.core.policy.accepted_models import MODEL_LABEL
 
 _ACCELERATOR = MODEL_LABEL.removesuffix("name")

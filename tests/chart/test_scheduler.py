@@ -9,9 +9,9 @@ import yaml
 
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS
 from gpuagent.domain.sharing.mode import GPU_COUNT
-from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
+from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
 from gpuscheduler.core.gpu_request import RESOURCES
-from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
 from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 from manifests.render import SCHEDULER_CHARTS_OWN
 from tests.chart.conftest import Chart, find

@@ -12,13 +12,12 @@ from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.system.backoff import Backoff
 from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
 from gpuscheduler.core.calls import BindOutcome, BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
-from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE, PodFacts, pod_facts
 
 log = logging.getLogger(__name__)
 
 NUDGED_ANNOTATION = "gpuagent.io/nudged"
 """When the scheduler woke the pod last, in Unix nanoseconds."""
-JOB_GATE = "gpuagent.io/job"
 BIND_S = 12.0
 """Longest time for a Binding or a commit with its tries. With the wait for the pods of a job, it is less than the 30 s
 that kube-scheduler waits in the recommended configuration."""

@@ -30,6 +30,8 @@ from gpuscheduler.core.policy.accepted_models import ModelTerms, model_terms
 
 COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
 """The plan of a job, written on one of its pods before the first is bound."""
+JOB_GATE = "gpuagent.io/job"
+"""The scheduling gate that pods of a job may be created with. The scheduler removes it when the job is complete."""
 MOST_TEXT = 1024
 MOST_READ = 1000
 """Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
@@ -64,6 +66,8 @@ class PodFacts:
         end: how it has ended; None while it lives.
         deleting: it has a deletion timestamp.
         gated: it has scheduling gates.
+        foreign_gate: the first of its gates that only another controller removes; empty without any. Until then the
+            pod may never come, so that nothing is planned or reserved for it.
         job: the pods that it starts together with, if there are such.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
@@ -86,6 +90,7 @@ class PodFacts:
     end: PodEnd | None = None
     deleting: bool = False
     gated: bool = False
+    foreign_gate: str = ""
     job: Gang | None = None
     scheduler: str = ""
     nominated: str = ""
@@ -135,7 +140,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
     controller = parsed.controller
-    gates = list(mappings(spec.get("schedulingGates")))
+    gates = _gates(spec)
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
         uid=parsed.uid,
@@ -149,6 +154,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         end=_end(parsed, status),
         deleting=parsed.deleting,
         gated=bool(gates),
+        foreign_gate=shared(_foreign_gate(gates)),
         job=job,
         scheduler=shared(text(spec.get("schedulerName"))),
         nominated=text(status.get("nominatedNodeName")),
@@ -179,6 +185,17 @@ def _end(pod: Pod, status: Mapping[str, Any]) -> PodEnd | None:
         return PodEnd.REFUSED
     has_succeeded = status.get("phase") == "Succeeded"
     return PodEnd.SUCCEEDED if has_succeeded else PodEnd.FAILED
+
+
+def _gates(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the pod's scheduling gates."""
+    gates = mappings(spec.get("schedulingGates"))
+    return [text(gate.get("name")) for gate in gates]
+
+
+def _foreign_gate(gates: Collection[str]) -> str:
+    foreign = (gate for gate in gates if gate != JOB_GATE)
+    return next(foreign, "")
 
 
 def is_large_on_node(pod: Mapping[str, Any]) -> bool:

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
-from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
-from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
 from tests.unit.gpuscheduler.running_scheduler import until
 
 

@@ -193,7 +193,7 @@ class Job:
     @property
     def age(self) -> tuple[int, str]:
         """Jobs are planned in the order of this."""
-        pods = self.members.pods.values()
+        pods = self.members.living.values()
         # One pod that is urgent or old makes the whole job so.
         highest = max(pod.priority for pod in pods)
         oldest = min(pod.created for pod in pods)
@@ -271,7 +271,11 @@ class Job:
         if self.is_complete or pod.uid in members.start.uids:
             return ""
         wanted = next(iter(members.replicas))
-        return f"{self.title}: {self.there} of {wanted} pods are there"
+        there = f"{self.title}: {self.there} of {wanted} pods are there"
+        if not members.held_back:
+            return there
+        first = next(iter(members.held_back.values()))
+        return f"{there}, and {len(members.held_back)} have scheduling gate {first.foreign_gate}"
 
     def problem(self) -> str:
         """Why the job can never start; empty if it can."""

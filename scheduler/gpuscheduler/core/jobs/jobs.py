@@ -78,11 +78,13 @@ class Jobs:
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a member as it is now; when the last one comes, plan the job."""
         job = self._job(key_of(pod))
-        is_new = pod.uid not in job.members
+        was_there = pod.uid in job.members.living
         before = _outlook(job)
+        job.members.put(pod)
+        # It may have been there before with a gate, which has held it back.
+        is_new = not was_there and pod.uid in job.members.living
         if is_new:
             job.wait_for_failed()
-        job.members.put(pod)
         if job.plan and pod.node:
             job.plan = job.plan.without([pod.uid])
         self._planning.review(job, now)

@@ -115,6 +115,7 @@ class Members:
         labels: the numbers of pods that the labels of its pods name.
         ended: UID to each pod that has ended on a node and that the API server still has.
         pending: UID to each living pod that asks for GPUs and is not bound, `surplus` ones included.
+        held_back: UID to each pod with a scheduling gate that another controller has to remove. It is not there yet.
         version: changes with the pods.
     """
 
@@ -122,11 +123,13 @@ class Members:
         self.start = Start()
         self.ended: dict[str, PodFacts] = {}
         self.pending: dict[str, PodFacts] = {}
+        self.held_back: dict[str, PodFacts] = {}
         self.version = 0
         self._pods: dict[str, PodFacts] = {}
         self._living: dict[str, PodFacts] = {}
         self._bound: dict[str, PodFacts] = {}
         self._bad: dict[str, PodFacts] = {}
+        self._counts = (self._living, self.pending, self.held_back, self._bound, self._bad)
         self.labels = LabelNumbers()
         self._surplus: frozenset[str] | None = None
 
@@ -144,9 +147,9 @@ class Members:
         return self._pods.get(uid)
 
     @property
-    def pods(self) -> Mapping[str, PodFacts]:
-        """All by UID. Those that are being deleted belong to a former job of the name."""
-        return self._pods
+    def living(self) -> Mapping[str, PodFacts]:
+        """The pods that are there, by UID: not those that are being deleted, and belong to a former job of the name."""
+        return self._living
 
     def put(self, pod: PodFacts) -> None:
         """Take a pod as it is now."""
@@ -155,7 +158,7 @@ class Members:
         self.ended.pop(pod.uid, None)
         # Most updates change nothing that is counted.
         if former and _counts_as(former) == _counts_as(pod):
-            for pods in (self._living, self.pending, self._bound, self._bad):
+            for pods in self._counts:
                 if pod.uid in pods:
                     pods[pod.uid] = pod
             return
@@ -239,7 +242,7 @@ class Members:
 
     @property
     def present(self) -> int:
-        """How many pods live, without those that are being deleted."""
+        """How many pods are there."""
         return len(self._living)
 
     @property
@@ -337,6 +340,9 @@ class Members:
         self.changed()
         if pod.deleting:
             return
+        if pod.foreign_gate:
+            self.held_back[pod.uid] = pod
+            return
         self._living[pod.uid] = pod
         if pod.job:
             self.labels.add(pod.job.pods)
@@ -355,7 +361,7 @@ class Members:
         was_living = self._living.pop(pod.uid, None)
         if was_living and pod.job:
             self.labels.remove(pod.job.pods)
-        for pods in (self.pending, self._bound, self._bad):
+        for pods in self._counts:
             pods.pop(pod.uid, None)
 
 
@@ -380,6 +386,7 @@ def _counts_as(pod: PodFacts) -> tuple[object, ...]:
     return (
         pod.node,
         pod.deleting,
+        pod.foreign_gate,
         pod.job,
         pod.request,
         pod.owner,

@@ -56,6 +56,7 @@ def pod_object(name=None, *containers, on=None, annotations=None, labels=None, g
     number = next(_UIDS)
     scheduler = given.pop("scheduler", "gpu-scheduler")
     priority, phase, owner = given.pop("priority", 0), given.pop("phase", "Pending"), given.pop("owner", None)
+    gates = [{"name": gate} for gate in given.pop("gates", ())]
     metadata = {
         "name": name or f"p{number}",
         "namespace": given.pop("namespace", "default"),
@@ -68,6 +69,8 @@ def pod_object(name=None, *containers, on=None, annotations=None, labels=None, g
         * bool(owner),
     }
     spec = {"containers": list(containers) or [container(**given)], "priority": priority, "schedulerName": scheduler}
+    if gates:
+        spec["schedulingGates"] = gates
     status = {"phase": phase, **({"reason": "UnexpectedAdmissionError"} if phase == "Failed" else {})}
     return {"metadata": metadata, "spec": spec | ({"nodeName": on} if on else {}), "status": status}
 

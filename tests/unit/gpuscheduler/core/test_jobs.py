@@ -517,6 +517,36 @@ def test_gates_are_removed_when_the_job_is_complete(two_nodes):
     assert [action.pod.name for action in two_nodes.done if isinstance(action, Ungate)] == ["a", "b"]
 
 
+@pytest.mark.parametrize("nodes", [2, 101])
+def test_a_pod_behind_another_controllers_gate_is_not_there_yet(nodes):
+    cluster = JobUnderTest(*(whole_node(f"n{n}", gpus=4) for n in range(nodes)))
+    queue = ["queue.example/admission"]
+    cluster.create("a", whole=4)
+    cluster.create("b", whole=4, gates=queue)
+    assert cluster.reserved() == 0
+    assert not [action for action in cluster.done if isinstance(action, Nominate)]
+    expected = "job j: 1 of 2 pods are there, and 1 have scheduling gate queue.example/admission"
+    assert set(cluster.filter("a").unresolvable.values()) == {expected}
+    cluster.pods["b"]["spec"]["schedulingGates"] = []
+    cluster.scheduling.pod_seen(pod_facts(cluster.pods["b"]), cluster.now)
+    cluster.act()
+    assert len(cluster.run("a", "b")) == 2
+
+
+def test_our_gate_stays_until_the_other_controller_admits_all_pods(two_nodes):
+    both = ["gpuagent.io/job", "queue.example/admission"]
+    two_nodes.create("a", whole=4, gates=both)
+    two_nodes.create("b", whole=4, gates=both)
+    ungated = []
+    for name in ("a", "b"):
+        ungated += [action for action in two_nodes.done if isinstance(action, Ungate)]
+        two_nodes.pods[name]["spec"]["schedulingGates"] = [{"name": "gpuagent.io/job"}]
+        two_nodes.scheduling.pod_seen(pod_facts(two_nodes.pods[name]), two_nodes.now)
+        two_nodes.act()
+    assert not ungated
+    assert [action.pod.name for action in two_nodes.done if isinstance(action, Ungate)] == ["a", "b"]
+
+
 def test_in_a_large_cluster_the_planned_node_is_nominated_and_asked_alone():
     cluster = JobUnderTest(*[whole_node(f"n{n:03}", gpus=4) for n in range(150)])
     for name in ("a", "b"):

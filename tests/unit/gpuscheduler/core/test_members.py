@@ -198,4 +198,4 @@ def test_the_pods_that_ended_are_kept_up_to_a_number():
 def test_pods_beyond_the_number_are_of_another_job_if_their_controller_is(first, second, extra):
     members = members_of(*first, *second)
     assert members.surplus == extra
-    assert {each.uid for each in [*members.bound(), *members.to_place()]} == members.pods.keys() - extra
+    assert {each.uid for each in [*members.bound(), *members.to_place()]} == members.living.keys() - extra

@@ -9,7 +9,7 @@ each step:
 - I2 A job that has not started reserves GPUs for all of its pods, or for none.
 - I3 No pod of a job is bound before the plan of all of them is written.
 - I4 A reservation ends after 15 s (pods of a job), 30 s (other pods), or 60 s (a Binding was sent, a plan is written).
-- I5 A reservation belongs to a pod that exists and is not bound.
+- I5 A reservation belongs to a pod that exists, is not bound, and has no scheduling gate of another controller.
 - I6 What counts as used follows from the objects that the API server has, and the reservations.
 - I7 When events stop, each pod and each job that fits is placed. A job that fits an empty cluster runs there.
 - I8 The agent reads the GPUs that the scheduler chose. It refuses none, unless the node changed without the scheduler.
@@ -56,6 +56,7 @@ QUIET_S = 3600.0
 MOST_ROUNDS = 2000
 OURS = "gpu-scheduler"
 GATE = "gpuagent.io/job"
+FOREIGN_GATE = "queue.example/admission"
 NAMES = ("n1", "n2", "n3", "n4")
 OTHER_PLUGIN = "n2"
 """The node with another device plugin, which names GPUs in pods' annotations, and publishes nothing on its Node."""
@@ -196,7 +197,7 @@ class RandomCluster(RuleBasedStateMachine):
         missing=st.sampled_from([0, 0, 0, 1, 2]),
         shape=st.one_of(simple, simple, shapes),
         accepts=accepted,
-        gated=st.sampled_from([(), (), (GATE,), (GATE, "other")]),
+        gated=st.sampled_from([(), (), (GATE,), (FOREIGN_GATE,), (GATE, FOREIGN_GATE)]),
     )
     def create_job(self, job, replicas, missing, shape, accepts, gated):
         """Jobs of one name are one job, whose pods may disagree. Some pods come later."""
@@ -234,6 +235,16 @@ class RandomCluster(RuleBasedStateMachine):
         job = sorted(self.last_made)[pick % len(self.last_made)]
         shape, accepts, said, gated = self.last_made[job]
         self.make_member(job, other or shape, accepts, said if replicas is None else replicas, gated)
+
+    @precondition(lambda self: self.pods)
+    @rule(pick=picks)
+    def admit_behind_gate(self, pick):
+        """Another controller removes its scheduling gate from a pod."""
+        gated = [uid for uid, made in self.pods.items() if FOREIGN_GATE in gates_of(made)]
+        if uid := self.one(gated, pick):
+            gates = self.pods[uid]["spec"]["schedulingGates"]
+            self.pods[uid]["spec"]["schedulingGates"] = [gate for gate in gates if gate["name"] != FOREIGN_GATE]
+            self.changed(uid)
 
     @precondition(lambda self: self.pods)
     @rule(pick=picks, replicas=st.sampled_from([None, "1", "2", "x"]), job=st.sampled_from([None, *JOB_NAMES]))
@@ -735,11 +746,16 @@ class RandomCluster(RuleBasedStateMachine):
                 self.check_commit(action)
                 self.commits.append((action, self.now, self.weather))
             elif isinstance(action, (Nudge, Nominate)):
+                self.check_woken(action)
                 self.asleep.discard(action.uid)
             elif isinstance(action, Ungate) and (made := self.pods.get(action.uid)):
                 gates = made["spec"]["schedulingGates"]
                 made["spec"]["schedulingGates"] = [gate for gate in gates if gate["name"] != GATE]
                 self.changed(action.uid)
+
+    def check_woken(self, action):
+        seen = self.seen_pods.get(action.uid)
+        assert not (seen and seen.foreign_gate), "a pod behind another controller's gate is woken or nominated"
 
     def changed(self, uid):
         made = self.pods.get(uid)
@@ -900,7 +916,7 @@ class RandomCluster(RuleBasedStateMachine):
         places = committed_places(commit.text)
         assert places.keys() <= self.in_bind.keys()
         members = [pod for pod in self.seen_pods.values() if job_key(pod) == commit.job]
-        living = [pod for pod in members if not (pod.ended or pod.deleting)]
+        living = [pod for pod in members if not (pod.ended or pod.deleting or pod.foreign_gate)]
         started = any(asks(pod) and pod.node for pod in living) or any(uid in self.written for uid in places)
         wanted = {pod.job.pods for pod in living if pod.uid in places}
         without = [pod for pod in living if not asks(pod)]
@@ -930,9 +946,10 @@ class RandomCluster(RuleBasedStateMachine):
         assert counted(self.scheduling) == counted(expected)
 
     def check_reservations(self):
-        """New ones are of GPUs that are free (I1), and short (I4)."""
+        """New ones are of GPUs that are free (I1), and short (I4), and of pods that kube-scheduler may try (I5)."""
         reserved = self.reserved()
         for uid, found in reserved.items():
+            assert not found.pod.foreign_gate, "GPUs are reserved for a pod behind another controller's gate"
             former = self.kept.get(uid)
             if former is not found:
                 most = BARRIER_S if self.scheduling.jobs.is_member(found.pod) else RESERVED_S
@@ -963,7 +980,7 @@ class RandomCluster(RuleBasedStateMachine):
             if self.scheduling.jobs.is_member(found.pod):
                 kept[job_key(found.pod)].append(found)
         for pod in self.seen_pods.values():
-            if pod.job and not (pod.ended or pod.deleting):
+            if pod.job and not (pod.ended or pod.deleting or pod.foreign_gate):
                 others[job_key(pod)].append(pod)
         for job, found in kept.items():
             started = any(asks(pod) and pod.node for pod in others[job]) or any(
@@ -1096,6 +1113,10 @@ def asks(pod):
 
 def bound_in(pods, uid):
     return pods[uid].node if uid in pods and not pods[uid].ended else ""
+
+
+def gates_of(made):
+    return [gate["name"] for gate in made["spec"]["schedulingGates"]]
 
 
 def ended(made):
