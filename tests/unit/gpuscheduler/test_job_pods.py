@@ -63,7 +63,7 @@ def test_gates_go_when_the_job_is_complete(cluster, scheduler):
         cluster.api.objects.create("pods", "default", {"metadata": {"name": name, "labels": labels}, "spec": spec})
     for name in ("k-0", "k-1"):
         assert cluster.found(name)["spec"]["schedulingGates"] == gates
-        cluster.api.patch_pod(name, {"spec": {"schedulingGates": ours}})
+        cluster.api.objects.patch(("pods", "default", name), "", {"spec": {"schedulingGates": ours}}, strategic=False)
     until(lambda: not any(cluster.found(name)["spec"]["schedulingGates"] for name in ("k-0", "k-1")))
 
 
