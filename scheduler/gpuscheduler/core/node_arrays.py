@@ -39,6 +39,7 @@ class Columns:
         model: index of the GPUs' model.
         tie: decides between nodes of equal cost: a fixed permutation.
         version: of the last change.
+        state: equal for rows that are equal in all columns above `tie`, so that one of them is rated for all.
     """
 
     memory: Ints
@@ -57,6 +58,7 @@ class Columns:
     model: Ints
     tie: Ints
     version: Ints
+    state: Ints
 
     @classmethod
     def empty(cls, rows: int) -> "Columns":
@@ -77,7 +79,15 @@ class Columns:
             columns[column.name] = np.concatenate((old, empty))
         return Columns(**columns)
 
+    def state_of(self, row: int) -> int:
+        """The state of a row."""
+        numbers = [getattr(self, column)[row].tobytes() for column in _IN_STATE]
+        # Of bytes, Python's hash has a secret key. So no tenant can make two states look equal.
+        return hash(b"".join(numbers))
 
+
+_NOT_IN_STATE = {"tie", "version", "state"}
+"""Columns that may differ between rows of equal states."""
 _OF_GPUS = {"memory", "core", "free"}
 """Columns with a number for each GPU of a node."""
 _TYPES: dict[str, type[np.float64 | np.bool_]] = {
@@ -88,6 +98,7 @@ _TYPES: dict[str, type[np.float64 | np.bool_]] = {
     "wide": np.bool_,
 }
 """Types of the columns that do not hold integers."""
+_IN_STATE = [column.name for column in fields(Columns) if column.name not in _NOT_IN_STATE]
 
 
 class NodeArrays:
@@ -135,6 +146,9 @@ class NodeArrays:
 
     def rows_of(self, among: Collection[str]) -> Ints:
         """Rows of the nodes in `among`."""
+        if among is self._usage.nodes:
+            # All of them. To look up thousands of names would take longer than to rate their rows.
+            return np.arange(len(self.names), dtype=np.int64)
         rows = map(self._rows.get, among)
         return np.array([row for row in rows if row is not None], dtype=np.int64)
 
@@ -268,6 +282,8 @@ class NodeArrays:
         if row is None:
             return
         self._clear(row)
+        # Otherwise the state would still be that of the node, and of nodes that are like it.
+        self.columns.state[row] = self.columns.state_of(row)
         self._spare.append(row)
         self.names[row] = ""
 
@@ -312,6 +328,7 @@ class NodeArrays:
         model = self._models.setdefault(facts.model, next_model)
         columns.model[row] = model
         self._labels[facts.model_labels] = model
+        columns.state[row] = columns.state_of(row)
 
 
 def _fit_apart(

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
@@ -13,12 +14,20 @@ from gpuscheduler.core.policy.accepted_models import ModelTerms
 from gpuscheduler.core.policy.fleet import MOST_GPUS, CostPolicy, Demand
 from gpuscheduler.core.policy.mix import Mix
 
-MOST_TABLES = 64
-"""Different requests whose costs are kept. A table has 24 bytes a node."""
+MOST_TABLES = 1024
+"""Different requests whose costs are kept, in a small cluster."""
+TABLES_BYTES = 16 << 20
+"""Memory of all tables of costs. With 5,000 nodes, it is enough for 240 different requests."""
+BYTES_A_ROW = 13
+"""Memory of a table for each node."""
+FEWEST_TABLES = 16
+"""Tables that are kept in any case."""
+ROWS_A_STEP = 256
+"""Tables grow by this many rows, so that new nodes do not make all of them grow one by one."""
 MOST_DEMANDS = 1024
 """Different requests that are kept as demands."""
 MOST_RATED = 1000
-"""Nodes that the policy rates for one call. The others keep the costs that they had, or are not chosen by this call."""
+"""States of nodes that the policy rates for one call. Nodes in other states come last in this call."""
 UNRATED = 1e6
 """Cost where a request may fit and the policy cannot rate it: after all others, but never refused."""
 
@@ -38,16 +47,16 @@ class _Table:
     """
 
     costs: Floats
-    gpus: Ints
-    versions: Ints
+    gpus: NDArray[np.int8]
+    versions: NDArray[np.int32]
     mix: int = 0
 
     @classmethod
     def empty(cls, rows: int) -> "_Table":
         return cls(
             costs=np.full(rows, np.inf),
-            gpus=np.zeros(rows, dtype=np.int64),
-            versions=np.full(rows, -1, dtype=np.int64),
+            gpus=np.zeros(rows, dtype=np.int8),
+            versions=np.full(rows, -1, dtype=np.int32),
         )
 
 
@@ -170,16 +179,7 @@ class Ranking:
 
         Also the rows where it may fit that are not rated, since at most `most` are.
         """
-        asked = request, cpu
-        table = self._tables.get(asked)
-        size = len(self._nodes.columns.tie)
-        if table is None or len(table.costs) < size:
-            table = _Table.empty(size)
-            self._tables[asked] = table
-            while len(self._tables) > MOST_TABLES:
-                self._tables.popitem(last=False)
-        # The table that has not been used for the longest time is dropped first.
-        self._tables.move_to_end(asked)
+        table = self._table_of((request, cpu))
         if table.mix < self._mix.version:
             # Each cost depends on the mix, so that none of another mix may stay.
             table.mix = self._mix.version
@@ -194,6 +194,21 @@ class Ranking:
         )
         return table, unrated
 
+    def _table_of(self, asked: _Asked) -> _Table:
+        """The table of a request, which may be an empty one."""
+        table = self._tables.get(asked)
+        size = -(-len(self._nodes.names) // ROWS_A_STEP) * ROWS_A_STEP
+        if table is None or len(table.costs) < size:
+            table = _Table.empty(size)
+            self._tables[asked] = table
+            in_memory = TABLES_BYTES // max(size * BYTES_A_ROW, 1)
+            most = max(min(in_memory, MOST_TABLES), FEWEST_TABLES)
+            while len(self._tables) > most:
+                self._tables.popitem(last=False)
+        # The table that has not been used for the longest time is dropped first.
+        self._tables.move_to_end(asked)
+        return table
+
     def _rate(
         self,
         table: _Table,
@@ -202,28 +217,35 @@ class Ranking:
         rows: Ints,
         most: int,
     ) -> Ints:
-        """Rate the request on these rows, and return those where it may fit beyond the first `most`, unrated."""
+        """Rate the request on these rows, and return those where it may fit and that are not rated.
+
+        Nodes in equal states cost the same, so each state is rated once: at most `most` states.
+        """
         if not len(rows):
             return rows
-        fits = self._nodes.fit(request, rows)
-        too_full = rows[~fits]
-        table.costs[too_full] = np.inf
-        table.versions[too_full] = self._nodes.columns.version[too_full]
-        fitting = rows[fits]
-        if len(fitting) > most:
+        columns = self._nodes.columns
+        if len(rows) > most:
             # In the order of ties, as the callers' order would prefer the nodes that they name first.
-            by_tie = np.argsort(self._nodes.columns.tie[fitting], kind="stable")
-            fitting = fitting[by_tie]
-        rated = fitting[:most]
-        unrated = fitting[most:]
+            by_tie = np.argsort(columns.tie[rows], kind="stable")
+            rows = rows[by_tie]
+        _, first, state_of = np.unique(columns.state[rows], return_index=True, return_inverse=True)
+        examples = rows[first]
+        fitting = np.flatnonzero(self._nodes.fit(request, examples))
+        in_turn = np.argsort(first[fitting])
+        rated = fitting[in_turn[:most]]
+        costs = np.full(len(examples), np.inf)
+        gpus = np.zeros(len(examples), dtype=np.int8)
         if len(rated):
-            costs, gpus = self._rated(request, cpu, rated)
-            table.costs[rated] = costs
-            table.gpus[rated] = gpus
-            table.versions[rated] = self._nodes.columns.version[rated]
-        # The cost in the table is of before the row changed, and would rank the row among the others.
-        table.costs[unrated] = np.inf
-        return unrated
+            costs[rated], gpus[rated] = self._rated(request, cpu, examples[rated])
+        # A cost in the table is of before the row changed. So it is replaced on rows that are not rated, too.
+        table.costs[rows] = costs[state_of]
+        table.gpus[rows] = gpus[state_of]
+        is_unrated = np.zeros(len(examples), dtype=np.bool_)
+        is_unrated[fitting[in_turn[most:]]] = True
+        of_unrated = is_unrated[state_of]
+        done = rows[~of_unrated]
+        table.versions[done] = columns.version[done]
+        return rows[of_unrated]
 
     def _rated(
         self,
