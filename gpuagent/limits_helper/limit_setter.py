@@ -93,12 +93,16 @@ class LimitSetter:
         self._described: Description | None = None
         self._described_at = 0.0
         self._limited: dict[str, set[str]] = {}
+        self._set_leaves: dict[Target, None] = {}
+        """Of containers, the latest last."""
         self.is_outdated = False
         """NVML's library is of a former driver. A restart of the container gets it the present one's."""
 
     def set(self, target: Target, size: int) -> Limit:
         """Set a hard limit, and return what the driver reports then."""
         directory, identity = self._cgroup(target)
+        if target.leaf:
+            self._note_leaf(target)
         refused = None
         try:
             self._ask(target.gpu, lambda gpu: self._nvml.set_memory_limits(gpu, directory, 0, size))
@@ -132,6 +136,16 @@ class LimitSetter:
     def limited_gpus(self, pod: str) -> frozenset[str]:
         """UUIDs of the GPUs on which this process has set or seen a limit of the pod."""
         return frozenset(self._limited.get(pod, ()))
+
+    def has_set(self, target: Target) -> bool:
+        """Whether this process was told a limit for that container lately, whatever came of it."""
+        return target in self._set_leaves
+
+    def _note_leaf(self, target: Target) -> None:
+        if len(self._set_leaves) >= _MOST_NOTED:
+            oldest = next(iter(self._set_leaves))
+            del self._set_leaves[oldest]
+        self._set_leaves[target] = None
 
     def _note(self, target: Target, limit: Limit) -> None:
         if target.leaf or limit.hard is None:

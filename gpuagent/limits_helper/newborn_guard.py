@@ -106,6 +106,9 @@ class NewbornGuard:
         # Many containers may appear at once, and each of them begins soon. So no call is made that can be spared.
         for gpu in self._setter.limited_gpus(pod) or self._gpus:
             container = Target(gpu, pod, leaf)
+            if self._setter.has_set(container):
+                # The agent was faster, and knows more: the container may have a share of its own, or none.
+                continue
             limit = self._setter.get(Target(gpu, pod)).hard
             # A pod without a share has none. The agent sets it before a container with a share starts.
             if limit is not None and self._setter.get(container).hard != limit:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu
-from gpuagent.host.limits_client import NO_LIMIT, Limit
-from gpuagent.isolation.limits.plan import Backend, PodPlan, Resized
+from gpuagent.host.limits_client import BLOCK, NO_LIMIT, Limit
+from gpuagent.isolation.limits.plan import NO_SHARE_BYTES, Backend, PodPlan, Resized
 
 _UNLIMITED = frozenset({None, NO_LIMIT})
 """The driver's readings of a cgroup without a limit."""
@@ -33,13 +33,15 @@ class Leaf:
 
     Attributes:
         name: below the pod's cgroup.
-        container: name of the container; None while nobody knows which one it is.
+        container: name of the container, or `STRANGER`; None while nobody knows which one it is.
         readings: GPU UUID to the driver's reading.
+        is_new: it appears just now, so that nobody has given it a limit.
     """
 
     name: str
     container: str | None
     readings: Mapping[str, Limit]
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,14 @@ class Repair:
         leaf: name of the container's cgroup; empty for the pod's own.
         limit: in bytes, or `NO_LIMIT`.
         why: for the metric.
+        former: the limit in force; None if there is none.
     """
 
     uuid: str
     leaf: str
     limit: int
     why: Why
+    former: int | None = None
 
 
 def pod_repairs(
@@ -75,7 +79,8 @@ def pod_repairs(
         if not reading.is_of(limit):
             was_granted = resized is not None and resized.was_granted(uuid, None, reading.hard)
             is_resized = was_granted or (uuid in former and reading.is_of(former[uuid]))
-            yield Repair(uuid, "", limit, Why.RESIZED if is_resized else _why(reading))
+            why = Why.RESIZED if is_resized else _why(reading)
+            yield Repair(uuid, "", limit, why, reading.hard)
 
 
 def leaf_repairs(
@@ -116,27 +121,50 @@ def is_unreachable(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resiz
 
 def _leaf_repair(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resized: Resized | None) -> Repair | None:
     reading = leaf.readings[uuid]
-    own = plan.container_limit(uuid, leaf.container)
+    limit = plan.container_limit(uuid, leaf.container)
+    if backend is Backend.MISC:
+        limit = _limit_on_misc(plan, uuid, leaf, resized)
+    # On backend dmem, a container's own limit only decides what it is shown. The pod's limit holds for all of them.
+    if limit is None or reading.is_of(limit):
+        return None
     was_granted = resized is not None and resized.was_granted(uuid, leaf.container, reading.hard)
     why = Why.RESIZED if was_granted else _why_of_leaf(plan, backend, uuid, leaf)
-    if backend is Backend.DMEM:
-        # Only what the container is shown depends on it; the pod's limit holds for all of them.
-        if own is None or reading.is_of(own):
-            return None
-        return Repair(uuid, leaf.name, own, why)
-    # A limit of its own replaces the pod's, wherever it comes from: a dead cgroup at the same address of the kernel,
-    # or an environment from which NVIDIA's hook has set it.
-    expected = plan.pod[uuid] if own is None else own
-    if reading.is_of(expected):
-        return None
+    return Repair(uuid, leaf.name, limit, why, reading.hard)
+
+
+def _limit_on_misc(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None) -> int | None:
+    """The limit that a container should read on backend misc; None: it is left alone.
+
+    A limit of its own replaces the pod's, wherever it comes from: a dead cgroup at the same address of the kernel, or
+    an environment from which NVIDIA's hook has set it.
+    """
+    reading = leaf.readings[uuid]
+    own = plan.container_limit(uuid, leaf.container)
+    if own is None:
+        return None if _may_be_its_own(plan, uuid, leaf, resized) else plan.pod[uuid]
+    if own == NO_SHARE_BYTES:
+        # What it has taken until now counts at the pod, and it gets no more.
+        return own
     # If it had a limit of its own before, what it uses is counted there.
     former = resized.former.container_limit(uuid, leaf.container) if resized else None
     had_own_limit = former is not None and reading.is_of(former)
-    has_begun = own is not None and _has_begun(plan, uuid, reading)
-    if has_begun and not had_own_limit:
+    if _has_begun(plan, uuid, reading) and not had_own_limit:
         # What it has is counted at the pod, and its own limit would come on top of that. So the pod's stays.
         return None
-    return Repair(uuid, leaf.name, expected, why)
+    return own
+
+
+def _may_be_its_own(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None) -> bool:
+    """Whether a container that nobody can name yet may have just the limit that it should have.
+
+    An agent that starts may hear of kubelet's allocations before the API server tells it the containers. The limits of
+    the containers are those that the agent's former run has set. If they were lowered, they could not be raised again.
+    """
+    if leaf.container is not None or leaf.is_new:
+        return False
+    hard = leaf.readings[uuid].hard
+    most = max(plan.most(uuid), resized.most.most(uuid) if resized else 0)
+    return hard is not None and hard < most + BLOCK
 
 
 def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:
@@ -147,7 +175,7 @@ def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:
     for leaf in leaves:
         for uuid, reading in leaf.readings.items():
             if reading.hard not in _UNLIMITED:
-                yield Repair(uuid, leaf.name, NO_LIMIT, Why.FOREIGN)
+                yield Repair(uuid, leaf.name, NO_LIMIT, Why.FOREIGN, reading.hard)
 
 
 def _why_of_leaf(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Why:

@@ -16,7 +16,11 @@ from gpuagent.isolation.interface import CannotIsolateError
 
 NO_SHARE_BYTES = MIB
 """The limit of a container without a share, where its pod's limit is that of another container."""
-
+STRANGER = ""
+"""In place of the name of a container about which kubelet did not ask, so that it has no share."""
+_TOLD_APART = 2 * BLOCK
+"""By so much, the limit of a pod is less than those of its containers. Otherwise a container that reads its pod's limit
+could not be told from one that has its own, and several containers would use the pod's together."""
 
 POOLED = (
     "several containers of the pod use one share of memory together. This node's driver can limit a pod or each "
@@ -41,25 +45,33 @@ class PodPlan:
         pod: GPU UUID to the limit of the pod's cgroup in bytes.
         containers: name of a container to its own limits. A container that is not named has none of its own.
         own_limits: UUIDs of the GPUs on which containers have limits of their own that replace the pod's.
+        users: UUID of each GPU to the names of the containers with a share of it, where a container without one has to
+            be kept from it: it may have a limit that replaces the pod's, and so comes on top of it.
     """
 
     pod: BytesByGpu = field(default_factory=dict)
     containers: Mapping[str, BytesByGpu] = field(default_factory=dict)
     own_limits: frozenset[str] = frozenset()
+    users: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def container_limit(self, uuid: str, container: str | None) -> int | None:
         """The limit that a container should have of its own; None if its pod's is the one that counts.
 
         Args:
             uuid: of the GPU.
-            container: its name; None while nobody knows which one it is.
+            container: its name; `STRANGER`, or None while nobody knows which one it is.
         """
         if container is None:
             return None
-        share = self.containers.get(container, {}).get(uuid)
-        if share is None and uuid in self.own_limits:
+        users = self.users.get(uuid)
+        if users is not None and container not in users:
             return NO_SHARE_BYTES
-        return share
+        return self.containers.get(container, {}).get(uuid)
+
+    def most(self, uuid: str) -> int:
+        """The largest limit on a GPU that any cgroup of the pod should have; 0 if it has none there."""
+        own = [share[uuid] for share in self.containers.values() if uuid in share]
+        return max([self.pod.get(uuid, 0), *own])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +103,25 @@ def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:
         return PodPlan(shares.total, shares.containers)
     limits: dict[str, int] = {}
     own_limits: set[str] = set()
+    users: dict[str, frozenset[str]] = {}
     for uuid, total in shares.total.items():
         if uuid in shares.pooled:
             # One of them may get a limit of its own at any time, from a dead pod or from its environment. It would then
             # have the whole share beside the others.
             raise CannotIsolateError(POOLED)
-        parts = [share[uuid] for share in shares.containers.values() if uuid in share]
-        if all(part == total for part in parts):
+        parts = {name: share[uuid] for name, share in shares.containers.items() if uuid in share}
+        users[uuid] = frozenset(parts)
+        if all(part == total for part in parts.values()):
             # One container uses the GPU, or one after another: the pod's limit is enough.
             limits[uuid] = total
             continue
         # The pod's limit bounds what has none of its own, and a container before its own limit is set.
-        limits[uuid] = min(parts)
+        smallest = min(parts.values())
+        limits[uuid] = max(smallest - _TOLD_APART, NO_SHARE_BYTES)
         own_limits.add(uuid)
     containers = {}
     for name, share in shares.containers.items():
         own = {uuid: amount for uuid, amount in share.items() if uuid in own_limits}
         if own:
             containers[name] = own
-    return PodPlan(limits, containers, frozenset(own_limits))
+    return PodPlan(limits, containers, frozenset(own_limits), users)

@@ -114,13 +114,13 @@ class PodLimits:
         if not outcome.exists:
             return outcome
         for repair in pod_repairs(plan, in_force, former, resized):
-            self._repair(uid, repair, in_force, outcome)
+            self._repair(uid, repair, outcome)
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
-        leaves_now = self._read_leaves(uid, self.leaves(uid), in_force, names)
+        leaves_now = self._read_leaves(uid, self.leaves(uid), in_force, names, new_leaf)
         for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
             # A limit that a container was born with is that of a dead one, and nobody's doing.
             is_new = repair.leaf == new_leaf
-            self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, in_force, outcome)
+            self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, outcome)
         if resized is not None:
             self._refuse_unreachable(plan, leaves_now, resized, outcome)
         outcome.short.update(short_containers(plan, self.backend, leaves_now))
@@ -171,6 +171,7 @@ class PodLimits:
         present: Iterable[str],
         uuids: Iterable[str],
         names: Mapping[str, str],
+        new_leaf: str = "",
     ) -> list[Leaf]:
         """The limits of these containers, without those that have just ended and those that cannot be read."""
         targets = [Target(uuid, uid, leaf) for leaf, uuid in product(present, uuids)]
@@ -183,38 +184,31 @@ class PodLimits:
         leaves_read = []
         for leaf, by_gpu in readings.items():
             own_id = container_id(leaf) or ""
-            leaves_read.append(Leaf(leaf, names.get(own_id), by_gpu))
+            leaves_read.append(Leaf(leaf, names.get(own_id), by_gpu, is_new=leaf == new_leaf))
         return leaves_read
 
-    def _repair(self, uid: str, repair: Repair, in_force: Mapping[str, Limit], outcome: Outcome) -> None:
+    def _repair(self, uid: str, repair: Repair, outcome: Outcome) -> None:
         target = Target(repair.uuid, uid, repair.leaf)
         try:
             result = self._driver.set(target, repair.limit)
         except NoTargetError:
             return  # it has ended
         except BelowUseError as err:
-            self._not_in_force(target, repair, err.used, in_force, outcome)
+            self._not_in_force(target, repair, err.used, outcome)
             return
         except LimitsError as err:
             outcome.unlimited[repair.uuid] = str(err)
             return
         if not result.is_of(repair.limit):
             # The kernel drops a limit below the use without a word.
-            self._not_in_force(target, repair, result.used, in_force, outcome)
+            self._not_in_force(target, repair, result.used, outcome)
             return
         if repair.why is not Why.NEW:
             outcome.repaired[repair.why] += 1
             extra = {"pod_uid": uid, "cgroup": repair.leaf, "gpu": repair.uuid, "bytes": repair.limit}
             log.info("Set a memory limit", extra={**extra, "why": str(repair.why)})
 
-    def _not_in_force(
-        self,
-        target: Target,
-        repair: Repair,
-        used: int | None,
-        in_force: Mapping[str, Limit],
-        outcome: Outcome,
-    ) -> None:
+    def _not_in_force(self, target: Target, repair: Repair, used: int | None, outcome: Outcome) -> None:
         """A limit that the driver does not take, because more is in use."""
         # The use changes all the time, and a text with it would be an Event each time.
         text = f"it uses more GPU memory than its limit of {repair.limit // MIB} MiB"
@@ -224,15 +218,14 @@ class PodLimits:
             outcome.refused[repair.uuid] = text
             return
         outcome.unlimited[repair.uuid] = text
-        if used is None or target.leaf:
+        if used is None:
             return
-        former = in_force[repair.uuid].hard
-        may_grow = former is None or former > used
+        may_grow = repair.former is None or repair.former > used
         if may_grow:
             self._contain(target, used)
 
     def _contain(self, target: Target, used: int) -> None:
-        """Keep a pod that has too much from taking more."""
+        """Keep a pod or a container that has too much from taking more."""
         rounded = -(-used // MIB) * MIB
         try:
             self._driver.set(target, rounded)

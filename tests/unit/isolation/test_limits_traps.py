@@ -16,9 +16,15 @@ from tests.unit.isolation.test_random_limits import UNIT, ModelDriver
 
 GPU = "GPU-a"
 UID = "00000001-0000-4000-8000-000000000000"
-LEAVES = {"main": "a" * 64, "side": "b" * 64}
+LEAVES = {"main": "a" * 64, "side": "b" * 64, "proxy": "c" * 64}
 TWO = PodShares({GPU: 12 * UNIT}, {"main": {GPU: 8 * UNIT}, "side": {GPU: 4 * UNIT}})
 ONE = PodShares({GPU: 8 * UNIT}, {"main": {GPU: 8 * UNIT}})
+
+
+def shares_of(**sizes: int) -> PodShares:
+    """A pod with containers of these units."""
+    containers = {name: {GPU: size * UNIT} for name, size in sizes.items()}
+    return PodShares({GPU: sum(sizes.values()) * UNIT}, containers)
 
 
 class World:
@@ -76,11 +82,11 @@ def test_a_late_limit_of_a_container_does_not_come_on_top_of_what_it_has(tmp_pat
     world = World(tmp_path, Backend.MISC, TWO)
     world.settle()
     world.container("main")
-    assert world.take("main", 4)
+    assert world.take("main", 3)
     world.settle()
     world.container("side")
     world.settle()
-    of_main = 4 + sum(1 for _ in range(20) if world.take("main", 1))
+    of_main = 3 + sum(1 for _ in range(20) if world.take("main", 1))
     assert of_main <= 8
 
 
@@ -88,7 +94,63 @@ def test_before_its_own_limit_a_container_gets_no_more_than_the_smallest_share(t
     world = World(tmp_path, Backend.MISC, TWO)
     world.settle()
     world.container("side")
-    assert not world.take("side", 5)
+    assert not world.take("side", 4)
+    assert world.take("side", 3)
+
+
+@pytest.mark.parametrize("sizes", [{"main": 4, "side": 4}, {"main": 8, "side": 4}, {"main": 4, "side": 8}])
+def test_each_container_gets_its_share_whatever_the_others_use(tmp_path, backend, sizes):
+    """On misc, also one whose share is as small as its pod's limit needs a limit of its own."""
+    world = World(tmp_path, backend, shares_of(**sizes))
+    for name in ("main", "side"):
+        world.settle()
+        world.container(name)
+        world.settle()
+        assert world.take(name, 1)
+    world.settle()
+    for name, size in sizes.items():
+        assert world.take(name, size - 1), name
+    for name in sizes:
+        assert not world.take(name, 1), name
+
+
+@pytest.mark.parametrize("forged_units", [1, 8, 90])
+@pytest.mark.parametrize("shares", [ONE, TWO])
+def test_a_container_without_a_share_adds_nothing_to_its_pods(tmp_path, shares, forged_units):
+    """It may have a limit of its own, from a dead container or its environment. On misc, that would come on top."""
+    world = World(tmp_path, Backend.MISC, shares)
+    world.settle()
+    of_proxy = world.container("proxy")
+    world.model.set_limits(GPU, of_proxy, 0, forged_units * UNIT)
+    for name in shares.containers:
+        world.container(name)
+    world.settle()
+    for name, share in shares.containers.items():
+        assert world.take(name, share[GPU] // UNIT)
+    assert not world.take("proxy", 1)
+
+
+def test_a_container_that_has_too_much_gets_no_more(tmp_path):
+    """On misc, a limit of its own replaces the pod's, so that has to be contained."""
+    world = World(tmp_path, Backend.MISC, ONE)
+    world.settle()
+    of_main = world.container("main")
+    world.model.set_limits(GPU, of_main, 0, 40 * UNIT)
+    assert world.take("main", 9)
+    assert world.settle().unlimited
+    assert not world.take("main", 1)
+    assert world.settle().unlimited
+
+
+@pytest.mark.parametrize("used", [2, 6])
+def test_containers_that_cannot_be_named_yet_keep_their_limits(tmp_path, used):
+    """An agent that starts may know kubelet's allocations before the API server tells it the containers."""
+    world = running(tmp_path, Backend.MISC)
+    assert world.take("main", used)
+    nameless = world.limits.settle(UID, world.plan, {}, {})
+    assert nameless.unlimited == {}
+    world.settle()
+    assert world.take("main", 8 - used)
     assert world.take("side", 4)
 
 
@@ -117,7 +179,7 @@ def test_a_new_container_without_a_limit_of_its_own_is_no_repair(tmp_path, backe
     """Otherwise every start would count, and nobody could see in the metric that limits are changed."""
     world = World(tmp_path, backend, TWO)
     world.settle()
-    for name in LEAVES:
+    for name in TWO.containers:
         world.container(name)
         assert not world.settle().repaired
     world.model.set_limits(GPU, str(world.directory / LEAVES["main"]), 0, 50 * UNIT)
@@ -140,7 +202,7 @@ def test_containers_that_use_one_share_together_have_it_once(tmp_path):
         pod_plan(pooled, Backend.MISC)
     world = World(tmp_path, Backend.DMEM, pooled)
     world.settle()
-    for name in LEAVES:
+    for name in pooled.containers:
         world.container(name)
         world.settle()
     assert world.take("main", 5)
@@ -167,14 +229,13 @@ class ResizedWorld(World):
 
 
 def resized(main: int, side: int = 4) -> PodShares:
-    shares = {"main": {GPU: main * UNIT}, "side": {GPU: side * UNIT}}
-    return PodShares({GPU: (main + side) * UNIT}, shares)
+    return shares_of(main=main, side=side)
 
 
 def running(tmp_path: Path, backend: Backend) -> ResizedWorld:
     world = ResizedWorld(tmp_path, backend, TWO)
     world.settle()
-    for name in LEAVES:
+    for name in TWO.containers:
         world.container(name)
         world.settle()
     return world

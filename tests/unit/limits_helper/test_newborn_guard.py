@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.host.limits_client import Description, Target
+from gpuagent.host.limits_client import NO_LIMIT, Description, Target
 from gpuagent.limits_helper.driver_thread import DriverThread
 from gpuagent.limits_helper.limit_setter import CgroupPlace, LimitSetter
 from gpuagent.limits_helper.newborn_guard import NewbornGuard
@@ -117,6 +117,31 @@ def test_containers_that_were_there_before_keep_what_the_agent_gave_them(tree, d
     tree.add_container(pod, SANDBOX)
     driver.until(pod / SANDBOX, GIB)
     assert driver.limits[GPU, pod / CONTAINER] == 4 * GIB
+
+
+@pytest.mark.parametrize("given", [8 * GIB, NO_LIMIT])
+def test_what_the_agent_has_given_a_new_container_stays(tree, driver, helper, monkeypatch, given):
+    """Both hear of the container at the same time, and the agent may be the first to look."""
+    pod = tree.add_pod(POD)
+    helper.follow()
+    helper.set(POD, 4 * GIB)
+    look = helper.setter.has_set
+    looked = threading.Event()
+
+    def agent_is_first(target):
+        helper.setter.set(Target(GPU, POD, CONTAINER), given)
+        try:
+            return look(target)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(helper.setter, "has_set", agent_is_first)
+    driver.inherited[CONTAINER] = 80 * GIB
+    tree.add_container(pod, CONTAINER)
+    assert looked.wait(PATIENCE_S)
+    helper.guard.stop()
+    helper.thread.run(lambda: None)
+    assert driver.limits[GPU, pod / CONTAINER] == given
 
 
 def test_a_container_is_looked_at_once(tree, driver, helper):
