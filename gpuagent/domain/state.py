@@ -16,7 +16,7 @@ from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.node_state.resizes import Resizes
 from gpuagent.domain.pods.holdings import NVIDIA_GPU, held_otherwise
-from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
+from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.scheduling.held_gpus import PodsHeld
@@ -90,6 +90,11 @@ class State:
     def living_holdings(self) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended, init containers' included."""
         return self.living.of(self.holdings, self.pods).all
+
+    @property
+    def pods_by_kubelets_uid(self) -> Mapping[str, Pod]:
+        """UID in kubelet's checkpoint, and in the name of a pod's cgroup, to the pod as the API server has it."""
+        return self.living.of(self.holdings, self.pods).pods_by_uid
 
     @cached_property
     def claim_holders(self) -> dict[str, dict[ContainerRef, frozenset[str]]]:

@@ -1,11 +1,12 @@
 """The need for each isolation driver, from the agent's state."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpuagent.domain.deviceplugin.resizing import most_shares, shares_in_force
 from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.dra.memory_shares import claim_shares
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import NONE, parts
 from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
@@ -24,12 +25,13 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
     names = _container_names(state)
+    seen = state.pods_by_kubelets_uid
     resized = most_shares(state)
     needs = {}
     for driver in drivers:
         held = frozenset(held_by_driver[driver])
         pods = pods_by_driver.get(driver, {})
-        present = [pod for pod in state.pods.seen if pod.uid in pods and not pod.ended]
+        present = {uid: pod for uid, pod in seen.items() if uid in pods and not pod.ended}
         needs[driver] = Need(
             gpus=gpus,
             serves=state.node.mode_known and driver in parts(serving.driver),
@@ -40,10 +42,20 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
             knows_pods=knows_pods,
             containers=names,
             resized=resized,
-            pod_names={pod.uid: str(pod.name) for pod in present},
-            ending={pod.uid: pod.ends_at for pod in present if pod.ends_at is not None},
+            pod_names={uid: str(pod.name) for uid, pod in present.items()},
+            ending=_ends(present),
         )
     return needs
+
+
+def _ends(pods: Mapping[str, Pod]) -> dict[str, float]:
+    """UID of each pod that is being deleted to the end of its grace period."""
+    ends = {}
+    for uid, pod in pods.items():
+        # A static pod goes on when somebody deletes its mirror.
+        if pod.ends_at is not None and pod.uid == uid:
+            ends[uid] = pod.ends_at
+    return ends
 
 
 def _knows_shares(state: State) -> bool:

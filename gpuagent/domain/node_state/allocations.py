@@ -86,6 +86,22 @@ class Holdings:
         """Container, resource and device ids to the UID of the pod that has them in the checkpoint."""
         return {(entry.container, entry.resource, entry.ids): entry.pod_uid for entry in self.checkpoint}
 
+    @cached_property
+    def pod_names(self) -> Mapping[str, PodName]:
+        """UID of each pod with devices to its name: the checkpoint has UIDs, the pod-resources API has names.
+
+        Pods are missing whose devices are listed by one of them only, such as those of init containers.
+        """
+        owners: dict[str, PodName] = {}
+        for holding in self.listed or ():
+            owners.update(dict.fromkeys(holding.ids, holding.owner.pod))
+        names: dict[str, PodName] = {}
+        for entry in self.checkpoint:
+            name = next((owners[device_id] for device_id in entry.ids if device_id in owners), None)
+            if name:
+                names[entry.pod_uid] = name
+        return names
+
     @property
     def counts_only(self) -> bool:
         """Whether kubelet picks ids itself, so that its ids are counts and do not identify a GPU."""
@@ -125,6 +141,20 @@ class LivingHoldings:
                 own = _of_their_uid(holding, by_name.get(name), uids)
                 listed.append(own)
         return (*listed, *self._unlisted(listed))
+
+    @cached_property
+    def pods_by_uid(self) -> Mapping[str, Pod]:
+        """Kubelet's UID of each pod to the pod. The API server has only a mirror of a static pod, with another UID.
+
+        Which one mirrors which is taken from kubelet, because anybody can write what a mirror's annotations say.
+        """
+        by_uid = {pod.uid: pod for pod in self.pods.seen}
+        static = {pod.name: pod for pod in self.pods.seen if pod.static or pod.mirror}
+        if static:
+            for uid, name in self.allocations.pod_names.items():
+                if name in static:
+                    by_uid.setdefault(uid, static[name])
+        return by_uid
 
     def _unlisted(self, listed: Collection[Holding]) -> Iterator[Holding]:
         """Holdings that only the checkpoint has: devices of living pods' ordinary init containers."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
 from gpuagent.domain.pods.mistaken import mistake
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.state import State
 
 
@@ -17,18 +18,24 @@ def pod_notices(before: State, after: State) -> Iterator[Announcement]:
 
 def _unlimited(before: State, after: State) -> Iterator[Announcement]:
     """Announce each pod that may use more GPU memory than its share since now."""
-    if before.isolation is after.isolation and before.pods.seen is after.pods.seen:
+    has_news = before.isolation is not after.isolation or before.pods.seen is not after.pods.seen
+    if not has_news and before.holdings is after.holdings:
         return
     unlimited = _unlimited_pods(after)
     if not unlimited:
         return
     # At a start, the driver may report a pod before the agent has seen it, and then the pod has no Event yet.
-    seen = {pod.uid for pod in before.pods.seen}
-    announced = _unlimited_pods(before).keys() & seen
-    for pod in after.pods.seen:
-        if pod.uid in unlimited and pod.uid not in announced:
-            text = f"the pod may use more GPU memory than its share: {unlimited[pod.uid]}. Delete the pod"
-            yield Announcement("GPUMemoryUnlimited", text, warning=True, pods=(pod.name,))
+    announced = _unlimited_pods(before).keys() & before.pods_by_kubelets_uid.keys()
+    pods = after.pods_by_kubelets_uid
+    for uid, why in unlimited.items():
+        if uid in pods and uid not in announced:
+            text = f"the pod may use more GPU memory than its share: {why}. {_remedy(pods[uid])}"
+            yield Announcement("GPUMemoryUnlimited", text, warning=True, pods=(pods[uid].name,))
+
+
+def _remedy(pod: Pod) -> str:
+    # Kubelet makes a deleted mirror again, and its pod goes on.
+    return "Move its file on the node away, and back" if pod.static or pod.mirror else "Delete the pod"
 
 
 def _unlimited_pods(state: State) -> dict[str, str]:

@@ -326,10 +326,10 @@ def _absent_layers(state: State) -> str:
 
 def _unlimited_problems(state: State) -> Iterator[Problem]:
     """Pods that may use more GPU memory than their share."""
-    names = {pod.uid: str(pod.name) for pod in state.pods.seen}
+    pods = state.pods_by_kubelets_uid
     for layer in state.isolation.layers.values():
         for uid, reason in layer.unlimited.items():
-            pod = names.get(uid, f"with UID {uid}")
+            pod = str(pods[uid].name) if uid in pods else f"with UID {uid}"
             text = f"pod {pod} may use more GPU memory than its share: {reason}"
             yield Problem("GPUMemoryUnlimited", f"{text}. Its GPU takes no new pods until the pod is deleted")
 

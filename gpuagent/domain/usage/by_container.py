@@ -137,15 +137,15 @@ class _Names:
         self._by_id: dict[str, ContainerRef] = {}
         self._pods: dict[str, Pod] = {}
         self._names: dict[str, PodName] = {}
-        for pod in state.pods.seen:
+        for uid, pod in state.pods_by_kubelets_uid.items():
             if pod.ended:
                 continue
-            self._pods[pod.uid] = pod
-            self._names[pod.uid] = pod.name
+            self._pods[uid] = pod
+            self._names[uid] = pod.name
             for container_id, name in pod.container_ids.items():
                 self._by_id[container_id] = ContainerRef(pod.name, name)
         if not self._pods:
-            self._names = _names_by_allocations(state)
+            self._names.update(state.holdings.pod_names)
 
     def owner(self, place: ProcessContainer, uuid: str) -> ContainerRef | None:
         """The container by its id, or by its pod if the id is unknown and only one container of the pod fits."""
@@ -162,16 +162,3 @@ class _Names:
         if pod is None or len(pod.containers) != 1:
             return None
         return ContainerRef(name, pod.containers[0].name)
-
-
-def _names_by_allocations(state: State) -> dict[str, PodName]:
-    """Pod UID to name without an API server: devices join kubelet's checkpoint, with UIDs, to its API, with names."""
-    owners: dict[str, PodName] = {}
-    for holding in state.holdings.listed or ():
-        owners.update(dict.fromkeys(holding.ids, holding.owner.pod))
-    names: dict[str, PodName] = {}
-    for entry in state.holdings.checkpoint:
-        name = next((owners[device_id] for device_id in entry.ids if device_id in owners), None)
-        if name:
-            names[entry.pod_uid] = name
-    return names

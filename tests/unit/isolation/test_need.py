@@ -88,6 +88,24 @@ def test_a_share_that_the_checkpoint_does_not_show_is_unknown_until_it_does():
     assert isolation_needs(node(Mode.CGPU).holdings().state, DRIVERS)[LIMITS].knows_pods, "no holdings, no entries"
 
 
+def test_a_static_pod_is_named_and_does_not_end_with_its_mirror():
+    """Kubelet has another UID for it than the API server, and makes a mirror again that somebody deletes."""
+    made = NodeUnderTest(Mode.CGPU, box(2))
+    made.isolation(layers=WORKING)
+    ids = unit_ids(0, Kind.MEMORY_CGPU, *range(4))
+    made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, (CheckpointEntry("hash", "main", MEM, ids),)))
+    mirror = pod_json("p", {MEM: 4}, annotations={"kubernetes.io/config.mirror": "hash"})
+    mirror["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    made.pods(mirror)
+    need = isolation_needs(made.state, DRIVERS)[LIMITS]
+    assert need.pod_names == {"hash": "ml/p"}
+    assert need.ending == {}
+    usual = pod_json("p", {MEM: 4})
+    usual["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    made.pods(usual)
+    assert isolation_needs(made.state, DRIVERS)[LIMITS].pod_names == {}, "a later pod of the same name"
+
+
 def test_claims_without_their_pods_are_no_complete_list():
     made = node(Mode.DRA).holdings()
     made.send(ev.ClaimsPrepared((prepared("one", box()[0], layer=LIMITS),), made.now))

@@ -157,3 +157,10 @@ def test_a_long_text_is_cut_in_messages():
 def test_names_of_gpus_are_numbers_or_uuids():
     assert an.gpu_names({an.GROUP_ANNOTATION: "0, GPU-a"}, an.GROUP_ANNOTATION) == ("0", "GPU-a")
     assert isinstance(an.gpu_names({an.GROUP_ANNOTATION: "1,1"}, an.GROUP_ANNOTATION), Malformed)
+
+
+def test_every_annotation_of_a_pod_that_the_agent_knows_is_kept():
+    """The others are dropped, so whoever reads one of them would find nothing on any pod."""
+    names = [name for name in vars(an) if name.endswith("_ANNOTATION") or name.startswith("V1_")]
+    known = {key for key in (getattr(an, name) for name in names) if isinstance(key, str)}
+    assert known == set(an.KEYS) == set(an.bounded(dict.fromkeys(known, "x")))
