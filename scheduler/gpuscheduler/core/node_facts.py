@@ -1,6 +1,6 @@
 """A node as the scheduler keeps it: its GPUs, its CPU, and how shares are placed on it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,12 +16,17 @@ from gpuagent.domain.sharing.mode import (
     GPU_COUNT,
     GPU_MEM,
     GPU_WHOLE,
+    MODE_LABEL,
     PLACEMENT_LABEL,
+    Mode,
     Placement,
 )
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, node_resources
 from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
 from gpuscheduler.core.policy.accepted_models import NodeLabels, model_labels
+
+_MEMORY_MODES = (Mode.SHARE.value, Mode.CGPU.value, Mode.MPS.value)
+"""Modes that share memory alone: the GPUs of a node look the same in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class NodeFacts:
         placement: how shares are placed on it.
         assumed: the node does not publish its GPUs, so `gpus` follow from its amounts.
         problem: the published GPUs could not be read.
+        mode: in force; empty if it is not known.
+        unready: why none of its GPUs can be used now, after "node(s) "; empty if they can.
         held: UID to what a pod uses, for the pods of which the agent publishes it. None if the agent publishes none.
     """
 
@@ -49,6 +56,19 @@ class NodeFacts:
     assumed: bool = False
     problem: str = ""
     held: Mapping[str, Used] | None = field(default=None, hash=False)
+    mode: str = ""
+    unready: str = ""
+
+    @property
+    def unit_mib(self) -> int:
+        """MiB of one unit of memory; 0 if it is not known."""
+        return 0 if self.assumed else self.gpus.unit_mib
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for nodes that can serve the same pods while they are empty."""
+        # Nodes with equal GPUs share the value, so that its identity is enough.
+        return id(self.gpus), self.mode, self.unready, self.assumed
 
 
 def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> NodeFacts | None:
@@ -78,6 +98,7 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
         assumed=not is_published,
         problem=str(published) if isinstance(published, Malformed) else "",
         held=_held(annotations),
+        mode=_mode(labels, gpus),
     )
 
 
@@ -86,6 +107,19 @@ def _first(gpus: NodeGpus) -> NodeGpus:
     """The first value that was equal to this one: a cluster has thousands of nodes, of few kinds."""
     # Others compare these values by identity, which is faster: `NodeUsage.alike`, `reasons`.
     return gpus
+
+
+def _mode(labels: Mapping[str, Any], gpus: NodeGpus) -> str:
+    """The mode in force; empty if it is not known.
+
+    The label may name another one: a removed or unknown value changes nothing, and a switch takes time.
+    """
+    if any(gpu.whole for gpu in gpus.gpus):
+        return Mode.TOPOLOGY.value
+    if any(gpu.core for gpu in gpus.gpus):
+        return Mode.CORE_MEM.value
+    label = text(labels.get(MODE_LABEL))
+    return label if label in _MEMORY_MODES else ""
 
 
 @lru_cache(maxsize=4096)

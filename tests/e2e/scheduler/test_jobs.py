@@ -70,7 +70,7 @@ def test_jobs_that_cannot_start_say_why_and_hold_nothing(control_plane: ControlP
     odd[1]["metadata"]["labels"][REPLICAS_LABEL] = "3"
     control_plane.add_pods([*job("large", 45, {GPU_WHOLE: 8}), *odd])
     whys = {
-        "large": "job large asks for 360 of aliyun.com/gpu, and the cluster has 352",
+        "large": "job large: it asks for 360 of aliyun.com/gpu, and the cluster has 352",
         "odd": "job odd: its pods disagree on label gpu-topology-replica (2 and 3)",
     }
     control_plane.pods.wait(lambda pods: all(whys[_job(pod)] in why(pods, name) for name, pod in pods.items()))

@@ -31,7 +31,7 @@ def test_it_shows_what_is_held_and_which_pods_wait_and_why(
         expect(page.locator("#nodes")).to_contain_text("default/holds")
         expect(page.locator("#nodes")).to_contain_text("20 GiB of 80 GiB free")
         expect(page.locator("#nodes")).to_contain_text("100 GiB of 160 GiB free")
-        expect(page.locator("#waiting")).to_contain_text("no GPU has 100 of aliyun.com/gpu-mem in all")
+        expect(page.locator("#waiting")).to_contain_text("node(s) had no GPU with 100 GiB")
         expect(page.locator("#facts")).to_contain_text("60 GiB of 1920 GiB")
         page.locator("#named").fill("holds")
         expect(page.locator("#nodes article")).to_have_count(1)

@@ -39,10 +39,12 @@ def test_a_pod_and_the_inspect_tool_say_why_it_waits_and_it_goes_on(
     control_plane.delete_pods([first[0], second])
     control_plane.pods.wait(lambda pods: len(pods) == 2)
     control_plane.add_pods([pod("large", {GPU_MEM: 60})])
-    control_plane.pods.wait(lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in why(pods, "large"))
+    control_plane.pods.wait(
+        lambda pods: "node(s) had at most 40 GiB free on one GPU, 60 GiB wanted" in why(pods, "large")
+    )
     inspect = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(control_plane.kubeconfig(pki.ADMIN))]
     shown = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
-    assert "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in " ".join(shown.split())
+    assert "node(s) had at most 40 GiB free on one GPU, 60 GiB wanted" in " ".join(shown.split())
     control_plane.delete_pods([first[1]])
     _wait_running(control_plane, "large")
     assert allocations.problems() == []
@@ -55,7 +57,7 @@ def test_an_event_says_why_a_pod_waits_where_kube_scheduler_sees_the_nodes_total
     control_plane.add_pods([pod("huge", {GPU_MEM: 200}), *job("part", 2, {GPU_MEM: 200})[:1]])
     control_plane.pods.wait(lambda pods: "Insufficient aliyun.com/gpu-mem" in why(pods, "huge"))
     expected = {
-        "huge": "no GPU has 200 of aliyun.com/gpu-mem in all",
+        "huge": "node(s) had no GPU with 200 GiB",
         "part-0": "job part: 1 of 2 pods are there",
     }
     path = f"{EVENTS}?fieldSelector=reason=WaitingForGPUs"
@@ -96,7 +98,7 @@ def test_an_extender_whose_watch_hangs_catches_up(
     control_plane.delete_pods(["a"])
     control_plane.pods.wait(lambda pods: "a" not in pods)
     control_plane.add_pods([pod("late", {GPU_MEM: 80})])
-    control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in why(pods, "late"))
+    control_plane.pods.wait(lambda pods: "free on one GPU, 80 GiB wanted" in why(pods, "late"))
     replica.link.thaw()
     _wait_running(control_plane, "late")
     assert allocations.problems() == []

@@ -13,8 +13,8 @@ def test_the_walk(capsys):
         "a letter without its pod"
     )
     steps = [" ".join(step.split()) for step in steps]
-    assert "train-0 waits: 20 nodes: job train: 4 of 5 pods are there" in steps[3]
+    assert "train-0 waits: 20 nodes: node(s) not given to job train: 4 of 5 pods are there" in steps[3]
     assert steps[4].count("rr rr rr rr rr rr rr rr") == 5
-    assert "large waits: 8 nodes: 36 of aliyun.com/gpu-mem wanted on one GPU, at most 15 free on one GPU" in steps[5]
-    assert "Event GPUsFragmented: 36 of aliyun.com/gpu-mem wanted on one GPU" in steps[5]
+    assert "large waits: 8 nodes: node(s) had at most 15 GiB free on one GPU, 36 GiB wanted" in steps[5]
+    assert "Event GPUsFragmented: 36 GiB wanted on one GPU" in steps[5]
     assert "Evicted: batch-" in steps[6]

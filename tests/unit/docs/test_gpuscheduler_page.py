@@ -27,10 +27,6 @@ SPEAKING = (
 )
 """The modules that say why a pod waits."""
 NO_REASONS = {
-    "fewer than … GPUs have",
-    "each of … GPUs",
-    "job …: its … pods have …",
-    "GPUs of one node for … containers",
     "Node … refused the pod. Pods of its owner avoid the node for … s.",
 }
 """Parts of reasons, and the message of an Event."""

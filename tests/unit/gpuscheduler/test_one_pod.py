@@ -5,7 +5,6 @@ import json
 import pytest
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
-from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.unit.gpuscheduler.running_scheduler import until
 
 BINDINGS = "create pods/binding"
@@ -31,8 +30,8 @@ def test_a_pod_is_bound_with_its_decision(cluster, scheduler):
 def test_filter_reserves_and_a_full_node_says_why(cluster, scheduler):
     pods = [cluster.pod(f"p{n}", mem=10) for n in range(3)]
     assert [scheduler.filter(pod)["NodeNames"] for pod in pods] == [["n1"], ["n1"], []]
-    text = f"10 of {GPU_MEM} wanted on one GPU, at most 0 free on one GPU"
-    no_gpus = {"control-plane": "no GPUs of this scheduler"}
+    text = "node(s) had at most 0 GiB free on one GPU, 10 GiB wanted"
+    no_gpus = {"control-plane": "node(s) had no GPUs of this scheduler"}
     answer = scheduler.filter(pods[2])
     assert (answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == ({"n1": text} | no_gpus, no_gpus)
 

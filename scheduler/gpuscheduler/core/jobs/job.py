@@ -264,35 +264,35 @@ class Job:
         self.unnamed[uid] = nodes
 
     def missing(self, pod: PodFacts) -> str:
-        """How many pods are there; empty if the pod need not wait for others."""
+        """How many pods are there, after the title; empty if the pod need not wait for others."""
         members = self.members
         if pod.uid in members.surplus:
-            return f"{self.title} has its {members.wanted} pods; a second job in the namespace needs its own name"
+            return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
         if self.is_complete or pod.uid in members.start.uids:
             return ""
         wanted = next(iter(members.replicas))
-        there = f"{self.title}: {self.there} of {wanted} pods are there"
+        there = f"{self.there} of {wanted} pods are there"
         if not members.held_back:
             return there
         first = next(iter(members.held_back.values()))
         return f"{there}, and {len(members.held_back)} have scheduling gate {first.foreign_gate}"
 
     def problem(self) -> str:
-        """Why the job can never start; empty if it can."""
+        """Why the job can never start, after its title; empty if it can."""
         members = self.members
         if None in members.replicas:
-            return f"{self.title}: {self.key.source.number_in} is no number of pods"
+            return f"{self.key.source.number_in} is no number of pods"
         disagree = len(members.replicas) > 1
         # A job that runs may be scaled, so that its newer pods have another number.
         if disagree and not members.any_bound:
             numbers = _few_of(members.labels.ascending)
-            return f"{self.title}: its pods disagree on {self.key.source.number_in} ({numbers})"
+            return f"its pods disagree on {self.key.source.number_in} ({numbers})"
         pods = max(members.present, members.wanted)
         if pods > MOST_PODS:
-            return f"{self.title} has {pods} pods; at most {MOST_PODS} can start together"
+            return f"it has {pods} pods; at most {MOST_PODS} can start together"
         bad = members.bad()
         if bad:
-            return f"{self.title}: pod {bad.name} {bad.request.problem}"
+            return f"pod {bad.name} {bad.request.problem}"
         return ""
 
 

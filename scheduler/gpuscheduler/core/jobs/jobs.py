@@ -67,7 +67,9 @@ class Jobs:
         if is_planned:
             return ""
         obstacle = job.problem() or job.missing(pod)
-        return obstacle or why_waiting(job, self._usage.nodes, self._usage)
+        if not obstacle:
+            obstacle = why_waiting(job, self._usage.nodes, self._usage)
+        return f"{job.title}: {obstacle}"
 
     def states(self) -> Counter[JobState]:
         """Number of jobs by state."""
@@ -162,16 +164,16 @@ class Jobs:
     ) -> FilterAnswer:
         why = job.problem() or job.missing(pod)
         if why:
-            return _refused(names, why)
+            return _refused(job, names, why)
         place = self._planning.place(job, pod, names, now)
         if place is None:
-            return _refused(names, why_waiting(job, names, self._usage))
+            return _refused(job, names, why_waiting(job, names, self._usage))
         node, _ = place
         if node in names:
             return FilterAnswer(nodes=(node,))
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
         self.actions.append(Nominate(pod.name, pod.uid, node))
-        return _refused(names, f"{job.title} is planned on node {node}, which kube-scheduler tries next")
+        return _refused(job, names, f"planned on node {node}, which kube-scheduler tries next")
 
     def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
         """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
@@ -250,7 +252,9 @@ class Jobs:
         yield from self._due_jobs.next_due(now)
 
 
-def _refused(names: Collection[str], why: str) -> FilterAnswer:
+def _refused(job: Job, names: Collection[str], obstacle: str) -> FilterAnswer:
+    # kube-scheduler writes the number of nodes before it.
+    why = f"node(s) not given to {job.title}: {obstacle}"
     return FilterAnswer(unresolvable=dict.fromkeys(names, why), cause="job")
 
 

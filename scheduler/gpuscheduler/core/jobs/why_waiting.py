@@ -2,20 +2,24 @@
 
 from collections.abc import Collection
 
+from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_LIMIT_S, Job
 from gpuscheduler.core.jobs.plan import PLAN_TRIES
 from gpuscheduler.core.pod_facts import PodFacts
-from gpuscheduler.core.reasons import main_reason, short_in_all
+from gpuscheduler.core.reasons import common_unit, main_reason, memory_words, short_in_all
 
 
 def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
-    """Why a complete job has no place for a pod. `names` are of the nodes that kube-scheduler asks about."""
+    """Why a complete job has no place for a pod, after the job's title.
+
+    `names` are of the nodes that kube-scheduler asks about.
+    """
     if job.absent:
-        return f"{job.title}: {len(job.absent)} of its pods did not come in time, and were not tried since"
+        return f"{len(job.absent)} of its pods did not come in time, and were not tried since"
     if job.plan:
-        return f"{job.title} is planned without this pod, which comes next"
+        return "it is planned without this pod, which comes next"
     # Each pod of a job asks, and to work it out takes a look at all nodes.
     made_of = (
         usage.version,
@@ -38,9 +42,9 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     if job.gave_up:
         requests = {pod.request for pod in pending}
         why = f"{len(requests)} different requests, for which no plan was found in {PLAN_TRIES} tries"
-        return f"{job.title}: its {count} pods have {why}"
+        return f"its {count} pods have {why}"
     if job.fitting >= count:
-        return f"{job.title}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
+        return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     too_much = _more_than_the_cluster(job, pending, usage)
     if too_much:
         return too_much
@@ -52,7 +56,7 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     largest = max(pending, key=_size)
     reason = main_reason(largest.request, names, usage.nodes)
     example = f"{largest.name.name}: {reason}"
-    return f"{job.title}: its {count} pods do not fit together, {fitting} ({example})"
+    return f"its {count} pods do not fit together, {fitting} ({example})"
 
 
 def _more_than_the_cluster(
@@ -68,7 +72,11 @@ def _more_than_the_cluster(
     if not short:
         return ""
     resource, wanted, there = short
-    return f"{job.title} asks for {wanted} of {resource}, and the cluster has {there}"
+    if resource != GPU_MEM:
+        return f"it asks for {wanted} of {resource}, and the cluster has {there}"
+    unit_mib = common_unit(usage.nodes.values())
+    in_all = memory_words(there, unit_mib)
+    return f"it asks for {memory_words(wanted, unit_mib)}, and the GPUs of the cluster have {in_all}"
 
 
 def _size(pod: PodFacts) -> tuple[int, Amounts]:

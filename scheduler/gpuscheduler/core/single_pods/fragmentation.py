@@ -4,12 +4,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpuagent.domain.sharing.mode import GPU_WHOLE
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
-from gpuscheduler.core.reasons import words
+from gpuscheduler.core.reasons import common_unit, words
 from gpuscheduler.core.single_pods.victims import victims
 
 HOUR_S = 3600.0
@@ -81,8 +80,8 @@ def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     total = sum(unused)
     if total < request.gpus:
         return ""
-    wanted = f"{request.gpus} of {GPU_WHOLE} wanted on one node"
-    free = f"{total} are free on {len(unused)} nodes, at most {max(unused)} on one"
+    wanted = f"{request.gpus} whole GPUs wanted on one node"
+    free = f"{total} are unused on {len(unused)} nodes, at most {max(unused)} on one"
     return f"{wanted}: {free}. A job of several pods can use them"
 
 
@@ -106,9 +105,10 @@ def _share(
     largest = roomiest.room.largest
     each = request.need.over(request.gpus)
     gpus = sum(node.room.gpus for node in roomy)
-    wanted = f"{words(each)} wanted on one GPU"
-    free = f"{words(total)} are free on {gpus} GPUs of {len(roomy)} nodes"
-    text = f"{wanted}: {free}, at most {words(largest)} on one"
+    unit_mib = common_unit(roomy)
+    wanted = f"{words(each, unit_mib)} wanted on one GPU"
+    free = f"{words(total, unit_mib)} are free on {gpus} GPUs of {len(roomy)} nodes"
+    text = f"{wanted}: {free}, at most {words(largest, unit_mib)} on one"
     # Whatever their priority: the owner learns what the pod waits for, and nothing is evicted.
     above_all = replace(pod, priority=_ANY_PRIORITY)
     in_the_way = victims(above_all, roomiest, pods)

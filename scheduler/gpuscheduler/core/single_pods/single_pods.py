@@ -75,7 +75,7 @@ class SinglePods:
         # What it had reserved counts as free for it.
         self._reservations.end([pod.uid])
         if request.problem:
-            why = f"the pod {request.problem}"
+            why = f"node(s) cannot serve a pod that {request.problem}"
             return FilterAnswer(unresolvable=dict.fromkeys(names, why))
         self._fragmentation.asked(request, now)
         resting = self._resting(pod, now)
@@ -220,12 +220,12 @@ class SinglePods:
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
-        return dict.fromkeys(self._cool_downs.of(pod, now), "it refused a pod of the same owner a moment ago")
+        return dict.fromkeys(self._cool_downs.of(pod, now), "node(s) refused a pod of the same owner a moment ago")
 
 
 def _gave_up(request: GpuRequest) -> str:
     containers = sum(len(group.containers) for group in request.groups)
-    return f"no room was found in {CALL_TRIES} tries for {containers} containers that need several GPUs"
+    return f"node(s) had no room found in {CALL_TRIES} tries for {containers} containers that need several GPUs"
 
 
 def _may_be_on(node: str) -> str:

@@ -30,8 +30,8 @@ def test_a_pod_reports_how_much_is_free_and_which_pod_is_in_its_way():
     (warning,) = warnings(scheduling)
     assert warning.reason == "GPUsFragmented"
     assert warning.message.startswith(
-        "8 of aliyun.com/gpu-mem wanted on one GPU: 16 of aliyun.com/gpu-mem are free on 4 GPUs of 2 nodes, "
-        "at most 4 of aliyun.com/gpu-mem on one. The pod fits on node n2 without default/half-"
+        "8 GiB wanted on one GPU: 16 GiB are free on 4 GPUs of 2 nodes, "
+        "at most 4 GiB on one. The pod fits on node n2 without default/half-"
     )
     for uid in [uid for uid, one in scheduling.pods.items() if str(one.name) in warning.message]:
         scheduling.pod_gone(uid, 1.0)
@@ -88,7 +88,7 @@ def test_whole_gpus_on_two_nodes_are_not_enough_for_one_pod():
     assert warnings(scheduling) == [], "no node ever has eight"
     scheduling.filter(pod(whole=2), BOTH, 0.0)
     (warning,) = warnings(scheduling)
-    assert warning.message.startswith("2 of aliyun.com/gpu wanted on one node: 2 are free on 2 nodes, at most 1 on one")
+    assert warning.message.startswith("2 whole GPUs wanted on one node: 2 are unused on 2 nodes, at most 1 on one")
     place(scheduling, pod_object(whole=1))
     scheduling.filter(pod(whole=2), BOTH, ADVISE_AGAIN_S)
     assert warnings(scheduling) == []

@@ -35,7 +35,7 @@ def bound(scheduling, made, node):
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (pod_object(mem=200), "no GPU has 200 of aliyun.com/gpu-mem in all"),
+        (pod_object(mem=200), "node(s) had no GPU with 200 GiB"),
         (pod_object(mem=200, labels=MEMBER), "job j: 1 of 2 pods are there"),
         (pod_object(mem="much"), "the pod asks for an amount that is no whole number (aliyun.com/gpu-mem of c)"),
         (
@@ -67,7 +67,7 @@ def test_a_pod_for_which_too_little_is_free_says_how_much_is():
     scheduling = cluster(shared_node("n1", gpus=1))
     bound(scheduling, pod_object(mem=7), "n1")
     asked = pod_object(mem=5)
-    text = "5 of aliyun.com/gpu-mem wanted on one GPU, at most {} free on one GPU"
+    text = "node(s) had at most {} GiB free on one GPU, 5 GiB wanted"
     assert told(scheduling, asked) == [text.format(3)]
     bound(scheduling, pod_object(mem=2), "n1")
     assert told(scheduling, asked, KEPT_S) == [text.format(1)]
@@ -83,7 +83,7 @@ def test_the_reason_of_a_job_is_said_again_when_it_changes():
     first, second = (pod_object(whole=2, labels=MEMBER) for _ in range(2))
     assert told(scheduling, first, short="aliyun.com/gpu") == ["job j: 1 of 2 pods are there"]
     assert told(scheduling, second, short="") == []
-    text = "job j asks for 4 of aliyun.com/gpu, and the cluster has 2"
+    text = "job j: it asks for 4 of aliyun.com/gpu, and the cluster has 2"
     assert told(scheduling, first, short="aliyun.com/gpu") == [text]
 
 

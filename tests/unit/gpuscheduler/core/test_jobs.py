@@ -95,7 +95,7 @@ def two_nodes():
 def test_a_job_waits_for_its_last_pod_and_holds_nothing(two_nodes):
     two_nodes.create("a", whole=2)
     answer = two_nodes.filter("a")
-    assert answer.unresolvable == dict.fromkeys(["n1", "n2"], "job j: 1 of 2 pods are there")
+    assert answer.unresolvable == dict.fromkeys(["n1", "n2"], "node(s) not given to job j: 1 of 2 pods are there")
     assert two_nodes.reserved() == 0
 
 
@@ -220,8 +220,8 @@ def test_a_job_that_does_not_fit_says_how_much_does_and_starts_when_room_is_made
     two_nodes.write("other", two_nodes.bind("other", two_nodes.filter("other").nodes[0]))
     for name in ("a", "b", "c"):
         two_nodes.create(name, whole=2, replicas=3)
-    pod_text = "(a: 2 of aliyun.com/gpu wanted, at most 4 are free on one node)"
-    text = f"job j: its 3 pods do not fit together, at most 2 of them do now {pod_text}"
+    pod_text = "(a: node(s) had at most 4 unused GPUs, 2 wanted)"
+    text = f"node(s) not given to job j: its 3 pods do not fit together, at most 2 of them do now {pod_text}"
     assert set(two_nodes.filter("a").unresolvable.values()) == {text}
     assert two_nodes.reserved() == 0
     two_nodes.scheduling.pod_gone("other", two_nodes.now)
@@ -237,14 +237,16 @@ def test_a_pod_that_comes_while_its_job_starts_is_placed_afterwards(two_nodes):
     on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
     two_nodes.create("c", whole=3)
     assert two_nodes.reserved() == 2
-    assert set(two_nodes.filter("c").unresolvable.values()) == {"job j is planned without this pod, which comes next"}
+    assert set(two_nodes.filter("c").unresolvable.values()) == {
+        "node(s) not given to job j: it is planned without this pod, which comes next"
+    }
     for name in ("a", "b"):
         two_nodes.bind(name, on[name])
     for name in ("a", "b"):
         two_nodes.write(name, two_nodes.bind(name, on[name]))
     assert two_nodes.scheduling.next_due(0.0) == 0.0
     two_nodes.scheduling.tick(0.0)
-    text = "job j asks for 9 of aliyun.com/gpu, and the cluster has 8"
+    text = "node(s) not given to job j: it asks for 9 of aliyun.com/gpu, and the cluster has 8"
     assert set(two_nodes.filter("c").unresolvable.values()) == {text}
 
 
@@ -272,7 +274,7 @@ def test_a_pod_whose_labels_change_leaves_its_job(two_nodes):
     assert two_nodes.reserved() == 2
     two_nodes.create("a", whole=4, replicas=1)
     assert two_nodes.reserved() == 0
-    assert set(two_nodes.filter("b").unresolvable.values()) == {"job j: 1 of 2 pods are there"}
+    assert set(two_nodes.filter("b").unresolvable.values()) == {"node(s) not given to job j: 1 of 2 pods are there"}
     assert two_nodes.filter("a").nodes
 
 
@@ -280,7 +282,7 @@ def test_a_pod_without_gpus_starts_no_job(two_nodes):
     """kube-scheduler binds a launcher by itself."""
     two_nodes.create("launcher", replicas=3, on="n1")
     two_nodes.create("a", whole=1, replicas=3)
-    assert set(two_nodes.filter("a").unresolvable.values()) == {"job j: 2 of 3 pods are there"}
+    assert set(two_nodes.filter("a").unresolvable.values()) == {"node(s) not given to job j: 2 of 3 pods are there"}
     two_nodes.create("b", whole=1, replicas=3)
     two_nodes.run("a", "b")
 
@@ -295,7 +297,7 @@ def test_a_plan_beside_a_running_pod_is_over_when_that_pod_ends(two_nodes):
     assert two_nodes.reserved() == 1
     two_nodes.scheduling.pod_gone("c", two_nodes.now)
     assert two_nodes.reserved() == 0
-    assert set(two_nodes.filter("a2").unresolvable.values()) == {"job j: 2 of 3 pods are there"}
+    assert set(two_nodes.filter("a2").unresolvable.values()) == {"node(s) not given to job j: 2 of 3 pods are there"}
 
 
 def test_a_job_is_planned_again_when_gpus_of_the_plan_are_not_usable_any_more(two_nodes):
@@ -424,7 +426,7 @@ def test_a_pod_is_bound_also_when_the_others_have_ended_before(two_nodes, crash)
     if crash:
         two_nodes.start()
     two_nodes.create("d", whole=2, replicas=3)  # it waits for another
-    assert two_nodes.filter("d").unresolvable["n1"] == "job j: 2 of 3 pods are there"
+    assert two_nodes.filter("d").unresolvable["n1"] == "node(s) not given to job j: 2 of 3 pods are there"
     assert two_nodes.filter("b").nodes == (on["b"],)
     two_nodes.write("b", two_nodes.bind("b", on["b"]))
 
@@ -466,7 +468,7 @@ def test_a_job_that_is_created_again_waits_for_its_pods_although_the_former_ones
         two_nodes.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
         two_nodes.scheduling.pod_seen(pod_facts(two_nodes.pods[name]), 1.0)
     two_nodes.create("c", whole=1)
-    assert set(two_nodes.filter("c").unresolvable.values()) == {"job j: 1 of 2 pods are there"}
+    assert set(two_nodes.filter("c").unresolvable.values()) == {"node(s) not given to job j: 1 of 2 pods are there"}
     assert two_nodes.reserved() == 0
     two_nodes.create("d", whole=1)
     two_nodes.run("c", "d")
@@ -496,7 +498,7 @@ def test_a_call_about_a_pod_that_is_gone_holds_up_a_job_once(two_nodes):
     two_nodes.create("b", whole=1)
     two_nodes.now = BARRIER_S
     two_nodes.scheduling.tick(two_nodes.now)
-    assert set(two_nodes.filter("b").unresolvable.values()) == {"job j: 1 of 2 pods are there"}
+    assert set(two_nodes.filter("b").unresolvable.values()) == {"node(s) not given to job j: 1 of 2 pods are there"}
     assert two_nodes.reserved() == 0
 
 
@@ -525,7 +527,7 @@ def test_a_pod_behind_another_controllers_gate_is_not_there_yet(nodes):
     cluster.create("b", whole=4, gates=queue)
     assert cluster.reserved() == 0
     assert not [action for action in cluster.done if isinstance(action, Nominate)]
-    expected = "job j: 1 of 2 pods are there, and 1 have scheduling gate queue.example/admission"
+    expected = "node(s) not given to job j: 1 of 2 pods are there, and 1 have scheduling gate queue.example/admission"
     assert set(cluster.filter("a").unresolvable.values()) == {expected}
     cluster.pods["b"]["spec"]["schedulingGates"] = []
     cluster.scheduling.pod_seen(pod_facts(cluster.pods["b"]), cluster.now)
@@ -588,9 +590,9 @@ def test_a_job_that_does_not_fit_on_the_named_nodes_holds_nothing_and_has_kube_s
     for name in ("a", "b"):
         two_nodes.create(name, whole=4)
     other = next(name for name in ("a", "b") if two_nodes.filter(name).nodes == ("n2",))
-    pod_text = "(a: 4 of aliyun.com/gpu wanted, at most 4 are free on one node)"
+    pod_text = "(a: node(s) had at most 4 unused GPUs, 4 wanted)"
     where = "on the nodes that kube-scheduler names"
-    text = f"job j: its 2 pods do not fit together, at most 1 of them do now {where} {pod_text}"
+    text = f"node(s) not given to job j: its 2 pods do not fit together, at most 1 of them do now {where} {pod_text}"
     assert two_nodes.filter(other, ["n1"]).unresolvable == {"n1": text}
     assert two_nodes.reserved() == 0
     two_nodes.done.clear()
@@ -731,7 +733,7 @@ def test_the_second_job_of_a_name_waits_until_the_first_has_ended(two_nodes):
     two_nodes.now = RETRY_FIRST_S
     two_nodes.scheduling.tick(two_nodes.now)
     two_nodes.run("a0", "a1")
-    why = "job j has its 2 pods; a second job in the namespace needs its own name"
+    why = "node(s) not given to job j: all of its 2 pods are there; a second job in the namespace needs its own name"
     for name in ("b0", "b1"):
         assert set(two_nodes.filter(name).unresolvable.values()) == {why}
     for name in ("a0", "a1"):
@@ -759,7 +761,7 @@ def test_a_job_whose_pods_fit_on_no_node_says_why():
     cluster = JobUnderTest(*(whole_node(f"n{n}", gpus=4) for n in range(4)))
     for name in ("a", "b"):
         cluster.create(name, whole=5)
-    text = "job j: its 2 pods do not fit together, at most 0 of them do now (a: fewer than 5 usable GPUs for aliyun.com/gpu)"
+    text = "node(s) not given to job j: its 2 pods do not fit together, at most 0 of them do now (a: node(s) had fewer than 5 GPUs)"
     assert set(cluster.filter("a").unresolvable.values()) == {text}
 
 

@@ -41,7 +41,7 @@ def again(cluster, name, **given):
 
 
 def waits(cluster, name, count):
-    return set(cluster.filter(name).unresolvable.values()) == {f"job j: {count} pods are there"}
+    return set(cluster.filter(name).unresolvable.values()) == {f"node(s) not given to job j: {count} pods are there"}
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -143,7 +143,7 @@ def test_a_running_member_stays_in_its_job_whatever_its_labels_say_later(cluster
     again(cluster, "b2")
     cluster.run("b2")
     cluster.create("c", job="other", whole=1)
-    assert set(cluster.filter("c").unresolvable.values()) == {"job other: 1 of 2 pods are there"}
+    assert set(cluster.filter("c").unresolvable.values()) == {"node(s) not given to job other: 1 of 2 pods are there"}
 
 
 @pytest.mark.parametrize(("before", "after"), [("j", "other"), ("j", None), ("other", "j"), (None, "j")])

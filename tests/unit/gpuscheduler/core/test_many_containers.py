@@ -107,7 +107,7 @@ def test_reading_thousands_of_containers_in_a_call_is_bounded_as_well(cluster, c
     calls, victims = calls_of(lambda: cluster.preempt(pod_facts(made), {"n1": []}, 0.0))
     assert calls < 12 * count
     if any([*containers, *init]):
-        text = f"the pod has {count} containers; at most {MOST_READ} of a pod that asks for GPUs are read"
+        text = f"node(s) cannot serve a pod that has {count} containers; at most {MOST_READ} of a pod that asks for GPUs are read"
         assert (answer.unresolvable, victims) == ({"n1": text}, {})
     else:
         assert answer.nodes == ("n1",)
@@ -121,7 +121,7 @@ def test_all_containers_of_a_pod_on_a_node_count():
 def test_more_containers_than_may_ask_are_refused_with_the_number(cluster):
     answer = cluster.filter(pod_facts(pod_of([1] * 129)), ["n1"], 0.0)
     assert answer.unresolvable == {
-        "n1": "the pod asks for GPU units in 129 containers; at most 128 of a pod may ask for them"
+        "n1": "node(s) cannot serve a pod that asks for GPU units in 129 containers; at most 128 of a pod may ask for them"
     }
 
 
@@ -137,7 +137,7 @@ def test_a_pod_whose_search_gave_up_hears_it_and_is_tried_on_the_other_nodes_lat
     calls = 1
     while not (answer := scheduling.filter(asked, names, 0.0)).nodes:
         calls += 1
-        text = f"no room was found in {CALL_TRIES} tries for 20 containers that need several GPUs"
+        text = f"node(s) had no room found in {CALL_TRIES} tries for 20 containers that need several GPUs"
         assert set(answer.failed.values()) == {text}
         assert scheduling.next_due(0.0) <= 2 * FIRST_S, "kube-scheduler asks again, although nothing changes"
     assert answer.nodes == ("n89",)

@@ -84,7 +84,7 @@ def test_more_pods_than_a_plan_can_hold_do_not_start():
     pods = [pod(whole=1, labels=labels, owner="o") for _ in range(MOST_PODS + 1)]
     for one in pods:
         scheduling.pod_seen(one, 0.0)
-    reason = f"job j has {MOST_PODS + 1} pods; at most {MOST_PODS} can start together"
+    reason = f"node(s) not given to job j: it has {MOST_PODS + 1} pods; at most {MOST_PODS} can start together"
     assert scheduling.filter(pods[0], ["n1"], 0.0).unresolvable == {"n1": reason}
     scheduling.pod_gone(pods[1].uid, 0.0)
     scheduling.tick(0.0)
@@ -98,7 +98,7 @@ def test_the_reason_of_labels_that_disagree_names_few_of_their_numbers():
     pods = [pod(whole=1, labels={JOB_LABEL: "j", REPLICAS_LABEL: str(number)}) for number in (900, 30, 4, 30, 7)]
     for one in pods:
         scheduling.pod_seen(one, 0.0)
-    text = "job j: its pods disagree on label gpu-topology-replica ({})"
+    text = "node(s) not given to job j: its pods disagree on label gpu-topology-replica ({})"
     assert scheduling.filter(pods[0], ["n1"], 0.0).unresolvable == {"n1": text.format("4, 7 and 2 more")}
     scheduling.pod_gone(pods[2].uid, 0.0)
     scheduling.pod_gone(pods[1].uid, 0.0)

@@ -28,7 +28,7 @@ def test_pods_of_two_namespaces_are_no_job():
         scheduling.pod_seen(member(namespace, "a"), 0.0)
     for namespace in BOTH:
         answer = scheduling.filter(member(namespace, "a"), ["n1"], 0.0)
-        assert answer.unresolvable == {"n1": "job j: 1 of 2 pods are there"}
+        assert answer.unresolvable == {"n1": "node(s) not given to job j: 1 of 2 pods are there"}
     assert scheduling.jobs.states() == {JobState.FORMING: 2}
     scheduling.pod_seen(member("one", "b"), 0.0)
     assert scheduling.jobs.states() == {JobState.PLANNED: 1, JobState.FORMING: 1}

@@ -76,4 +76,6 @@ def test_a_member_without_gpus_does_not_let_its_job_start():
     scheduling.pod_seen(pod(count=1, on="n1", labels=labels), 0.0)
     member = pod(whole=1, labels=labels)
     scheduling.pod_seen(member, 0.0)
-    assert scheduling.filter(member, ["n1"], 0.0).unresolvable == {"n1": "job j: 2 of 3 pods are there"}
+    assert scheduling.filter(member, ["n1"], 0.0).unresolvable == {
+        "n1": "node(s) not given to job j: 2 of 3 pods are there"
+    }

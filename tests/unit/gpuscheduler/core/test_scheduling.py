@@ -123,9 +123,11 @@ def test_memory_and_compute_are_on_one_gpu():
 
 def test_memory_alone_and_odd_steps_wait_with_a_reason():
     scheduling = cluster(shared_node("n1", core=100, core_step=5))
-    for given in ({"mem": 3}, {"mem": 3, "core": 7}):
+    together = "node(s) share memory and compute of GPUs only together: their mode is core_mem"
+    steps = "node(s) share compute of GPUs in steps of 5 %"
+    for given, why in (({"mem": 3}, together), ({"mem": 3, "core": 7}, steps)):
         answer = scheduling.filter(pod(**given), ["n1"], 0.0)
-        assert "its mode does not serve" in answer.unresolvable["n1"]
+        assert answer.unresolvable == {"n1": why}
 
 
 def test_whole_gpus_are_named_and_shown():
@@ -133,7 +135,7 @@ def test_whole_gpus_are_named_and_shown():
     _, texts = place(scheduling, pod_object(whole=3), names=("n1",))
     assert (texts[GROUP_ANNOTATION], texts[VISIBLE_ANNOTATION]) == ("0,1,2", "0,1,2")
     answer = scheduling.filter(pod(whole=6), ["n1"], 0.0)
-    assert answer.failed == {"n1": "6 of aliyun.com/gpu wanted, at most 5 are free on one node"}
+    assert answer.failed == {"n1": "node(s) had at most 5 unused GPUs, 6 wanted"}
 
 
 def test_a_reservation_holds_until_it_lapses(scheduling):
@@ -329,7 +331,9 @@ def test_a_node_that_refused_a_pod_is_passed_over_for_its_owner_and_then_tried_a
     assert scheduling.actions() == [Report(pod_facts(asked).name, asked["metadata"]["uid"], "NodeAvoided", text)]
     again = pod(mem=4, owner="o1")
     scheduling.pod_seen(again, 1.0)
-    assert scheduling.filter(again, [node], 1.0).failed == {node: "it refused a pod of the same owner a moment ago"}
+    assert scheduling.filter(again, [node], 1.0).failed == {
+        node: "node(s) refused a pod of the same owner a moment ago"
+    }
     assert scheduling.filter(pod(mem=4, owner="o2"), [node], 1.0).nodes == (node,)
     for late, actions in ((1.0, [Nudge(again.name, again.uid)]), (2.0, [])):
         scheduling.tick(late + FIRST_COOL_DOWN_S)
@@ -355,11 +359,11 @@ def test_why_a_pod_waits():
     for name, units in (("n1", 4), ("n2", 20), ("n3", 30)):
         scheduling.pod_seen(pod(mem=units, on=name), 0.0)
     answer = scheduling.filter(pod(mem=40), ["n1", "n2", "n3", "small", "other"], 0.0)
-    text = "40 of aliyun.com/gpu-mem wanted on one GPU, at most 36 free on one GPU"
+    text = "node(s) had at most 36 GiB free on one GPU, 40 GiB wanted"
     assert answer.failed == dict.fromkeys(["n1", "n2", "n3"], text)
     assert answer.unresolvable == {
-        "small": "no GPU has 40 of aliyun.com/gpu-mem in all",
-        "other": "no GPUs of this scheduler",
+        "small": "node(s) had no GPU with 40 GiB",
+        "other": "node(s) had no GPUs of this scheduler",
     }
 
 
@@ -573,7 +577,7 @@ def test_a_pod_that_names_a_gpu_that_the_node_lacks_counts_on_every_gpu():
     whole = pod(whole=1, on="n2", annotations={GROUP_ANNOTATION: "9"})
     for one in (shared, whole):
         scheduling.pod_seen(one, 0.0)
-    text = "6 of aliyun.com/gpu-mem wanted on one GPU, at most 4 free on one GPU"
+    text = "node(s) had at most 4 GiB free on one GPU, 6 GiB wanted"
     assert scheduling.filter(pod(mem=6), ["n1"], 0.0).failed == {"n1": text}
     assert scheduling.filter(pod(whole=1), ["n2"], 0.0).failed
     for one in (shared, whole):
