@@ -25,6 +25,7 @@ class FakeLimitsHelper:
         limits: what was set; change it for a limit that somebody else changed.
         used: bytes in use.
         errors: the answer for a target instead of success: kind and message.
+        failing_sets: the message of the driver for a target whose limit can be read, and not set.
         gone: UIDs of pods without a cgroup.
         problem: as `describe` reports it.
         backend: the same.
@@ -38,6 +39,7 @@ class FakeLimitsHelper:
         self.limits: dict[Target, int] = {}
         self.used: dict[Target, int] = {}
         self.errors: dict[Target, tuple[str, str]] = {}
+        self.failing_sets: dict[Target, str] = {}
         self.gone: set[str] = set()
         self.problem: str | None = None
         self.backend = "dmem"
@@ -96,6 +98,8 @@ class FakeLimitsHelper:
     def _error(self, op: str, target: Target, size: int | None) -> tuple[str, str] | None:
         if target in self.errors:
             return self.errors[target]
+        if op == "set" and target in self.failing_sets:
+            return "DriverError", self.failing_sets[target]
         if target.gpu not in self.gpus:
             return "NotFound", f"there is no GPU {target.gpu}"
         if target.pod in self.gone:

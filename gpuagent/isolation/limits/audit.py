@@ -24,7 +24,7 @@ class Why(enum.StrEnum):
     NEW = "new"
     """A new container had none of its own yet, or that of a dead one. It is not counted."""
     FOREIGN = "foreign"
-    """A pod that has no share had the limit of a dead one."""
+    """A container had the limit of a dead one on a GPU of which its pod has no share."""
 
 
 @dataclass(frozen=True, slots=True)

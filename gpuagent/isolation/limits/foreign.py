@@ -1,7 +1,8 @@
-"""Takes limits of dead pods off new containers of pods without a share.
+"""Takes limits of dead pods off new containers that have no share of the GPU.
 
 On backend `misc`, the driver keeps a limit by the kernel's address of the cgroup, and new cgroups get used addresses.
-Only containers of pods that appear while this agent runs are touched. Before that, another agent may have limited them.
+Of pods without any share, only those are touched that appear while this agent runs. Before that, another agent may have
+limited them. Of a pod with a share, this agent knows all limits that it should have.
 """
 
 import threading
@@ -25,6 +26,8 @@ class ForeignLimits:
         # Held while a limit is taken off, so that none is of a pod that has just got its share.
         self._lock = threading.Lock()
         self._with_share: set[str] = set()
+        self._looked_at: dict[str, set[str]] = {}
+        """UID of a pod with a share to its containers' cgroups that were looked at."""
         self._older = frozenset(pods.root.pods())
 
     def has_share(self, uid: str) -> None:
@@ -38,7 +41,26 @@ class ForeignLimits:
         ended = {uid for uid in known if uid not in uids and self._pods.directory(uid) is None}
         with self._lock:
             self._with_share -= ended
+            for uid in ended:
+                self._looked_at.pop(uid, None)
         return ended
+
+    def clear_other_gpus(self, uid: str, uuids: Iterable[str]) -> None:
+        """Look once at each container of a pod with a share, at GPUs of which it has none. Raises LimitsError.
+
+        Such a GPU may be one that the pod has whole.
+        """
+        present = set(self._pods.leaves(uid))
+        others = tuple(uuids)
+        with self._lock:
+            looked_at = present & self._looked_at.get(uid, set())
+        for leaf in present - looked_at:
+            for repair in self._pods.foreign(uid, leaf, others):
+                self._pods.clear(uid, repair)
+                self._count(repair.why)
+            looked_at.add(leaf)
+        with self._lock:
+            self._looked_at[uid] = looked_at
 
     def clear(self, uid: str, leaf: str, uuids: Iterable[str]) -> None:
         """Look at a new container, unless its pod has a share or is older than this. Raises LimitsError."""

@@ -51,10 +51,10 @@ class LimitsInForce:
         with self._lock:
             return dict(self._repaired)
 
-    def has(self, uid: str) -> bool:
-        """Whether limits of this pod were brought into force."""
+    def plan_of(self, uid: str) -> PodPlan | None:
+        """The limits of this pod that were brought into force; None if none were."""
         with self._lock:
-            return uid in self._plans
+            return self._plans.get(uid)
 
     def before_start(self, uid: str, shares: PodShares, container: str) -> tuple[PodPlan, Outcome]:
         """Bring the limits of a pod into force of which a container is about to start.
@@ -86,8 +86,7 @@ class LimitsInForce:
         `new_leaf` is the name of a container's cgroup that appears just now.
         """
         with self._settling:
-            with self._lock:
-                plan = self._plans.get(uid)
+            plan = self.plan_of(uid)
             if plan is None:
                 return
             outcome = self._settle(uid, plan, new_leaf)

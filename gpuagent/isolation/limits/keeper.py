@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.sharing.memory_shares import PodShares
-from gpuagent.host.limits_client import LimitsError
+from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
+from gpuagent.host.limits_client import HelperGoneError, LimitsError
 from gpuagent.isolation.interface import Need
 from gpuagent.isolation.limits.foreign import ForeignLimits
 from gpuagent.isolation.limits.in_force import LimitsInForce
@@ -194,13 +194,27 @@ class LimitsKeeper:
 
     def _audit_pod(self, uid: str, shares: PodShares) -> Outcome:
         self._foreign.has_share(uid)
-        is_known = self._in_force.has(uid)
+        is_known = self._in_force.plan_of(uid) is not None
         outcome = self._in_force.of_running(uid, shares)
         self._new_containers.follow(uid)
         # A pod that is about to start has no limit yet, which is no fault.
         if is_known or not self.has_audited:
             self._in_force.count(outcome.repaired)
+        try:
+            self._clear_other_gpus(uid, shares.total)
+        except HelperGoneError:
+            raise
+        except LimitsError as err:
+            # A container with less than it should have is no reason to give up the audit.
+            if self._warned.is_first(uid, "other GPUs"):
+                log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
         return outcome
+
+    def _clear_other_gpus(self, uid: str, limited: BytesByGpu) -> None:
+        """A GPU that a pod has whole must have no limit, as containers may inherit one on backend misc."""
+        if self._pods.backend is Backend.MISC and self._need.knows_pods:
+            others = [gpu.uuid for gpu in self._need.gpus if gpu.uuid not in limited]
+            self._foreign.clear_other_gpus(uid, others)
 
     # -- in the thread that watches for new containers ---------------------------------------------------------
 
@@ -209,11 +223,15 @@ class LimitsKeeper:
         if leaf:
             self._in_force.appeared(uid, leaf)
         try:
-            if not self._in_force.has(uid):
+            plan = self._in_force.plan_of(uid)
+            if plan is None:
                 self._of_other_pod(uid, leaf)
             elif leaf:
                 self._in_force.again(uid, new_leaf=leaf)
                 self._look_again(uid)
+                shares = self._need.pods.get(uid)
+                if shares is not None:
+                    self._clear_other_gpus(uid, shares.total)
         except LimitsError as err:
             # The next audit looks at it.
             log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})

@@ -458,3 +458,53 @@ def test_a_resized_pod_gets_its_limit_at_once_and_the_driver_says_so(node):
     node.until(lambda layer: layer.applied == {UID: of_gib(8)})
     node.driver.desire(node.need({UID: of_gib(8)}))
     node.until(lambda layer: layer.applied == {})
+
+
+GPU_1 = "GPU-00000001-0000-4000-8000-000000000001"
+
+
+@pytest.mark.parametrize("born", ["before the agent", "while it runs"])
+def test_a_gpu_that_a_pod_has_whole_keeps_no_limit_of_a_dead_pod(tmp_path, born):
+    """Beside its share of another GPU: on backend misc, a container may be born with limits on every GPU."""
+    with running(tmp_path, "misc") as node:
+        node.helper.gpus[GPU_1] = None
+        inherited = Target(GPU_1, UID, MAIN)
+        of_pod = Target(GPU_1, UID)
+
+        def bear() -> None:
+            node.helper.limits.update({inherited: GIB, of_pod: 2 * GIB})
+            node.pod(UID, MAIN)
+
+        shares = one_container()
+        need = replace(node.need({UID: shares}), gpus=(GPU, replace(gpu(1), uuid=GPU_1)))
+        if born == "before the agent":
+            bear()
+        node.driver.desire(need)
+        node.driver.start(node.report)
+        node.until(lambda layer: layer.problem is None)
+        if born == "while it runs":
+            node.pod(UID, SANDBOX)
+            node.driver.verify(SHARE, start_of(shares))
+            bear()
+        eventually(lambda: node.helper.limits[inherited] == NO_LIMIT)
+        assert node.limit() == 4 * GIB
+        node.until(lambda layer: layer.repaired.get("foreign", 0) >= 1)
+        assert node.limit(MAIN) is None
+        assert not node.layers[-1].unlimited
+
+
+def test_a_gpu_whose_limits_cannot_be_taken_off_does_not_end_the_audit(tmp_path, caplog):
+    with running(tmp_path, "misc") as node:
+        node.helper.gpus[GPU_1] = None
+        node.pod(OTHER, SANDBOX)
+        refused = Target(GPU_1, OTHER, SANDBOX)
+        node.helper.limits[refused] = GIB
+        node.helper.failing_sets[refused] = "the GPU is lost"
+        node.pod(UID, SANDBOX)
+        pods = {OTHER: one_container(), UID: one_container()}
+        node.driver.desire(replace(node.need(pods), gpus=(GPU, replace(gpu(1), uuid=GPU_1))))
+        node.driver.start(node.report)
+        node.until(lambda layer: layer.problem is None)
+        assert node.limit() == node.limit(uid=OTHER) == 4 * GIB
+        warnings = [record for record in caplog.records if record.message == "Failed to look at a new container"]
+        assert len(warnings) == 1
