@@ -88,6 +88,7 @@ class BoundPods:
             pod,
             request=former.request,
             job=former.job,
+            gang_ref=former.gang_ref,
             used=used,
         )
 

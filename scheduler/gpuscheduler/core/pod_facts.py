@@ -14,7 +14,8 @@ from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
 from gpuscheduler.core.gangs.gang import Gang
-from gpuscheduler.core.gangs.labels import gang_of_labels
+from gpuscheduler.core.gangs.gang_object import GangRef
+from gpuscheduler.core.gangs.sources import gang_or_ref
 from gpuscheduler.core.gpu_request import (
     NO_REQUEST,
     NOTHING,
@@ -69,6 +70,7 @@ class PodFacts:
         foreign_gate: the first of its gates that only another controller removes; empty without any. Until then the
             pod may never come, so that nothing is planned or reserved for it.
         job: the pods that it starts together with, if there are such.
+        gang_ref: what it says of an object that knows `job`; None if `job` follows from the pod alone.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
         unscheduled: why kube-scheduler found no node, in its words; at most `MOST_TEXT` characters.
@@ -92,6 +94,7 @@ class PodFacts:
     gated: bool = False
     foreign_gate: str = ""
     job: Gang | None = None
+    gang_ref: GangRef | None = None
     scheduler: str = ""
     nominated: str = ""
     unscheduled: str = ""
@@ -136,10 +139,17 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     used: Used | None = None
     if request.kind.gives_gpus:
         used = shared(_used(parsed, request))
-    job = gang_of_labels(parsed.labels)
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
     controller = parsed.controller
+    gang = gang_or_ref(
+        pod,
+        parsed.labels,
+        controller.kind if controller else "",
+        asks_for_gpus=request.kind is not RequestKind.NONE,
+    )
+    ref = shared(gang) if isinstance(gang, GangRef) else None
+    job = ref.provisional if ref else cast(Gang | None, gang)
     gates = _gates(spec)
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
@@ -156,6 +166,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         gated=bool(gates),
         foreign_gate=shared(_foreign_gate(gates)),
         job=job,
+        gang_ref=ref,
         scheduler=shared(text(spec.get("schedulerName"))),
         nominated=text(status.get("nominatedNodeName")),
         unscheduled=_unscheduled(status),
@@ -170,7 +181,16 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
     """Read a changed Pod object whose pod was read on its node before: what its containers ask for stays as it was."""
     facts = pod_facts(_without_containers(pod))
-    return replace(facts, request=former.request, requests=former.requests, used=former.used)
+    # Without its containers, it seems to ask for no GPUs.
+    job = former.job if former.gang_ref else facts.job
+    return replace(
+        facts,
+        request=former.request,
+        requests=former.requests,
+        used=former.used,
+        job=job,
+        gang_ref=former.gang_ref,
+    )
 
 
 def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,10 @@ from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, FilterAnswer
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.gangs.gang import Gang, GangSource
+from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
+from gpuscheduler.core.gangs.gang_objects import GangObjects
+from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.jobs.job import JobKey
 from gpuscheduler.core.jobs.jobs import Jobs
@@ -24,6 +28,8 @@ from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 
 MOST_WARMED = 16
 """Different requests whose nodes are rated at the start."""
+MOST_RESOLVED = 50
+"""Pods of a tick that are taken again because an object has changed, which may have thousands."""
 
 
 class Scheduling:
@@ -42,6 +48,7 @@ class Scheduling:
         pods: by UID, the living pods that ask for GPUs.
         reservations: GPUs that are kept for pods that are not bound.
         jobs: of several pods.
+        gang_objects: which say what pods belong together.
         links: between the GPUs of nodes.
         refusals: how many pods agents refused, by node.
     """
@@ -50,6 +57,7 @@ class Scheduling:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
+        self.gang_objects = GangObjects(self.pods)
         self.reservations = Reservations(self.usage, self.pods)
         self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods)
         self.refusals: Counter[str] = Counter()
@@ -103,15 +111,17 @@ class Scheduling:
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now, and for what was decided before: as it was then."""
         pod = self._bound_pods.as_decided(pod)
+        pod = self.gang_objects.resolved(pod)
         self._bound_pods.count_requests(pod)
         if pod.ended:
             self._pod_ended(pod, now)
             return
         is_member = self.jobs.is_member(pod)
         self._leave_job(pod, now)
-        asks_for_nothing = pod.request.kind is RequestKind.NONE and not is_member
+        asks_for_nothing = pod.request.kind is RequestKind.NONE and not self._counts_without_gpus(pod)
         if asks_for_nothing or self._is_of_another(pod):
             return
+        self.gang_objects.keep(pod)
         if self._ready and pod.uid not in self.pods:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         if pod.node:
@@ -134,6 +144,18 @@ class Scheduling:
             self.jobs.pod_ended(pod, now)
         self._forget(pod.uid, now)
 
+    def gang_seen(self, found: GangObject) -> None:
+        """Take an object that says which pods belong together. `tick` takes these pods again."""
+        self.gang_objects.seen(found)
+
+    def gang_gone(self, key: ObjectKey, uid: str) -> None:
+        """Forget such an object."""
+        self.gang_objects.gone(key, uid)
+
+    def gangs_readable(self, kind: ObjectKind, problem: str) -> None:
+        """Take why no objects of a kind can be seen; empty if they can."""
+        self.gang_objects.readable(kind, problem)
+
     def pod_gone(self, uid: str, now: float) -> None:
         """Forget a pod that was deleted."""
         self.jobs.ended_gone(uid)
@@ -148,6 +170,8 @@ class Scheduling:
         self.reservations.end([uid])
         self._bindings.forget(uid)
         self._preemption.keep_freed(uid, now)
+        if pod:
+            self.gang_objects.forget(pod)
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
 
@@ -182,6 +206,8 @@ class Scheduling:
 
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
+        for pod in self.gang_objects.take_outdated(MOST_RESOLVED):
+            self.pod_seen(pod, now)
         self.reservations.lapse(now)
         self.usage.frees += self._cool_downs.end(now)
         self._actions += self._hidden_reasons.explain_some(self.pods, now)
@@ -190,7 +216,7 @@ class Scheduling:
 
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
-        if self._hidden_reasons.unexplained:
+        if self._hidden_reasons.unexplained or self.gang_objects.are_outdated:
             return now
         times = [
             *self.jobs.next_due(now),
@@ -210,6 +236,7 @@ class Scheduling:
         """Choose the node for a pod among `names`, and reserve its GPUs there."""
         if not self._ready:
             return FilterAnswer(error="the scheduler's extender has not read all nodes and pods yet")
+        pod = self.gang_objects.resolved(pod)
         if pod.request.kind is RequestKind.NONE:
             return FilterAnswer(nodes=tuple(names))
         if self._is_of_another(pod):
@@ -259,6 +286,7 @@ class Scheduling:
         now: float,
     ) -> dict[str, list[str]]:
         """Choose the pods to evict for a pod, by node, see `Preemption.victims`."""
+        pod = self.gang_objects.resolved(pod)
         return self._preemption.victims(pod, proposed, now)
 
     def fragmented_bytes(self, now: float) -> int:
@@ -267,7 +295,18 @@ class Scheduling:
 
     def _is_of_another(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""
-        return bool(self._schedulers) and not pod.node and pod.scheduler not in self._schedulers
+        return not pod.node and self._names_another(pod)
+
+    def _names_another(self, pod: PodFacts) -> bool:
+        return bool(self._schedulers) and pod.scheduler not in self._schedulers
+
+    def _counts_without_gpus(self, pod: PodFacts) -> bool:
+        """Whether a pod without GPUs counts among pods that start together."""
+        if pod.job is None or not self.jobs.is_member(pod):
+            return False
+        # Its author may not know of this scheduler, so a group of another one is left alone.
+        is_by_labels = pod.job.source is GangSource.LABELS
+        return is_by_labels or not self._names_another(pod)
 
     def _leave_job(self, pod: PodFacts, now: float) -> None:
         """Forget what a pod was to its job, and what is reserved for it, if its labels were changed."""
@@ -275,7 +314,7 @@ class Scheduling:
         if former is None:
             return
         asks_for_others = not pod.node and former.request != pod.request
-        if former.job != pod.job or asks_for_others:
+        if _is_elsewhere(former.job, pod.job) or asks_for_others:
             self.jobs.pod_gone(former, now)
             self.reservations.give_back([pod.uid])
 
@@ -300,5 +339,16 @@ def _has_changed(pod: PodFacts, seen: PodFacts | None) -> bool:
         return True
     if seen is None:
         return False
-    asks_for_others = (seen.job, seen.request) != (pod.job, pod.request)
+    asks_for_others = _is_elsewhere(seen.job, pod.job) or seen.request != pod.request
     return bool(seen.node) or seen.deleting or asks_for_others
+
+
+def _is_elsewhere(former: Gang | None, gang: Gang | None) -> bool:
+    """Whether a pod has gone to another gang, or says another number of pods."""
+    if former is None or gang is None:
+        return former is not gang
+    may_start_alone = former.pods == 1 or gang.pods == 1
+    if may_start_alone or not gang.source.is_numbered_by_object:
+        return former != gang
+    # The object's number is one number for all of its pods: those of a plan that is written stay in it.
+    return (former.source, former.name) != (gang.source, gang.name)

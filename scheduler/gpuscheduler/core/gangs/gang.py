@@ -6,18 +6,56 @@ from typing import NamedTuple
 
 
 class GangSource(StrEnum):
-    """What says which pods belong together. The value stands before the name in messages to people."""
+    """What says which pods belong together."""
 
-    LABELS = "job"
+    LABELS = "labels"
     """This project's labels `gpu-topology` and `gpu-topology-replica`."""
+    JOB_SET = "job-set"
+    """All pods of a JobSet."""
+    REPLICATED_JOB = "replicated-job"
+    """The pods of one entry of a JobSet's `spec.replicatedJobs`."""
+    CHILD_JOB = "child-job"
+    """The pods of one Job of a JobSet."""
+    LEADER_WORKER_SET = "leader-worker-set"
+    """One group of a LeaderWorkerSet."""
+    POD_GROUP = "pod-group"
+    """A PodGroup of the coscheduling plugin."""
+    NATIVE_POD_GROUP = "native-pod-group"
+    """A PodGroup of Kubernetes' own API, or a group of its Workload."""
+    KUEUE = "kueue"
+    """A group of plain pods, as Kueue knows it."""
+
+    @property
+    def title(self) -> str:
+        """What stands before the name in messages to people."""
+        return _TITLES[self]
 
     @property
     def number_in(self) -> str:
         """Where the number of pods is written, for messages."""
-        return _NUMBER_IN[self]
+        return _NUMBER_IN.get(self, "the number of its pods")
+
+    @property
+    def is_numbered_by_object(self) -> bool:
+        """Whether an object says how many pods a gang has, so that all of its pods have the latest number."""
+        return self not in (GangSource.LABELS, GangSource.KUEUE)
 
 
-_NUMBER_IN = {GangSource.LABELS: "label gpu-topology-replica"}
+_TITLES = {
+    GangSource.LABELS: "job",
+    GangSource.JOB_SET: "JobSet",
+    GangSource.REPLICATED_JOB: "replicated job",
+    GangSource.CHILD_JOB: "Job",
+    GangSource.LEADER_WORKER_SET: "LeaderWorkerSet group",
+    GangSource.POD_GROUP: "PodGroup",
+    GangSource.NATIVE_POD_GROUP: "PodGroup",
+    GangSource.KUEUE: "Kueue pod group",
+}
+
+_NUMBER_IN = {
+    GangSource.LABELS: "label gpu-topology-replica",
+    GangSource.KUEUE: "annotation kueue.x-k8s.io/pod-group-total-count",
+}
 
 
 class GangKey(NamedTuple):
@@ -30,7 +68,7 @@ class GangKey(NamedTuple):
     @property
     def title(self) -> str:
         """The gang as people know it."""
-        return f"{self.source} {self.name}"
+        return f"{self.source.title} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +78,16 @@ class Gang:
     Attributes:
         source: what says so.
         name: of the gang, unique in its namespace and source.
-        pods: how many the gang has; None if what is written is not a number.
+        pods: how many have to be there before the first starts; None if no number is known.
         minimum: how many of them have to start together; None for all.
+        unknown: why no number is known, where an object that was not seen has it. Until then the pods wait.
     """
 
     source: GangSource
     name: str
     pods: int | None
     minimum: int | None = None
+    unknown: str = ""
 
     def key_in(self, namespace: str) -> GangKey:
         """What tells it from other gangs."""

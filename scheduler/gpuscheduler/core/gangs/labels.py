@@ -1,10 +1,18 @@
-"""This project's labels: `gpu-topology` names a job, and `gpu-topology-replica` says how many pods it has."""
+"""This project's labels: `gpu-topology` names a job, and `gpu-topology-replica` says how many pods it has.
+
+They stand in a template, which may serve several workloads, or several groups of one. Then each gets a gang of its own:
+labels that other controllers write tell them apart.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuagent.domain.pods.pod import count_of
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.gangs.gang import Gang, GangSource
+
+WORKLOAD_LABELS = ("training.kubeflow.org/job-name", "ray.io/cluster")
+"""Written by the controllers of PyTorchJob, MPIJob and the like, and of RayCluster. One template may make many."""
 
 
 def gang_of_labels(labels: Mapping[str, str]) -> Gang | None:
@@ -13,4 +21,15 @@ def gang_of_labels(labels: Mapping[str, str]) -> Gang | None:
     if not name:
         return None
     pods = count_of(labels.get(REPLICAS_LABEL))
-    return Gang(GangSource.LABELS, name, pods)
+    gang = Gang(GangSource.LABELS, name, pods)
+    for label in WORKLOAD_LABELS:
+        workload = labels.get(label)
+        # A label that names the workload itself, as people are told to choose it, needs no second name.
+        if workload and workload != name:
+            return part_of(gang, workload)
+    return gang
+
+
+def part_of(gang: Gang, part: str) -> Gang:
+    """The gang of one of several parts that have the name in common. No label has a slash in its value."""
+    return replace(gang, name=f"{gang.name}/{part}")

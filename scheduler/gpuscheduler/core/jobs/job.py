@@ -270,7 +270,9 @@ class Job:
             return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
         if self.is_complete or pod.uid in members.start.uids:
             return ""
-        wanted = next(iter(members.replicas))
+        wanted = next(iter(members.replicas), None)
+        if wanted is None and members.unknown:
+            return members.unknown
         there = f"{self.there} of {wanted} pods are there"
         if not members.held_back:
             return there

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.pod_facts import PodEnd, PodFacts
 
@@ -96,6 +97,13 @@ class LabelNumbers:
         if number and is_first:
             insort(self._ascending, number)
 
+    def set_to(self, number: int | None) -> None:
+        """Have this number only, which an object says; none if the object was not seen."""
+        self._pods.clear()
+        self._ascending.clear()
+        if number is not None:
+            self.add(number)
+
     def remove(self, number: int | None) -> None:
         """Count the label of a pod no longer."""
         self._pods[number] -= 1
@@ -116,6 +124,7 @@ class Members:
         ended: UID to each pod that has ended on a node and that the API server still has.
         pending: UID to each living pod that asks for GPUs and is not bound, `surplus` ones included.
         held_back: UID to each pod with a scheduling gate that another controller has to remove. It is not there yet.
+        unknown: why the number of pods is not known, if an object says it.
         version: changes with the pods.
     """
 
@@ -124,6 +133,7 @@ class Members:
         self.ended: dict[str, PodFacts] = {}
         self.pending: dict[str, PodFacts] = {}
         self.held_back: dict[str, PodFacts] = {}
+        self.unknown = ""
         self.version = 0
         self._pods: dict[str, PodFacts] = {}
         self._living: dict[str, PodFacts] = {}
@@ -324,10 +334,13 @@ class Members:
     def _surplus_now(self) -> frozenset[str]:
         wanted = self.wanted
         is_beyond = wanted < len(self._living) <= MOST_PODS
-        if not self.labels.are_one or not is_beyond:
+        if not wanted or not self.labels.are_one or not is_beyond:
             return frozenset()
         living = _by_age(self._living.values(), self.start.uids)
         own = living[:wanted]
+        if own[0].job and own[0].job.source.is_numbered_by_object:
+            # An object has no namesake. It may say a smaller number than it has pods.
+            return frozenset()
         own_owners = {pod.owner for pod in own}
         surplus: set[str] = set()
         for pod in living[wanted:]:
@@ -345,7 +358,7 @@ class Members:
             return
         self._living[pod.uid] = pod
         if pod.job:
-            self.labels.add(pod.job.pods)
+            self._count_number(pod.job)
         if pod.request.kind is RequestKind.NONE:
             return
         if not pod.node:
@@ -356,10 +369,20 @@ class Members:
             # Other pods on nodes do not make the job run.
             self._bound[pod.uid] = pod
 
+    def _count_number(self, gang: Gang) -> None:
+        """Take what a pod says of the number of pods."""
+        if gang.source.is_numbered_by_object:
+            # The pods have it from one object, so the latest counts.
+            self.labels.set_to(gang.pods)
+            self.unknown = gang.unknown
+        else:
+            self.labels.add(gang.pods)
+
     def _uncount(self, pod: PodFacts) -> None:
         self.changed()
         was_living = self._living.pop(pod.uid, None)
-        if was_living and pod.job:
+        has_own_number = pod.job and not pod.job.source.is_numbered_by_object
+        if was_living and pod.job and has_own_number:
             self.labels.remove(pod.job.pods)
         for pods in self._counts:
             pods.pop(pod.uid, None)

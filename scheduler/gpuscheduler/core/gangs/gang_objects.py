@@ -1,0 +1,106 @@
+"""The objects that say which pods belong together, and the gangs of the pods that refer to them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpuscheduler.core.gangs.gang import Gang
+from gpuscheduler.core.gangs.gang_object import GangObject, GangRef, ObjectKey
+from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.pod_facts import PodFacts
+
+UNSEEN = "its object has not been seen"
+
+
+class GangObjects:
+    """The objects that the API server shows.
+
+    Args:
+        pods: by UID, those that are kept.
+    """
+
+    def __init__(self, pods: Mapping[str, PodFacts]) -> None:
+        self._pods = pods
+        self._objects: dict[ObjectKey, GangObject] = {}
+        self._unreadable: dict[ObjectKind, str] = {}
+        self._referring: dict[ObjectKey, dict[str, None]] = {}
+        self._outdated: dict[str, None] = {}
+
+    def resolved(self, pod: PodFacts) -> PodFacts:
+        """The pod with its gang, by the object that it refers to."""
+        ref = pod.gang_ref
+        if ref is None:
+            return pod
+        gang = self._gang(ref, pod.name.namespace)
+        return pod if gang == pod.job else replace(pod, job=gang)
+
+    def keep(self, pod: PodFacts) -> None:
+        """Know that the pod refers to an object."""
+        if pod.gang_ref:
+            key = pod.gang_ref.key_in(pod.name.namespace)
+            self._referring.setdefault(key, {})[pod.uid] = None
+
+    def forget(self, pod: PodFacts) -> None:
+        """Take that the pod is gone."""
+        self._outdated.pop(pod.uid, None)
+        if pod.gang_ref is None:
+            return
+        key = pod.gang_ref.key_in(pod.name.namespace)
+        uids = self._referring.get(key, {})
+        uids.pop(pod.uid, None)
+        if not uids:
+            self._referring.pop(key, None)
+
+    def seen(self, found: GangObject) -> None:
+        """Take an object as it is now."""
+        if self._objects.get(found.key) != found:
+            self._objects[found.key] = found
+            self._outdate(found.key)
+
+    def gone(self, key: ObjectKey, uid: str) -> None:
+        """Forget an object, unless another one has its name by now."""
+        known = self._objects.get(key)
+        if known and known.uid == uid:
+            del self._objects[key]
+            self._outdate(key)
+
+    def readable(self, kind: ObjectKind, problem: str) -> None:
+        """Take why no objects of a kind can be seen; empty if they can."""
+        if self._unreadable.get(kind, "") == problem:
+            return
+        self._unreadable[kind] = problem
+        for key in self._referring:
+            if key.kind is kind:
+                self._outdate(key)
+
+    def is_referred_to(self, kind: ObjectKind) -> bool:
+        """Whether pods refer to objects of a kind."""
+        return any(key.kind is kind for key in self._referring)
+
+    @property
+    def are_outdated(self) -> bool:
+        """Whether pods have to be taken again, because their object has changed."""
+        return bool(self._outdated)
+
+    def take_outdated(self, most: int) -> list[PodFacts]:
+        """Some of the pods that have to be taken again. An object may have any number of pods."""
+        taken: list[PodFacts] = []
+        while self._outdated and len(taken) < most:
+            uid = next(iter(self._outdated))
+            del self._outdated[uid]
+            if uid in self._pods:
+                taken.append(self._pods[uid])
+        return taken
+
+    def _gang(self, ref: GangRef, namespace: str) -> Gang | None:
+        known = self._objects.get(ref.key_in(namespace))
+        if known:
+            return known.gang_of(ref)
+        problem = self._unreadable.get(ref.kind, "")
+        if problem and ref.fallback:
+            return ref.fallback
+        return replace(ref.provisional, unknown=problem or UNSEEN)
+
+    def _outdate(self, key: ObjectKey) -> None:
+        """Have the pods that refer to an object taken again."""
+        for uid in self._referring.get(key, ()):
+            self._outdated[uid] = None

@@ -1,0 +1,207 @@
+"""JobSet: its pods start together, as far as its controller creates them together.
+
+These are the rules:
+
+- The whole set is a gang: if one Job of a JobSet fails, all of them are started again, so none is of use alone.
+- With `startupPolicy: InOrder` or `dependsOn`, later Jobs are created when earlier ones are ready. The whole set would
+  wait for ever, so each entry of `replicatedJobs` is a gang.
+- With exclusive topology, the pods of a Job are created when its first pod has a node, so each pod starts alone. It does
+  not with the node selectors that JobSet offers instead.
+- The annotation `gpuagent.io/gang: job` in a pod template makes each Job of that entry a gang.
+
+Only pods that ask for GPUs count: nothing is gained if the others wait.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
+from gpuscheduler.core.gangs.gang import Gang, GangSource
+from gpuscheduler.core.gangs.gang_object import (
+    ALONE,
+    EACH_JOB,
+    GANG_ANNOTATION,
+    GangRef,
+    ObjectKey,
+    identity,
+    template_asks_for_gpus,
+)
+from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.labels import part_of
+
+NAME = "jobset.sigs.k8s.io/jobset-name"
+REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODE_SELECTORS = "alpha.jobset.sigs.k8s.io/node-selector"
+CONTROLLER = "Job"
+"""Kind of the controller of each pod of a JobSet."""
+
+
+class Together(Enum):
+    """Which pods of an entry of `replicatedJobs` start together."""
+
+    SET = auto()
+    """They start with those of the other entries."""
+    ENTRY = auto()
+    """All pods of the entry."""
+    JOB = auto()
+    """Those of each Job."""
+    NONE = auto()
+    """Each starts alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of `spec.replicatedJobs`.
+
+    Attributes:
+        together: which of its pods start together.
+        jobs: how many Jobs it has.
+        job_pods: how many pods each Job runs at one time.
+    """
+
+    together: Together
+    jobs: int
+    job_pods: int
+
+    @property
+    def pods(self) -> int:
+        """How many pods it runs at one time."""
+        return self.jobs * self.job_pods
+
+
+def job_set_ref(
+    labels: Mapping[str, str],
+    controller: str,
+    own: Gang | None = None,
+) -> GangRef | None:
+    """What a pod says about its place in a JobSet; None if it has none.
+
+    `controller` is the kind of the pod's controller. `own` is the gang of this project's labels, which the template has
+    given to all of its pods.
+    """
+    name = labels.get(NAME)
+    entry = labels.get(REPLICATED_JOB, "")
+    if not name or controller != CONTROLLER:
+        return None
+    index = labels.get(JOB_INDEX, "")
+    return GangRef(
+        ObjectKind.JOB_SET,
+        name,
+        Gang(GangSource.JOB_SET, name, None),
+        role=entry,
+        instance=f"{name}-{entry}-{index}",
+        fallback=own,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """A JobSet object.
+
+    Attributes:
+        key: namespace and name.
+        uid: its UID.
+        entries: of `spec.replicatedJobs` by name.
+    """
+
+    key: ObjectKey
+    uid: str
+    entries: Mapping[str, Entry]
+
+    def gang_of(self, ref: GangRef) -> Gang | None:
+        """The gang of a pod that asks for GPUs."""
+        entry = self.entries.get(ref.role)
+        if ref.fallback:
+            return _gang_by_label(ref.fallback, entry, ref)
+        if entry is None:
+            return None
+        match entry.together:
+            case Together.SET:
+                return Gang(GangSource.JOB_SET, ref.name, self.pods)
+            case Together.ENTRY:
+                return Gang(GangSource.REPLICATED_JOB, f"{ref.name}/{ref.role}", entry.pods)
+            case Together.JOB:
+                return Gang(GangSource.CHILD_JOB, ref.instance, entry.job_pods)
+            case Together.NONE:
+                return None
+
+    @property
+    def pods(self) -> int:
+        """How many pods start together as the whole set."""
+        return sum(entry.pods for entry in self.entries.values() if entry.together is Together.SET)
+
+
+def _gang_by_label(
+    own: Gang,
+    entry: Entry | None,
+    ref: GangRef,
+) -> Gang:
+    """The gang of this project's labels: that of one Job or entry, if their number is its number of pods.
+
+    Otherwise a template that makes several Jobs would start parts of each of them.
+    """
+    if entry is None or own.pods is None:
+        return own
+    if own.pods == entry.job_pods:
+        return part_of(own, ref.instance)
+    if own.pods == entry.pods:
+        return part_of(own, f"{ref.name}/{ref.role}")
+    return own
+
+
+def read_job_set(found: Mapping[str, Any]) -> JobSet:
+    """Read an object (decoded JSON)."""
+    key, uid = identity(ObjectKind.JOB_SET, found)
+    spec = mapping(found.get("spec"))
+    jobs = list(mappings(spec.get("replicatedJobs")))
+    is_in_order = mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
+    depends = any(job.get("dependsOn") for job in jobs)
+    together = Together.ENTRY if is_in_order or depends else Together.SET
+    is_exclusive = _is_exclusive(mapping_at(found, "metadata", "annotations"))
+    entries: dict[str, Entry] = {}
+    for job in jobs:
+        entries[text(job.get("name"))] = _entry(job, together, is_exclusive=is_exclusive)
+    return JobSet(key, uid, entries)
+
+
+def _entry(
+    replicated_job: Mapping[str, Any],
+    together: Together,
+    *,
+    is_exclusive: bool,
+) -> Entry:
+    job = mapping(replicated_job.get("template"))
+    job_spec = mapping(job.get("spec"))
+    pod = mapping(job_spec.get("template"))
+    wish = mapping_at(pod, "metadata", "annotations").get(GANG_ANNOTATION)
+    is_exclusive = is_exclusive or _is_exclusive(mapping_at(job, "metadata", "annotations"))
+    if is_exclusive or wish == ALONE or not template_asks_for_gpus(pod):
+        together = Together.NONE
+    elif wish == EACH_JOB:
+        together = Together.JOB
+    jobs = _number(replicated_job.get("replicas"))
+    return Entry(together, jobs, _pods_at_once(job_spec))
+
+
+def _is_exclusive(annotations: Mapping[str, Any]) -> bool:
+    """Whether pods are created one after another, because the node of a Job's first pod decides on the others."""
+    return EXCLUSIVE in annotations and NODE_SELECTORS not in annotations
+
+
+def _pods_at_once(job_spec: Mapping[str, Any]) -> int:
+    """How many pods a Job runs at one time."""
+    parallelism = _number(job_spec.get("parallelism"))
+    completions = job_spec.get("completions")
+    if completions is None:
+        return parallelism
+    return min(parallelism, _number(completions))
+
+
+def _number(value: object) -> int:
+    """A number of pods or Jobs, which is 1 where nothing is said."""
+    said = number(value)
+    return 1 if said is None else said

@@ -1,0 +1,58 @@
+"""The coscheduling plugin: a label names a PodGroup, and that object says how many pods start together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping, number
+from gpuscheduler.core.gangs.gang import Gang, GangSource
+from gpuscheduler.core.gangs.gang_object import GangRef, ObjectKey, identity
+from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.labels import part_of
+from gpuscheduler.core.gangs.leader_worker_set import group_of
+
+LABEL = "scheduling.x-k8s.io/pod-group"
+
+
+def pod_group_ref(labels: Mapping[str, str], annotations: Mapping[str, Any]) -> GangRef | None:
+    """What a pod says about its PodGroup; None if it names none."""
+    name = labels.get(LABEL)
+    if not name:
+        return None
+    # The label may stand in the template of a LeaderWorkerSet, which serves several groups.
+    group, size = group_of(labels, annotations) or ("", None)
+    return GangRef(
+        ObjectKind.POD_GROUP,
+        name,
+        Gang(GangSource.POD_GROUP, name, None),
+        instance=group,
+        size=size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """A PodGroup object.
+
+    Attributes:
+        key: namespace and name.
+        uid: its UID.
+        minimum: how many pods start together.
+    """
+
+    key: ObjectKey
+    uid: str
+    minimum: int
+
+    def gang_of(self, ref: GangRef) -> Gang:
+        """The gang of a pod of the group. Pods that ask for no GPUs count, as they do for the plugin."""
+        gang = Gang(GangSource.POD_GROUP, ref.name, self.minimum, self.minimum)
+        is_for_each_group = ref.instance and ref.size == self.minimum
+        return part_of(gang, ref.instance) if is_for_each_group else gang
+
+
+def read_pod_group(found: Mapping[str, Any]) -> PodGroup:
+    """Read an object (decoded JSON)."""
+    key, uid = identity(ObjectKind.POD_GROUP, found)
+    minimum = number(mapping(found.get("spec")).get("minMember"))
+    return PodGroup(key, uid, minimum or 1)
