@@ -9,10 +9,14 @@ from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from gpuscheduler.core.gangs import job_set, kueue, leader_worker_set, pod_group
+from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION
+from gpuscheduler.core.gangs.labels import WORKLOAD_LABELS
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
 from gpuscheduler.core.policy.accepted_models import MODEL_LABEL
 
 _ACCELERATOR = MODEL_LABEL.removesuffix("name")
+_GANGS = "../gpuscheduler.md#jobs-of-other-projects"
 _MODES = ", ".join(f"`{one}`" for one in Mode)
 
 RESOURCES = (
@@ -32,6 +36,20 @@ LABELS = (
     (mode.GPU_COUNT_LABEL, "pod", "you", "spread the memory of each container evenly over this number of GPUs"),
     (mode.JOB_LABEL, "pod", "you", "name of the pod's [job](../topology.md#jobs)"),
     (mode.REPLICAS_LABEL, "pod", "you", "number of pods of the job"),
+    *(
+        (name, "pod", author, f"read by gpuscheduler: [which pods start together]({_GANGS})")
+        for name, author in (
+            (job_set.NAME, "JobSet"),
+            (job_set.REPLICATED_JOB, "JobSet"),
+            (job_set.JOB_INDEX, "JobSet"),
+            (leader_worker_set.NAME, "LeaderWorkerSet"),
+            (leader_worker_set.GROUP_INDEX, "LeaderWorkerSet"),
+            (leader_worker_set.WORKER_INDEX, "LeaderWorkerSet"),
+            (pod_group.LABEL, "you, for the coscheduling plugin"),
+            (kueue.GROUP, "you, Kueue"),
+            *((name, "the controller of PyTorchJobs or RayClusters") for name in WORKLOAD_LABELS),
+        )
+    ),
 )
 ANNOTATIONS = (
     (NODE_GPUS_ANNOTATION, "node", "agent", "[the GPUs that a scheduler may use](../annotations.md#gpuagentiogpus)"),
@@ -76,6 +94,9 @@ ANNOTATIONS = (
     (PREPARE_AGAIN_ANNOTATION, "pod", "agent", "when the agent last let kubelet try the claims again; nanoseconds"),
     (NUDGED_ANNOTATION, "pod", "gpuscheduler", "when the scheduler last woke the pod; nanoseconds"),
     (COMMIT_ANNOTATION, "pod", "gpuscheduler", "the plan of a job, on one of its pods"),
+    (GANG_ANNOTATION, "pod", "you", f"`none`: the pod starts alone; `job`: [with its Job of a JobSet]({_GANGS})"),
+    (leader_worker_set.SIZE, "pod", "LeaderWorkerSet", f"read by gpuscheduler: [number of pods]({_GANGS})"),
+    (kueue.COUNT, "pod", "you, Kueue", f"read by gpuscheduler: [number of pods]({_GANGS})"),
 )
 OTHERS = (
     (JOB_GATE, "scheduling gate of pods", "gpuscheduler removes it when all pods of the job are there and fit"),

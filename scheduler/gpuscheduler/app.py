@@ -15,7 +15,9 @@ from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
+from gpuscheduler.cluster_api.optional_kind import OptionalKind
 from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
@@ -23,7 +25,7 @@ from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.caller_tls import TlsError, TlsFiles, caller_tls
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import BACKLOG, CallServer
-from gpuscheduler.followers import CONFIG_MAPS, ConfigMapFollower, NodeFollower, PodFollower
+from gpuscheduler.followers import CONFIG_MAPS, ConfigMapFollower, GangFollower, NodeFollower, PodFollower
 from gpuscheduler.metrics import SchedulerMetrics, Values
 from gpuscheduler.pages.heartbeat import Heartbeat
 from gpuscheduler.pages.paced_reading import PacedReading
@@ -57,6 +59,7 @@ class App:
         mix = Mix()
         self._core = Scheduling(named(settings.policy, mix), mix, settings.scheduler_name)
         self._follows: dict[str, ListWatch] = {}
+        self._kinds: dict[ObjectKind, OptionalKind] = {}
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._value_reading = PacedReading(self._values)
@@ -106,7 +109,10 @@ class App:
             self._follow("pods", connection, "/api/v1/pods", PodFollower(service))
             path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
             self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
-            work = [follow.run() for follow in self._follows.values()]
+            for kind in ObjectKind:
+                self._follow_kind(kind, connection, service)
+            work = [self._follow_in_turn(resource) for resource in self._follows]
+            work += [follow.run() for follow in self._kinds.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
             if lease:
@@ -138,6 +144,29 @@ class App:
         follower: ObjectFollower,
     ) -> None:
         self._follows[resource] = ListWatch(connection, path, follower, lambda: self._metrics.watch_failed(resource))
+
+    def _follow_kind(
+        self,
+        kind: ObjectKind,
+        connection: Connection,
+        service: Service,
+    ) -> None:
+        served_as = SERVED_AS[kind]
+        name = _resource_name(kind)
+        self._kinds[kind] = OptionalKind(
+            connection,
+            kind,
+            served_as,
+            GangFollower(kind, service),
+            lambda: self._metrics.watch_failed(name),
+        )
+
+    async def _follow_in_turn(self, resource: str) -> None:
+        """Follow objects. Pods come after the objects that say which of them belong together."""
+        if resource == "pods":
+            for kind in self._kinds.values():
+                await kind.tried.wait()
+        await self._follows[resource].run()
 
     async def _sync(self, service: Service) -> None:
         """Have calls answered once all nodes and pods were seen. ConfigMaps only make better choices."""
@@ -191,6 +220,10 @@ class App:
         # Also the states that no job has, because an alert cannot rely on a series that comes and goes.
         jobs_by_state = {state.value: jobs[state] for state in JobState}
         up = {name: follow.lost_at is None for name, follow in self._follows.items()}
+        for kind, follow in self._kinds.items():
+            is_up = follow.is_up
+            if is_up is not None:
+                up[_resource_name(kind)] = is_up
         fragmented = core.fragmented_bytes(time.monotonic())
         return {
             families.READY: _value(not self._problem()),
@@ -203,6 +236,12 @@ class App:
             families.AGENT_REFUSALS: _value(core.refusals.total()),
             families.WATCH: _by_label(up),
         }
+
+
+def _resource_name(kind: ObjectKind) -> str:
+    """The resource with its group, which two kinds have in common without it."""
+    served_as = SERVED_AS[kind]
+    return f"{served_as.resource}.{served_as.group}"
 
 
 def _value(value: float) -> dict[tuple[str, ...], float]:

@@ -1,12 +1,18 @@
 """Reads the objects that the watches show, and passes them on as the core's values."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
 from gpuscheduler.cluster_api.connection import Json
+from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
+from gpuscheduler.core.gangs.job_set import read_job_set
+from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
+from gpuscheduler.core.gangs.native_pod_group import read_native_pod_group, read_workload
+from gpuscheduler.core.gangs.pod_group import read_pod_group
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import PodFacts, changed_on_node, is_large_on_node, pod_facts
 from gpuscheduler.service import Service
@@ -17,6 +23,13 @@ UNHEALTHY = "unhealthy-gpu-"
 """Before a node's name in the name of the ConfigMap of its unhealthy GPUs."""
 REPORT = "-gputopo-report"
 """After a node's name in the name of the ConfigMap of its links."""
+_READ: Mapping[ObjectKind, Callable[[Json], GangObject]] = {
+    ObjectKind.JOB_SET: read_job_set,
+    ObjectKind.LEADER_WORKER_SET: read_leader_worker_set,
+    ObjectKind.POD_GROUP: read_pod_group,
+    ObjectKind.NATIVE_POD_GROUP: read_native_pod_group,
+    ObjectKind.WORKLOAD: read_workload,
+}
 _MINOR = re.compile(r"[0-9]{1,9}")
 """A minor number. Python refuses to read a number of thousands of digits."""
 
@@ -128,6 +141,42 @@ class ConfigMapFollower:
     def gone(self, key: str) -> None:
         """Forget a ConfigMap. Links that were learned stay."""
         self.seen({"metadata": {"name": key}})
+
+
+class GangFollower:
+    """Follows objects of a kind that says which pods belong together."""
+
+    key = "uid"
+
+    def __init__(self, kind: ObjectKind, service: Service) -> None:
+        self._kind = kind
+        self._service = service
+        self._keys: dict[str, ObjectKey] = {}
+
+    def seen(self, found: Json) -> None:
+        """Take an object."""
+        known = _READ[self._kind](found)
+        self._keys[known.uid] = known.key
+        self._service.gang_seen(known)
+
+    def gone(self, key: str) -> None:
+        """Forget an object."""
+        known = self._keys.pop(key, None)
+        if known:
+            self._service.gang_gone(known, key)
+
+    def none_left(self) -> None:
+        """Forget all objects."""
+        for uid in list(self._keys):
+            self.gone(uid)
+
+    def readable(self, problem: str) -> None:
+        """Take why no objects can be seen; empty if they can."""
+        self._service.gangs_readable(self._kind, problem)
+
+    def is_wanted(self) -> bool:
+        """Whether pods refer to objects of the kind."""
+        return self._service.core.gang_objects.is_referred_to(self._kind)
 
 
 def _minors(listed: str) -> set[int]:

@@ -78,7 +78,8 @@ WATCH = Family(
     "gpuscheduler_watch_up",
     "1 while the scheduler follows these objects at the API server.",
     ("resource",),
-    more="`nodes`, `pods` or `configmaps`.",
+    more="`nodes`, `pods`, `configmaps`, and the kinds that say which pods belong together, such as "
+    "`jobsets.jobset.x-k8s.io`, if the API server serves them.",
 )
 WATCH_ERRORS = Family(
     "gpuscheduler_watch_errors_total",

@@ -13,6 +13,8 @@ from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import KubeError
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
+from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
+from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts, pod_facts
 from gpuscheduler.core.scheduling import Scheduling
@@ -73,6 +75,21 @@ class Service:
     def node_gone(self, name: str) -> None:
         """Forget a node."""
         self.core.node_gone(name)
+        self._settle()
+
+    def gang_seen(self, found: GangObject) -> None:
+        """Take an object that says which pods belong together."""
+        self.core.gang_seen(found)
+        self._settle()
+
+    def gang_gone(self, key: ObjectKey, uid: str) -> None:
+        """Forget such an object."""
+        self.core.gang_gone(key, uid)
+        self._settle()
+
+    def gangs_readable(self, kind: ObjectKind, problem: str) -> None:
+        """Take why no objects of a kind can be seen; empty if they can."""
+        self.core.gangs_readable(kind, problem)
         self._settle()
 
     def pod_seen(self, pod: PodFacts) -> None:

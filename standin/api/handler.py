@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from standin.api import paging, proxying
-from standin.api.objects import CLUSTER_WIDE, GROUPS, KINDS, Json, Key, status
+from standin.api.objects import CLUSTER_WIDE, CUSTOM, GROUPS, KINDS, Json, Key, status
 from standin.api.podrules import bound
 from standin.api.refusal import Refusal
 from standin.api.watch import WatchStream, label_selector, selector
@@ -97,7 +97,12 @@ class Handler(BaseHTTPRequestHandler):
             if self.command == "GET" and url.path in _DISCOVERY:
                 self._send(200, _DISCOVERY[url.path])
                 return
+            is_of_version = url.path.startswith("/apis/") and url.path.count("/") == len(("apis", "group", "version"))
+            if self.command == "GET" and is_of_version:
+                self._send(200, self._resources(url.path))
+                return
             target = _target(url.path)
+            self._check_installed(target)
             if target.subresource.startswith("proxy"):
                 self._proxy(target)
                 return
@@ -122,6 +127,20 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(*answer)
         except Refusal as refusal:
             self._send(refusal.code, status(refusal))
+
+    def _resources(self, path: str) -> Json:
+        """The answer to a discovery call about a version of a group. Raises Refusal if none is installed."""
+        if self.api.discovery_code:
+            raise Refusal(self.api.discovery_code, "", "a fault that a test injected")
+        resources = [{"name": name} for name in self.api.installed if path.startswith(f"/apis/{CUSTOM[name]}/v")]
+        if not resources:
+            raise _no_resource()
+        return {"kind": "APIResourceList", "resources": resources}
+
+    def _check_installed(self, target: Target) -> None:
+        """Raise Refusal 404 for a custom resource that is not installed."""
+        if target.resource in CUSTOM.keys() - self.api.installed:
+            raise _no_resource()
 
     def _is_lost(self, verb: str, target: Target) -> bool:
         """Whether a fault takes the answer away. Raises Refusal for another fault."""
@@ -253,7 +272,8 @@ class Handler(BaseHTTPRequestHandler):
 def _target(path: str) -> Target:
     head, *parts = path.strip("/").split("/")
     group = parts.pop(0) if head == "apis" and parts else ""
-    if head not in ("api", "apis") or parts[:1] != ["v1"]:
+    has_version = parts[:1] == ["v1"] or group in CUSTOM.values()
+    if head not in ("api", "apis") or not has_version:
         raise _no_resource()
     parts = parts[1:]
     namespace = ""

@@ -28,9 +28,14 @@ KINDS = {
     "resourceclaims": "ResourceClaim",
     "resourceclaimtemplates": "ResourceClaimTemplate",
     "deviceclasses": "DeviceClass",
+    "jobsets": "JobSet",
+    "podgroups": "PodGroup",
 }
+CUSTOM = {"jobsets": "jobset.x-k8s.io", "podgroups": "scheduling.x-k8s.io"}
+"""Resources that are served once they are installed, to their groups."""
 GROUPS = {
     "leases": "coordination.k8s.io",
+    **CUSTOM,
     **dict.fromkeys(("resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses"), "resource.k8s.io"),
 }
 """API groups of resources; the others are in the core group."""

@@ -10,6 +10,7 @@ import yaml
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS
 from gpuagent.domain.sharing.mode import GPU_COUNT
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from gpuscheduler.core.gangs.kinds import SERVED_AS
 from gpuscheduler.core.gpu_request import RESOURCES
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
 from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
@@ -255,10 +256,16 @@ def test_the_rights_beside_those_of_every_kube_scheduler_are_no_more_than_these(
     ]
     assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
         (["pods"], ["patch"]),
+        (["jobsets"], ["list", "watch"]),
+        (["leaderworkersets"], ["list", "watch"]),
+        (["podgroups"], ["list", "watch"]),
+        (["podgroups", "workloads"], ["list", "watch"]),
         (["leases"], ["create"]),
         (["leases"], ["get", "update"]),
         (["configmaps"], ["list", "watch"]),
     ]
+    read = {(group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]}
+    assert read >= {(served_as.group, served_as.resource) for served_as in SERVED_AS.values()}
     bound = {
         one["roleRef"]["name"]
         for one in objects

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -70,6 +70,7 @@ class ListWatch:
         path: of the collection.
         follower: takes the objects.
         failed: called for each failure.
+        ends_with: HTTP statuses that end `run`, because the objects cannot be followed at all; it raises KubeError.
         clock: monotonic seconds.
 
     Attributes:
@@ -78,18 +79,20 @@ class ListWatch:
         lost_at: since when changes may be missing, in monotonic seconds; None while all are shown.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the last two by name)
         self,
         connection: Connection,
         path: str,
         follower: ObjectFollower,
         failed: Callable[[], None],
+        ends_with: Collection[int] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
         self._path = path
         self._follower = follower
         self._failed = failed
+        self._ends_with = ends_with
         self._clock = clock
         self._backoff = Backoff(limit_s=PAUSE_LIMIT_S)
         self._keys: set[str] = set()
@@ -101,7 +104,7 @@ class ListWatch:
         self.lost_at: float | None = clock()
 
     async def run(self) -> None:
-        """Follow."""
+        """Follow. Raises KubeError with a status of `ends_with`."""
         while True:
             began = self._clock()
             try:
@@ -109,6 +112,8 @@ class ListWatch:
                     await self._list()
                 await self._watch()
             except KubeError as err:
+                if err.status in self._ends_with:
+                    raise
                 self._fail(str(err))
                 # The server no longer knows what has changed since that version, so all is listed again.
                 if err.status == _GONE:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpuscheduler.core.gangs.kinds import SERVED_AS
 from standin.ports import free_port
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster import WAIT_S, pki
@@ -224,6 +225,10 @@ RIGHTS = (
             {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["patch"]},
             {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
             {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+            *(
+                {"apiGroups": [served_as.group], "resources": [served_as.resource], "verbs": ["list", "watch"]}
+                for served_as in SERVED_AS.values()
+            ),
         ],
     ),
     *_grant(

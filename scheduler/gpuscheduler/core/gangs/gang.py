@@ -26,9 +26,9 @@ class GangSource(StrEnum):
     """A group of plain pods, as Kueue knows it."""
 
     @property
-    def title(self) -> str:
+    def noun(self) -> str:
         """What stands before the name in messages to people."""
-        return _TITLES[self]
+        return _NOUNS[self]
 
     @property
     def number_in(self) -> str:
@@ -41,7 +41,7 @@ class GangSource(StrEnum):
         return self not in (GangSource.LABELS, GangSource.KUEUE)
 
 
-_TITLES = {
+_NOUNS = {
     GangSource.LABELS: "job",
     GangSource.JOB_SET: "JobSet",
     GangSource.REPLICATED_JOB: "replicated job",
@@ -68,7 +68,7 @@ class GangKey(NamedTuple):
     @property
     def title(self) -> str:
         """The gang as people know it."""
-        return f"{self.source.title} {self.name}"
+        return f"{self.source.noun} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ These are the rules:
 - The whole set is a gang: if one Job of a JobSet fails, all of them are started again, so none is of use alone.
 - With `startupPolicy: InOrder` or `dependsOn`, later Jobs are created when earlier ones are ready. The whole set would
   wait for ever, so each entry of `replicatedJobs` is a gang.
-- With exclusive topology, the pods of a Job are created when its first pod has a node, so each pod starts alone. It does
-  not with the node selectors that JobSet offers instead.
+- With exclusive topology, the other pods of a Job are created when its first pod has a node, so each pod starts alone.
+  With the node selectors that JobSet offers instead, this is not so.
 - The annotation `gpuagent.io/gang: job` in a pod template makes each Job of that entry a gang.
 
 Only pods that ask for GPUs count: nothing is gained if the others wait.

@@ -1,0 +1,257 @@
+"""Gangs whose number of pods an object says: it may come late, change, and go."""
+
+import pytest
+
+from gpuscheduler.core.calls import BindRefused, BindWrite
+from gpuscheduler.core.gangs.gang_object import ObjectKey
+from gpuscheduler.core.gangs.job_set import read_job_set
+from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
+from gpuscheduler.core.gangs.pod_group import read_pod_group
+from gpuscheduler.core.jobs.job import JobState
+from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.scheduling import MOST_RESOLVED, Scheduling
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod_object, whole_node
+from tests.unit.gpuscheduler.core.gangs.workloads import (
+    group_pod,
+    job_set,
+    job_set_pod,
+    leader_worker_set,
+    pod_group,
+    replicated_job,
+)
+from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
+
+PG = {"scheduling.x-k8s.io/pod-group": "pg"}
+GROUP = ObjectKey(ObjectKind.POD_GROUP, "default", "pg")
+
+
+class GangUnderTest(JobUnderTest):
+    """A cluster with objects of other projects."""
+
+    def see(self, made):
+        self.pods[made["metadata"]["name"]] = made
+        self.scheduling.pod_seen(pod_facts(made), self.now)
+        self.act()
+
+    def show(self, found):
+        """The watch shows an object, and what is due is done."""
+        self.scheduling.gang_seen(found)
+        self.settle()
+
+    def settle(self):
+        for _ in range(100):
+            due = self.scheduling.next_due(self.now)
+            if due is None or due > self.now:
+                break
+            self.scheduling.tick(self.now)
+            self.act()
+
+    def why(self, name):
+        return next(iter(self.filter(name).unresolvable.values()), "")
+
+
+@pytest.fixture
+def cluster():
+    return GangUnderTest(whole_node("n1", gpus=4), whole_node("n2", gpus=4))
+
+
+def test_pods_wait_until_their_object_is_seen(cluster):
+    for name in ("a", "b"):
+        cluster.see(job_set_pod(name, "workers", whole=4))
+    assert cluster.why("a") == "node(s) not given to JobSet train: its object has not been seen"
+    assert cluster.reserved() == 0
+    cluster.show(read_job_set(job_set(replicated_job("workers", pods=2))))
+    assert {write.node for write in cluster.run("a", "b").values()} == {"n1", "n2"}
+
+
+def test_a_job_set_waits_for_all_of_its_pods(cluster):
+    cluster.show(read_job_set(job_set(replicated_job("workers", jobs=2, pods=2))))
+    for name, job in (("a", 0), ("b", 0), ("c", 1)):
+        cluster.see(job_set_pod(name, "workers", job, whole=2))
+    assert cluster.why("a") == "node(s) not given to JobSet train: 3 of 4 pods are there"
+    cluster.see(job_set_pod("d", "workers", 1, whole=2))
+    assert len(cluster.run("a", "b", "c", "d")) == 4
+
+
+def test_three_groups_of_one_template_start_whole_or_not_at_all(cluster):
+    cluster.show(read_leader_worker_set(leader_worker_set()))
+    for group in range(3):
+        cluster.see(group_pod(f"l{group}", group, 0, whole=2))
+    assert cluster.why("l0") == "node(s) not given to LeaderWorkerSet group serve-0: 1 of 2 pods are there"
+    for group in range(3):
+        cluster.see(group_pod(f"w{group}", group, 1, whole=2))
+    on = {}
+    for group in range(3):
+        names = (f"l{group}", f"w{group}")
+        answers = [cluster.filter(name) for name in names]
+        on[group] = [bool(answer.nodes) for answer in answers]
+        if all(on[group]):
+            cluster.run(*names)
+    # Two groups of 4 GPUs fit on 8 GPUs, and the third waits whole.
+    assert sorted(on.values()) == [[False, False], [True, True], [True, True]]
+
+
+def test_a_job_set_and_a_label_of_one_name_are_two_jobs(cluster):
+    cluster.show(read_job_set(job_set(replicated_job("workers", pods=2), name="j")))
+    cluster.create("a", whole=1)
+    cluster.see(job_set_pod("b", "workers", set_name="j", whole=1))
+    assert cluster.why("a") == "node(s) not given to job j: 1 of 2 pods are there"
+    assert cluster.why("b") == "node(s) not given to JobSet j: 1 of 2 pods are there"
+
+
+def group_pods(cluster, *names, **given):
+    for name in names:
+        cluster.see(pod_object(name, uid=name, labels=PG, **(given or {"whole": 2})))
+
+
+def test_a_pod_group_of_one_pod_is_none_until_it_has_more(cluster):
+    cluster.show(read_pod_group(pod_group(1)))
+    group_pods(cluster, "a")
+    assert cluster.filter("a").nodes
+    cluster.show(read_pod_group(pod_group(2)))
+    assert cluster.why("a") == "node(s) not given to PodGroup pg: 1 of 2 pods are there"
+    assert cluster.reserved() == 0
+    cluster.show(read_pod_group(pod_group(1)))
+    assert cluster.filter("a").nodes
+    assert not cluster.scheduling.jobs.states()
+
+
+def test_a_written_plan_outlives_a_change_of_the_number(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    group_pods(cluster, "a", "b", whole=4)
+    on = {name: cluster.filter(name).nodes[0] for name in ("a", "b")}
+    for name, node in on.items():
+        cluster.bind(name, node)
+    cluster.write("a", cluster.bind("a", on["a"]))
+    cluster.show(read_pod_group(pod_group(5)))
+    write = cluster.bind("b", on["b"])
+    assert isinstance(write, BindWrite)
+    cluster.write("b", write)
+
+
+def test_a_plan_that_is_not_written_follows_the_number(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    group_pods(cluster, "a", "b")
+    on = cluster.filter("a").nodes[0]
+    cluster.bind("a", on)
+    cluster.show(read_pod_group(pod_group(3)))
+    assert isinstance(cluster.bind("a", on), BindRefused)
+    assert cluster.reserved() == 0
+    assert cluster.why("b") == "node(s) not given to PodGroup pg: 2 of 3 pods are there"
+    group_pods(cluster, "c")
+    cluster.now += 1.0
+    cluster.settle()
+    assert len(cluster.run("a", "b", "c")) == 3
+
+
+def test_pods_wait_again_when_their_object_goes_and_run_on_if_they_run(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    group_pods(cluster, "a", "b")
+    cluster.run("a", "b")
+    cluster.scheduling.gang_gone(GROUP, "pg")
+    cluster.settle()
+    assert cluster.scheduling.jobs.states() == {JobState.RUNNING: 1}
+    other = GangUnderTest(*cluster.nodes)
+    other.show(read_pod_group(pod_group(2)))
+    group_pods(other, "a", "b")
+    other.filter("a")
+    other.scheduling.gang_gone(GROUP, "pg")
+    other.settle()
+    assert other.reserved() == 0
+    assert other.why("a") == "node(s) not given to PodGroup pg: its object has not been seen"
+
+
+def test_a_later_object_of_the_name_stays_when_the_former_one_goes(cluster):
+    cluster.show(read_pod_group(pod_group(2, uid="later")))
+    cluster.scheduling.gang_gone(GROUP, "former")
+    group_pods(cluster, "a", "b")
+    assert cluster.filter("a").nodes
+
+
+def test_a_kind_that_cannot_be_read_is_the_reason(cluster):
+    group_pods(cluster, "a", "b")
+    cluster.scheduling.gangs_readable(ObjectKind.POD_GROUP, "this cluster has no PodGroups")
+    cluster.settle()
+    assert cluster.why("a") == "node(s) not given to PodGroup pg: this cluster has no PodGroups"
+    cluster.scheduling.gangs_readable(ObjectKind.POD_GROUP, "")
+    cluster.show(read_pod_group(pod_group(2)))
+    assert len(cluster.run("a", "b")) == 2
+
+
+def test_more_pods_than_the_minimum_start_too(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    group_pods(cluster, "a", "b")
+    cluster.run("a", "b")
+    for name in ("c", "d"):
+        cluster.see(pod_object(name, uid=name, labels=PG, whole=2, owner=f"another-{name}"))
+        assert cluster.run(name)
+
+
+def test_pods_of_another_namespace_are_not_of_the_group(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    group_pods(cluster, "a")
+    cluster.see(pod_object("foreign", uid="foreign", namespace="other", labels=PG, whole=2))
+    assert cluster.why("a") == "node(s) not given to PodGroup pg: 1 of 2 pods are there"
+    assert cluster.why("foreign") == "node(s) not given to PodGroup pg: its object has not been seen"
+
+
+def test_a_changed_object_has_few_of_its_pods_taken_at_a_time():
+    """A tenant may change it again and again."""
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(whole_node("n1"))
+    scheduling.gang_seen(read_pod_group(pod_group(2000)))
+    for number in range(5 * MOST_RESOLVED):
+        scheduling.pod_seen(pod_facts(pod_object(f"p{number}", labels=PG, whole=1)), 0.0)
+    scheduling.synced(0.0)
+    taken = []
+    kept = scheduling.pod_seen
+    scheduling.pod_seen = lambda pod, now: (taken.append(pod), kept(pod, now))
+    for minimum in (1, 2000, 1):
+        scheduling.gang_seen(read_pod_group(pod_group(minimum)))
+    assert taken == []
+    scheduling.tick(0.0)
+    assert len(taken) == MOST_RESOLVED
+    while scheduling.gang_objects.are_outdated:
+        scheduling.tick(0.0)
+    assert len(taken) == 5 * MOST_RESOLVED
+
+
+def test_nothing_is_kept_of_pods_and_objects_that_are_gone(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    group_pods(cluster, "a", "b")
+    for name in ("a", "b"):
+        cluster.scheduling.pod_gone(name, cluster.now)
+    cluster.scheduling.gang_gone(GROUP, "pg")
+    objects = cluster.scheduling.gang_objects
+    assert not any(vars(objects)[name] for name in ("_objects", "_referring", "_outdated"))
+
+
+def test_groups_of_another_scheduler_without_gpus_are_left_alone():
+    scheduling = Scheduling(LeastFree(), schedulers=("gpu-scheduler",))
+    scheduling.gang_seen(read_pod_group(pod_group(2)))
+    plain = {"name": "c"}
+    scheduling.pod_seen(pod_facts(pod_object("cpu", plain, labels=PG, scheduler="default", on="n1")), 0.0)
+    assert not scheduling.pods
+    scheduling.pod_seen(pod_facts(pod_object("ours", plain, labels=PG)), 0.0)
+    assert scheduling.pods or scheduling.jobs.states()
+
+
+def test_a_restart_reads_objects_first_and_completes_a_plan(cluster):
+    found = read_pod_group(pod_group(2))
+    cluster.show(found)
+    group_pods(cluster, "a", "b", whole=4)
+    on = {name: cluster.filter(name).nodes[0] for name in ("a", "b")}
+    for name, node in on.items():
+        cluster.bind(name, node)
+    cluster.write("a", cluster.bind("a", on["a"]))
+    again = GangUnderTest(*cluster.nodes)
+    again.pods = cluster.pods
+    scheduling = again.scheduling = Scheduling(LeastFree())
+    for node in again.nodes:
+        scheduling.node_seen(node)
+    scheduling.gang_seen(found)
+    for made in again.pods.values():
+        scheduling.pod_seen(pod_facts(made), 0.0)
+    scheduling.synced(0.0)
+    assert again.filter("b").nodes == (on["b"],)

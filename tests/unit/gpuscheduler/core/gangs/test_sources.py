@@ -1,0 +1,288 @@
+"""What pods and objects of other projects say about who belongs together."""
+
+import pytest
+
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.gangs.gang import GangSource
+from gpuscheduler.core.gangs.gang_objects import UNSEEN, GangObjects
+from gpuscheduler.core.gangs.job_set import read_job_set
+from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
+from gpuscheduler.core.gangs.native_pod_group import read_native_pod_group, read_workload
+from gpuscheduler.core.gangs.pod_group import read_pod_group
+from gpuscheduler.core.pod_facts import MOST_READ, changed_on_node, pod_facts
+from tests.unit.gpuscheduler.core.api_objects import container, pod_object
+from tests.unit.gpuscheduler.core.gangs.workloads import (
+    group_pod,
+    job_set,
+    job_set_pod,
+    leader_worker_set,
+    native_pod_group,
+    owned,
+    pod_group,
+    replicated_job,
+)
+
+EXCLUSIVE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
+BY_NODE_SELECTOR = {**EXCLUSIVE, "alpha.jobset.sigs.k8s.io/node-selector": "true"}
+KUEUE = {"kueue.x-k8s.io/pod-group-name": "g"}
+COUNT = {"kueue.x-k8s.io/pod-group-total-count": "3"}
+
+
+def gang(made, *objects):
+    """Title of a pod's gang and its number of pods, when these objects were seen; None if it starts alone."""
+    known = GangObjects({})
+    for found in objects:
+        known.seen(found)
+    facts = known.resolved(pod_facts(made))
+    if facts.job is None or facts.job.pods == 1:
+        return None
+    return facts.job.key_in("default").title, facts.job.pods
+
+
+WORKERS = replicated_job("workers", jobs=2, pods=4)
+DRIVER = replicated_job("driver")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (job_set(WORKERS), ("JobSet train", 8)),
+        (job_set(WORKERS, DRIVER), ("JobSet train", 9)),
+        (job_set(WORKERS, replicated_job("driver", gpus=False)), ("JobSet train", 8)),
+        (job_set(WORKERS, DRIVER, startupPolicy={"startupPolicyOrder": "AnyOrder"}), ("JobSet train", 9)),
+        (
+            job_set(DRIVER, WORKERS, startupPolicy={"startupPolicyOrder": "InOrder"}),
+            ("replicated job train/workers", 8),
+        ),
+        (
+            job_set(DRIVER, {**WORKERS, "dependsOn": [{"name": "driver", "status": "Ready"}]}),
+            ("replicated job train/workers", 8),
+        ),
+        (job_set(WORKERS, annotations=EXCLUSIVE), None),
+        (job_set(replicated_job("workers", pods=4, job_annotations=EXCLUSIVE), DRIVER), None),
+        (job_set(WORKERS, annotations=BY_NODE_SELECTOR), ("JobSet train", 8)),
+        (
+            job_set(replicated_job("workers", jobs=2, pods=4, annotations={"gpuagent.io/gang": "job"})),
+            ("Job train-workers-1", 4),
+        ),
+        (job_set(replicated_job("workers", pods=4, job_spec={"completions": 2})), ("JobSet train", 2)),
+        (job_set(replicated_job("workers", pods=4, job_spec={"completions": 9})), ("JobSet train", 4)),
+        (job_set(replicated_job("workers")), None),
+        (job_set(DRIVER), None),
+    ],
+)
+def test_a_job_set_starts_together_as_far_as_its_controller_creates_it_together(found, expected):
+    assert gang(job_set_pod("w", "workers", 1), read_job_set(found)) == expected
+
+
+def test_entries_that_start_alone_do_not_count_in_the_whole_set():
+    alone = replicated_job("sweep", jobs=5, annotations={"gpuagent.io/gang": "none"})
+    racks = replicated_job("racks", pods=3, job_annotations=EXCLUSIVE)
+    found = read_job_set(job_set(WORKERS, alone, racks))
+    assert gang(job_set_pod("w", "workers"), found) == ("JobSet train", 8)
+    assert gang(job_set_pod("r", "racks"), found) is None
+
+
+def test_pods_without_gpus_of_a_job_set_are_left_alone():
+    made = job_set_pod("w", "driver")
+    made["spec"]["containers"] = [{"name": "c"}]
+    assert pod_facts(made).gang_ref is None
+
+
+@pytest.mark.parametrize(
+    ("found", "leader", "worker"),
+    [
+        (leader_worker_set(), ("LeaderWorkerSet group serve-1", 4), ("LeaderWorkerSet group serve-1", 4)),
+        (leader_worker_set(leader=True), ("LeaderWorkerSet group serve-1", 4), ("LeaderWorkerSet group serve-1", 4)),
+        (leader_worker_set(leader=False), None, ("LeaderWorkerSet group serve-1", 3)),
+        (leader_worker_set(leader=True, worker=False), None, None),
+        (leader_worker_set(startupPolicy="LeaderReady"), None, ("LeaderWorkerSet group serve-1", 3)),
+        (
+            leader_worker_set(annotations={"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}),
+            None,
+            ("LeaderWorkerSet group serve-1", 3),
+        ),
+    ],
+)
+def test_each_group_of_a_leader_worker_set_starts_together(found, leader, worker):
+    read = read_leader_worker_set(found)
+    assert gang(group_pod("l", 1, 0, size=4), read) == leader
+    assert gang(group_pod("w", 1, 2, size=4), read) == worker
+
+
+@pytest.mark.parametrize(
+    ("number", "set_pod", "expected"),
+    [
+        ("2", group_pod, "job j/serve-1"),
+        ("6", group_pod, "job j"),
+    ],
+)
+def test_labels_in_the_template_of_a_leader_worker_set_are_for_each_group(number, set_pod, expected):
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: number}
+    assert gang(set_pod("w", 1, 1, labels=labels)) == (expected, int(number))
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [("4", "job j/train-workers-1"), ("8", "job j/train/workers"), ("9", "job j")],
+)
+def test_labels_in_the_template_of_a_job_set_are_for_what_they_have_the_number_of(number, expected):
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: number}
+    made = job_set_pod("w", "workers", 1, labels=labels)
+    assert gang(made, read_job_set(job_set(WORKERS, DRIVER))) == (expected, int(number))
+
+
+@pytest.mark.parametrize("label", ["training.kubeflow.org/job-name", "ray.io/cluster"])
+def test_one_template_of_labels_makes_a_job_for_each_workload(label):
+    labels = {JOB_LABEL: "sweep", REPLICAS_LABEL: "2"}
+    assert gang(pod_object(labels={**labels, label: "trial-7"}, whole=1)) == ("job sweep/trial-7", 2)
+    assert gang(pod_object(labels={**labels, label: "sweep"}, whole=1)) == ("job sweep", 2)
+
+
+def test_a_pod_group_says_how_many_of_its_pods_start_together():
+    labels = {"scheduling.x-k8s.io/pod-group": "pg"}
+    found = read_pod_group(pod_group(3))
+    assert gang(pod_object(labels=labels, whole=1), found) == ("PodGroup pg", 3)
+    # Pods without GPUs count, as they do for the plugin.
+    assert gang(pod_object(None, {"name": "c"}, labels=labels), found) == ("PodGroup pg", 3)
+    assert gang(pod_object(labels=labels, whole=1), read_pod_group(pod_group(1))) is None
+    # One label in a template that serves several groups.
+    assert gang(group_pod("w", 1, 0, size=3, labels=labels), found) == ("PodGroup pg/serve-1", 3)
+    assert gang(group_pod("w", 1, 0, size=2, labels=labels), found) == ("PodGroup pg", 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [({"gang": {"minCount": 3}}, ("PodGroup pg", 3)), ({"basic": {}}, None), ({"gang": "x"}, None), (None, None)],
+)
+def test_a_native_pod_group_counts_if_its_policy_is_gang(policy, expected):
+    made = pod_object(whole=1)
+    made["spec"]["schedulingGroup"] = {"podGroupName": "pg"}
+    assert gang(made, read_native_pod_group(native_pod_group(policy))) == expected
+
+
+def test_a_workload_of_kubernetes_135_has_groups_and_replicas():
+    made = pod_object(whole=1)
+    made["spec"]["workloadRef"] = {"name": "w", "podGroup": "workers", "podGroupReplicaKey": "2"}
+    groups = [{"name": "workers", "policy": {"gang": {"minCount": 4}}}, {"name": "driver", "policy": {"basic": {}}}]
+    found = read_workload({"metadata": {"name": "w", "namespace": "default"}, "spec": {"podGroups": groups}})
+    assert gang(made, found) == ("PodGroup w/workers/2", 4)
+    made["spec"]["workloadRef"] = {"name": "w", "podGroup": "driver"}
+    assert gang(made, found) is None
+
+
+@pytest.mark.parametrize("mark", ["kueue.x-k8s.io/pod-group-serving", "kueue.x-k8s.io/pod-group-fast-admission"])
+def test_a_kueue_pod_group_is_a_gang_unless_its_pods_come_one_by_one(mark):
+    assert gang(pod_object(labels=KUEUE, annotations=COUNT, whole=1)) == ("Kueue pod group g", 3)
+    assert gang(pod_object(labels=KUEUE, annotations={**COUNT, mark: "true"}, whole=1)) is None
+
+
+def test_the_more_explicit_source_counts():
+    """Each source is taken away in its turn."""
+    made = group_pod("w", 1, 0, labels={JOB_LABEL: "j", REPLICAS_LABEL: "5", **KUEUE}, annotations=COUNT)
+    made["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "pg"
+    made["spec"]["schedulingGroup"] = {"podGroupName": "pg"}
+    labels = made["metadata"]["labels"]
+
+    def source():
+        return pod_facts(made).job.source
+
+    assert source() is GangSource.LABELS
+    del labels[JOB_LABEL]
+    assert source() is GangSource.NATIVE_POD_GROUP
+    del made["spec"]["schedulingGroup"]
+    assert source() is GangSource.POD_GROUP
+    del labels["scheduling.x-k8s.io/pod-group"]
+    assert source() is GangSource.LEADER_WORKER_SET
+    del labels["leaderworkerset.sigs.k8s.io/name"]
+    assert source() is GangSource.KUEUE
+
+
+def test_an_author_may_have_pods_start_alone_but_not_those_of_our_labels():
+    alone = {"gpuagent.io/gang": "none"}
+    assert gang(group_pod("w", 1, 0, annotations=alone), read_leader_worker_set(leader_worker_set())) is None
+    assert gang(pod_object(labels=KUEUE, annotations={**COUNT, **alone}, whole=1)) is None
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    assert gang(pod_object(labels=labels, annotations=alone, whole=1)) == ("job j", 2)
+
+
+@pytest.mark.parametrize("made", [job_set_pod("w", "workers"), group_pod("w", 1, 0)])
+def test_a_pod_that_copies_the_labels_of_a_controller_is_alone(made):
+    """Such as one for debugging."""
+    assert pod_facts(made).gang_ref
+    assert pod_facts(owned(made, "ReplicaSet")).gang_ref is None
+    made["metadata"]["ownerReferences"] = []
+    assert pod_facts(made).gang_ref is None
+
+
+@pytest.mark.parametrize("label", ["leaderworkerset.sigs.k8s.io/group-index"])
+@pytest.mark.parametrize("odd", ["", "x", "-1", "1/2", "\u00b2"])
+def test_odd_numbers_in_labels_are_no_group(label, odd):
+    made = group_pod("w", 1, 0)
+    made["metadata"]["labels"][label] = odd
+    assert pod_facts(made).gang_ref is None
+
+
+ODD = [None, 7, "x", [], {}, [7], {"x": 7}, -1, True, 2**70]
+
+
+@pytest.mark.parametrize(
+    "read", [read_job_set, read_leader_worker_set, read_pod_group, read_native_pod_group, read_workload]
+)
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_objects_are_read(read, odd):
+    for found in (
+        {"metadata": odd, "spec": odd},
+        {"spec": {"replicatedJobs": odd, "startupPolicy": odd, "leaderWorkerTemplate": odd, "podGroups": odd}},
+        {"spec": {"replicatedJobs": [{"name": odd, "replicas": odd, "dependsOn": odd, "template": odd}]}},
+        {
+            "spec": {
+                "replicatedJobs": [{"template": {"spec": {"parallelism": odd, "completions": odd, "template": odd}}}]
+            }
+        },
+        {"spec": {"minMember": odd, "schedulingPolicy": {"gang": {"minCount": odd}}, "podGroups": [{"policy": odd}]}},
+    ):
+        found.setdefault("metadata", {"name": "n", "namespace": "default"})
+        known = read(found)
+        for made in (
+            job_set_pod("w", "workers"),
+            group_pod("w", 1, 0),
+            pod_object(labels={"scheduling.x-k8s.io/pod-group": "n"}),
+        ):
+            ref = pod_facts(made).gang_ref
+            if ref and ref.kind is known.key.kind:
+                known.gang_of(ref)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_pods_are_read(odd):
+    made = group_pod("w", 1, 0)
+    made["spec"]["schedulingGroup"] = odd
+    made["spec"]["workloadRef"] = odd
+    made["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/size": odd, "gpuagent.io/gang": odd}
+    pod_facts(made)
+    made["metadata"]["annotations"] = odd
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": odd, "jobset.sigs.k8s.io/jobset-name": odd}
+    pod_facts(made)
+
+
+def test_a_kind_that_cannot_be_seen_is_said_and_labels_do_without_it():
+    known = GangObjects({})
+    waiting = known.resolved(pod_facts(job_set_pod("w", "workers")))
+    assert (waiting.job.pods, waiting.job.unknown) == (None, UNSEEN)
+    known.readable(ObjectKind.JOB_SET, "the cluster has no JobSets")
+    assert known.resolved(waiting).job.unknown == "the cluster has no JobSets"
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "4"}
+    own = known.resolved(pod_facts(job_set_pod("w", "workers", labels=labels)))
+    assert (own.job.name, own.job.pods) == ("j", 4)
+
+
+def test_a_large_pod_on_a_node_stays_in_its_gang():
+    made = job_set_pod("w", "workers")
+    made["spec"]["containers"] = [container(f"c{n}", mem=1) for n in range(MOST_READ + 1)]
+    made["spec"]["nodeName"] = "n1"
+    facts = pod_facts(made)
+    again = changed_on_node(made, facts)
+    assert facts.gang_ref
+    assert (again.gang_ref, again.job) == (facts.gang_ref, facts.job)

@@ -1,0 +1,65 @@
+"""Pods and objects as the controllers of other projects write them."""
+
+from tests.unit.gpuscheduler.core.api_objects import pod_object
+
+GPUS = {"resources": {"limits": {"aliyun.com/gpu": "1"}}}
+
+
+def owned(made, kind):
+    made["metadata"]["ownerReferences"] = [{"kind": kind, "name": "r", "uid": f"uid-{kind}", "controller": True}]
+    return made
+
+
+def job_set_pod(name, entry, index=0, set_name="train", labels=None, **given):
+    """A pod of a JobSet."""
+    own = {
+        "jobset.sigs.k8s.io/jobset-name": set_name,
+        "jobset.sigs.k8s.io/replicatedjob-name": entry,
+        "jobset.sigs.k8s.io/job-index": str(index),
+    }
+    given = given or {"whole": 1}
+    return owned(pod_object(name, uid=name, labels={**own, **(labels or {})}, **given), "Job")
+
+
+def replicated_job(name, jobs=1, pods=1, gpus=True, annotations=None, **given):
+    """An entry of a JobSet."""
+    containers = [{"name": "c", **(GPUS if gpus else {})}]
+    template = {"metadata": {"annotations": annotations or {}}, "spec": {"containers": containers}}
+    job = {"metadata": {"annotations": given.pop("job_annotations", {})}}
+    job["spec"] = {"parallelism": pods, "template": template, **given.pop("job_spec", {})}
+    return {"name": name, "replicas": jobs, "template": job, **given}
+
+
+def job_set(*entries, name="train", annotations=None, uid="js", **spec):
+    metadata = {"name": name, "namespace": "default", "uid": uid, "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"replicatedJobs": list(entries), **spec}}
+
+
+def group_pod(name, group, worker, size=2, set_name="serve", labels=None, annotations=None, **given):
+    """A pod of a LeaderWorkerSet."""
+    own = {
+        "leaderworkerset.sigs.k8s.io/name": set_name,
+        "leaderworkerset.sigs.k8s.io/group-index": str(group),
+        "leaderworkerset.sigs.k8s.io/worker-index": str(worker),
+    }
+    written = {"leaderworkerset.sigs.k8s.io/size": str(size), **(annotations or {})}
+    given = given or {"whole": 1}
+    made = pod_object(name, uid=name, labels={**own, **(labels or {})}, annotations=written, **given)
+    return owned(made, "StatefulSet")
+
+
+def leader_worker_set(leader=None, worker=True, name="serve", annotations=None, **spec):
+    templates = {"workerTemplate": {"spec": {"containers": [{"name": "c", **(GPUS if worker else {})}]}}}
+    if leader is not None:
+        templates["leaderTemplate"] = {"spec": {"containers": [{"name": "c", **(GPUS if leader else {})}]}}
+    metadata = {"name": name, "namespace": "default", "uid": "lws", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"leaderWorkerTemplate": templates, **spec}}
+
+
+def pod_group(minimum, name="pg", uid="pg"):
+    return {"metadata": {"name": name, "namespace": "default", "uid": uid}, "spec": {"minMember": minimum}}
+
+
+def native_pod_group(policy, name="pg"):
+    metadata = {"name": name, "namespace": "default", "uid": "native"}
+    return {"metadata": metadata, "spec": {"schedulingPolicy": policy}}
