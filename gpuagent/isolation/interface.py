@@ -67,6 +67,7 @@ class Need:
         pods: UIDs of the pods that this driver keeps apart to their shares, by kubelet's checkpoint and the claims. The
             checkpoint may have pods that have ended. For a static pod, it is kubelet's own UID.
         knows_pods: `pods` has all of them: kubelet's allocations and checkpoint, and the users of claims, were read.
+        unknown: what of that was not read, and what to do if that stays; empty if it all was.
         containers: id of each container at the runtime to its name, as far as the pods show it.
         resized: UIDs of those whose shares were changed while they run, to the largest shares that they were granted.
             The driver reports in `Layer.applied` which of their shares are in force, and in `Layer.refused` why one is
@@ -82,6 +83,7 @@ class Need:
     disabled: bool = False
     pods: Mapping[str, PodShares] = field(default_factory=dict)
     knows_pods: bool = False
+    unknown: str = ""
     containers: Mapping[str, str] = field(default_factory=dict)
     resized: Mapping[str, PodShares] = field(default_factory=dict)
     pod_names: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     gpus = tuple(state.gpus.by_index)
     # Until both were read, containers of an earlier run may hold GPUs under any driver.
     knows_holdings = state.holdings.listed is not None and state.node.mode_known
-    knows_pods = knows_holdings and _knows_shares(state)
+    unknown = _unknown_shares(state)
     held_by_driver = _held_by_driver(state)
     pods_by_driver = pod_shares(state)
     serving = serving_layer(state)
@@ -39,7 +39,8 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
             held=held,
             disabled=state.node.isolation_disabled,
             pods=pods,
-            knows_pods=knows_pods,
+            knows_pods=not unknown,
+            unknown=unknown,
             containers=names,
             resized=resized,
             pod_names={uid: str(pod.name) for uid, pod in present.items()},
@@ -58,17 +59,27 @@ def _ends(pods: Mapping[str, Pod]) -> dict[str, float]:
     return ends
 
 
-def _knows_shares(state: State) -> bool:
-    """Whether `pod_shares` has the share of every pod that was read: a driver may take the others for pods without."""
+def _unknown_shares(state: State) -> str:
+    """Why `pod_shares` may lack the share of a pod; empty if it has all: a driver takes the others for pods without."""
+    if not state.node.mode_known:
+        return "the node's label was not read yet: look whether the agent reaches the API server"
+    if state.holdings.listed is None:
+        why = state.holdings.problem or "it was not asked yet"
+        return f"kubelet's allocations were not read yet ({why}): mount kubelet's directory pod-resources"
     # Until all have reported, the driver of a container that already runs is a guess.
-    if state.isolation.unreported:
-        return False
+    unreported = ", ".join(sorted(state.isolation.unreported))
+    if unreported:
+        return f"isolation driver {unreported} has not reported yet: look at the agent's log"
     # The users of a claim are known from the API server alone.
     if state.claims.prepared and not state.pods.known:
-        return False
+        return "the pods that use claims were not read yet: look whether the agent reaches the API server"
     recorded = frozenset[str]().union(*state.holdings.recorded.values())
-    # The checkpoint may be missing or unreadable, or a moment older than the list.
-    return all(holding.ids <= recorded for holding in state.living_holdings if holding.units)
+    for holding in state.living_holdings:
+        # The checkpoint may be missing or unreadable, or a moment older than the list.
+        if holding.units and not holding.ids <= recorded:
+            text = f"kubelet's checkpoint does not show the devices of {holding.owner}"
+            return f"{text}: mount kubelet's directory device-plugins readable"
+    return ""
 
 
 def _held_by_driver(state: State) -> defaultdict[str, set[str]]:

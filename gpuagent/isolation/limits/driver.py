@@ -39,6 +39,7 @@ NOT_DEPLOYED = (
 NO_ANSWER_YET = "the helper has not answered yet; if that stays, look at the log of the agent's container memory-limits"
 CHECKPOINT = "if that stays, mount kubelet's directory device-plugins readable"
 PODS_CGROUP = "if that stays, start the helper with --pods-cgroup and the cgroup of all pods"
+NOT_KNOWN = "the memory limits of running pods are not checked, because their shares are not known"
 NOT_AUDITED = "the memory limits of running pods are being checked"
 CAVEATS = (
     "Unified memory (cudaMallocManaged) is counted for nobody, so a program can crowd others out with it.",
@@ -264,6 +265,8 @@ class LimitsIsolation:
 
 def _problem_of(keeper: LimitsKeeper, description: Description | None) -> str | None:
     """Why no container may start, although the helper answers."""
+    if keeper.unknown:
+        return f"{NOT_KNOWN}: {keeper.unknown}"
     if not keeper.has_audited:
         return NOT_AUDITED
     # On backend dmem, the pod's limit holds for new containers whether they are watched or not.

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 AUDIT_S = 5.0
 """Seconds between two audits of all limits."""
+UNKNOWN_S = 15.0
+"""How long the shares of the pods may be unknown before that is a problem. Kubelet is asked every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class LimitsKeeper:
         self._audit_at = float("-inf")
         self._clock = clock
         self._need = Need()
+        self._unknown_since: float | None = None
         self._lock = threading.Lock()
         self._findings = Findings()
         self._warned = Warned()
@@ -112,6 +115,10 @@ class LimitsKeeper:
         has_changed = (need.pods, need.knows_pods, need.resized) != (former.pods, former.knows_pods, former.resized)
         self._need = need
         self._in_force.desire(need)
+        if not need.unknown:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = self._clock()
         if has_changed:
             self._audit_at = float("-inf")
             self._wake()
@@ -141,6 +148,13 @@ class LimitsKeeper:
     def watch_problem(self) -> str | None:
         """Why new containers are only seen by audits, and what to do; None if they are watched."""
         return self._new_containers.problem
+
+    @property
+    def unknown(self) -> str:
+        """Why no audit has looked at the pods for a while, and what to do; empty if audits do."""
+        since = self._unknown_since
+        is_passing = since is None or self._clock() - since < UNKNOWN_S
+        return "" if is_passing else self._need.unknown
 
     def pause_s(self) -> float:
         """Seconds until `look` has something to do."""

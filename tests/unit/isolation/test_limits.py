@@ -19,7 +19,8 @@ from gpuagent.domain.sharing.units import MIB
 from gpuagent.host.cgroup_watch import CgroupWatch
 from gpuagent.host.limits_client import NO_LIMIT, HelperGoneError, LimitsClient, Target
 from gpuagent.isolation.interface import CannotIsolateError, IsolationError, Need, Starting
-from gpuagent.isolation.limits.driver import LimitsIsolation
+from gpuagent.isolation.limits.driver import NOT_KNOWN, LimitsIsolation
+from gpuagent.isolation.limits.keeper import UNKNOWN_S
 from gpuagent.isolation.limits.record import LimitsRecord
 from tests.fake_limits_helper import GPU_0, FakeLimitsHelper
 from tests.unit.domain.builders import gpu
@@ -183,6 +184,32 @@ def test_no_container_starts_before_the_limits_of_running_pods_were_checked(node
     node.driver.start(node.report)
     node.until(lambda layer: layer.installed)
     assert node.layers[-1].problem == "the memory limits of running pods are being checked"
+
+
+def test_shares_that_stay_unknown_are_a_problem_that_says_which_source_is_missing(node):
+    """Also after all limits were checked once: nobody looks after them any more."""
+    now = [0.0]
+    node.driver.stop()
+    node.driver = LimitsIsolation(
+        node.helper.path, LimitsRecord(node.state_dir, node.boot_id), first_answer_s=0.2, clock=lambda: now[0]
+    )
+    node.pod(UID, SANDBOX)
+    node.start(**{UID: one_container()}).until(lambda layer: layer.problem is None)
+    missing = "kubelet's checkpoint does not show the devices of ml/train[main]: mount it"
+    unknown = Need(gpus=(GPU,), unknown=missing)
+    node.driver.desire(unknown)
+    now[0] += UNKNOWN_S - 1
+    node.driver.desire(replace(unknown, in_use=True))
+    assert node.layers[-1].problem is None, "a checkpoint may be a moment older than the list"
+    now[0] += 1
+    node.driver.desire(node.need({}))
+    node.driver.desire(unknown)
+    now[0] += UNKNOWN_S
+    node.driver.desire(replace(unknown, pods={UID: one_container()}))
+    node.until(lambda layer: layer.problem is not None)
+    assert node.layers[-1].problem == f"{NOT_KNOWN}: {missing}"
+    node.driver.desire(node.need({UID: one_container()}))
+    node.until(lambda layer: layer.problem is None)
 
 
 def test_an_audit_puts_a_changed_limit_right(node):
