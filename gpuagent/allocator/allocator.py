@@ -22,7 +22,8 @@ from gpuagent.domain.pods.exchange import by_units, key, written
 from gpuagent.domain.pods.holdings import Record, Recorded, given_by_another, holder
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
+from gpuagent.domain.sharing.grant import DRIVER_ANNOTATION, DeviceStrategy, Grant
+from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import IsolationError, Serving, Starting
@@ -132,7 +133,8 @@ class Allocator:
             )
             owner = allocated.requester.owner
             bare = allocated.grant
-            grant = self._isolated(bare, owner, occupancy.snapshot, lambda driver: driver.prepare(bare))
+            isolated = self._isolated(bare, owner, occupancy.snapshot, lambda driver: driver.prepare(bare))
+            grant = _with_driver(isolated, occupancy.snapshot)
         except Refusal:
             # Kubelet rejects the pod in admission. Which one that is, Allocate itself does not ask.
             state.refused(None)
@@ -263,6 +265,15 @@ def _checkpoint_records(start: Start, recorded: Recorded) -> list[Record]:
     """The containers with these units in kubelet's checkpoint, which alone has the UIDs of their pods."""
     records = recorded.containers.get((start.resource, start.ids), ())
     return [record for record in records if record.uid]
+
+
+def _with_driver(grant: Grant, snap: Snapshot) -> Grant:
+    """The grant with its isolation driver, which kubelet keeps for an agent that starts later."""
+    layer, _ = snap.serving[grant.kind.mode]
+    if layer.driver == NONE:
+        return grant
+    annotations = {**grant.annotations, DRIVER_ANNOTATION: layer.driver}
+    return replace(grant, annotations=annotations)
 
 
 def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> Starting:

@@ -43,6 +43,7 @@ EventReason = Literal[
     "HarmlessXID",
     "InvalidModeLabel",
     "InvalidPlacementLabel",
+    "IsolationChangeWaiting",
     "IsolationDisabled",
     "IsolationDown",
     "IsolationMissing",

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.bound_drivers import with_bound_drivers
 from gpuagent.domain.deviceplugin import advertise, resizing
 from gpuagent.domain.former_units import former_units
 from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods
 from gpuagent.domain.reconcile.startup_taint import shows_amounts
-from gpuagent.domain.sharing.isolation_layers import NONE
-from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
+from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.health_notices import health_notices
 from gpuagent.domain.status.pod_notices import pod_notices
@@ -22,7 +22,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     """Apply one event, and change the lists as far as is safe at that moment."""
     after = _taken(state, event)
     after = _audited(state, after, event)
-    after = _bound(after, event)
+    after = with_bound_drivers(after, event)
     after = resizing.resized(after, event.at)
     # Before the lists, which leave out what these units use.
     after = _with_former_units(state, after)
@@ -108,22 +108,6 @@ def _may_be_allocated(state: State) -> frozenset[str]:
     for blocks in state.advertised.lists.values():
         listed.update(block.gpu.uuid for block in blocks if block.kind.mode is mode)
     return frozenset(state.gpus.by_uuid.keys() - listed)
-
-
-def _bound(state: State, event: ev.Event) -> State:
-    """Running containers keep the isolation driver that their mode has now."""
-    if not isinstance(event, ev.HoldingsRead) or state.holdings.problem is not None:
-        return state
-    # After a start, the driver that serves them may be the last to report. Those before it serve none of them.
-    if state.isolation.unreported:
-        return state
-    bound: dict[Mode, str] = {}
-    for mode, _ in state.held_under:
-        driver = state.layer_of(mode).driver
-        if PROMISES[mode] and driver != NONE:
-            bound[mode] = driver
-    isolation = replace(state.isolation, bound=bound)
-    return replace(state, isolation=isolation)
 
 
 def _with_former_units(before: State, after: State) -> State:

@@ -16,7 +16,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.pods import exchange
 from gpuagent.domain.pods.annotations import V1_GPU_UNITS
 from gpuagent.domain.pods.pod import CheckpointEntry
-from gpuagent.domain.sharing.grant import KEPT_VARIABLES
+from gpuagent.domain.sharing.grant import DRIVER_ANNOTATION, KEPT_VARIABLES
 from gpuagent.system import json_file
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
         annotations, units, kept_env = _answer(entry.get("AllocResp") or "")
         written = annotations.get(exchange.key(resource))
         exchanged = exchange.read(written, ids) if written else {}
-        return CheckpointEntry(pod, container, resource, frozenset(ids), exchanged, units, kept_env)
+        isolation = annotations.get(DRIVER_ANNOTATION, "")
+        return CheckpointEntry(pod, container, resource, frozenset(ids), exchanged, units, kept_env, isolation)
     except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("Left out an entry of kubelet's checkpoint", extra={"error": err})
         return None

@@ -198,6 +198,7 @@ class CheckpointEntry:
         gpu_units: how many units of memory its GPUs had in all at the time, by the answer to kubelet; empty if the
             answer does not say.
         kept_env: those of `KEPT_VARIABLES` that the answer to kubelet gave to the container.
+        isolation: name of the isolation driver that the container got; empty if it got none.
     """
 
     pod_uid: str
@@ -207,6 +208,7 @@ class CheckpointEntry:
     exchanged: Mapping[str, str] = field(default_factory=dict)
     gpu_units: frozenset[int] = frozenset()
     kept_env: Mapping[str, str] = field(default_factory=dict)
+    isolation: str = ""
 
 
 def count_of(label: str | None) -> int | None:

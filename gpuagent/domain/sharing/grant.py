@@ -19,6 +19,10 @@ CONTROL_NODES = (
 KEPT_VARIABLES = frozenset({"CUDA_MPS_PIPE_DIRECTORY"})
 """Variables that an isolation driver has to know when a container starts again, also after a restart of the agent."""
 
+DRIVER_ANNOTATION = "gpuagent/isolation"
+"""Annotation of the answer to kubelet: the isolation driver of the container. Kubelet keeps it, and so an agent
+that starts with other settings knows which driver the running containers depend on."""
+
 
 class DeviceStrategy(enum.StrEnum):
     """The means by which a container accesses its GPUs."""

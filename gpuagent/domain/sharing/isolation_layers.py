@@ -129,18 +129,21 @@ def chosen(
         mode: one of the node's.
         setting: a driver's name, or `auto` for the first of `layers` that can serve the mode.
         layers: states of the drivers by name, best first.
-        bound: mode to the driver of its running containers, which comes before the best one.
+        bound: mode to the driver of its running containers, which comes before the best one and before the setting.
     """
     # A mode that promises nothing needs no driver.
-    if not PROMISES[mode] or setting == NONE:
+    if not PROMISES[mode]:
         return NO_LAYER
     every = with_pairs(layers)
-    if setting != AUTO:
-        return _of_setting(mode, setting, every)
     if mode in bound:
-        # Containers keep the driver that they started with.
+        # Containers keep the driver that they started with. With another one, nobody would look after their limits, or
+        # the MPS daemon that they run with would be ended.
         driver = bound[mode]
         return every.get(driver, NO_LAYER)
+    if setting == NONE:
+        return NO_LAYER
+    if setting != AUTO:
+        return _of_setting(mode, setting, every)
     for layer in every.values():
         if layer.installed and layer.could_keep(mode):
             return layer

@@ -16,7 +16,7 @@ from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.pod import Holding
-from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.isolation_layers import AUTO, Layer, chosen, parts
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, PROMISES, Mode
 from gpuagent.domain.sharing.units import (
     MANY_DEVICES,
@@ -236,6 +236,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     if node.placement_problem:
         yield Problem("InvalidPlacementLabel", node.placement_problem)
     yield from _promise_problems(state)
+    yield from _setting_problems(state)
     yield from _layer_problems(state, state.layer)
     others = state.other_plugin_gpus
     if others:
@@ -298,6 +299,34 @@ def _promise_problems(state: State) -> Iterator[Problem]:
     elif state.node.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
         yield Problem("IsolationDisabled", text, blocking=True)
+
+
+def _setting_problems(state: State) -> Iterator[Problem]:
+    """Modes whose running containers have another isolation driver than the one that the setting names."""
+    setting = state.policy.isolation
+    if setting == AUTO:
+        return
+    for mode, driver in state.isolation.bound.items():
+        named = chosen(mode, setting, state.isolation.layers, {})
+        if named.driver == driver:
+            continue
+        owners = {str(holding.owner) for holding in state.living_holdings if _is_of(holding, mode)}
+        names = ", ".join(sorted(owners))
+        text = (
+            f"--isolation {setting} is not in force in mode {mode}: containers run with {driver}, and new ones get it "
+            f"as well until these have ended: {names}. To keep {driver}, set --isolation {_setting_for(driver)}"
+        )
+        yield Problem("IsolationChangeWaiting", text, warning=False)
+
+
+def _is_of(holding: Holding, mode: Mode) -> bool:
+    return any(unit.kind.mode is mode for unit, _ in holding.units)
+
+
+def _setting_for(driver: str) -> str:
+    """The value of the setting with which a driver serves, alone or with its partner."""
+    first, *_ = parts(driver)
+    return first
 
 
 def _unreported_problems(state: State) -> Iterator[Problem]:

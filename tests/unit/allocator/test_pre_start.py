@@ -130,6 +130,14 @@ def test_after_a_restart_a_start_is_verified_for_what_kubelet_was_answered_then(
     assert given == ["/var/run/gpuagent/mps"]
 
 
+@pytest.mark.parametrize(("mode", "driver"), [(Mode.CGPU, "all"), (Mode.SHARE, None)])
+def test_kubelet_is_told_which_driver_a_container_depends_on(mode, driver):
+    """Its checkpoint keeps that, so an agent that starts with another setting knows."""
+    kubelet = FakeKubelet(in_force(mode, box(1))).pods(pod_json("p", {MEM: 1}))
+    grant = kubelet.allocator.allocate(MEM, kubelet.prefer(MEM, 1))
+    assert grant.annotations.get("gpuagent/isolation") == driver
+
+
 def test_grants_are_remembered_to_a_bound():
     """A node that lives long grants without end. A stored grant is verified with what isolation added to it."""
     kubelet = kubelet_in_share(*box(4, MOST_GIVEN))

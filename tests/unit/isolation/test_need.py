@@ -9,6 +9,7 @@ from gpuagent.domain.pods.pod import CheckpointEntry
 from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS, Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
+from gpuagent.domain.status.problems import problems
 from gpuagent.isolation.need import isolation_needs
 from tests.unit.domain.builders import MEM, NodeUnderTest, box, holding, in_force, pod_json, unit_ids, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
@@ -133,6 +134,74 @@ def test_a_restart_binds_nothing_before_every_driver_has_reported(mode, kind):
     need = isolation_needs(made.state, DRIVERS)[LIMITS]
     assert need.knows_pods
     assert need.pods == {"uid-p": SHARE}
+
+
+@pytest.mark.parametrize("last", ["a driver", "the inventory"])
+def test_a_restart_binds_what_runs_as_soon_as_all_is_known(last):
+    """Not only with the next read of kubelet's allocations: until then, a driver's next report would change it."""
+    made = NodeUnderTest(Mode.CGPU)
+    silent = {name: Layer(driver=name, installed=False) for name in WORKING}
+    made.isolation(layers=silent, bound={}, unreported=frozenset(WORKING)).label("cgpu")
+    ids = unit_ids(0, Kind.MEMORY_CGPU, *range(4))
+    entry = CheckpointEntry("uid-p", "main", MEM, ids)
+    if last == "a driver":
+        made.inventory(*box(2))
+    made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, (entry,)))
+    for name in (MPS, *(name for name in WORKING if name != MPS)):
+        made.send(ev.LayerSeen(WORKING[name], made.now))
+    if last == "the inventory":
+        made.inventory(*box(2))
+    made.send(ev.LayerSeen(replace(WORKING[LIMITS], installed=False, problem="the helper restarts"), made.now))
+    needs = isolation_needs(made.state, DRIVERS)
+    assert needs[LIMITS].pods == {"uid-p": SHARE}
+    assert not needs[MPS].pods
+
+
+@pytest.mark.parametrize("setting", ["auto", "limits", "mps", "none"])
+@pytest.mark.parametrize(("driver", "other"), [(LIMITS, MPS), (MPS, LIMITS)])
+def test_running_containers_keep_their_driver_whatever_the_setting_is(setting, driver, other):
+    """Kubelet's checkpoint has it, so an agent that starts with another setting neither ends an MPS daemon under its
+    clients nor leaves memory limits alone."""
+    made = NodeUnderTest(Mode.CGPU, box(2), isolation=setting)
+    made.isolation(layers=WORKING)
+    ids = unit_ids(0, Kind.MEMORY_CGPU, *range(4))
+    entry = CheckpointEntry("uid-p", "main", MEM, ids, isolation=driver)
+    made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, (entry,)))
+    needs = isolation_needs(made.state, DRIVERS)
+    assert needs[driver].pods == {"uid-p": SHARE}
+    assert needs[driver].held
+    assert not needs[other].pods
+    assert not needs[other].held
+    waits = [problem.message for problem in problems(made.state) if problem.reason == "IsolationChangeWaiting"]
+    if setting in {"auto", driver}:
+        assert waits == []
+    else:
+        (text,) = waits
+        assert f"--isolation {setting} is not in force in mode cgpu: containers run with {driver}" in text
+        assert "ml/p[main]" in text
+    made.wait(1).holdings()
+    assert made.state.isolation.bound == {}, "the setting is in force when they have ended"
+    assert not [problem for problem in problems(made.state) if problem.reason == "IsolationChangeWaiting"]
+
+
+def test_what_is_unknown_of_the_pods_is_said():
+    made = NodeUnderTest(Mode.CGPU).inventory(*box(2)).label("cgpu")
+    made.isolation(layers=WORKING, unreported=frozenset({MPS}))
+
+    def unknown() -> str:
+        need = isolation_needs(made.state, DRIVERS)[LIMITS]
+        assert need.knows_pods == (not need.unknown)
+        return need.unknown
+
+    assert "kubelet's allocations were not read yet" in unknown()
+    ids = unit_ids(0, Kind.MEMORY_CGPU, *range(4))
+    made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, ()))
+    assert "isolation driver mps has not reported yet" in unknown()
+    made.isolation(unreported=frozenset())
+    assert "checkpoint does not show the devices of ml/p[main]: mount kubelet's directory device-plugins" in unknown()
+    entry = CheckpointEntry("uid-p", "main", MEM, ids)
+    made.send(ev.HoldingsRead((holding("p", ids),), made.now, made.now, (entry,)))
+    assert unknown() == ""
 
 
 def test_containers_are_named_by_their_ids_at_the_runtime():

@@ -6,11 +6,11 @@
 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPUMemoryChanged', 'GPUMemoryResized', 'GPUMemoryShrunk',
 'GPUMemoryUnknown', 'GPUMemoryUnlimited', 'GPUMissing', 'GPURecovered', 'GPURefused', 'GPURequestMistaken',
 'GPUResizeRefused', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable', 'HarmlessXID',
-'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown', 'IsolationMissing',
-'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
-'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten',
-'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable',
-'PreferredAllocationUnsupported', 'PrepareNotRetried', 'ReportNotWritten', 'ResourceNotRegistered',
-'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
-'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
+'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationChangeWaiting', 'IsolationDisabled', 'IsolationDown',
+'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs',
+'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs',
+'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch', 'PodResourcesUnavailable',
+'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried', 'ReportNotWritten',
+'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable',
+'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}
