@@ -18,6 +18,7 @@ from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts, pod_facts
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.extender.carried_calls import CarriedCalls
 from gpuscheduler.extender.protocol import BindCall, FilterCall, Json, PreemptCall
 from gpuscheduler.extender.routes import Left
 
@@ -66,6 +67,7 @@ class Service:
         self._bound_at: dict[str, float] = {}
         self._commits: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._carried_calls = CarriedCalls(core.usage.nodes, problem)
 
     def node_seen(self, node: NodeFacts) -> None:
         """Take a node as it is now."""
@@ -129,10 +131,14 @@ class Service:
                 catching_up = self._catch_up(pod, self._term())
                 self._catching_up = asyncio.ensure_future(catching_up)
             return FilterAnswer(error=BEHIND)
-        names = list(call.nodes) if call.names is None else call.names
-        answer = self.core.filter(pod, names, time.monotonic())
+        answer = self.core.filter(pod, call.names or (), time.monotonic())
         self._settle()
         return answer
+
+    async def filter_carried(self, call: FilterCall) -> FilterAnswer:
+        """Say on which of the nodes that the call carries the pod fits."""
+        # Nobody binds by the answer, so it may also come from a process that does not lead.
+        return await self._carried_calls.answer(call)
 
     async def bind(self, call: BindCall, left: Left) -> tuple[str, str]:
         """Bind a pod, for a member of a job together with the others."""

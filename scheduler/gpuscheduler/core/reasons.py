@@ -69,6 +69,17 @@ def reasons(
     return result
 
 
+def problem_words(request: GpuRequest) -> str:
+    """The reason of a request that no node can serve."""
+    return f"node(s) cannot serve a pod that {request.problem}"
+
+
+def gave_up_words(request: GpuRequest, tries: int) -> str:
+    """The reason where the search for GPUs ended before it was certain that there are none."""
+    containers = sum(len(group.containers) for group in request.groups)
+    return f"node(s) had no room found in {tries} tries for {containers} containers that need several GPUs"
+
+
 def main_reason(
     request: GpuRequest,
     names: Iterable[str],

@@ -48,6 +48,7 @@ class CallConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._stopping = False
+        self._refused = False
         self.has_called = False
 
     @property
@@ -102,6 +103,8 @@ class CallConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; serve the call when all of it is there."""
+        if self._refused:
+            return
         if self._serving is not None:
             # kube-scheduler sends a call after the answer to the last one. Others could queue up calls without end.
             self.close()
@@ -112,7 +115,7 @@ class CallConnection(asyncio.Protocol):
         try:
             body = self._read()
         except HeadError as err:
-            self._write(text_answer(err.status, str(err)), keeps=False)
+            self._refuse(err)
             return
         if body is not None:
             self._set_deadline(None)
@@ -139,6 +142,17 @@ class CallConnection(asyncio.Protocol):
         self._received.clear()
         return body
 
+    def _refuse(self, err: HeadError) -> None:
+        """Answer a call that is not served, and close."""
+        self._write(text_answer(err.status, str(err)), keeps=False)
+        if err.status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            # A connection that is closed while its client sends is reset, and the client may never see the answer. So
+            # the rest is read and dropped, until the client has gone or its time for the call is over.
+            self._refused = True
+            self._received.clear()
+        else:
+            self._transport.close()
+
     async def _serve(self, body: bytes) -> None:
         head = self._head
         assert head is not None
@@ -147,7 +161,10 @@ class CallConnection(asyncio.Protocol):
         answer = await self._answers.answer(head.path, body, self._left)
         self._serving = None
         if not self._gone.is_set():
-            self._write(answer, keeps=head.keeps and not self._stopping)
+            keeps = head.keeps and not self._stopping
+            self._write(answer, keeps=keeps)
+            if not keeps:
+                self._transport.close()
         self._changed(self)
 
     async def _left(self) -> None:
@@ -166,8 +183,6 @@ class CallConnection(asyncio.Protocol):
         # still have to write the end of its handshake, and with 0 it always pauses.
         self._transport.set_write_buffer_limits(high=1, low=0)
         self._transport.write(head + body)
-        if not keeps:
-            self._transport.close()
 
     def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:

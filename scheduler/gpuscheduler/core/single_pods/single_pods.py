@@ -5,11 +5,10 @@ from collections.abc import Collection, Container, Hashable, Iterator, Mapping, 
 from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Report
 from gpuscheduler.core.choose_gpus import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.ranking import Ranking
-from gpuscheduler.core.reasons import reasons
+from gpuscheduler.core.reasons import gave_up_words, problem_words, reasons
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.fragmentation import Fragmentation
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
@@ -75,8 +74,7 @@ class SinglePods:
         # What it had reserved counts as free for it.
         self._reservations.end([pod.uid])
         if request.problem:
-            why = f"node(s) cannot serve a pod that {request.problem}"
-            return FilterAnswer(unresolvable=dict.fromkeys(names, why))
+            return FilterAnswer(unresolvable=dict.fromkeys(names, problem_words(request)))
         self._fragmentation.asked(request, now)
         resting = self._resting(pod, now)
         tries = Tries()
@@ -195,7 +193,7 @@ class SinglePods:
         self.wake_ups.refused(pod.uid, now, again=gave_up)
         why = reasons(request, names, self._usage.nodes, resting)
         if gave_up:
-            text = _gave_up(request)
+            text = gave_up_words(request, CALL_TRIES)
             why.failed = {name: resting.get(name, text) for name in why.failed}
         short = [self._usage.nodes[name] for name in why.failed if name not in resting]
         warning = self._fragmentation.advise(pod, short, self._pods, now)
@@ -221,11 +219,6 @@ class SinglePods:
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
         return dict.fromkeys(self._cool_downs.of(pod, now), "node(s) refused a pod of the same owner a moment ago")
-
-
-def _gave_up(request: GpuRequest) -> str:
-    containers = sum(len(group.containers) for group in request.groups)
-    return f"node(s) had no room found in {CALL_TRIES} tries for {containers} containers that need several GPUs"
 
 
 def _may_be_on(node: str) -> str:
