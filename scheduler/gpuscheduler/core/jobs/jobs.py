@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from gpuscheduler.core.calls import BindRefused, BindWait, FilterAnswer, Nominate, Nudge, Ungate
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.gangs.gang import GangSource
 from gpuscheduler.core.gpu_request import Used
 from gpuscheduler.core.jobs.barrier import entered
 from gpuscheduler.core.jobs.commit import committed_places
@@ -187,8 +188,12 @@ class Jobs:
         return answer
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:
-        """Minor numbers of the GPUs that pods of the job have on a node."""
-        job = self._jobs.get(key_of(pod))
+        """Minor numbers of the GPUs that pods of the job have on a node, and that the pod may see."""
+        key = key_of(pod)
+        if key.source is not GangSource.LABELS:
+            # Agents know a job by its labels. One that trusts this refuses a pod that names GPUs of another job.
+            return set()
+        job = self._jobs.get(key)
         return _minors_on(node, job, self._pods) if job else set()
 
     def left_bind(self, pod: PodFacts) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindRefused, BindWrite
 from gpuscheduler.core.gangs.gang_object import ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
@@ -63,6 +64,21 @@ def test_pods_wait_until_their_object_is_seen(cluster):
     assert cluster.reserved() == 0
     cluster.show(read_job_set(job_set(replicated_job("workers", pods=2))))
     assert {write.node for write in cluster.run("a", "b").values()} == {"n1", "n2"}
+
+
+def test_pods_see_gpus_of_others_only_by_labels_that_agents_read(cluster):
+    """An agent that is told to trust the annotation refuses a pod that names GPUs of another job."""
+    cluster.show(read_job_set(job_set(replicated_job("workers", pods=2))))
+    for name in ("a", "b"):
+        cluster.see(job_set_pod(name, "workers", whole=2))
+    for write in cluster.run("a", "b").values():
+        assert write.annotations[VISIBLE_ANNOTATION] == write.annotations[GROUP_ANNOTATION]
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    for name in ("c", "d"):
+        cluster.see(job_set_pod(name, "workers", set_name="other", labels=labels, whole=2))
+    cluster.show(read_job_set(job_set(replicated_job("workers", pods=2), name="other")))
+    visible = {write.annotations[VISIBLE_ANNOTATION] for write in cluster.run("c", "d").values()}
+    assert visible == {"0,1,2,3"}
 
 
 def test_a_job_set_waits_for_all_of_its_pods(cluster):
