@@ -42,6 +42,8 @@ LABELS = (
             (job_set.NAME, "JobSet"),
             (job_set.REPLICATED_JOB, "JobSet"),
             (job_set.JOB_INDEX, "JobSet"),
+            (job_set.UID, "JobSet"),
+            (job_set.RESTARTS, "JobSet"),
             (leader_worker_set.NAME, "LeaderWorkerSet"),
             (leader_worker_set.GROUP_INDEX, "LeaderWorkerSet"),
             (leader_worker_set.WORKER_INDEX, "LeaderWorkerSet"),

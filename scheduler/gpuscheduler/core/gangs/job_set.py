@@ -34,6 +34,9 @@ from gpuscheduler.core.gangs.labels import part_of
 NAME = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+UID = "jobset.sigs.k8s.io/jobset-uid"
+RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
+"""How often the whole set was started again."""
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 NODE_SELECTORS = "alpha.jobset.sigs.k8s.io/node-selector"
 CONTROLLER = "Job"
@@ -94,6 +97,7 @@ def job_set_ref(
         Gang(GangSource.JOB_SET, name, None),
         role=entry,
         instance=f"{name}-{entry}-{index}",
+        run=f"{labels[UID]}/{labels.get(RESTARTS)}" if UID in labels else "",
         fallback=own,
     )
 

@@ -312,6 +312,10 @@ class Members:
         done = [pod for pod in self.ended.values() if failed or pod.end is PodEnd.SUCCEEDED]
         if not done:
             return 0
+        runs = {_run_of(pod) for pod in self._living.values()}
+        if len(runs) == 1 and "" not in runs:
+            # All Jobs of a JobSet and all of their completions are of one run, so nothing has to be concluded.
+            return sum(_run_of(pod) in runs for pod in done)
         before = self._of_this_start(done)
         most = max(self.wanted, self.start.size)
         is_next_job = len(before) + self.present > most
@@ -386,6 +390,11 @@ class Members:
             self.labels.remove(pod.job.pods)
         for pods in self._counts:
             pods.pop(pod.uid, None)
+
+
+def _run_of(pod: PodFacts) -> str:
+    """Which start of its object the pod is of; empty if no controller writes that."""
+    return pod.gang_ref.run if pod.gang_ref else ""
 
 
 def _by_age(pods: Collection[PodFacts], started: Collection[str]) -> list[PodFacts]:

@@ -90,6 +90,78 @@ def test_a_job_set_waits_for_all_of_its_pods(cluster):
     assert len(cluster.run("a", "b", "c", "d")) == 4
 
 
+def end(cluster, name):
+    """The pod succeeds, and the API server keeps it."""
+    cluster.pods[name]["status"]["phase"] = "Succeeded"
+    cluster.see(cluster.pods[name])
+
+
+def of_job(cluster, name, index, uid="js", attempt=0):
+    """A pod of the Job with this index, which is the pod's controller."""
+    labels = {"jobset.sigs.k8s.io/jobset-uid": uid, "jobset.sigs.k8s.io/restart-attempt": str(attempt)}
+    made = job_set_pod(name, "workers", index, labels=labels, whole=2)
+    made["metadata"]["ownerReferences"][0]["uid"] = f"job-{index}-{uid}-{attempt}"
+    cluster.see(made)
+
+
+def restarted(cluster, found):
+    """The same cluster after the scheduler has started again."""
+    again = GangUnderTest(*cluster.nodes)
+    again.pods = cluster.pods
+    again.scheduling = Scheduling(LeastFree())
+    for node in again.nodes:
+        again.scheduling.node_seen(node)
+    again.scheduling.gang_seen(found)
+    for made in again.pods.values():
+        again.scheduling.pod_seen(pod_facts(made), 0.0)
+    again.scheduling.synced(0.0)
+    return again
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_pod_that_comes_again_does_not_wait_for_jobs_of_the_set_that_have_succeeded(cluster, is_started_again):
+    found = read_job_set(job_set(replicated_job("workers", jobs=2)))
+    cluster.show(found)
+    of_job(cluster, "a", 0)
+    of_job(cluster, "b", 1)
+    cluster.run("a", "b")
+    for name in ("a", "b"):
+        end(cluster, name)
+    if is_started_again:
+        del cluster.pods["b"]
+        cluster = restarted(cluster, found)
+    of_job(cluster, "b-again", 1)
+    assert cluster.filter("b-again").nodes
+
+
+def test_the_last_pod_of_many_completions_does_not_wait_for_those_that_have_succeeded(cluster):
+    cluster.show(read_job_set(job_set(replicated_job("workers", pods=2, job_spec={"completions": 5}))))
+    of_job(cluster, "a", 0)
+    of_job(cluster, "b", 0)
+    cluster.run("a", "b")
+    for ended, name in (("a", "c"), ("b", "d")):
+        end(cluster, ended)
+        of_job(cluster, name, 0)
+        cluster.run(name)
+    end(cluster, "c")
+    end(cluster, "d")
+    of_job(cluster, "e", 0)
+    assert cluster.filter("e").nodes
+
+
+@pytest.mark.parametrize("later", [{"attempt": 1}, {"uid": "made-again"}])
+def test_a_set_that_is_made_again_waits_for_all_of_its_pods(cluster, later):
+    found = job_set(replicated_job("workers", jobs=2))
+    cluster.show(read_job_set(found))
+    of_job(cluster, "a", 0)
+    of_job(cluster, "b", 1)
+    cluster.run("a", "b")
+    end(cluster, "a")
+    end(cluster, "b")
+    of_job(cluster, "c", 0, **later)
+    assert cluster.why("c") == "node(s) not given to JobSet train: 1 of 2 pods are there"
+
+
 def test_three_groups_of_one_template_start_whole_or_not_at_all(cluster):
     cluster.show(read_leader_worker_set(leader_worker_set()))
     for group in range(3):
