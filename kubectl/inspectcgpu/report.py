@@ -11,6 +11,7 @@ from inspectcgpu.read.agent_page import AgentView, SeenProblem
 from inspectcgpu.read.configmaps import HEALTHY, GpuConfigMap
 from inspectcgpu.read.gpu_node import RESOURCES, GpuNode
 from inspectcgpu.read.gpu_pod import GpuPod, Places
+from inspectcgpu.read.resize import Resize, read_resize
 from inspectcgpu.read.unit import Measure, measure, part_of_each
 from inspectcgpu.read.usage import Usage
 
@@ -70,7 +71,10 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """One pod: `places` are its GPUs, `pending` its requests without a GPU, and `why` the reason for those."""
+    """One pod: `places` are its GPUs, `pending` its requests without a GPU, and `why` the reason for those.
+
+    `resize` is the change of its memory limit; None if it has the limit that it requested.
+    """
 
     pod: GpuPod
     places: Places
@@ -79,6 +83,7 @@ class PodReport:
     why: str = ""
     differs: str = ""
     usage: Usage | None = None
+    resize: Resize | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +259,16 @@ def _pod(
             places[resource], sources[resource] = gpus, AGENT
     pending = {resource: amount for resource, amount in pod.asks.items() if resource not in places}
     why = _why(pod, faults, view, unseen, newer=pod.name in facts.newer) if pending else "; ".join(faults)
-    return PodReport(pod, places, sources, pending, why, differs, facts.usage.get(pod.name))
+    usage = facts.usage.get(pod.name)
+    return PodReport(pod, places, sources, pending, why, differs, usage, _resize(pod, view))
+
+
+def _resize(pod: GpuPod, view: AgentView | None) -> Resize | None:
+    """What became of the pod's request for another limit: its node's agent knows, and an annotation may be forged."""
+    answer = pod.limit_answer
+    if view is not None and view.resizes is not None:
+        answer = view.resizes.get(pod.name, "")
+    return read_resize(pod.wanted_limit, answer)
 
 
 def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str, *, newer: bool) -> str:

@@ -43,12 +43,17 @@ class SeenProblem:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """One node's page. `places` has every pod to which kubelet has allocated GPUs of these resources."""
+    """One node's page.
+
+    `places` has every pod to which kubelet has allocated GPUs of these resources. `resizes` has the answer to each pod
+    that asks for another memory limit, in the words of its annotation; None if the agent is of a version without any.
+    """
 
     unit: MemoryUnit | None
     gpus: Mapping[int, SeenGpu]
     places: Mapping[PodName, Places] = field(default_factory=dict)
     problems: tuple[SeenProblem, ...] = ()
+    resizes: Mapping[PodName, str] | None = None
 
 
 def read_page(page: str) -> AgentView | None:
@@ -73,7 +78,18 @@ def read_page(page: str) -> AgentView | None:
                 mine = places.setdefault(PodName(match[1], match[2]), {}).setdefault(resource, {})
                 mine[minor] = mine.get(minor, 0) + units
     found_problems = tuple(map(_problem, mappings(found.get("problems"))))
-    return AgentView(_unit(found["memory_unit"]), gpus, places, found_problems)
+    return AgentView(_unit(found["memory_unit"]), gpus, places, found_problems, _resizes(found))
+
+
+def _resizes(page: Mapping[str, Any]) -> dict[PodName, str] | None:
+    if "resizes" not in page:
+        return None
+    answers = {}
+    for resize in mappings(page["resizes"]):
+        namespace, _, name = text(resize.get("pod")).partition("/")
+        if name:
+            answers[PodName(namespace, name)] = text(resize.get("status"))
+    return answers
 
 
 def _problem(problem: Mapping[str, Any]) -> SeenProblem:

@@ -13,6 +13,7 @@ from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuagent.domain.sharing.units import if_bytes
 from inspectcgpu.read.gpu_node import RESOURCES
+from inspectcgpu.read.resize import wanted_limit, written_answer
 from inspectcgpu.read.waits import refused, waits_for
 
 Places = Mapping[str, Mapping[int, int]]
@@ -36,6 +37,8 @@ class GpuPod:
         faults: the faults of its annotations.
         waits: the reason why it waits; "" while it runs.
         refused: it was not admitted, and holds nothing.
+        wanted_limit: another memory limit that it asks for; empty if it asks for none.
+        limit_answer: what became of that, by an annotation of the pod.
     """
 
     name: PodName
@@ -48,6 +51,8 @@ class GpuPod:
     faults: tuple[str, ...] = ()
     waits: str = ""
     refused: bool = False
+    wanted_limit: str = ""
+    limit_answer: str = ""
 
 
 def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
@@ -84,6 +89,8 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
         faults=tuple(reading.faults),
         waits=_with_hint(waits_for(found), asks),
         refused=was_refused,
+        wanted_limit=wanted_limit(parsed.annotations),
+        limit_answer=written_answer(parsed.annotations),
     )
 
 

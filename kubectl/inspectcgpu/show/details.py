@@ -38,6 +38,10 @@ def _node(node: NodeReport, *, wide: bool, colour: bool) -> list[str]:
         head += [row(name, value) for name, value in named if value]
     rows = [_head(node), *(_pod(node, pod) for pod in node.pods), *_sums(node)]
     lines = ["", *align(head, colour=colour), "", *align(rows, colour=colour)]
+    resized = list(_resizes(node))
+    if resized:
+        titles = row("RESIZED", "NAMESPACE", "WANTED", "IN FORCE", "WHY NOT", style=Style.HEAD)
+        lines += ["", *align([titles, *resized], colour=colour)]
     if node.links:
         names = [f"GPU{n}" for n in range(len(node.links))]
         square = [row("", *names), *(row(name, *links) for name, links in zip(names, node.links, strict=True))]
@@ -82,6 +86,17 @@ def _pod(node: NodeReport, report: PodReport) -> list[Cell]:
         if node.pending.get(resource):
             cells.append(Cell(str(report.pending.get(resource, 0)), Style.PENDING))
     return [*cells, Cell(_usage(report))]
+
+
+def _resizes(node: NodeReport) -> Iterator[list[Cell]]:
+    """The pods whose memory limit was changed while they run, or is to be."""
+    for report in node.pods:
+        resize = report.resize
+        if resize is not None:
+            name = report.pod.name
+            cells = row(name.name, name.namespace, resize.wanted or "-", resize.in_force or "-")
+            why_not = Cell(resize.refused, Style.PENDING) if resize.refused else Cell("-")
+            yield [*cells, why_not]
 
 
 def _usage(report: PodReport) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.system.printable import escaped
+from inspectcgpu.read.resize import Resize
 from inspectcgpu.report import Amount, ClusterReport, GpuReport, NodeReport, PodReport
 from inspectcgpu.show.notes import notes
 from inspectcgpu.show.summary import percent
@@ -127,4 +128,13 @@ def _pod(report: PodReport) -> dict[str, Any]:
         "differs": report.differs or None,
         "usedBytes": usage.used if usage else None,
         "limitBytes": usage.limit if usage else None,
+        "resize": _resize(report.resize) if report.resize else None,
+    }
+
+
+def _resize(resize: Resize) -> dict[str, Any]:
+    return {
+        "wanted": resize.wanted or None,
+        "inForce": resize.in_force or None,
+        "refused": resize.refused or None,
     }

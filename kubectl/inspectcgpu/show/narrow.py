@@ -74,7 +74,7 @@ def _gpus_with_pods(node: NodeReport, *, colour: bool) -> Iterator[str]:
         for pod in node.pods:
             held = {name: str(units[gpu.number]) for name, units in pod.places.items() if gpu.number in units}
             if held:
-                yield printable(f"    {pod.pod.name} {_amounts(node, held)}{_used(pod)}")
+                yield printable(f"    {pod.pod.name} {_amounts(node, held)}{_used(pod)}{_resized(pod)}")
 
 
 def _used(report: PodReport) -> str:
@@ -83,6 +83,16 @@ def _used(report: PodReport) -> str:
         return ""
     limit = report.usage.limit
     return f", uses {report.usage.used / _GIB:.1f}" + (f" of {limit / _GIB:.1f} GiB" if limit is not None else " GiB")
+
+
+def _resized(report: PodReport) -> str:
+    """Of all its GPUs; the notes say why a change is refused."""
+    resize = report.resize
+    if resize is None:
+        return ""
+    in_force = f", limited to {resize.in_force}" if resize.in_force else ""
+    is_wanted = resize.wanted and resize.wanted != resize.in_force
+    return f"{in_force}, wants {resize.wanted}" if is_wanted else in_force
 
 
 def _waits(report: PodReport) -> str:

@@ -29,11 +29,18 @@ def notes(report: ClusterReport) -> list[str]:
     if len(unknown := units.get(UNKNOWN, [])) > 1:
         found.append(f"the unit of node {some(unknown)} is not known: their sum is right if they count alike")
     for pod in _pods(report):
-        if pod.why and not pod.pending:
-            found.append(f"pod {pod.pod.name}: {pod.why}")
-        if pod.differs:
-            found.append(f"pod {pod.pod.name}: {pod.differs}")
+        found += _pod_notes(pod)
     return [*found, *_unseen(report.nodes)]
+
+
+def _pod_notes(report: PodReport) -> Iterator[str]:
+    name = report.pod.name
+    if report.why and not report.pending:
+        yield f"pod {name}: {report.why}"
+    if report.differs:
+        yield f"pod {name}: {report.differs}"
+    if report.resize and report.resize.refused:
+        yield f"pod {name}: its memory limit is not changed: {report.resize.refused}"
 
 
 def _pods(report: ClusterReport) -> Iterator[PodReport]:

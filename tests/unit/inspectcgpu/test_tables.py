@@ -1,15 +1,18 @@
 """Golden tables: the documented ones byte for byte, and those that no document shows."""
 
+import json
 import textwrap
 
 import pytest
 
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.fetch.cluster import agents_wanted
-from inspectcgpu.read.agent_page import AgentView, SeenGpu
+from inspectcgpu.read.agent_page import AgentView, SeenGpu, read_page
 from inspectcgpu.read.configmaps import GpuConfigMap
 from inspectcgpu.read.usage import Usage
 from inspectcgpu.show.details import details
+from inspectcgpu.show.documents import document
 from inspectcgpu.show.narrow import fits, narrow
 from inspectcgpu.show.summary import summary
 from tests.unit.inspectcgpu.sample_cluster import V2, V2_CORE, node, on, pod, report
@@ -352,3 +355,69 @@ def test_details_for_a_narrow_terminal_have_the_pods_of_each_gpu():
     at = lines.index("  GPU1 6/15 GiB, 80/100 %")
     assert lines[at + 1] == "    default/embed-7d4b9c6f5-x2x9k 6 GiB, 80 %"
     assert fits(lines, 80)
+
+
+def resizing(name: str, wanted: str = "", answer: str = ""):
+    texts = {V2: '{"0":{"1":8}}', LIMIT_ANNOTATION: wanted, LIMIT_STATUS_ANNOTATION: answer}
+    return pod(name, "n1", {key: text for key, text in texts.items() if text}, mem=8)
+
+
+REFUSAL = "Refused: GPU 1 has 2 units that no pod holds; in force: main=8"
+
+
+def test_a_resize_shows_what_is_wanted_and_what_is_in_force():
+    pods = [
+        resizing("grown", "main=12", "InForce: main=12"),
+        resizing("poor", "main=20", REFUSAL),
+        resizing("early", "10"),
+        resizing("as-before", "", "InForce: main=8"),
+        on("usual", 0, 1),
+    ]
+    found = report([node(gpus=2, mem=30)], pods)
+    lines = details(found)
+    start = next(number for number, line in enumerate(lines) if line.startswith("RESIZED"))
+    is_like(
+        "\n".join(lines[start : start + 4]),
+        """
+        RESIZED  NAMESPACE  WANTED   IN FORCE  WHY NOT
+        grown    default    main=12  main=12   -
+        poor     default    main=20  main=8    GPU 1 has 2 units that no pod holds
+        early    default    10       -         -
+        """,
+    )
+    assert not any(line.startswith(("as-before", "usual")) for line in lines[start:])
+    note = "- pod default/poor: its memory limit is not changed: GPU 1 has 2 units that no pod holds"
+    assert note in lines
+    assert note in shown(found).splitlines()
+    text = "\n".join(narrow(found, 200, pods=True, colour=False))
+    assert "default/grown 8 GiB, limited to main=12\n" in text
+    assert "default/poor 8 GiB, limited to main=8, wants main=20\n" in text
+    assert "default/early 8 GiB, wants 10\n" in text
+    resizes = {one["name"]: one["resize"] for one in document(found)["nodes"][0]["pods"]}
+    assert resizes["poor"] == {
+        "wanted": "main=20",
+        "inForce": "main=8",
+        "refused": "GPU 1 has 2 units that no pod holds",
+    }
+    assert resizes["grown"] == {"wanted": "main=12", "inForce": "main=12", "refused": None}
+    assert resizes["as-before"] is resizes["usual"] is None
+
+
+def test_the_nodes_agent_says_better_what_is_in_force_than_the_pod_itself():
+    """Anybody who may edit the pod can write its annotations."""
+    gpus = {0: SeenGpu(0, "A10", 15360, True, "", {"aliyun.com/gpu-mem": 15})}
+    page = json.dumps(
+        {
+            "memory_unit": "GiB",
+            "gpus": [{"minor": 0, "memory_mib": 15360, "health": "Healthy", "units": {"aliyun.com/gpu-mem": 15}}],
+            "resizes": [{"pod": "default/poor", "status": REFUSAL}, {"pod": "odd"}, 7],
+        }
+    )
+    forged = [resizing("poor", "main=99", "InForce: main=99"), resizing("unseen", "main=99", "InForce: main=99")]
+    seen = read_page(page)
+    assert seen and seen.gpus.keys() == gpus.keys()
+    by_agent = report([node(gpus=1, mem=15)], forged, views={"n1": seen}).nodes[0].pods
+    assert [(one.resize.wanted, one.resize.in_force) for one in by_agent] == [("main=99", "main=8"), ("main=99", "")]
+    older = AgentView(MemoryUnit(), gpus)
+    by_annotation = report([node(gpus=1, mem=15)], forged, views={"n1": older}).nodes[0].pods
+    assert [one.resize.in_force for one in by_annotation] == ["main=99", "main=99"]
