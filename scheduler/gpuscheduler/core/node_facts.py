@@ -1,12 +1,12 @@
 """A node as the scheduler keeps it: its GPUs, its CPU, and how shares are placed on it."""
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from gpuagent.domain.pods.annotations import Malformed
-from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.scheduling.held_gpus import HeldGpu, held_gpus
 from gpuagent.domain.scheduling.node_gpus import MOST_GPUS, NodeGpu, NodeGpus, node_gpus
@@ -27,6 +27,10 @@ from gpuscheduler.core.policy.accepted_models import NodeLabels, model_labels
 
 _MEMORY_MODES = (Mode.SHARE.value, Mode.CGPU.value, Mode.MPS.value)
 """Modes that share memory alone: the GPUs of a node look the same in each."""
+AGENT_READY = "GPUAgentReady"
+"""The agent's condition. It is False where the node cannot serve what its mode promises."""
+_MOST_REASON = 64
+"""Characters of a condition's reason that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class NodeFacts:
 
     Attributes:
         name: of the Node.
-        gpus: its GPUs.
+        gpus: its GPUs; none is usable while the node is not ready.
         allocatable: what its pods may use in all of CPU, memory and other resources.
         model: of the GPUs; empty if it is not labeled.
         model_labels: by which pods may ask for the model.
@@ -43,7 +47,7 @@ class NodeFacts:
         assumed: the node does not publish its GPUs, so `gpus` follow from its amounts.
         problem: the published GPUs could not be read.
         mode: in force; empty if it is not known.
-        unready: why none of its GPUs can be used now, after "node(s) "; empty if they can.
+        unready: why none of its GPUs can be used now, after "node(s) "; empty if the node is ready.
         held: UID to what a pod uses, for the pods of which the agent publishes it. None if the agent publishes none.
     """
 
@@ -86,6 +90,9 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
     gpus = published if isinstance(published, NodeGpus) else _by_amounts(allocatable, unhealthy)
     if not gpus.gpus:
         return None
+    unready = _unready(status, gpus)
+    if unready:
+        gpus = _without_usable(gpus)
     named = model_labels(labels)
     is_spread = labels.get(PLACEMENT_LABEL) == Placement.SPREAD
     return NodeFacts(
@@ -99,7 +106,41 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
         problem=str(published) if isinstance(published, Malformed) else "",
         held=_held(annotations),
         mode=_mode(labels, gpus),
+        unready=unready,
     )
+
+
+def _unready(status: Mapping[str, Any], gpus: NodeGpus) -> str:
+    """Why no GPU of the node can be used now, although it publishes some; empty if they can."""
+    for condition in mappings(status.get("conditions")):
+        is_true = condition.get("status") == "True"
+        is_false = condition.get("status") == "False"
+        kind = condition.get("type")
+        # The status of a node whose kubelet is silent is Unknown.
+        if kind == "Ready" and not is_true:
+            return "were not ready"
+        if kind == AGENT_READY and is_false:
+            reason = text(condition.get("reason"))[:_MOST_REASON]
+            return f"had a GPU agent that was not ready: {reason}"
+    usable = [gpu for gpu in gpus.gpus if gpu.usable]
+    advertised = {
+        GPU_MEM: any(gpu.memory for gpu in usable),
+        GPU_CORE: any(gpu.core for gpu in usable),
+        GPU_WHOLE: any(gpu.whole for gpu in usable),
+    }
+    allocatable = mapping(status.get("allocatable"))
+    for name, is_advertised in advertised.items():
+        # Kubelet sets the amount to 0 when the agent's device plugin is gone, for example while it restarts.
+        is_gone = name in allocatable and not _units(allocatable, name)
+        if is_advertised and is_gone:
+            return f"had {name} at 0"
+    return ""
+
+
+def _without_usable(gpus: NodeGpus) -> NodeGpus:
+    """The same GPUs, none of which takes a pod."""
+    unusable = tuple(replace(gpu, usable=False) for gpu in gpus.gpus)
+    return replace(gpus, gpus=unusable)
 
 
 @lru_cache(maxsize=4096)

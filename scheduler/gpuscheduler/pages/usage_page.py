@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuscheduler.core.gpu_request import RESOURCES, Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.scheduling import Scheduling
@@ -84,24 +85,34 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
             users[minor].append(name)
     return {
         "name": facts.name,
+        "model": facts.model,
+        "mode": facts.mode,
+        "ready": not facts.unready,
+        "why_not_ready": facts.unready,
+        "allocatable": {name: units for name, units in facts.allocatable.others if name in RESOURCES},
         "published": not facts.assumed,
         "problem": facts.problem,
         "unit_mib": facts.gpus.unit_mib,
         "gpus": [
-            {
-                "minor": gpu.minor,
-                "usable": gpu.usable,
-                "whole": gpu.whole,
-                "memory": gpu.memory,
-                "core": gpu.core,
-                "free_memory": free.memory,
-                "free_core": free.core,
-                "pods": pods[gpu.minor],
-                "reserved": reserved[gpu.minor],
-            }
+            {**_gpu(gpu, free), "pods": pods[gpu.minor], "reserved": reserved[gpu.minor]}
             for gpu, free in zip(facts.gpus.gpus, node.free, strict=True)
         ],
         "pods_without_known_gpus": unknown,
+    }
+
+
+def _gpu(gpu: NodeGpu, free: Amounts) -> dict[str, Any]:
+    """The units of a GPU. What nobody can get is not free, although no pod has it."""
+    return {
+        "minor": gpu.minor,
+        "usable": gpu.usable,
+        "whole": gpu.whole,
+        "memory": gpu.memory,
+        "core": gpu.core,
+        "free_memory": free.memory if gpu.usable else 0,
+        "free_core": free.core if gpu.usable else 0,
+        "used_memory": gpu.memory - free.memory,
+        "used_core": gpu.core - free.core,
     }
 
 

@@ -7,19 +7,20 @@ const byName = new Intl.Collator("en", { numeric: true });
 const at = (id) => document.getElementById(id);
 const users = (gpu) => [...gpu.pods, ...gpu.reserved];
 /** The part of a GPU that is held or reserved. */
-const held = (gpu) => (gpu.whole ? Number(users(gpu).length > 0) : gpu.memory ? 1 - gpu.free_memory / gpu.memory : 0);
+const held = (gpu) => (gpu.whole ? Number(users(gpu).length > 0) : gpu.memory ? gpu.used_memory / gpu.memory : 0);
 const bytes = (units, node) => gib(units * node.unit_mib * 2 ** 20);
 
 function facts(nodes, waiting) {
   const gpus = nodes.flatMap((node) => node.gpus.map((gpu) => ({ ...gpu, unit: node.unit_mib * 2 ** 20 })));
   const [shared, whole] = [gpus.filter((gpu) => gpu.memory && !gpu.whole), gpus.filter((gpu) => gpu.whole)];
   const memory = sum(shared.map((gpu) => gpu.memory * gpu.unit));
-  const free = sum(shared.map((gpu) => gpu.free_memory * gpu.unit));
+  const used = sum(shared.map((gpu) => gpu.used_memory * gpu.unit));
   const found = {
     nodes: nodes.length,
+    "nodes not ready": nodes.filter((node) => !node.ready).length || "",
     GPUs: gpus.length,
     "not usable": gpus.filter((gpu) => !gpu.usable).length,
-    "memory held": memory ? `${gib(memory - free)} of ${gib(memory)}, ${percent(1 - free / memory)}` : "",
+    "memory held": memory ? `${gib(used)} of ${gib(memory)}, ${percent(used / memory)}` : "",
     "whole GPUs held": whole.length ? `${sum(whole.map(held))} of ${whole.length}` : "",
     "pods that wait": Object.keys(waiting).length,
   };
@@ -76,7 +77,7 @@ function room(node) {
   return found.join(", ");
 }
 
-const wrong = (node) => Boolean(node.problem) || node.gpus.some((gpu) => !gpu.usable) || node.pods_without_known_gpus.length > 0;
+const wrong = (node) => !node.ready || Boolean(node.problem) || node.gpus.some((gpu) => !gpu.usable) || node.pods_without_known_gpus.length > 0;
 
 function card(node) {
   const lost = node.pods_without_known_gpus;
@@ -84,7 +85,8 @@ function card(node) {
     "article",
     { className: "card" },
     element("h2", {}, node.name),
-    element("p", { className: "quiet" }, room(node)),
+    element("p", { className: "quiet" }, [node.model, node.mode && `mode ${node.mode}`, room(node)].filter(Boolean).join(", ")),
+    node.ready ? "" : element("p", { className: "cause" }, `nothing is free: node ${node.why_not_ready}`),
     node.problem ? element("p", { className: "cause" }, node.problem) : "",
     node.published ? "" : element("p", { className: "quiet" }, "publishes no GPUs; counted by its amounts"),
     lost.length ? element("p", { className: "cause" }, `counted on every GPU, as theirs are not known: ${lost.join(", ")}`) : "",

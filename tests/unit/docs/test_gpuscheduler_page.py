@@ -18,6 +18,7 @@ CORE = ROOT / "scheduler/gpuscheduler/core"
 SPEAKING = (
     CORE / "scheduling.py",
     CORE / "reasons.py",
+    CORE / "node_facts.py",
     CORE / "gpu_request.py",
     CORE / "pod_facts.py",
     CORE / "jobs/jobs.py",
