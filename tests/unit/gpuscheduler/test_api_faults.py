@@ -1,7 +1,9 @@
 """An API server that is away, slow, refuses, or has forgotten: calls get an error, and nothing is lost."""
 
 import socket
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -109,20 +111,31 @@ def test_a_list_that_expires_between_its_pages_begins_again(cluster):
     assert scheduler.metric('gpuscheduler_pods{state="waiting"}') == PAGE + 1
 
 
+def _say_hello(listener):
+    """Answer each request, until the listener ends."""
+    while True:
+        try:
+            connection = listener.accept()[0]
+        except OSError:
+            return
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+
+
 def test_what_answers_and_is_no_api_server_is_not_followed(cluster, caplog):
     kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "other")
     cluster.share_node("n1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         kubeconfig.write_text(kubeconfig.read_text().replace(cluster.api.url, f"http://127.0.0.1:{port}"))
+        answering = threading.Thread(target=_say_hello, args=[listener])
+        answering.start()
         scheduler = cluster.start(ready=False, kubeconfig=kubeconfig)
-        for _ in range(3):
-            connection = listener.accept()[0]
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
         until(lambda: scheduler.metric('gpuscheduler_watch_errors_total{resource="pods"}') > 0)
-    assert all("is this an API server?" in record.reason for record in caplog.records)
+        assert all("is this an API server?" in record.reason for record in caplog.records)
+        listener.shutdown(socket.SHUT_RDWR)
+        answering.join()
     assert scheduler.get("/readyz")[0] == 503
 
 
