@@ -1,14 +1,14 @@
 """Pure functions: what is wrong with the limits of one pod, and what to set."""
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu
 from gpuagent.host.limits_client import BLOCK, NO_LIMIT, Limit
 from gpuagent.isolation.limits.plan import NO_SHARE_BYTES, Backend, PodPlan, Resized
 
-_UNLIMITED = frozenset({None, NO_LIMIT})
+UNLIMITED = frozenset({None, NO_LIMIT})
 """The driver's readings of a cgroup without a limit."""
 
 
@@ -125,11 +125,22 @@ def _leaf_repair(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf, resized
     if backend is Backend.MISC:
         limit = _limit_on_misc(plan, uuid, leaf, resized)
     # On backend dmem, a container's own limit only decides what it is shown. The pod's limit holds for all of them.
-    if limit is None or reading.is_of(limit):
+    if limit is None:
+        return None
+    if reading.is_of(limit) and not _is_to_be_confirmed(plan, backend, uuid, leaf):
         return None
     was_granted = resized is not None and resized.was_granted(uuid, leaf.container, reading.hard)
     why = Why.RESIZED if was_granted else _why_of_leaf(plan, backend, uuid, leaf)
     return Repair(uuid, leaf.name, limit, why, reading.hard)
+
+
+def _is_to_be_confirmed(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> bool:
+    """Whether a right limit has to be set nevertheless.
+
+    A new container may have inherited just its own. The helper cannot know that, and would give it its pod's.
+    """
+    has_own = plan.container_limit(uuid, leaf.container) is not None
+    return backend is Backend.MISC and leaf.is_new and has_own
 
 
 def _limit_on_misc(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None) -> int | None:
@@ -167,14 +178,19 @@ def _may_be_its_own(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | Non
     return hard is not None and hard < most + BLOCK
 
 
-def foreign_repairs(leaves: Iterable[Leaf]) -> Iterator[Repair]:
+def foreign_repairs(leaves: Iterable[Leaf], limited: Collection[str]) -> Iterator[Repair]:
     """Limits in force for containers of a pod without a share: on backend `misc`, new cgroups inherit them.
 
     A container is given back what it should have, which is no limit. Its heirs are found in the same way.
+
+    Args:
+        leaves: new containers.
+        limited: UUIDs of the GPUs on which the pod's own cgroup has inherited a limit. A container that has "no limit"
+            of its own there is set nevertheless: the helper cannot know that it has no share, and would limit it.
     """
     for leaf in leaves:
         for uuid, reading in leaf.readings.items():
-            if reading.hard not in _UNLIMITED:
+            if reading.hard not in UNLIMITED or uuid in limited:
                 yield Repair(uuid, leaf.name, NO_LIMIT, Why.FOREIGN, reading.hard)
 
 
@@ -182,11 +198,11 @@ def _why_of_leaf(plan: PodPlan, backend: Backend, uuid: str, leaf: Leaf) -> Why:
     reading = leaf.readings[uuid]
     own = plan.container_limit(uuid, leaf.container)
     # Until it has a limit of its own, a container reads none on backend dmem, and that of its pod on misc.
-    has_none = reading.hard in _UNLIMITED if backend is Backend.DMEM else reading.is_of(plan.pod[uuid])
+    has_none = reading.hard in UNLIMITED if backend is Backend.DMEM else reading.is_of(plan.pod[uuid])
     if own is not None and has_none:
         return Why.NEW
     return _why(reading)
 
 
 def _why(reading: Limit) -> Why:
-    return Why.MISSING if reading.hard in _UNLIMITED else Why.DIFFERENT
+    return Why.MISSING if reading.hard in UNLIMITED else Why.DIFFERENT

@@ -1,26 +1,17 @@
-"""Which cgroup is which container, before the pod itself shows it: kubelet starts the containers of a pod in turn."""
+"""Which cgroup is which container, before the pod itself shows it: kubelet starts the containers of a pod in turn.
+
+A guess may be wrong. For example, a container that kubelet asks about may fail before it has a cgroup, and then the
+next cgroup is that of another container. What the pod shows replaces every guess.
+"""
 
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from gpuagent.host.cgroups import container_id
+from gpuagent.isolation.limits.plan import STRANGER
 
 _MOST_NAMES = 4096
 """Containers whose names are kept until their pods show them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A container that kubelet is about to start.
-
-    Attributes:
-        container: its name.
-        present: names of the cgroups of the pod's containers that were there before.
-    """
-
-    container: str
-    present: frozenset[str]
 
 
 class ContainerNames:
@@ -28,29 +19,54 @@ class ContainerNames:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._awaited: dict[str, Awaited] = {}
-        self._names: dict[str, str] = {}
+        self._awaited: dict[str, str] = {}
+        """UID of a pod to the container that is about to start."""
+        self._present: dict[str, frozenset[str]] = {}
+        """UID of each pod of which a container was expected to the cgroups that were there then."""
+        self._names: dict[str, dict[str, str]] = {}
+        """UID of such a pod to the names of its containers by their ids."""
 
     def expect(self, uid: str, container: str, present: Collection[str]) -> None:
-        """The next new cgroup of this pod is this container's."""
+        """The next new cgroup of this pod is this container's; `present` are those of its containers now."""
         with self._lock:
-            self._awaited[uid] = Awaited(container, frozenset(present))
+            self._awaited[uid] = container
+            self._present[uid] = frozenset(present)
+            names = self._names.setdefault(uid, {})
+            for own_id, name in names.items():
+                if name == container:
+                    # The container is not running, so what was taken for it is another one.
+                    names[own_id] = STRANGER
 
-    def appeared(self, uid: str, leaf: str) -> None:
-        """A cgroup of a container has appeared."""
+    def appeared(self, uid: str, leaf: str, *, is_young: bool) -> None:
+        """A cgroup of a container has appeared.
+
+        Args:
+            uid: of its pod.
+            leaf: its name.
+            is_young: the pod has a share, and this agent has run for as long as the pod.
+        """
         own_id = container_id(leaf)
         with self._lock:
-            awaited = self._awaited.get(uid)
-            if awaited is None or own_id is None or leaf in awaited.present:
+            if is_young:
+                self._present.setdefault(uid, frozenset())
+            # Kubelet may have asked the agent's former run about a container of an older pod.
+            is_known = uid in self._present
+            if not is_known or own_id is None or leaf in self._present[uid]:
                 return
-            self._names[own_id] = awaited.container
-            # Its child, which crun makes, has the same id. Any other cgroup that comes now is not the awaited one.
-            del self._awaited[uid]
+            names = self._names.setdefault(uid, {})
+            if own_id in names:
+                return  # reported twice; or its child, which crun makes
+            # Kubelet asks about each container with a share, so one that comes unasked has none.
+            names[own_id] = self._awaited.pop(uid, STRANGER)
 
     def joined(self, shown: Mapping[str, str]) -> dict[str, str]:
-        """These names and those that pods show, which are certain."""
+        """These names and those that pods show, which are certain. `STRANGER`: a container without a share."""
+        joined: dict[str, str] = {}
         with self._lock:
-            return {**self._names, **shown}
+            for names in self._names.values():
+                joined.update(names)
+        joined.update(shown)
+        return joined
 
     def forget(self, ended: Collection[str], shown: Mapping[str, str]) -> None:
         """Drop what is not needed any more.
@@ -62,5 +78,13 @@ class ContainerNames:
         with self._lock:
             for uid in ended:
                 self._awaited.pop(uid, None)
-            names = {own_id: name for own_id, name in self._names.items() if own_id not in shown}
-            self._names = names if len(names) < _MOST_NAMES else {}
+                self._present.pop(uid, None)
+                self._names.pop(uid, None)
+            count = 0
+            for uid, names in self._names.items():
+                self._names[uid] = {own_id: name for own_id, name in names.items() if own_id not in shown}
+                count += len(self._names[uid])
+            if count >= _MOST_NAMES:
+                # Without a pod's former cgroups, those that are reported again would count as strangers.
+                self._names = {}
+                self._present = {}

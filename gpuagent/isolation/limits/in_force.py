@@ -40,6 +40,7 @@ class LimitsInForce:
         self._plans: dict[str, PodPlan] = {}
         self._repaired: Counter[str] = Counter()
         self._names = ContainerNames()
+        self._older = frozenset(pods.root.pods())
 
     def desire(self, need: Need) -> None:
         """Know the shares of all pods from now on."""
@@ -94,7 +95,8 @@ class LimitsInForce:
 
     def appeared(self, uid: str, leaf: str) -> None:
         """A cgroup of a container has appeared."""
-        self._names.appeared(uid, leaf)
+        is_young = uid in self._need.pods and uid not in self._older
+        self._names.appeared(uid, leaf, is_young=is_young)
 
     def count(self, repaired: Counter[Why]) -> None:
         """Add to `repaired`."""

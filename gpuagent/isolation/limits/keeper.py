@@ -205,6 +205,21 @@ class LimitsKeeper:
         self._in_force.forget(ended)
         self._warned.forget(ended)
         self.has_audited = True
+        self._clear_late()
+
+    def _clear_late(self) -> None:
+        """Look at the containers of other pods that could not be looked at when they appeared."""
+        for uid, leaf in self._foreign.take_late():
+            try:
+                self._clear(uid, leaf)
+            except HelperGoneError:
+                self._foreign.look_later(uid, leaf)
+                raise
+            except LimitsError as err:
+                log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
+
+    def _clear(self, uid: str, leaf: str) -> None:
+        self._foreign.clear(uid, leaf, [gpu.uuid for gpu in self._need.gpus])
 
     def _audit_pod(self, uid: str, shares: PodShares) -> Outcome:
         self._foreign.has_share(uid)
@@ -214,21 +229,28 @@ class LimitsKeeper:
         # A pod that is about to start has no limit yet, which is no fault.
         if is_known or not self.has_audited:
             self._in_force.count(outcome.repaired)
+        self._clear_other_gpus(uid, shares.total)
+        return outcome
+
+    def _clear_other_gpus(self, uid: str, limited: BytesByGpu) -> None:
+        """A GPU that a pod has whole must have no limit, as containers may inherit one on backend misc.
+
+        Raises:
+            HelperGoneError: nothing can be read.
+        """
+        if self._pods.backend is not Backend.MISC or not self._need.knows_pods:
+            return
+        # What kubelet has said of the pod's start may be newer than the need.
+        plan = self._in_force.plan_of(uid) or PodPlan()
+        others = [gpu.uuid for gpu in self._need.gpus if gpu.uuid not in limited and gpu.uuid not in plan.pod]
         try:
-            self._clear_other_gpus(uid, shares.total)
+            self._foreign.clear_other_gpus(uid, others)
         except HelperGoneError:
             raise
         except LimitsError as err:
             # A container with less than it should have is no reason to give up the audit.
             if self._warned.is_first(uid, "other GPUs"):
                 log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
-        return outcome
-
-    def _clear_other_gpus(self, uid: str, limited: BytesByGpu) -> None:
-        """A GPU that a pod has whole must have no limit, as containers may inherit one on backend misc."""
-        if self._pods.backend is Backend.MISC and self._need.knows_pods:
-            others = [gpu.uuid for gpu in self._need.gpus if gpu.uuid not in limited]
-            self._foreign.clear_other_gpus(uid, others)
 
     # -- in the thread that watches for new containers ---------------------------------------------------------
 
@@ -236,19 +258,34 @@ class LimitsKeeper:
         """A cgroup of a pod (then `leaf` is empty) or of a container has appeared; the container does not run yet."""
         if leaf:
             self._in_force.appeared(uid, leaf)
+        shares = self._need.pods.get(uid)
         try:
-            plan = self._in_force.plan_of(uid)
-            if plan is None:
+            if self._in_force.plan_of(uid) is not None:
+                self._of_limited_pod(uid, leaf, shares)
+            elif shares is None:
                 self._of_other_pod(uid, leaf)
-            elif leaf:
-                self._in_force.again(uid, new_leaf=leaf)
-                self._look_again(uid)
-                shares = self._need.pods.get(uid)
-                if shares is not None:
-                    self._clear_other_gpus(uid, shares.total)
+            elif self.has_audited:
+                self._before_the_first(uid, shares)
         except LimitsError as err:
             # The next audit looks at it.
             log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
+
+    def _of_limited_pod(self, uid: str, leaf: str, shares: PodShares | None) -> None:
+        if not leaf:
+            return
+        self._in_force.again(uid, new_leaf=leaf)
+        self._look_again(uid)
+        if shares is not None:
+            self._clear_other_gpus(uid, shares.total)
+
+    def _before_the_first(self, uid: str, shares: PodShares) -> None:
+        """A pod with a share whose limits are not in force yet, because kubelet has not asked about it.
+
+        It asks about containers with a share only, and others may start before them.
+        """
+        self._foreign.has_share(uid)
+        self._in_force.of_running(uid, shares)
+        self._new_containers.follow(uid)
 
     def _look_again(self, uid: str) -> None:
         if self._pods.backend is not Backend.MISC:
@@ -262,6 +299,13 @@ class LimitsKeeper:
             return
         if not leaf:
             self._new_containers.follow(uid)
-        elif self.has_audited and self._need.knows_pods:
-            # Before that, any pod may have a share that is not known yet.
-            self._foreign.clear(uid, leaf, [gpu.uuid for gpu in self._need.gpus])
+            return
+        if not self.has_audited or not self._need.knows_pods:
+            # Until then, any pod may have a share that is not known yet.
+            self._foreign.look_later(uid, leaf)
+            return
+        try:
+            self._clear(uid, leaf)
+        except HelperGoneError:
+            self._foreign.look_later(uid, leaf)
+            raise

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ from gpuagent.domain.sharing.units import MIB
 from gpuagent.host.cgroups import PodsRoot, container_id, leaves
 from gpuagent.host.limits_client import BelowUseError, Limit, LimitsError, NoTargetError, Target
 from gpuagent.isolation.limits.audit import (
+    UNLIMITED,
     Leaf,
     Repair,
     Why,
@@ -135,9 +136,18 @@ class PodLimits:
                     text = f"container {leaf.container} has no limit of its own, which it gets when it starts again"
                     outcome.refused.setdefault(uuid, text)
 
-    def foreign(self, uid: str, leaf: str, uuids: Iterable[str]) -> list[Repair]:
-        """What to take off a new container of a pod without a share: limits of dead pods. Raises LimitsError."""
-        return list(foreign_repairs(self._read_leaves(uid, (leaf,), uuids, {})))
+    def limited_gpus(self, uid: str, uuids: Iterable[str]) -> frozenset[str]:
+        """UUIDs of the GPUs on which a pod's own cgroup has a limit. Raises LimitsError."""
+        answers = self._driver.get_many([Target(uuid, uid) for uuid in uuids])
+        limits = {target.gpu: answer.hard for target, answer in answers.items() if isinstance(answer, Limit)}
+        return frozenset(uuid for uuid, hard in limits.items() if hard not in UNLIMITED)
+
+    def foreign(self, uid: str, leaf: str, uuids: Iterable[str], limited: Collection[str]) -> list[Repair]:
+        """What to take off a new container without a share of these GPUs: limits of dead pods. Raises LimitsError.
+
+        `limited` are those on which the pod has a limit.
+        """
+        return list(foreign_repairs(self._read_leaves(uid, (leaf,), uuids, {}), limited))
 
     def clear(self, uid: str, repair: Repair) -> None:
         """Do one of `foreign`. Raises LimitsError."""

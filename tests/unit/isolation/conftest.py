@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from gpuagent.isolation.limits import new_containers
+from gpuagent.limits_helper import newborn_guard
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 from tests.unit.isolation.mps_under_test import MpsUnderTest, running
+from tests.unit.isolation.node_lives import Watches
 
 
 @pytest.fixture
@@ -31,3 +34,12 @@ def agent(host) -> Iterator[Callable[..., MpsUnderTest]]:
     for thread in running():
         thread.join(PATIENCE_S)
     assert not running()
+
+
+@pytest.fixture
+def watches(monkeypatch) -> Watches:
+    """In place of the kernel's events about cgroups."""
+    made = Watches()
+    for module in (new_containers, newborn_guard):
+        monkeypatch.setattr(module, "CgroupWatch", made.make)
+    return made
