@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from gpuagent.agent.agent import Agent
 from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.isolation.interface import Need
+from inspectcgpu.read.agent_page import read_page
 from standin.kubelet.pods import Pod
-from tests.contract.harness import MEM, Isolating, Node, box, ids_on, pod, wait_for
+from tests.contract.harness import MEM, Isolating, Node, box, fetch, ids_on, pod, wait_for
 from tests.contract.test_decisions import admit
 
 MakeNode = Callable[..., Node]
@@ -58,7 +60,7 @@ def sharing(node: MakeNode) -> tuple[Node, Limiting, Agent, Pod]:
     """A GPU of 16 GiB with a pod of 8."""
     one = node("1.36", box(1, 16), labels={MODE_LABEL: "cgpu"})
     driver = Limiting()
-    agent = one.run(driver, live_resize=True)
+    agent = one.run(driver, live_resize=True, http_address=("127.0.0.1", 0))
     one.offers(mem=16)
     train = one.bind(pod("train", {MEM: 8}))
     assert admit(one, train) == [0]
@@ -77,7 +79,7 @@ def status(one: Node) -> str:
 
 
 def test_a_limit_rises_within_a_second_and_nobody_else_gets_the_memory(node: MakeNode) -> None:
-    one, driver, _, train = sharing(node)
+    one, driver, agent, train = sharing(node)
     began = time.monotonic()
     annotate(one, "c0=12")
     wait_for(lambda: driver.gib(train) == 12)
@@ -86,6 +88,9 @@ def test_a_limit_rises_within_a_second_and_nobody_else_gets_the_memory(node: Mak
     one.offers(mem=12)
     wait_for(lambda: status(one) == "InForce: c0=12")
     assert "c0=12" in one.event("GPUMemoryResized")["message"]
+    page = read_page(fetch(agent.http_port, "/status")[1])
+    assert page is not None
+    assert page.resizes == {PodName("default", "train"): "InForce: c0=12"}, "as kubectl inspect cgpu shows it"
     refused = one.kubelet.admit(one.bind(pod("large", {MEM: 5})))
     assert not refused
     assert admit(one, one.bind(pod("small", {MEM: 4}))) == [0]
