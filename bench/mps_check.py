@@ -50,7 +50,8 @@ class Check:
     """One run: the driver, its reports, and the number of faults found."""
 
     def __init__(self, gpu: Gpu, folder: Path) -> None:
-        self.gpu, self.wrong = gpu, 0
+        self.gpu = gpu
+        self.wrong = 0
         self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
         daemons = MpsDaemons(CONTROL, MpsRecord(folder), own=folder / "pipe", logs=folder / "log", known=())
         self.daemon = daemons.of_gpu(gpu.uuid)
@@ -59,16 +60,21 @@ class Check:
 
     def well(self, *, well: bool = True) -> float:
         """Wait until the driver reports itself working, or not; returns the seconds it took."""
-        began, layer = time.monotonic(), None
-        while layer is None or (layer.problem is None) is not well:
+        began = time.monotonic()
+        while True:
             layer = self._layers.get(timeout=PATIENCE_S)
             print(f"  driver: {layer.problem or 'works'}", flush=True)
-        return time.monotonic() - began
+            works = layer.problem is None
+            if works is well:
+                return time.monotonic() - began
 
     def say(self, good: bool, text: str) -> None:
         """One finding."""
-        self.wrong += not good
-        print(f"{'ok   ' if good else 'WRONG'} {text}", flush=True)
+        if good:
+            print(f"ok    {text}", flush=True)
+            return
+        self.wrong += 1
+        print(f"WRONG {text}", flush=True)
 
     def environment(self, gib: int, percent: int | None = None) -> dict[str, str]:
         """The environment of a container with that share."""
@@ -92,69 +98,100 @@ def main() -> int:
         print(f"no NVIDIA driver to check MPS on: {err}")
         return 0
     able = [gpu for gpu in inventory.gpus if why_not(gpu) is None]
-    if not able or find_program(CONTROL) is None:
-        print(f"nothing to check MPS on: {len(able)} GPUs from Volta on, {CONTROL} at {find_program(CONTROL)}")
+    program = find_program(CONTROL)
+    if not able or program is None:
+        print(f"nothing to check MPS on: {len(able)} GPUs from Volta on, {CONTROL} at {program}")
         return 0
-    print(f"# MPS check of {now()}\n\ngpuagent {__version__}, driver {inventory.driver_version}, {able[-1].model},")
-    print(f"Linux {machine()['kernel']}\n")
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
-        Path(folder).chmod(0o755)
-        # Its daemon sees the last GPU alone, so that it is ordinal 0 for daemon and clients.
-        check = Check(able[-1], Path(folder))
+    # Its daemon sees this GPU alone, so that it is ordinal 0 for daemon and clients.
+    gpu = able[-1]
+    kernel = machine()["kernel"]
+    print(f"# MPS check of {now()}\n")
+    print(f"gpuagent {__version__}, driver {inventory.driver_version}, {gpu.model},\nLinux {kernel}\n")
+    wrong = checked(gpu)
+    if wrong:
+        print(f"{wrong} findings are WRONG")
+        return 1
+    print("all as promised")
+    return 0
+
+
+def checked(gpu: Gpu) -> int:
+    """Do all checks, and return the number of findings that are wrong."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        check = Check(gpu, folder)
         try:
-            alone = run({"CUDA_VISIBLE_DEVICES": able[-1].uuid}, "speed")
-            check.driver.desire(Need(gpus=(check.gpu,), serves=True))
-            print(f"daemon up after {check.well():.2f} s")
-            memory(check)
-            shared_memory(check)
-            compute(check, alone)
-            death(check)
-            kills(check)
+            every_check(check)
         except (IsolationError, queue.Empty, subprocess.SubprocessError) as err:
             check.say(good=False, text=f"the check ended early: {err!r}")
         finally:
             finish(check)
-    print("all as promised" if not check.wrong else f"{check.wrong} findings are WRONG")
-    return int(bool(check.wrong))
+    return check.wrong
+
+
+def every_check(check: Check) -> None:
+    """One after the other."""
+    alone = run({"CUDA_VISIBLE_DEVICES": check.gpu.uuid}, "speed")
+    check.driver.desire(Need(gpus=(check.gpu,), serves=True))
+    print(f"daemon up after {check.well():.2f} s")
+    memory(check)
+    shared_memory(check)
+    compute(check, alone)
+    death(check)
+    kills(check)
 
 
 def memory(check: Check) -> None:
     """Two clients at once, each refused beyond its own cap."""
-    caps = {gib: check.gpu.memory_mib * gib // (check.gpu.memory_mib // 1024) for gib in (4, 8)}
-    running = {gib: popen(check.environment(gib), "fill") for gib in caps}
+    running = {gib: popen(check.environment(gib), "fill") for gib in (4, 8)}
     for gib, process in running.items():
-        found = answer(process)
-        got, cap = found.get("taken_mib", 0), caps[gib]
-        text = f"a client of {gib} GiB (cap {cap} MiB) was refused after {got} MiB {found.get('error', '')}"
-        check.say(cap - CONTEXT_MIB <= got <= cap, text)
+        cap = cap_mib(check, gib)
+        result = answer(process)
+        taken = result.get("taken_mib", 0)
+        error = result.get("error", "")
+        text = f"a client of {gib} GiB (cap {cap} MiB) was refused after {taken} MiB {error}"
+        check.say(cap - CONTEXT_MIB <= taken <= cap, text)
+
+
+def cap_mib(check: Check, gib: int) -> int:
+    """The cap of a client with so many units of 1 GiB, to which the rest of the GPU's memory is spread."""
+    mib = check.gpu.memory_mib
+    units = mib // 1024
+    return mib * gib // units
 
 
 def shared_memory(check: Check) -> None:
     """A client with /dev/shm and an IPC namespace of its own, as a container has, is served and has its cap."""
     own = ("unshare", "--mount", "--ipc", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
-    found = run(check.environment(4), "fill", own)
-    good = 0 < found.get("taken_mib", 0) <= check.gpu.memory_mib * 4 // (check.gpu.memory_mib // 1024)
-    check.say(good, f"a client of 4 GiB with a /dev/shm of its own: {json.dumps(found)}")
+    result = run(check.environment(4), "fill", own)
+    taken = result.get("taken_mib", 0)
+    good = 0 < taken <= cap_mib(check, 4)
+    check.say(good, f"a client of 4 GiB with a /dev/shm of its own: {json.dumps(result)}")
 
 
 def compute(check: Check, alone: Mapping[str, Any]) -> None:
     """A client of 30 % against one of 100 %, and that one against the same program without MPS."""
-    whole, part = (run(check.environment(4, percent), "speed") for percent in (100, 30))
-    for name, found in (("without MPS", alone), ("100 %", whole), ("30 %", part)):
-        print(f"  {name}: {json.dumps(found)}")
-    if not all("kernels_per_s" in found for found in (alone, whole, part)):
-        return check.say(good=False, text="a client could not compute")
+    whole = run(check.environment(4, 100), "speed")
+    part = run(check.environment(4, 30), "speed")
+    results = {"without MPS": alone, "100 %": whole, "30 %": part}
+    for name, result in results.items():
+        print(f"  {name}: {json.dumps(result)}")
+    if not all("kernels_per_s" in result for result in results.values()):
+        check.say(good=False, text="a client could not compute")
+        return
     ratio = part["kernels_per_s"] / whole["kernels_per_s"]
     check.say(0.2 <= ratio <= 0.4, f"a client of 30 % computes {ratio:.0%} of one of 100 %")
     cost = 1 - whole["kernels_per_s"] / alone["kernels_per_s"]
-    return check.say(cost < 0.05, f"MPS costs {cost:.1%} of the speed without it")
+    check.say(cost < 0.05, f"MPS costs {cost:.1%} of the speed without it")
 
 
 def death(check: Check) -> None:
     """The daemon is killed under a client that computes; the driver brings MPS back for new ones."""
     pid = daemon_pid(check.daemon.pipe_dir)
     if pid is None:
-        return check.say(good=False, text="the daemon's PID file does not name it")
+        check.say(good=False, text="the daemon's PID file does not name it")
+        return
     neighbour = popen(check.environment(4), "speed")
     time.sleep(1.0)
     os.kill(pid, signal.SIGKILL)
@@ -162,8 +199,8 @@ def death(check: Check) -> None:
     check.say(noticed < 2.0, f"its death was reported after {noticed:.2f} s")
     print(f"  the client that ran meanwhile: {json.dumps(answer(neighbour))}")
     healed = check.well()
-    found = run(check.environment(4), "fill")
-    return check.say("error" not in found, f"healed after {healed:.2f} s; a new client: {json.dumps(found)}")
+    result = run(check.environment(4), "fill")
+    check.say("error" not in result, f"healed after {healed:.2f} s; a new client: {json.dumps(result)}")
 
 
 def kills(check: Check) -> None:
@@ -176,18 +213,20 @@ def kills(check: Check) -> None:
     probe = CudaProbe()
     pipe_dir = check.daemon.pipe_dir
     for is_drained in (True, False):
-        client = popen(check.environment(4), "speed")
+        busy_client = popen(check.environment(4), "speed")
         time.sleep(1.0)
         if is_drained:
-            drain(check, client.pid)
-        client.kill()
-        client.communicate()
+            drain(check, busy_client.pid)
+        busy_client.kill()
+        busy_client.communicate()
         probed = probe.run(pipe_dir, uuid)
         how = "ended by the daemon and then killed" if is_drained else "killed with work on the GPU"
         text = f"after a client was {how}: {probed.verdict.value} ({probed.text})"
         check.say(not is_drained or probed.verdict is Verdict.SERVED, text)
     if probed.verdict is Verdict.HANGS:
-        print(f"  seen by the driver after {check.well(well=False):.1f} s, healed after {check.well():.1f} s")
+        seen_s = check.well(well=False)
+        healed_s = check.well()
+        print(f"  seen by the driver after {seen_s:.1f} s, healed after {healed_s:.1f} s")
 
 
 def drain(check: Check, pid: int) -> None:
@@ -236,15 +275,15 @@ def popen(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> "sub
 def answer(process: "subprocess.Popen[str]") -> dict[str, Any]:
     """A client's result; a client without output has died."""
     try:
-        said = process.communicate(timeout=PATIENCE_S)[0]
+        said, _ = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         said = ""
     try:
-        found: dict[str, Any] = json.loads(said)
+        result: dict[str, Any] = json.loads(said)
     except ValueError:
         return {"error": f"it ended with {process.wait()} and said {said!r}"}
-    return found
+    return result
 
 
 def run(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> dict[str, Any]:
