@@ -41,7 +41,8 @@ class ResizeFile:
         """The resizes of the last run; none if there were none or the file cannot be read, which is logged."""
         try:
             stored = json_file.load(self._path)
-            self.saved = {uid: _read(entry) for uid, entry in mapping(stored.get("pods")).items()}
+            pods = mapping(stored.get("pods"))
+            self.saved = {uid: _read(entry) for uid, entry in pods.items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
@@ -82,13 +83,28 @@ def _entry(resize: Resize) -> dict[str, Any]:
 
 def _read(entry: Any) -> Resize:  # noqa: ANN401 (whatever the file has)
     """One resize. Raises ValueError or TypeError: it is not one."""
-    ids = frozenset(map(str, entry["extra"]))
-    strangers = [device_id for device_id in ids if parse_id(device_id) is None]
-    if strangers:
-        raise ValueError(f"{strangers[0]!r} is not a device id")
-    name = PodName(text(entry["namespace"]), text(entry["name"]))
-    return Resize(name, _limits(entry["limits"]), _limits(entry["most"]), ids)
+    namespace = text(entry["namespace"])
+    name = text(entry["name"])
+    return Resize(
+        pod=PodName(namespace, name),
+        limits=_limits(entry["limits"]),
+        most=_limits(entry["most"]),
+        extra=_device_ids(entry["extra"]),
+    )
+
+
+def _device_ids(values: Any) -> frozenset[str]:  # noqa: ANN401 (whatever the file has)
+    ids = frozenset(map(str, values))
+    for device_id in ids:
+        if parse_id(device_id) is None:
+            raise ValueError(f"{device_id!r} is not a device id")
+    return ids
 
 
 def _limits(values: Any) -> dict[str, int]:  # noqa: ANN401 (whatever the file has)
-    return {str(name): int(units) for name, units in values.items()}
+    limits = {}
+    for container, units in values.items():
+        if type(units) is not int:
+            raise TypeError(f"{units!r} is not a number of units")
+        limits[str(container)] = units
+    return limits

@@ -19,6 +19,7 @@ from gpuagent.settings.table import ConfigError
 from gpuagent.simulation import boxes
 from gpuagent.system import fence_file
 from gpuagent.system.last_mode import LastMode
+from gpuagent.system.resize_file import ResizeFile
 
 DEEP = b"[" * 100_000
 words = st.text(string.ascii_letters + string.punctuation + "é\0\n", max_size=10)
@@ -75,6 +76,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "claims/u1.json": read_claim,
     "state/mode.json": lambda path: LastMode(path.parent).load(),
     "state/mps.json": read_mps_record,
+    "state/resizes.json": lambda path: ResizeFile(path.parent).load(),
     "fence.json": fence_file.read,
     f"mps/{mps_client.PID_FILE}": lambda path: mps_client.daemon_pid(path.parent),
     "config.toml": read_settings,
@@ -98,6 +100,12 @@ EXAMPLES = {
     },
     "claims/u1.json": {"uid": "u1", "namespace": "n", "name": "c", "layer": "mps", "gpus": [{"uuid": "GPU-1"}]},
     "state/mode.json": {"mode": "share"},
+    "state/resizes.json": {
+        "v": 1,
+        "pods": {
+            "u": {"namespace": "n", "name": "p", "limits": {"c": 12}, "most": {"c": 12}, "extra": ["jgl5nn3brc-mc-12"]},
+        },
+    },
     "state/mps.json": {"daemon": 1, "daemons": {"GPU-1": 7}, "modes": {"GPU-1": "Default"}},
 }
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,10 +1,11 @@
 """The memory shares of pods by their ResourceClaims."""
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
-from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
+from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.units import MIB
 
 
@@ -16,33 +17,40 @@ def claim_shares(claims: Iterable[PreparedClaim], pods: Iterable[Pod]) -> dict[s
     by_name = {(claim.namespace, claim.name): claim for claim in claims}
     shares: dict[str, PodShares] = {}
     for pod in pods:
-        if pod.ended:
-            continue
-        for name, containers in pod.claims.items():
-            claim = by_name.get((pod.name.namespace, name))
-            if claim is not None:
-                of_claim = {pod.uid: _shares_of(claim, pod, containers)}
-                shares = joined_by_pod(shares, of_claim)
-    return {uid: of_pod for uid, of_pod in shares.items() if of_pod.total}
+        of_pod = PodShares() if pod.ended else _of_pod(pod, by_name)
+        # A pod that only watches GPUs, or has whole ones, is not limited.
+        if of_pod.total:
+            shares[pod.uid] = of_pod
+    return shares
 
 
-def _shares_of(claim: PreparedClaim, pod: Pod, containers: Iterable[str]) -> PodShares:
+def _of_pod(pod: Pod, claims: Mapping[tuple[str, str], PreparedClaim]) -> PodShares:
+    """The shares that a pod has of all its claims."""
+    shares = PodShares()
+    for name, containers in pod.claims.items():
+        claim = claims.get((pod.name.namespace, name))
+        if claim is not None:
+            of_claim = _of_claim(claim, pod, containers)
+            shares = shares.joined(of_claim)
+    return shares
+
+
+def _of_claim(claim: PreparedClaim, pod: Pod, containers: Collection[str]) -> PodShares:
     """The shares that a pod has of one claim."""
-    total: dict[str, int] = {}
-    of_containers: dict[str, dict[str, int]] = {}
+    total: Counter[str] = Counter()
+    by_container: defaultdict[str, Counter[str]] = defaultdict(Counter)
     pooled: set[str] = set()
     for gpu in claim.used:
         if gpu.unlimited:
             continue
         amount = gpu.memory_mib * MIB
-        total[gpu.uuid] = total.get(gpu.uuid, 0) + amount
+        total[gpu.uuid] += amount
         users = [container for container in containers if _uses(pod, claim, container, gpu.request)]
+        for container in users:
+            by_container[container][gpu.uuid] += amount
         if len(users) > 1:
             pooled.add(gpu.uuid)
-        for container in users:
-            own = of_containers.setdefault(container, {})
-            own[gpu.uuid] = own.get(gpu.uuid, 0) + amount
-    return PodShares(total, of_containers, frozenset(pooled))
+    return PodShares(total, by_container, frozenset(pooled))
 
 
 def _uses(pod: Pod, claim: PreparedClaim, container: str, request: str) -> bool:

@@ -1,6 +1,6 @@
 """The GPU memory that the containers of a pod may use, for isolation drivers that limit it from outside."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BytesByGpu = Mapping[str, int]
@@ -27,8 +27,12 @@ class PodShares:
         containers = dict(self.containers)
         for name, share in other.containers.items():
             own = containers.get(name, {})
-            containers[name] = _sum((own, share))
-        return PodShares(_sum((self.total, other.total)), containers, self.pooled | other.pooled)
+            containers[name] = _sum(own, share)
+        return PodShares(
+            total=_sum(self.total, other.total),
+            containers=containers,
+            pooled=self.pooled | other.pooled,
+        )
 
 
 def joined_by_pod(*sources: Mapping[str, PodShares]) -> dict[str, PodShares]:
@@ -36,13 +40,13 @@ def joined_by_pod(*sources: Mapping[str, PodShares]) -> dict[str, PodShares]:
     joined: dict[str, PodShares] = {}
     for source in sources:
         for uid, shares in source.items():
-            joined[uid] = joined[uid].joined(shares) if uid in joined else shares
+            others = joined.get(uid)
+            joined[uid] = shares if others is None else others.joined(shares)
     return joined
 
 
-def _sum(shares: Iterable[BytesByGpu]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for share in shares:
-        for uuid, amount in share.items():
-            total[uuid] = total.get(uuid, 0) + amount
+def _sum(first: BytesByGpu, second: BytesByGpu) -> dict[str, int]:
+    total = dict(first)
+    for uuid, amount in second.items():
+        total[uuid] = total.get(uuid, 0) + amount
     return total

@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
@@ -253,10 +253,16 @@ def _program(name: str) -> Path:
 
 
 def _set_mode(smi: Path, gpu: Gpu, mode: str) -> None:
-    command: Sequence[str | Path] = [smi, "-i", gpu.uuid, "-c", mode]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 (the same)
-    if done.returncode:
-        output = done.stdout + done.stderr
-        text = output.decode(errors="replace").strip()
-        failed = f"{smi} -i {gpu.uuid} -c {mode} failed ({done.returncode}): {text}"
-        raise MpsStartError(f"{failed}; it takes a privileged container")
+    command = [str(smi), "-i", gpu.uuid, "-c", mode]
+    done = subprocess.run(  # noqa: S603 (the same)
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if done.returncode == 0:
+        return
+    words = " ".join(command)
+    output = done.stdout.decode(errors="replace").strip()
+    raise MpsStartError(f"{words} failed ({done.returncode}): {output}; it takes a privileged container")
