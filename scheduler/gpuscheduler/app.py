@@ -16,7 +16,8 @@ from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.optional_kind import OptionalKind
-from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.cluster_api.writes import Change, Writes
+from gpuscheduler.core.calls import Nominate
 from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.policy.mix import Mix
@@ -91,7 +92,7 @@ class App:
                 connection,
                 host,
                 self._leading,
-                self._is_waiting,
+                self._is_wanted,
                 self._metrics.written,
             )
             lease = Lease(connection, self._settings.lease, host, self._leading) if self._settings.lease else None
@@ -192,9 +193,11 @@ class App:
                 return f"the scheduler's extender has not followed {resource} for {now - lost_at:.0f} s"
         return ""
 
-    def _is_waiting(self, uid: str) -> bool:
-        pod = self._core.pods.get(uid)
-        return pod is not None and not pod.node
+    def _is_wanted(self, change: Change) -> bool:
+        """Whether a change to a pod is still of use: the pod waits, and what was decided for it stands."""
+        pod = self._core.pods.get(change.uid)
+        is_waiting = pod is not None and not pod.node
+        return is_waiting and (not isinstance(change, Nominate) or self._core.wants(change))
 
     def _page_server(self, address: tuple[str, int]) -> HttpServer:
         try:

@@ -36,7 +36,12 @@ _LONGEST = 128
 _LONGEST_NAME = 230
 """Characters of a pod's name before an Event's number."""
 
-Queued = Nominate | Nudge | Ungate | Report
+Change = Nominate | Nudge | Ungate
+Queued = Change | Report
+_Key = tuple[type, str]
+"""Kind of a write, and UID of its pod."""
+_UNNEEDED = "unneeded"
+"""Result of a nomination that came too late. It is usual, so it is not counted."""
 
 
 class Writes:
@@ -46,7 +51,7 @@ class Writes:
         connection: to the API server.
         instance: name of this process in Events.
         leading: set while queued writes are carried out. Bindings and commits are in any case.
-        is_waiting: whether the pod with this UID still waits for a node.
+        is_wanted: whether a write that changes a pod is still of use.
         written: called for each write other than a Binding with its kind and ``ok``, ``refused`` or ``dropped``.
     """
 
@@ -55,15 +60,16 @@ class Writes:
         connection: Connection,
         instance: str,
         leading: asyncio.Event,
-        is_waiting: Callable[[str], bool],
+        is_wanted: Callable[[Change], bool],
         written: Callable[[str, str], None],
     ) -> None:
         self._connection = connection
         self._instance = instance[:_LONGEST]
         self._leading = leading
-        self._is_waiting = is_waiting
+        self._is_wanted = is_wanted
         self._written = written
-        self._queue: dict[tuple[type, str], Queued] = {}
+        self._queue: dict[_Key, Queued] = {}
+        self._in_progress: set[_Key] = set()
         self._added = asyncio.Event()
 
     async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
@@ -176,13 +182,17 @@ class Writes:
         backoff = Backoff(limit_s=PAUSE_LIMIT_S)
         while True:
             await self._leading.wait()
-            if not self._queue:
+            key = self._next_key()
+            if key is None:
                 self._added.clear()
                 await self._added.wait()
                 continue
-            key = next(iter(self._queue))
             action = self._queue.pop(key)
+            self._in_progress.add(key)
             result = await self._result(action)
+            self._in_progress.discard(key)
+            # Another worker may wait for it, to write a newer change of this kind.
+            self._added.set()
             if result == "again":
                 # A newer write of this kind may have come meanwhile, and replaces this one.
                 self._queue.setdefault(key, action)
@@ -190,12 +200,19 @@ class Writes:
             else:
                 backoff.reset()
                 kind = "event" if isinstance(action, Report) else type(action).__name__.lower()
-                self._written(kind, result)
+                if result != _UNNEEDED:
+                    self._written(kind, result)
                 pause_s = 0.0
             await asyncio.sleep(pause_s)
 
+    def _next_key(self) -> _Key | None:
+        """The first write in the queue; a newer one for the same field of a pod waits for the former."""
+        return next((key for key in self._queue if key not in self._in_progress), None)
+
     async def _result(self, action: Queued) -> str:
-        if not isinstance(action, Report) and not self._is_waiting(action.uid):
+        if isinstance(action, Nominate) and action.ahead and not self._is_wanted(action):
+            return _UNNEEDED
+        if not isinstance(action, Report) and not self._is_wanted(action):
             return "dropped"
         try:
             await self._perform(action)

@@ -70,11 +70,19 @@ class BindRefused:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Set `status.nominatedNodeName`, so that kube-scheduler asks about that node; empty removes it."""
+    """Set `status.nominatedNodeName`, so that kube-scheduler asks about that node; empty removes it.
+
+    Attributes:
+        pod: namespace and name.
+        uid: a precondition.
+        node: its name.
+        ahead: kube-scheduler has not asked about the pod yet. Without effect once it has.
+    """
 
     pod: PodName
     uid: str
     node: str
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
-from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, FilterAnswer
+from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, FilterAnswer, Nominate
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
@@ -21,6 +21,7 @@ from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.single_pods.ahead import AheadLimits
 from gpuscheduler.core.single_pods.preemption import Preemption
 from gpuscheduler.core.single_pods.single_pods import SinglePods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
@@ -42,6 +43,7 @@ class Scheduling:
         policy: rates nodes and GPUs for a pod.
         mix: of the pods that come, by which `policy` rates; learned from the pods that are seen.
         schedulers: `spec.schedulerName` of the pods to place; empty for any. Pods of others count once they are bound.
+        ahead: when and how far ahead pods are decided before kube-scheduler asks about them.
 
     Attributes:
         usage: units in use on each node, reservations included.
@@ -51,9 +53,16 @@ class Scheduling:
         gang_objects: which say what pods belong together.
         links: between the GPUs of nodes.
         refusals: how many pods agents refused, by node.
+        ahead: pods that are decided before kube-scheduler asks about them.
     """
 
-    def __init__(self, policy: CostPolicy, mix: Mix | None = None, schedulers: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        policy: CostPolicy,
+        mix: Mix | None = None,
+        schedulers: Collection[str] = (),
+        ahead: AheadLimits | None = None,
+    ) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
@@ -73,7 +82,9 @@ class Scheduling:
             self._ranking,
             self._cool_downs,
             self._actions,
+            ahead or AheadLimits(),
         )
+        self.ahead = self._single_pods.ahead
         self._wake_ups = self._single_pods.wake_ups
         self._hidden_reasons = HiddenReasons(
             self.usage.nodes, self.jobs.why, self._single_pods.fitting, self._cool_downs.of
@@ -122,16 +133,31 @@ class Scheduling:
         if asks_for_nothing or self._is_of_another(pod):
             return
         self.gang_objects.keep(pod)
-        if self._ready and pod.uid not in self.pods:
+        former = self.pods.get(pod.uid)
+        if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         if pod.node:
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
         self._bound_pods.count(pod)
         if is_member:
+            # An object may say later than its pods that these start together.
+            self.ahead.withdraw(pod)
             self.jobs.pod_seen(pod, now)
+        elif self._ready:
+            self._line_up(pod, former, now)
         if self._ready:
             self._actions += self._hidden_reasons.seen(pod, now)
+
+    def _line_up(self, pod: PodFacts, former: PodFacts | None, now: float) -> None:
+        """Have a single pod decided ahead, or end that."""
+        was_ungated = former is not None and former.gated and not pod.gated
+        if pod.node:
+            self.ahead.forget(pod.uid)
+        elif former is None or was_ungated:
+            self.ahead.came(pod)
+        else:
+            self.ahead.changed(pod, now)
 
     def _pod_ended(self, pod: PodFacts, now: float) -> None:
         """Count a pod no longer that succeeded or failed."""
@@ -164,6 +190,7 @@ class Scheduling:
     def _forget(self, uid: str, now: float) -> None:
         """Count a pod no longer, which was deleted or has ended."""
         self._bound_pods.forget_requests(uid)
+        self.ahead.forget(uid)
         pod = self.pods.pop(uid, None)
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)
@@ -194,6 +221,9 @@ class Scheduling:
             may_wait = not pod.node and not pod.gated
             if may_wait and not self.jobs.is_member(pod):
                 self._wake_ups.refused(pod.uid, now)
+                # If kube-scheduler has tried it, it is no longer in line.
+                if not pod.unscheduled:
+                    self.ahead.came(pod)
         self._hidden_reasons.begin(pods)
         for node in self.usage.nodes.values():
             # Otherwise the first pod that fits nowhere would wait for it.
@@ -202,12 +232,14 @@ class Scheduling:
 
     def caught_up(self, now: float) -> None:
         """Go on where a former leader ended: jobs that it bound in part keep their planned GPUs."""
+        self.ahead.give_all_back()
         self.jobs.recover(filter(self.jobs.is_member, self.pods.values()), now)
 
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
         for pod in self.gang_objects.take_outdated(MOST_RESOLVED):
             self.pod_seen(pod, now)
+        self.ahead.tick(now)
         self.reservations.lapse(now)
         self.usage.frees += self._cool_downs.end(now)
         self._actions += self._hidden_reasons.explain_some(self.pods, now)
@@ -222,6 +254,7 @@ class Scheduling:
             *self.jobs.next_due(now),
             self._cool_downs.next_end(),
             self.reservations.next_end(),
+            self.ahead.next_due(now),
             self._wake_ups.next_due(),
         ]
         return min((at for at in times if at is not None), default=None)
@@ -242,6 +275,7 @@ class Scheduling:
         if self._is_of_another(pod):
             why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
             return FilterAnswer(error=why)
+        self.ahead.called(pod, now)
         seen = self.pods.get(pod.uid)
         if _has_changed(pod, seen):
             return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
@@ -262,6 +296,7 @@ class Scheduling:
         """
         if not self._ready:
             return BindRefused("the scheduler's extender has not read all nodes and pods yet")
+        self.ahead.forget(uid)
         reservation = self.reservations.get(uid)
         pod = self.pods.get(uid) or (reservation.pod if reservation else None)
         if pod is None:
@@ -293,6 +328,10 @@ class Scheduling:
         """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._single_pods.fragmented_bytes(now)
 
+    def wants(self, nomination: Nominate) -> bool:
+        """Whether a nomination that is not written yet is still of use."""
+        return self.ahead.wants(nomination)
+
     def _is_of_another(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""
         return not pod.node and self._names_another(pod)
@@ -315,6 +354,7 @@ class Scheduling:
             return
         asks_for_others = not pod.node and former.request != pod.request
         if _is_elsewhere(former.job, pod.job) or asks_for_others:
+            self.ahead.withdraw(former)
             self.jobs.pod_gone(former, now)
             self.reservations.give_back([pod.uid])
 

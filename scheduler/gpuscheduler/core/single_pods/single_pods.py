@@ -1,15 +1,18 @@
 """Pods that are in no job: the node and GPUs of each, or why it waits."""
 
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Report
+from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Nominate, Report
 from gpuscheduler.core.choose_gpus import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.policy.accepted_models import accepts
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import gave_up_words, problem_words, reasons
 from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.single_pods.ahead import Ahead, AheadLimits, Place
 from gpuscheduler.core.single_pods.fragmentation import Fragmentation
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.wake_ups import WakeUps
@@ -18,6 +21,8 @@ RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""
 MOST_CANDIDATES = 5
 """Nodes in an answer for a pod that states preferences among nodes."""
+MOST_LOOKED_AT = 64
+"""Nodes that are looked at to decide on a pod ahead."""
 CLOSE = 0.01
 """Nodes within this part of the least cost are equally good for such a pod."""
 
@@ -33,9 +38,11 @@ class SinglePods:
         ranking: of the nodes.
         cool_downs: nodes that owners of pods pass over.
         actions: to carry out; warnings are added.
+        limits: of decisions ahead.
 
     Attributes:
         wake_ups: pods that were refused.
+        ahead: pods about which kube-scheduler asks next.
     """
 
     def __init__(  # noqa: PLR0913 (what a choice is made of)
@@ -47,6 +54,7 @@ class SinglePods:
         ranking: Ranking,
         cool_downs: CoolDowns,
         actions: list[Action],
+        limits: AheadLimits,
     ) -> None:
         self._usage = usage
         self._reservations = reservations
@@ -57,6 +65,14 @@ class SinglePods:
         self._actions = actions
         self._fragmentation = Fragmentation()
         self.wake_ups = WakeUps(usage, pods, self.fitting, cool_downs.of)
+        self.ahead = Ahead(
+            limits,
+            usage,
+            reservations,
+            pods,
+            self.best,
+            actions,
+        )
 
     def filter(
         self,
@@ -71,15 +87,20 @@ class SinglePods:
             return FilterAnswer(nodes=(doubt,))
         if doubt:
             return FilterAnswer(error=_may_be_on(doubt))
+        was_decided = self.ahead.has(pod.uid)
+        confirmed = self._confirmed(pod, names, now)
         # What it had reserved counts as free for it.
-        self._reservations.end([pod.uid])
+        self._reservations.end([pod.uid] if not confirmed else [])
         if request.problem:
             return FilterAnswer(unresolvable=dict.fromkeys(names, problem_words(request)))
         self._fragmentation.asked(request, now)
         resting = self._resting(pod, now)
         tries = Tries()
-        choices = self._choices(pod, names, resting, tries)
+        choices = confirmed or self._choices(pod, names, resting, tries) or self._taken_back(pod, names, resting, tries)
         if not choices:
+            if was_decided:
+                # kube-scheduler counts nominated pods on their nodes.
+                self._actions.append(Nominate(pod.name, pod.uid, ""))
             return self._refused(
                 pod,
                 names,
@@ -113,6 +134,22 @@ class SinglePods:
         for name, _, _ in nodes:
             if name not in resting:
                 yield name
+
+    def best(self, pod: PodFacts, now: float) -> Place | None:
+        """Node and GPUs for a pod about which kube-scheduler has not asked; None if there are none at first sight."""
+        resting = self._cool_downs.of(pod, now)
+        tries = Tries()
+        nodes = self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes)
+        for name, position, _ in islice(nodes, MOST_LOOKED_AT):
+            node = self._usage.nodes[name]
+            has_resources = pod.requests.times_in(node.facts.allocatable, node.used, 1) > 0
+            is_suitable = has_resources and accepts(pod.models, node.facts.model_labels)
+            if name in resting or not is_suitable:
+                continue
+            choice = self.choice(pod, name, [position], tries)
+            if choice is not None:
+                return name, choice
+        return None
 
     def choice(
         self,
@@ -178,6 +215,43 @@ class SinglePods:
         # The next call for an equal request goes on after these nodes.
         self._ranking.no_room(pod.request, pod.cpu, too_full)
         return choices
+
+    def _confirmed(
+        self,
+        pod: PodFacts,
+        names: Collection[str],
+        now: float,
+    ) -> dict[str, Choice]:
+        """The place that was decided ahead, if kube-scheduler accepts it and it still serves the pod."""
+        name = self.ahead.confirmed(pod, names, now)
+        reservation = self._reservations.get(pod.uid)
+        if not name or reservation is None or name not in self._usage.nodes:
+            return {}
+        choice = reservation.choices[name]
+        is_there = still_fits(pod.request, self._usage.nodes[name], choice)
+        is_resting = name in self._cool_downs.of(pod, now)
+        return {name: choice} if is_there and not is_resting else {}
+
+    def _taken_back(
+        self,
+        pod: PodFacts,
+        names: Collection[str],
+        resting: Container[str],
+        tries: Tries,
+    ) -> dict[str, Choice]:
+        """A place where only pods behind this one in line have GPUs, which are taken back from them."""
+        for name, uids in self.ahead.behind(pod):
+            node = self._usage.nodes.get(name)
+            if node is None or name not in names or name in resting:
+                continue
+            without = node.copy()
+            for uid in uids:
+                without.release(uid)
+            if fit(pod.request, without, links=self._links, tries=tries):
+                self.ahead.take_back(uids)
+                choice = self.choice(pod, name)
+                return {name: choice} if choice else {}
+        return {}
 
     def _refused(
         self,

@@ -12,6 +12,7 @@ each step:
 - I5 A reservation belongs to a pod that exists, is not bound, and has no scheduling gate of another controller.
 - I6 What counts as used follows from the objects that the API server has, and the reservations.
 - I7 When events stop, each pod and each job that fits is placed. A job that fits an empty cluster runs there.
+- I9 Few pods are decided before kube-scheduler asks about them, each for a short time, and only if it may ask.
 - I8 The agent reads the GPUs that the scheduler chose. It refuses none, unless the node changed without the scheduler.
 """
 
@@ -40,6 +41,7 @@ from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods.ahead import AheadLimits
 from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, node, pod_object
 
@@ -56,6 +58,8 @@ QUIET_S = 3600.0
 MOST_ROUNDS = 2000
 OURS = "gpu-scheduler"
 GATE = "gpuagent.io/job"
+AHEAD = AheadLimits(nodes=2, least_lead=0, most=3)
+"""The cluster counts as large, so that pods are decided ahead."""
 FOREIGN_GATE = "queue.example/admission"
 NAMES = ("n1", "n2", "n3", "n4")
 OTHER_PLUGIN = "n2"
@@ -190,6 +194,18 @@ class RandomCluster(RuleBasedStateMachine):
         namespace = data.draw(st.sampled_from(NAMESPACES))
         for _ in range(count):
             self.make(shape, accepts, namespace=namespace, priority=priority, owner=owner, scheduler=scheduler)
+
+    @rule(shape=simple, accepts=accepted, count=st.integers(1, 6), priority=st.integers(0, 3), waits=st.booleans())
+    def a_backlog_comes(self, shape, accepts, count, priority, waits):
+        """kube-scheduler is busy with one pod while others come, which it has not asked about yet."""
+        others = sorted(self.waiting())
+        if others:
+            self.ask(others[0], self.pods[others[0]])
+        for _ in range(count):
+            self.make(shape | {"wishes": False}, accepts, namespace=NAMESPACES[0], priority=priority)
+        self.show_all()
+        if waits:
+            self.wait(0.1)
 
     @rule(
         job=st.sampled_from(JOBS),
@@ -343,7 +359,9 @@ class RandomCluster(RuleBasedStateMachine):
     @rule(pick=picks, left_out=st.sets(st.sampled_from(NAMES), max_size=2), stale=st.sampled_from([False, False, True]))
     def call_filter(self, pick, left_out, stale):
         """kube-scheduler asks about a pod. It may have seen less than the scheduler: the pod is bound, or gone."""
-        uid = self.one([*self.former, *self.pods] if stale else self.waiting(), pick)
+        # kube-scheduler has never asked about a pod that has its gates still.
+        ever = [uid for uid, made in [*self.former.items(), *self.pods.items()] if not gates_of(made)]
+        uid = self.one(ever if stale else self.waiting(), pick)
         if uid is None or uid in (self.called | self.in_bind | self.bindings):
             return
         made = self.pods.get(uid) or self.former[uid]
@@ -641,8 +659,17 @@ class RandomCluster(RuleBasedStateMachine):
             self.odd_calls.add(uid)
         else:
             self.asleep.discard(uid)
+        if pod.nominated in names:
+            # kube-scheduler looks at this node alone first, and at the others if it is refused.
+            answer = self.scheduling.filter(pod, [pod.nominated], self.now)
+            self.act()
+            if answer.nodes and not stale:
+                assert answer.nodes == (pod.nominated,)
+                self.called[uid] = pod.nominated
+                return
         answer = self.scheduling.filter(pod, names, self.now)
         assert set(answer.nodes) <= set(names)
+        assert not self.scheduling.ahead.has(uid)
         if not (answer.nodes or answer.error):
             assert answer.failed.keys() | answer.unresolvable.keys() == set(names), "a node has no reason"
             if not self.scheduling.jobs.is_member(pod) and not pod.request.problem:
@@ -748,6 +775,8 @@ class RandomCluster(RuleBasedStateMachine):
             elif isinstance(action, (Nudge, Nominate)):
                 self.check_woken(action)
                 self.asleep.discard(action.uid)
+                if isinstance(action, Nominate):
+                    self.nominate(action)
             elif isinstance(action, Ungate) and (made := self.pods.get(action.uid)):
                 gates = made["spec"]["schedulingGates"]
                 made["spec"]["schedulingGates"] = [gate for gate in gates if gate["name"] != GATE]
@@ -756,6 +785,12 @@ class RandomCluster(RuleBasedStateMachine):
     def check_woken(self, action):
         seen = self.seen_pods.get(action.uid)
         assert not (seen and seen.foreign_gate), "a pod behind another controller's gate is woken or nominated"
+
+    def nominate(self, action):
+        made = self.pods.get(action.uid)
+        if made and not bound_to(made) and self.scheduling.wants(action):
+            made["status"]["nominatedNodeName"] = action.node
+            self.changed(action.uid)
 
     def changed(self, uid):
         made = self.pods.get(uid)
@@ -844,7 +879,7 @@ class RandomCluster(RuleBasedStateMachine):
         self.unseen.clear()
         self.seen_nodes = dict(self.nodes)
         self.seen_pods = {uid: self.as_decided(None, pod_facts(made)) for uid, made in self.pods.items()}
-        self.scheduling, self.standby = (Scheduling(LeastFree(), schedulers={OURS}) for _ in "12")
+        self.scheduling, self.standby = (Scheduling(LeastFree(), schedulers={OURS}, ahead=AHEAD) for _ in "12")
         self.kept, self.odd_calls = {}, set()
         for facts in self.nodes.values():
             self.scheduling.node_seen(facts)
@@ -970,6 +1005,20 @@ class RandomCluster(RuleBasedStateMachine):
             seen = self.seen_pods.get(uid)
             if uid not in self.odd_calls and (seen or uid not in self.unseen):
                 assert seen and not (seen.node or seen.ended), "a reservation is of a pod that is bound or gone"
+
+    @invariant()
+    def what_is_decided_ahead_is_little_and_of_pods_that_may_start(self):
+        if not hasattr(self, "scheduling"):
+            return
+        ahead = self.scheduling.ahead
+        decided = {uid: found for uid, found in self.reserved().items() if ahead.has(uid)}
+        assert len(decided) == len(ahead) <= AHEAD.most
+        for uid, found in decided.items():
+            assert found.until <= self.now + AHEAD.held_s
+            assert len(found.choices) == 1
+            pod = self.seen_pods[uid]
+            assert pod.scheduler == OURS
+            assert not (pod.node or pod.gated or pod.deleting or self.scheduling.jobs.is_member(pod))
 
     @invariant()
     def a_job_reserves_for_all_of_its_pods_or_for_none(self):
