@@ -1,12 +1,14 @@
 """Backend misc, on which a container's own limit replaces that of its pod, wherever it comes from."""
 
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from gpuagent.host.limits_client import LimitsClient, Target
+from gpuagent.limits_helper.probe import NAME as PROBE
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.limits.attacks import (
     GPU,
@@ -66,6 +68,22 @@ def test_a_limit_that_nvidias_hook_took_from_the_environment_is_set_right(node: 
     wait_limit(helper, uid, container)
     enter(node, "hooked", attack("plain"))
     assert helper.used(GPU) == share()
+
+
+def test_kubelet_leaves_the_cgroup_alone_on_which_limits_are_tried(node: Node, helper: Helper) -> None:
+    """It stands beside those of pods, where kubelet removes what is left of pods that it does not know."""
+    pods_root = node.cluster.cgroup_root / "kubepods"
+    probe = pods_root / PROBE
+    identity = probe.stat().st_ino
+    left_over = pods_root / f"pod{uuid.uuid4()}"
+    left_over.mkdir()
+    end = time.monotonic() + WAIT_S
+    while left_over.exists():
+        assert time.monotonic() < end, "kubelet does not remove cgroups of unknown pods"
+        time.sleep(0.1)
+    assert probe.stat().st_ino == identity
+    with closing(LimitsClient(helper.socket)) as client:
+        assert client.describe().pods_root == pods_root
 
 
 def wait_limit(helper: Helper, pod: str, container: str) -> None:
