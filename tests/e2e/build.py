@@ -76,10 +76,45 @@ class Binary:
 
     def digest(self) -> str:
         """Names the flags and the module, so that a binary is built again only when one of its own inputs changes."""
-        digest = hashlib.sha256(repr(self).encode())
-        for file in sorted((TOOLS / self.module).glob("go.*")):
-            digest.update(file.read_bytes())
-        return digest.hexdigest()[:16]
+        return _digest(self, self.module)
+
+    def make(self, target: Path) -> None:
+        run(self.command(target), os.environ | {"CGO_ENABLED": "0"}, TOOLS / self.module)
+
+
+@dataclass(frozen=True)
+class ChartObjects:
+    """What a controller's own Helm chart installs, as one YAML file: the chart is in the controller's Go module."""
+
+    name: str
+    module: str
+    path: str
+    """Of the controller's Go module."""
+    chart: str
+    """Folder of the chart in that module."""
+    namespace: str
+
+    def digest(self) -> str:
+        """Names the module and Helm, so that it is rendered again only when one of the two changes."""
+        return _digest((self, HELM.digest()), self.module)
+
+    def make(self, target: Path) -> None:
+        """Needs Helm, which comes first in `PRODUCTS`."""
+        download = ("go", "mod", "download", "-json", self.path)
+        done = subprocess.run(download, cwd=TOOLS / self.module, capture_output=True, text=True, check=True)
+        chart = Path(json.loads(done.stdout)["Dir"]) / self.chart
+        helm = (str(bin_dir() / HELM.name), "template", self.module, str(chart))
+        done = subprocess.run(
+            (*helm, "--namespace", self.namespace, "--include-crds"), capture_output=True, text=True, check=True
+        )
+        target.write_text(done.stdout)
+
+
+def _digest(product: object, module: str) -> str:
+    digest = hashlib.sha256(repr(product).encode())
+    for file in sorted((TOOLS / module).glob("go.*")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def kubernetes(version: str, command: str, name: str) -> Binary:
@@ -101,22 +136,23 @@ def containerd(command: str) -> Binary:
     )
 
 
-BINARIES = (
-    # The first, as `make chart` waits for it.
-    # Which Kubernetes `helm template` takes by itself.
-    Binary(
-        "helm",
-        "helm",
-        "helm.sh/helm/v3/cmd/helm",
-        " ".join(
-            f"-X helm.sh/helm/v3/{variable}"
-            for variable in (
-                "internal/version.version=v3.22.0",
-                "pkg/chartutil.k8sVersionMajor=1",
-                "pkg/chartutil.k8sVersionMinor=36",
-            )
-        ),
+HELM = Binary(
+    "helm",
+    "helm",
+    "helm.sh/helm/v3/cmd/helm",
+    " ".join(
+        f"-X helm.sh/helm/v3/{variable}"
+        for variable in (
+            "internal/version.version=v3.22.0",
+            # Which Kubernetes `helm template` takes by itself.
+            "pkg/chartutil.k8sVersionMajor=1",
+            "pkg/chartutil.k8sVersionMinor=36",
+        )
     ),
+)
+PRODUCTS = (
+    # The first, as `make chart` waits for it.
+    HELM,
     kubernetes(KUBERNETES, "kubelet", f"kubelet-{KUBERNETES}"),
     kubernetes(KUBERNETES, "kube-apiserver", "kube-apiserver"),
     kubernetes(KUBERNETES, "kube-scheduler", "kube-scheduler"),
@@ -127,12 +163,19 @@ BINARIES = (
     containerd("containerd-shim-runc-v2"),
     containerd("ctr"),
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    # Controllers that stand in front of the scheduler, or make its pods.
+    Binary("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue"),
+    ChartObjects("kueue.yaml", "kueue", "sigs.k8s.io/kueue", "charts/kueue", "kueue-system"),
+    Binary("jobset", "jobset", "sigs.k8s.io/jobset"),
+    ChartObjects("jobset.yaml", "jobset", "sigs.k8s.io/jobset", "charts/jobset", "jobset-system"),
+    Binary("lws", "lws", "sigs.k8s.io/lws/cmd"),
+    ChartObjects("lws.yaml", "lws", "sigs.k8s.io/lws", "charts/lws", "lws-system"),
 )
 
 
 def bin_dir() -> Path:
-    """Where the binaries of exactly these modules and flags belong."""
-    digest = hashlib.sha256(repr([binary.digest() for binary in BINARIES]).encode())
+    """Where the products of exactly these modules and flags belong."""
+    digest = hashlib.sha256(repr([product.digest() for product in PRODUCTS]).encode())
     return _cache() / digest.hexdigest()[:16] / "bin"
 
 
@@ -162,7 +205,7 @@ def agent_archive(built_for: str) -> Path:
 
 def missing() -> list[str]:
     """What ``main`` would still have to make; empty when the cluster can start."""
-    files = [binary.name for binary in BINARIES if not (bin_dir() / binary.name).exists()]
+    files = [product.name for product in PRODUCTS if not (bin_dir() / product.name).exists()]
     files += [IMAGES] if not (bin_dir() / IMAGES).exists() else []
     return files + missing_packages()
 
@@ -203,10 +246,10 @@ def no_daemons_started() -> Iterator[None]:
         POLICY.unlink()
 
 
-def build(binary: Binary, into: Path) -> None:
-    """Make a binary, or find the one that an earlier list of binaries built, and link it into the directory."""
-    target = into / binary.name
-    built = _cache() / "built" / f"{binary.name}-{binary.digest()}"
+def build(product: Binary | ChartObjects, into: Path) -> None:
+    """Make a product, or find the one that an earlier list of products built, and link it into the directory."""
+    target = into / product.name
+    built = _cache() / "built" / f"{product.name}-{product.digest()}"
     built.parent.mkdir(parents=True, exist_ok=True)
     with locked(built.with_name(f".{built.name}.lock")):
         if target.exists():
@@ -214,8 +257,8 @@ def build(binary: Binary, into: Path) -> None:
         if not built.exists():
             # A build cut short must not leave something that looks finished.
             partial = built.with_name(f".{built.name}.partial")
-            with step(binary.name):
-                run(binary.command(partial), os.environ | {"CGO_ENABLED": "0"}, TOOLS / binary.module)
+            with step(product.name):
+                product.make(partial)
             partial.rename(built)
         # containerd looks for its shim beside itself, where a symbolic link would lead it away.
         target.hardlink_to(built)
@@ -329,14 +372,14 @@ def step(title: str) -> Iterator[None]:
 
 
 def main(names: Sequence[str] = ()) -> int:
-    """Build everything, or the binaries of these names only, which takes neither root nor Debian."""
+    """Build everything, or the products of these names only, which takes neither root nor Debian."""
     if names:
         into = bin_dir()
         into.mkdir(parents=True, exist_ok=True)
-        for binary in BINARIES:
-            if binary.name in names:
-                build(binary, into)
-                print(into / binary.name)
+        for product in PRODUCTS:
+            if product.name in names:
+                build(product, into)
+                print(into / product.name)
         return 0
     if os.geteuid() != 0:
         print("The end-to-end cluster runs kubelet and containerd, so it needs root.", file=sys.stderr)
@@ -355,8 +398,8 @@ def main(names: Sequence[str] = ()) -> int:
 
 
 def build_binaries(into: Path) -> None:
-    for binary in BINARIES:
-        build(binary, into)
+    for product in PRODUCTS:
+        build(product, into)
 
 
 def build_images(into: Path) -> None:

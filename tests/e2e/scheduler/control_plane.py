@@ -29,6 +29,7 @@ class ControlPlane:
     Attributes:
         client: acts as the administrator.
         address: of the API server.
+        certificates: of the API server, and the tokens of its users.
         pods: the pods of all namespaces as they are now.
         kwok: plays the nodes.
     """
@@ -40,9 +41,9 @@ class ControlPlane:
         for name in ("logs", "pids"):
             (workdir / name).mkdir(parents=True)
         port = free_port()
-        self._pki = pki.create(workdir / "pki", "127.0.0.1", port)
+        self.certificates = pki.create(workdir / "pki", "127.0.0.1", port)
         self.address = "127.0.0.1", port
-        self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
+        self.client = ApiClient(self.certificates.server, self.certificates.ca, self.certificates.tokens[pki.ADMIN])
         self.pods = PodWatch(self.client)
         etcd_port = free_port()
         self._etcd = self.process("etcd", self._etcd_command(etcd_port, free_port()))
@@ -57,7 +58,7 @@ class ControlPlane:
         return Process(name, bound, self.workdir / "logs" / f"{name}.log", self.workdir / "pids")
 
     def kubeconfig(self, user: str) -> Path:
-        return self._pki.kubeconfig(user)
+        return self.certificates.kubeconfig(user)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -154,7 +155,7 @@ class ControlPlane:
         ]
 
     def _apiserver_command(self, port: int, etcd_port: int) -> list[str]:
-        directory = self._pki.directory
+        directory = self.certificates.directory
         return [
             str(self.bin / "kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{etcd_port}",
@@ -166,13 +167,13 @@ class ControlPlane:
             "--endpoint-reconciler-type=none",
             f"--tls-cert-file={directory / 'server.crt'}",
             f"--tls-private-key-file={directory / 'server.key'}",
-            f"--token-auth-file={self._pki.token_file}",
+            f"--token-auth-file={self.certificates.token_file}",
             "--authorization-mode=RBAC",
             # No controller manager makes service accounts here, or takes the taint off a node that is ready.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={self._pki.service_account_key}",
-            f"--service-account-signing-key-file={self._pki.service_account_key}",
+            f"--service-account-key-file={self.certificates.service_account_key}",
+            f"--service-account-signing-key-file={self.certificates.service_account_key}",
             # The tests remove thousands of objects at a time; one worker would take a minute for them.
             "--delete-collection-workers=16",
             # A stopped server has nothing to drain here.

@@ -1,0 +1,69 @@
+"""Controllers of the field for the tests of one file, and a control plane that each test leaves empty."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.control_plane import PODS, ControlPlane
+from tests.e2e.scheduler.controllers.controller import Controller, kubernetes_controllers
+
+Start = Callable[..., Controller]
+MERGE = "application/merge-patch+json"
+POD: Json = {"apiVersion": "v1", "kind": "Pod"}
+_NO_FINALIZERS: Json = {"metadata": {"finalizers": None}}
+
+
+@pytest.fixture(scope="module")
+def start_controller(running_control_plane: ControlPlane) -> Iterator[Start]:
+    """Starts a controller, beside Kubernetes' own that make pods."""
+    with ExitStack() as stack:
+
+        def start(name: str, settings: Json | None = None) -> Controller:
+            controller = Controller(running_control_plane, name, settings)
+            stack.callback(controller.stop)
+            controller.start()
+            # It comes after the new kinds: the garbage collector looks for kinds twice a minute only.
+            kubernetes = kubernetes_controllers(running_control_plane)
+            stack.callback(kubernetes.kill)
+            kubernetes.start()
+            return controller
+
+        yield start
+
+
+@pytest.fixture
+def made(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """Paths of objects to remove after the test, the last one first, before the control plane is cleared."""
+    paths: list[str] = []
+    yield paths
+    for path in reversed(paths):
+        control_plane.client.request("DELETE", path, {"propagationPolicy": "Background"})
+    control_plane.client.request("DELETE", PODS)
+    control_plane.pods.wait(lambda pods: all(map(_is_deleted, pods.values())))
+    for pod in control_plane.pods.wait(lambda _: True).values():
+        # Kueue holds a pod of a group back until kubelet has ended it, and kwok takes pods away as they are.
+        control_plane.client.request("PATCH", control_plane.client.path_of(POD | pod), _NO_FINALIZERS, MERGE)
+    for path in reversed(paths):
+        # The next test creates others of the same names.
+        collection, _, name = path.rpartition("/")
+        control_plane.client.wait(collection, name, lambda found: found is None)
+    control_plane.pods.wait(lambda pods: not pods)
+
+
+@pytest.fixture
+def create(control_plane: ControlPlane, made: list[str]) -> Callable[[Iterable[Json]], None]:
+    """Creates objects, which are removed after the test."""
+
+    def create_all(manifests: Iterable[Json]) -> None:
+        for manifest in manifests:
+            path = control_plane.client.path_of(manifest)
+            control_plane.client.expect("POST", path.rpartition("/")[0], manifest)
+            made.append(path)
+
+    return create_all
+
+
+def _is_deleted(pod: Json) -> bool:
+    return "deletionTimestamp" in pod["metadata"]

@@ -1,0 +1,31 @@
+"""Runs the commands of a page of the documentation, as its readers do."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from tests.e2e.cluster import pki
+from tests.e2e.scheduler.control_plane import ControlPlane
+
+DOCS = Path(__file__).parents[4] / "docs"
+
+
+def run_page(control_plane: ControlPlane, name: str, made: list[str]) -> None:
+    """Run the shell blocks of a page in one shell, one after the other, with the machine's kubectl.
+
+    Args:
+        control_plane: where the commands go.
+        name: of the page's file.
+        made: paths of the objects that the commands create are added to it.
+    """
+    text = (DOCS / name).read_text(encoding="utf-8")
+    for objects in re.findall(r"<<'YAML'\n(.*?)^YAML$", text, re.DOTALL | re.MULTILINE):
+        made += map(control_plane.client.path_of, yaml.safe_load_all(objects))
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    bash = ("bash", "-euo", "pipefail", "-c", "\n".join(blocks))
+    kubeconfig = {"KUBECONFIG": str(control_plane.kubeconfig(pki.ADMIN))}
+    done = subprocess.run(bash, env=os.environ | kubeconfig, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
