@@ -48,6 +48,7 @@ class NodeFacts:
         problem: the published GPUs could not be read.
         mode: in force; empty if it is not known.
         unready: why none of its GPUs can be used now, after "node(s) "; empty if the node is ready.
+        agent_problem: that the agent does not keep what the mode promises, in the same form; empty if it does.
         held: UID to what a pod uses, for the pods of which the agent publishes it. None if the agent publishes none.
     """
 
@@ -62,6 +63,7 @@ class NodeFacts:
     held: Mapping[str, Used] | None = field(default=None, hash=False)
     mode: str = ""
     unready: str = ""
+    agent_problem: str = ""
 
     @property
     def unit_mib(self) -> int:
@@ -90,7 +92,8 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
     gpus = published if isinstance(published, NodeGpus) else _by_amounts(allocatable, unhealthy)
     if not gpus.gpus:
         return None
-    unready = _unready(status, gpus)
+    agent_problem = _agent_problem(status)
+    unready = _unready(status, gpus, agent_problem)
     if unready:
         gpus = _without_usable(gpus)
     named = model_labels(labels)
@@ -107,21 +110,16 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
         held=_held(annotations),
         mode=_mode(labels, gpus),
         unready=unready,
+        agent_problem=agent_problem,
     )
 
 
-def _unready(status: Mapping[str, Any], gpus: NodeGpus) -> str:
+def _unready(status: Mapping[str, Any], gpus: NodeGpus, agent_problem: str) -> str:
     """Why no GPU of the node can be used now, although it publishes some; empty if they can."""
     for condition in mappings(status.get("conditions")):
-        is_true = condition.get("status") == "True"
-        is_false = condition.get("status") == "False"
-        kind = condition.get("type")
         # The status of a node whose kubelet is silent is Unknown.
-        if kind == "Ready" and not is_true:
+        if condition.get("type") == "Ready" and condition.get("status") != "True":
             return "were not ready"
-        if kind == AGENT_READY and is_false:
-            reason = text(condition.get("reason"))[:_MOST_REASON]
-            return f"had a GPU agent that was not ready: {reason}"
     usable = [gpu for gpu in gpus.gpus if gpu.usable]
     advertised = {
         GPU_MEM: any(gpu.memory for gpu in usable),
@@ -130,10 +128,25 @@ def _unready(status: Mapping[str, Any], gpus: NodeGpus) -> str:
     }
     allocatable = mapping(status.get("allocatable"))
     for name, is_advertised in advertised.items():
+        if not is_advertised or _units(allocatable, name):
+            continue
+        if agent_problem:
+            return agent_problem
         # Kubelet sets the amount to 0 when the agent's device plugin is gone, for example while it restarts.
-        is_gone = name in allocatable and not _units(allocatable, name)
-        if is_advertised and is_gone:
+        if name in allocatable:
             return f"had {name} at 0"
+    return ""
+
+
+def _agent_problem(status: Mapping[str, Any]) -> str:
+    """That the agent is not ready, after "node(s) "; empty if it is, or does not say.
+
+    Pods may still get GPUs there: an operator may have switched off isolation, which the mode promises.
+    """
+    for condition in mappings(status.get("conditions")):
+        if condition.get("type") == AGENT_READY and condition.get("status") == "False":
+            reason = text(condition.get("reason"))[:_MOST_REASON]
+            return f"had a GPU agent that was not ready: {reason}"
     return ""
 
 

@@ -65,6 +65,7 @@ def _waiting(core: Scheduling) -> list[PodFacts]:
 
 def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
     facts = node.facts
+    why_not_ready = facts.unready or facts.agent_problem
     pods: dict[int, list[str]] = {gpu.minor: [] for gpu in facts.gpus.gpus}
     reserved: dict[int, list[str]] = {gpu.minor: [] for gpu in facts.gpus.gpus}
     unknown = []
@@ -87,30 +88,31 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
         "name": facts.name,
         "model": facts.model,
         "mode": facts.mode,
-        "ready": not facts.unready,
-        "why_not_ready": facts.unready,
+        "ready": not why_not_ready,
+        "why_not_ready": why_not_ready,
         "allocatable": {name: units for name, units in facts.allocatable.others if name in RESOURCES},
         "published": not facts.assumed,
         "problem": facts.problem,
         "unit_mib": facts.gpus.unit_mib,
         "gpus": [
-            {**_gpu(gpu, free), "pods": pods[gpu.minor], "reserved": reserved[gpu.minor]}
+            {**_gpu(gpu, free, is_ready=not why_not_ready), "pods": pods[gpu.minor], "reserved": reserved[gpu.minor]}
             for gpu, free in zip(facts.gpus.gpus, node.free, strict=True)
         ],
         "pods_without_known_gpus": unknown,
     }
 
 
-def _gpu(gpu: NodeGpu, free: Amounts) -> dict[str, Any]:
-    """The units of a GPU. What nobody can get is not free, although no pod has it."""
+def _gpu(gpu: NodeGpu, free: Amounts, *, is_ready: bool) -> dict[str, Any]:
+    """The units of a GPU. They are free only if a pod gets them with all that the mode of the node promises."""
+    is_offered = gpu.usable and is_ready
     return {
         "minor": gpu.minor,
         "usable": gpu.usable,
         "whole": gpu.whole,
         "memory": gpu.memory,
         "core": gpu.core,
-        "free_memory": free.memory if gpu.usable else 0,
-        "free_core": free.core if gpu.usable else 0,
+        "free_memory": free.memory if is_offered else 0,
+        "free_core": free.core if is_offered else 0,
         "used_memory": gpu.memory - free.memory,
         "used_core": gpu.core - free.core,
     }

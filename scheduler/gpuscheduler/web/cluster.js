@@ -52,7 +52,7 @@ function grouped(gpus) {
 }
 
 function gpuRow([gpu, until], node) {
-  const free = gpu.whole ? (users(gpu).length ? "" : "free") : `${bytes(gpu.free_memory, node)} of ${bytes(gpu.memory, node)} free`;
+  const free = gpu.whole ? (users(gpu).length || !node.ready ? "" : "free") : `${bytes(gpu.free_memory, node)} of ${bytes(gpu.memory, node)} free`;
   const compute = gpu.core && !gpu.whole ? `${gpu.free_core} % free` : "";
   const pods = [...gpu.pods, ...gpu.reserved.map((pod) => `${pod} (reserved)`)];
   const says = gpu.usable ? [free, compute].filter(Boolean).join(", ") : "not usable";
@@ -73,7 +73,7 @@ function room(node) {
   const free = bytes(sum(shared.map((gpu) => (gpu.usable ? gpu.free_memory : 0))), node);
   const found = [];
   if (shared.length) found.push(`${free} of ${bytes(sum(shared.map((gpu) => gpu.memory)), node)} free`);
-  if (whole.length) found.push(`${whole.filter((gpu) => gpu.usable && !users(gpu).length).length} of ${whole.length} GPUs free`);
+  if (whole.length) found.push(`${whole.filter((gpu) => node.ready && gpu.usable && !users(gpu).length).length} of ${whole.length} GPUs free`);
   return found.join(", ");
 }
 

@@ -37,11 +37,15 @@ def node(name, gpus=SHARED, conditions=(), **amounts):
 UNREADY = {
     "kubelet is not ready": (node("n1", conditions=[condition("Ready", "False")], mem=80), "were not ready"),
     "kubelet is silent": (node("n1", conditions=[condition("Ready", "Unknown")], mem=80), "were not ready"),
-    "the agent is not ready": (
+    "the agent is not ready, and offers nothing": (
         node(
-            "n1", conditions=[condition("Ready", "True"), condition("GPUAgentReady", "False", "IsolationDown")], mem=80
+            "n1", conditions=[condition("Ready", "True"), condition("GPUAgentReady", "False", "IsolationDown")], mem=0
         ),
         "had a GPU agent that was not ready: IsolationDown",
+    ),
+    "the agent has never registered": (
+        node("n1", conditions=[condition("GPUAgentReady", "False", "ResourceNotRegistered")]),
+        "had a GPU agent that was not ready: ResourceNotRegistered",
     ),
     "memory is at 0": (node("n1", mem=0), f"had {GPU_MEM} at 0"),
     "compute is at 0": (node("n1", BOTH, mem=80, core=0), f"had {GPU_CORE} at 0"),
@@ -93,6 +97,17 @@ def test_a_node_that_serves_is_ready(case):
     assert (found["ready"], found["why_not_ready"]) == (True, "")
     assert [gpu["free_memory"] for gpu in found["gpus"]] == [40, 40]
     assert scheduling.filter(pod(mem=8), ["n1"], 0.0).nodes == ("n1",)
+
+
+def test_an_agent_that_is_not_ready_and_still_offers_units_is_shown_and_gets_pods():
+    """An operator may have switched off the isolation that the mode promises. kube-scheduler sees the amounts."""
+    down = [condition("Ready", "True"), condition("GPUAgentReady", "False", "IsolationDisabled")]
+    scheduling = cluster(node("n1", conditions=down, mem=80))
+    found = shown(scheduling)["n1"]
+    assert (found["ready"], found["why_not_ready"]) == (False, "had a GPU agent that was not ready: IsolationDisabled")
+    assert [gpu["free_memory"] for gpu in found["gpus"]] == [0, 0]
+    assert scheduling.filter(pod(mem=8), ["n1"], 0.0).nodes == ("n1",)
+    assert sorted(gpu["used_memory"] for gpu in shown(scheduling)["n1"]["gpus"]) == [0, 8]
 
 
 def test_the_page_knows_mode_model_and_allocatable():
