@@ -34,7 +34,7 @@ class ControlPlane:
         kwok: plays the nodes.
     """
 
-    def __init__(self, workdir: Path) -> None:
+    def __init__(self, workdir: Path, apiserver_flags: Iterable[str] = ()) -> None:
         self.workdir = workdir
         self.bin = bin_dir()
         self._stack = ExitStack()
@@ -47,7 +47,7 @@ class ControlPlane:
         self.pods = PodWatch(self.client)
         etcd_port = free_port()
         self._etcd = self.process("etcd", self._etcd_command(etcd_port, free_port()))
-        self._apiserver = self.process("kube-apiserver", self._apiserver_command(port, etcd_port))
+        self._apiserver = self.process("kube-apiserver", (*self._apiserver_command(port, etcd_port), *apiserver_flags))
         kubeconfig = f"--kubeconfig={self.kubeconfig(pki.ADMIN)}"
         stages = ("--config", str(_STAGES), "--manage-all-nodes=true", "--node-lease-duration-seconds=0")
         self.kwok = self.process("kwok", (str(self.bin / "kwok"), kubeconfig, *stages))

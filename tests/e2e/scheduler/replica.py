@@ -55,6 +55,7 @@ class Replica:
         extends: whether kube-scheduler calls the extender.
         alone: whether no other replica ever takes over from it. If not, wait with `revived_while`.
         certificates: folder with those of the documentation, by which the extender recognizes kube-scheduler.
+        scheduler_flags: further flags of kube-scheduler.
 
     Attributes:
         name: the host name of both.
@@ -73,6 +74,7 @@ class Replica:
         extends: bool = True,
         alone: bool = True,
         certificates: Path | None = None,
+        scheduler_flags: Iterable[str] = (),
     ) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
@@ -105,6 +107,7 @@ class Replica:
                 "--bind-address=127.0.0.1",
                 f"--secure-port={self._scheduler_port}",
                 f"--cert-dir={self._directory}",
+                *scheduler_flags,
             ),
         )
 

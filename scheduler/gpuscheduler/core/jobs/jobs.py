@@ -83,6 +83,7 @@ class Jobs:
         job = self._job(key_of(pod))
         was_there = pod.uid in job.members.living
         before = _outlook(job)
+        unknown_before = job.members.unknown
         job.members.put(pod)
         # It may have been there before with a gate, which has held it back.
         is_new = not was_there and pod.uid in job.members.living
@@ -98,7 +99,10 @@ class Jobs:
             self._planning.again = True
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
-            self.actions += _nudges_of_others(job, pod)
+            self.actions += _nudges(job, besides=pod.uid)
+        if was_there and job.members.unknown != unknown_before and job.plan is None:
+            # The object that has the number of pods came or went, so each pod has another reason.
+            self.actions += _nudges(job)
         self._due_jobs.settle(job, now)
 
     def _pod_came(self, job: Job, pod: PodFacts, now: float) -> None:
@@ -272,11 +276,11 @@ def _by_job(pods: Iterable[PodFacts]) -> dict[JobKey, dict[str, PodFacts]]:
     return jobs
 
 
-def _nudges_of_others(job: Job, pod: PodFacts) -> list[Nudge]:
-    """Have kube-scheduler ask about the other pods of a job: it shows the former reason of each."""
+def _nudges(job: Job, besides: str = "") -> list[Nudge]:
+    """Have kube-scheduler ask about the pods of a job besides one: it shows the former reason of each."""
     pending = job.members.pending.values()
-    others = [other for other in pending if other.uid != pod.uid and not other.gated]
-    return [Nudge(other.name, other.uid) for other in others[:MOST_AT_ONCE]]
+    asked = [pod for pod in pending if pod.uid != besides and not pod.gated]
+    return [Nudge(pod.name, pod.uid) for pod in asked[:MOST_AT_ONCE]]
 
 
 def _minors_on(node: str, job: Job, pods: Mapping[str, PodFacts]) -> set[int]:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
-from gpuscheduler.core.calls import BindRefused, BindWrite
+from gpuscheduler.core.calls import BindRefused, BindWrite, Nudge
 from gpuscheduler.core.gangs.gang_object import ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -265,6 +265,26 @@ def test_a_kind_that_cannot_be_read_is_the_reason(cluster):
     cluster.scheduling.gangs_readable(ObjectKind.POD_GROUP, "")
     cluster.show(read_pod_group(pod_group(2)))
     assert len(cluster.run("a", "b")) == 2
+
+
+def test_pods_that_wait_show_the_latest_reason(cluster):
+    """kube-scheduler shows the reason of the last time that it asked."""
+    group_pods(cluster, "a", "b")
+
+    def woken():
+        names = {action.pod.name for action in cluster.done if isinstance(action, Nudge)}
+        cluster.done.clear()
+        return names
+
+    woken()
+    cluster.scheduling.gangs_readable(ObjectKind.POD_GROUP, "this cluster has no PodGroups")
+    cluster.settle()
+    assert woken() == {"a", "b"}
+    cluster.scheduling.gangs_readable(ObjectKind.POD_GROUP, "")
+    cluster.settle()
+    assert woken() == {"a", "b"}
+    cluster.show(read_pod_group(pod_group(3)))
+    assert woken() == {"a", "b"}
 
 
 def test_more_pods_than_the_minimum_start_too(cluster):
