@@ -70,6 +70,7 @@ class PodFacts:
         foreign_gate: the first of its gates that only another controller removes; empty without any. Until then the
             pod may never come, so that nothing is planned or reserved for it.
         job: the pods that it starts together with, if there are such.
+        in_native_group: it is of a pod group of Kubernetes' own, which kube-scheduler tries as one.
         gang_ref: what it says of an object that knows `job`; None if `job` follows from the pod alone.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
@@ -96,6 +97,7 @@ class PodFacts:
     foreign_gate: str = ""
     job: Gang | None = None
     gang_ref: GangRef | None = None
+    in_native_group: bool = False
     scheduler: str = ""
     nominated: str = ""
     unscheduled: str = ""
@@ -169,6 +171,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         foreign_gate=shared(_foreign_gate(gates)),
         job=job,
         gang_ref=ref,
+        in_native_group=bool(spec.get("schedulingGroup")),
         scheduler=shared(text(spec.get("schedulerName"))),
         nominated=text(status.get("nominatedNodeName")),
         unscheduled=_unscheduled(status),

@@ -25,6 +25,7 @@ from gpuscheduler.core.single_pods.ahead import AheadLimits
 from gpuscheduler.core.single_pods.preemption import Preemption
 from gpuscheduler.core.single_pods.single_pods import SinglePods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
+from gpuscheduler.core.waiting.group_cycles import GroupCycles
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 
 MOST_WARMED = 16
@@ -98,6 +99,7 @@ class Scheduling:
         )
         self._bound_pods = BoundPods(self.usage, self.reservations, self.pods)
         self._bindings = Bindings(self.usage, self.reservations, self.jobs, self._single_pods, self._bound_pods)
+        self._group_cycles = GroupCycles()
         self._ended_members: list[PodFacts] = []
         self._ready = False
 
@@ -137,6 +139,7 @@ class Scheduling:
         if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         if pod.node:
+            self._group_cycles.forget(pod.uid)
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
         self._bound_pods.count(pod)
@@ -192,6 +195,7 @@ class Scheduling:
         self._bound_pods.forget_requests(uid)
         self.ahead.forget(uid)
         pod = self.pods.pop(uid, None)
+        self._group_cycles.forget(uid)
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)
         self.reservations.end([uid])
@@ -279,9 +283,13 @@ class Scheduling:
         seen = self.pods.get(pod.uid)
         if _has_changed(pod, seen):
             return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
-        if self.jobs.is_member(pod):
-            return self.jobs.filter(pod, names, now)
-        return self._single_pods.filter(pod, names, now)
+        is_member = self.jobs.is_member(pod)
+        part = self.jobs if is_member else self._single_pods
+        answer = part.filter(pod, names, now)
+        if not pod.in_native_group or seen is None:
+            return answer
+        starts_whole = is_member and not self.jobs.is_running(pod)
+        return self._group_cycles.paced(pod, answer, now, starts_whole=starts_whole)
 
     def bind(
         self,

@@ -59,6 +59,11 @@ class Jobs:
         job = self._job_of(pod)
         return max(job.members.running, 1) if job else 1
 
+    def is_running(self, pod: PodFacts) -> bool:
+        """Whether pods of its job run, so that this one was added or replaces another."""
+        job = self._job_of(pod)
+        return job is not None and job.members.any_bound
+
     def why(self, pod: PodFacts) -> str:
         """Why a member waits; empty if its job starts, or it is no member."""
         job = self._job_of(pod)

@@ -2,5 +2,6 @@
 
 - `cool_downs`: nodes that refused a pod are passed over for a while.
 - `wake_ups`: pods that fit by now are tried again.
+- `group_cycles`: pods of native pod groups, which are tried again too soon.
 - `hidden_reasons`: Events about what kube-scheduler's own message does not say.
 """
