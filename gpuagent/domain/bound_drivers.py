@@ -15,7 +15,7 @@ def with_bound_drivers(state: State, event: ev.Event) -> State:
     has_read = isinstance(event, ev.HoldingsRead) and state.holdings.problem is None
     # Otherwise containers that an agent finds at its start would wait for the next read, and a driver that changes
     # meanwhile could hand them over to another one.
-    has_completed = isinstance(event, ev.LayerSeen | ev.InventoryRead)
+    has_completed = isinstance(event, ev.LayerSeen)
     if not has_read and not has_completed:
         return state
     # After a start, the driver that serves them may be the last to report. Those before it serve none of them.
@@ -24,7 +24,9 @@ def with_bound_drivers(state: State, event: ev.Event) -> State:
     # Containers end between two reads, and only a read shows that.
     bound: dict[Mode, str] = {} if has_read else dict(state.isolation.bound)
     recorded = _recorded_drivers(state)
-    for mode in {mode for mode, _ in state.held_under}:
+    # Also modes whose GPUs are away, or were not read yet.
+    held_modes = {unit.kind.mode for unit in state.held_units}
+    for mode in held_modes:
         driver = _driver_of(state, mode, recorded.get(mode, set()))
         if PROMISES[mode] and driver != NONE:
             bound[mode] = driver

@@ -23,7 +23,10 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     unknown = _unknown_shares(state)
     held_by_driver = _held_by_driver(state)
     pods_by_driver = pod_shares(state)
-    serving = serving_layer(state)
+    # Before that, containers of an earlier run may be another driver's, and that one is chosen then. MPS would take
+    # their GPUs for itself meanwhile.
+    is_certain = knows_holdings and not state.isolation.unreported
+    chosen = parts(serving_layer(state).driver) if is_certain else ()
     names = _container_names(state)
     seen = state.pods_by_kubelets_uid
     resized = most_shares(state)
@@ -34,7 +37,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
         present = {uid: pod for uid, pod in seen.items() if uid in pods and not pod.ended}
         needs[driver] = Need(
             gpus=gpus,
-            serves=state.node.mode_known and driver in parts(serving.driver),
+            serves=driver in chosen,
             in_use=bool(held) or not knows_holdings,
             held=held,
             disabled=state.node.isolation_disabled,
