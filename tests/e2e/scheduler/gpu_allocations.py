@@ -58,6 +58,8 @@ class Allocations:
         if not any(asked(found, resource) for resource in RESOURCES):
             return
         if job := found.labels.get(JOB_LABEL):
+            # One template has the same labels for each group.
+            job += found.labels.get("leaderworkerset.sigs.k8s.io/group-index", "")
             self._members[found.name.namespace, job][found.uid] = bool(node)
             self._replicas[found.name.namespace, job] = count_of(found.labels.get(REPLICAS_LABEL)) or 0
         if not node and found.annotations.get(DECIDED_ANNOTATION) == found.uid:

@@ -1,0 +1,112 @@
+"""JobSet and LeaderWorkerSet create some pods only when others run. A job of all of them would wait for ever."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+
+from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.controllers.controller import Controller
+from tests.e2e.scheduler.controllers.workloads import template
+from tests.e2e.scheduler.gpu_allocations import Allocations
+from tests.e2e.scheduler.nodes import whole_node
+from tests.e2e.scheduler.replica import Replica
+
+_FIRST = {"name": "first", "status": "Ready"}
+_IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+_LEADER_READY = {"startupPolicy": "LeaderReady"}
+
+
+@pytest.fixture(scope="module")
+def jobset(start_controller: Callable[..., Controller]) -> Controller:
+    return start_controller("jobset")
+
+
+@pytest.fixture(scope="module")
+def leaderworkerset(start_controller: Callable[..., Controller]) -> Controller:
+    return start_controller("lws")
+
+
+@pytest.fixture
+def starts(
+    control_plane: ControlPlane,
+    make_allocations: Callable[[Iterable[Json]], Allocations],
+    make_replica: Callable[..., Replica],
+    create: Callable[[Iterable[Json]], None],
+) -> Callable[[Json, int], Mapping[str, Json]]:
+    """Creates an object on two nodes of 8 GPUs in two zones, and waits until all of its pods are bound."""
+
+    def wait(manifest: Json, count: int) -> Mapping[str, Json]:
+        allocations = make_allocations(whole_node(f"node-{zone}", zone=zone) for zone in ("east", "west"))
+        make_replica("a")
+        create([manifest])
+        pods = control_plane.pods.wait(lambda pods: len(_bound(pods)) == count)
+        assert allocations.problems() == []
+        return pods
+
+    return wait
+
+
+@pytest.mark.usefixtures("jobset")
+@pytest.mark.parametrize(
+    ("spec", "later", "annotations"),
+    [
+        (_IN_ORDER, {}, {}),
+        ({}, {"dependsOn": [_FIRST]}, {}),
+        ({}, {}, {"alpha.jobset.sigs.k8s.io/exclusive-topology": "zone"}),
+    ],
+    ids=["in order", "depends on", "exclusive topology"],
+)
+def test_a_jobset_starts(
+    starts: Callable[[Json, int], Mapping[str, Json]],
+    spec: Json,
+    later: Json,
+    annotations: Json,
+) -> None:
+    """The first Job has two pods of 2 GPUs, and the second one two of 4."""
+    jobs = [_job("first", 2), _job("second", 4) | later]
+    manifest = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train", "namespace": "default", "annotations": annotations},
+        "spec": {"replicatedJobs": jobs, **spec},
+    }
+    starts(manifest, 4)
+
+
+@pytest.mark.usefixtures("leaderworkerset")
+@pytest.mark.parametrize(
+    ("spec", "annotations", "labels"),
+    [
+        (_LEADER_READY, {}, {}),
+        ({}, {"leaderworkerset.sigs.k8s.io/exclusive-topology": "zone"}, {}),
+        ({}, {}, {JOB_LABEL: "serve", REPLICAS_LABEL: "2"}),
+    ],
+    ids=["leader ready", "exclusive topology", "labels in the template"],
+)
+def test_a_leaderworkerset_starts(
+    starts: Callable[[Json, int], Mapping[str, Json]],
+    spec: Json,
+    annotations: Json,
+    labels: Mapping[str, str],
+) -> None:
+    """There are two groups of two pods of 4 GPUs."""
+    worker = template({GPU_WHOLE: 4}, labels)
+    worker["spec"]["restartPolicy"] = "Always"
+    manifest = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "serve", "namespace": "default", "annotations": annotations},
+        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": worker}, **spec},
+    }
+    starts(manifest, 4)
+
+
+def _job(name: str, gpus: int) -> Json:
+    spec = {"parallelism": 2, "completions": 2, "template": template({GPU_WHOLE: gpus})}
+    return {"name": name, "replicas": 1, "template": {"spec": spec}}
+
+
+def _bound(pods: Mapping[str, Json]) -> set[str]:
+    return {name for name, found in pods.items() if "nodeName" in found["spec"]}
