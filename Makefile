@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -129,6 +129,9 @@ limits-check: $(STAMP)  ## memory limits of the real driver (615 or later), as r
 
 inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
 	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
+
+random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, against an exact solver
+	RANDOM_JOBS=2000 $(BIN)/python -m pytest -q -p no:xdist tests/unit/gpuscheduler/core/test_random_plans.py
 
 generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, docs/reference/, docs/problems.md, the chart's README
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .

@@ -7,6 +7,7 @@ from typing import Any
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
 from gpuscheduler.cluster_api.connection import Json
+from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -59,7 +60,7 @@ class PodFollower:
 
 
 class NodeFollower:
-    """Follows Node objects, with what ConfigMaps add. A node without GPUs is none."""
+    """Follows Node objects, with what ConfigMaps add. Of a node without GPUs, only labels and taints count."""
 
     key = "name"
 
@@ -76,10 +77,11 @@ class NodeFollower:
         facts = node_facts(found, self._unhealthy.get(name, ()))
         if facts is None:
             self.gone(name)
+            self._service.site_seen(node_site(found))
             return
         if facts.assumed:
             # It is read again when its unhealthy GPUs change.
-            self._unpublished[name] = {"metadata": metadata, "status": found.get("status")}
+            self._unpublished[name] = {key: found.get(key) for key in ("metadata", "spec", "status")}
         else:
             self._unpublished.pop(name, None)
         self._service.node_seen(facts)

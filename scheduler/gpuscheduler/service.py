@@ -13,6 +13,7 @@ from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import KubeError
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
+from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.node_facts import NodeFacts
@@ -72,6 +73,11 @@ class Service:
     def node_seen(self, node: NodeFacts) -> None:
         """Take a node as it is now."""
         self.core.node_seen(node)
+        self._settle()
+
+    def site_seen(self, site: NodeSite) -> None:
+        """Take a node without GPUs as it is now."""
+        self.core.site_seen(site)
         self._settle()
 
     def node_gone(self, name: str) -> None:

@@ -67,9 +67,9 @@ class BoundPods:
             self._usage.use(pod.uid, pod.node, pod.request)
 
     def count_requests(self, pod: PodFacts) -> None:
-        """Count what the pod asks for of the CPU, memory and other resources of its node."""
+        """Count what the pod asks for on its node, and what it is to other pods."""
         if pod.node and not pod.ended:
-            self._usage.occupy(pod.uid, pod.node, pod.requests)
+            self._usage.occupy(pod.uid, pod.node, pod.occupant)
 
     def forget_requests(self, uid: str) -> None:
         """Count what a pod asks for no longer."""

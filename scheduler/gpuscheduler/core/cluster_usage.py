@@ -1,8 +1,12 @@
 """All nodes with GPUs, and the pods that use them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuscheduler.core.constraints.neighborhood import Neighborhood
+from gpuscheduler.core.constraints.node_site import NodeSite
+from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
@@ -18,6 +22,8 @@ class ClusterUsage:
         changed: names of the nodes that changed since a reader emptied it.
         version: how often anything changed.
         frees: how often units may have become free. Readers compare it with what it was.
+        pods: on all nodes, with GPUs or without.
+        pods_matter: a job waits that may fit when another pod comes. Its planning sets this.
     """
 
     def __init__(self) -> None:
@@ -25,16 +31,17 @@ class ClusterUsage:
         self.changed: set[str] = set()
         self.frees = 0
         self.version = 0
+        self.pods = Neighborhood()
+        self.pods_matter = False
         self._units: Amounts | None = None
         self._whole = 0
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
         self._on: dict[str, tuple[str, ...]] = {}
         self._used: dict[str, Resources] = {}
-        self._occupied: dict[str, tuple[Resources, tuple[str, ...]]] = {}
-        """UID to what the pod asks for, and the nodes where it is, or may be bound."""
 
     def node_seen(self, facts: NodeFacts) -> None:
         """Add a node, or take it as it is now."""
+        self.pods.sites[facts.name] = facts.site
         node = self.nodes.get(facts.name)
         if node is None:
             self.nodes[facts.name] = self._new(facts)
@@ -55,8 +62,15 @@ class ClusterUsage:
             node.use(uid, use)
         return node
 
+    def site_seen(self, site: NodeSite) -> None:
+        """Take the labels and taints of a node without GPUs: pods are spread over such nodes, too."""
+        if self.pods.sites.get(site.name) != site:
+            self.pods.sites[site.name] = site
+            self.frees += 1
+
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
+        self.pods.sites.pop(name, None)
         # A node that is deleted and created again has its pods still.
         if self.nodes.pop(name, None) is not None:
             self._units = None
@@ -82,7 +96,7 @@ class ClusterUsage:
 
     def release(self, uid: str, name: str | None = None) -> None:
         """Count a pod no longer, neither on GPUs nor for what else it asks for: on one node, or on all."""
-        _, occupied = self._occupied.get(uid, (NO_RESOURCES, ()))
+        _, occupied = self.pods.of(uid)
         everywhere = dict.fromkeys((*self._on.get(uid, ()), *occupied))
         released = everywhere if name is None else [name]
         for other in released:
@@ -106,39 +120,46 @@ class ClusterUsage:
             self._note(name)
         return True
 
-    def occupy(self, uid: str, name: str, requests: Resources) -> None:
-        """Count what a pod asks for on a node of CPU, memory and other resources, whether it asks for GPUs or not."""
-        former, names = self._occupied.get(uid, (requests, ()))
+    def occupy(self, uid: str, name: str, occupant: Occupant) -> None:
+        """Count a pod on a node for what it asks for besides GPUs, and for what it is to other pods."""
+        former, names = self.pods.of(uid)
         added = () if name in names else (name,)
-        if former != requests:
-            # The author may change amounts while the pod runs, maybe to less.
+        # Pods of one template share a value.
+        has_changed = bool(names) and former is not occupant and former != occupant
+        if has_changed:
+            # The author may change amounts and labels while the pod runs.
             for other in names:
                 self._vacate(other, uid)
-            self.frees += 1
             added = (*names, *added)
             names = ()
         if not added:
             return
-        self._occupied[uid] = shared((requests, (*names, *added)))
+        self._note_pods(former, occupant, has_changed=has_changed)
+        self.pods.put(uid, (occupant, shared((*names, *added))))
         for other in added:
-            self._change_used(other, requests, NO_RESOURCES)
+            self._change_used(other, occupant.requests, 1)
+
+    def _note_pods(self, former: Occupant, occupant: Occupant, *, has_changed: bool) -> None:
+        """Note that a job may fit now: it may want to be near this pod, or the pod asks for less than before."""
+        # A pod that begins to end asks for as much as before.
+        frees_some = has_changed and replace(occupant, ending=former.ending) != former
+        if frees_some or self.pods_matter:
+            self.pods_matter = False
+            self.frees += 1
 
     def _vacate(self, name: str, uid: str) -> bool:
         """Count what a pod asks for on one node no longer; whether it counted."""
-        requests, names = self._occupied.get(uid, (NO_RESOURCES, ()))
+        occupant, names = self.pods.of(uid)
         if name not in names:
             return False
         kept = tuple(other for other in names if other != name)
-        if kept:
-            self._occupied[uid] = shared((requests, kept))
-        else:
-            del self._occupied[uid]
-        self._change_used(name, NO_RESOURCES, requests)
+        self.pods.put(uid, (occupant, kept))
+        self._change_used(name, occupant.requests, -1)
         return True
 
-    def _change_used(self, name: str, more: Resources, less: Resources) -> None:
+    def _change_used(self, name: str, requests: Resources, times: int) -> None:
         before = self._used.get(name, NO_RESOURCES)
-        used = before + more - less
+        used = before.plus(requests, times)
         self._used[name] = used
         if used == NO_RESOURCES:
             del self._used[name]

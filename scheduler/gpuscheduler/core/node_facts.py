@@ -21,6 +21,7 @@ from gpuagent.domain.sharing.mode import (
     Mode,
     Placement,
 )
+from gpuscheduler.core.constraints.node_site import NodeSite, node_site
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, node_resources
 from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
 from gpuscheduler.core.policy.accepted_models import NodeLabels, model_labels
@@ -41,6 +42,7 @@ class NodeFacts:
         name: of the Node.
         gpus: its GPUs; none is usable while the node is not ready.
         allocatable: what its pods may use in all of CPU, memory and other resources.
+        site: its labels and taints.
         model: of the GPUs; empty if it is not labeled.
         model_labels: by which pods may ask for the model.
         placement: how shares are placed on it.
@@ -55,6 +57,7 @@ class NodeFacts:
     name: str
     gpus: NodeGpus
     allocatable: Resources = NO_RESOURCES
+    site: NodeSite = NodeSite()
     model: str = ""
     model_labels: NodeLabels = ()
     placement: Placement = Placement.BINPACK
@@ -102,6 +105,7 @@ def node_facts(node: Mapping[str, Any], unhealthy: Collection[int] = ()) -> Node
         name=text(metadata.get("name")),
         gpus=_first(gpus),
         allocatable=_first_resources(node_resources(allocatable)),
+        site=node_site(node),
         model=named[0][1] if named else "",
         model_labels=_first_labels(named),
         placement=Placement.SPREAD if is_spread else Placement.BINPACK,

@@ -12,6 +12,9 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
+from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of
+from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
+from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangRef
@@ -60,6 +63,8 @@ class PodFacts:
         node: where it is bound; empty while it is not.
         request: the GPUs that it asks for.
         requests: what it asks for of CPU, memory and other resources of the node.
+        labels: of the pod.
+        rules: about the nodes where it may be, and the pods beside it.
         used: what it uses of each GPU, by its annotations or what `Scheduling` knows better; None without a valid
             decision.
         priority: of its PriorityClass.
@@ -88,6 +93,8 @@ class PodFacts:
     node: str
     request: GpuRequest
     requests: Resources = NO_RESOURCES
+    labels: Labels = NO_LABELS
+    rules: PodRules = NO_RULES
     used: Used | None = None
     priority: int = 0
     created: str = ""
@@ -111,6 +118,19 @@ class PodFacts:
     def cpu(self) -> float:
         """Cores that it asks for."""
         return self.requests.cores
+
+    @property
+    def occupant(self) -> Occupant:
+        """What it is to other pods on its node, and in the domains of its node."""
+        occupant = Occupant(
+            namespace=self.name.namespace,
+            labels=self.labels,
+            requests=self.requests,
+            anti_affinity=self.rules.anti_affinity,
+            ports=self.rules.ports,
+            ending=self.deleting,
+        )
+        return first_occupant(occupant)
 
     @property
     def ended(self) -> bool:
@@ -155,6 +175,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     ref = shared(gang) if isinstance(gang, GangRef) else None
     job = ref.provisional if ref else cast(Gang | None, gang)
     gates = _gates(spec)
+    labels = labels_of(parsed.labels)
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
         uid=parsed.uid,
@@ -162,6 +183,8 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         node=shared(text(spec.get("nodeName"))),
         request=request,
         requests=shared(pod_resources(spec, status)),
+        labels=labels,
+        rules=pod_rules(spec, parsed.name.namespace, labels),
         used=used,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(parsed.created),
@@ -193,6 +216,7 @@ def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
         facts,
         request=former.request,
         requests=former.requests,
+        rules=former.rules,
         used=former.used,
         job=job,
         gang_ref=former.gang_ref,

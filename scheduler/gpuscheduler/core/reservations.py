@@ -62,7 +62,7 @@ class Reservations:
         self._all[pod.uid] = reservation
         for name, choice in choices.items():
             self._usage.use(pod.uid, name, choice.used)
-            self._usage.occupy(pod.uid, name, pod.requests)
+            self._usage.occupy(pod.uid, name, pod.occupant)
         return reservation
 
     def bound(self, uid: str) -> None:

@@ -7,6 +7,7 @@ from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, FilterAnswer, Nominate
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.gang_objects import GangObjects
@@ -116,6 +117,10 @@ class Scheduling:
             pod = self.pods.get(uid)
             if pod and pod.node == node.name:
                 self._bound_pods.count(self._bound_pods.as_decided(pod))
+
+    def site_seen(self, site: NodeSite) -> None:
+        """Take a node without GPUs as it is now, because pods are spread over these, too."""
+        self.usage.site_seen(site)
 
     def node_gone(self, name: str) -> None:
         """Forget a node."""

@@ -1,45 +1,31 @@
 """Plans all pods of a job over nodes and links: the fewest nodes, then the best weakest link.
 
-The plan works on copies of the nodes' free GPUs, and places all pods or none. Equal pods are placed together.
+The plan works on copies of the nodes' free GPUs, and places all pods or none. Equal pods are placed together. What
+kube-scheduler will check for each pod is a part of the plan. Where the densest plan leaves a pod out, other orders are
+tried, and then a search, before the job is said not to fit.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from gpuscheduler.core.choose_gpus import Choice, Tries, fit, keeps_rules
-from gpuscheduler.core.constraints.resources import Resources
-from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.choose_gpus import Tries
+from gpuscheduler.core.constraints.admission import Admission
+from gpuscheduler.core.constraints.neighborhood import Neighborhood
+from gpuscheduler.core.jobs.groups import Group, OtherThan, Passed, groups_of
+from gpuscheduler.core.jobs.rooms import NODES_A_TRY, Rooms
+from gpuscheduler.core.jobs.search import Search
+from gpuscheduler.core.jobs.trial import Places, Trial
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
-Places = dict[str, tuple[str, Choice]]
-"""UID to node name and GPUs."""
+__all__ = ["PLAN_TRIES", "OtherThan", "Passed", "Places", "plan"]
+
 PLAN_TRIES = 20_000
 """Work that one plan may take, see `Tries`: other calls wait meanwhile."""
-NODES_A_TRY = 2
-"""Nodes that are compared in the time of one try."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherThan:
-    """All nodes but these, in the place of a set with the names of thousands."""
-
-    names: frozenset[str]
-
-    def __contains__(self, name: object) -> bool:
-        return name not in self.names
-
-    def __len__(self) -> int:
-        """More than any set of names has, and the more the fewer are left."""
-        return 10**9 - len(self.names)
-
-
-Passed = frozenset[str] | OtherThan
-"""Nodes that kube-scheduler does not accept for a pod."""
-_Alike = tuple[GpuRequest, Resources, Passed]
+MOST_GROUPS = 16
+"""Groups of different pods for which places are searched. The work grows with each group."""
+_Hardness = Callable[[Group], tuple[object, ...]]
 
 
 def plan(  # noqa: PLR0913 (by name)
@@ -50,6 +36,8 @@ def plan(  # noqa: PLR0913 (by name)
     near: Collection[str] = (),
     without: Mapping[str, Passed] | None = None,
     tries: Tries | None = None,
+    beside: Neighborhood | None = None,
+    prefer: Mapping[str, str] | None = None,
 ) -> Places:
     """Nodes and GPUs for the pods; fewer than all if they do not fit together, or the tries are used up.
 
@@ -60,220 +48,215 @@ def plan(  # noqa: PLR0913 (by name)
         near: nodes with other members of the job, which are used first.
         without: UID to the nodes that kube-scheduler does not accept for the pod.
         tries: of the plan.
+        beside: all nodes and the pods on them, for the rules of pods; None for `nodes` without pods that have any.
+        prefer: UID to the node on which the pod stays if it fits there, together with the others.
     """
     tries = Tries(PLAN_TRIES) if tries is None else tries
-    trial = dict(nodes)
-    used = set(near)
-    places = Places()
-    for (request, requests, passed), equal in _hardest_first(pods, without or {}):
-        remaining = equal
-        rooms = _Rooms(
-            request,
-            requests=requests,
-            wanted=len(equal),
-            nodes=_without(trial, passed),
-            links=links,
-            used=used,
-            tries=tries,
-        )
-        while remaining:
-            room = rooms.next(len(remaining))
-            if room is None or tries.gave_up:
-                return places
-            name, count = room
-            # A copy, so that a plan that fails leaves no trace.
-            node = trial[name].copy()
-            trial[name] = node
-            placed = remaining[:count]
-            choices = _take(request, placed, node, links)
-            for pod, choice in zip(placed, choices, strict=True):
-                places[pod.uid] = name, choice
-            remaining = remaining[count:]
-            # Later pods of the job prefer this node, too.
-            used.add(name)
-    return places
+    if beside is None:
+        beside = Neighborhood(node.facts.site for node in nodes.values())
+    groups, admission = groups_of(pods, without or {}, beside)
+    planner = _Planner(groups, nodes, links, near, admission, tries)
+    most = Places()
+    for attempt in planner.attempts(prefer or {}):
+        places = attempt()
+        if len(places) > len(most):
+            most = places
+        if len(most) == len(pods) or tries.gave_up:
+            break
+    return most
 
 
-def _hardest_first(
-    pods: Iterable[PodFacts],
-    without: Mapping[str, Passed],
-) -> list[tuple[_Alike, list[PodFacts]]]:
-    """Pods that may have each other's places, in the order of their names; those that are hard to place first."""
-    alike: dict[_Alike, list[PodFacts]] = {}
-    by_name = sorted(pods, key=lambda pod: pod.name)
-    for pod in by_name:
-        passed = without.get(pod.uid, frozenset())
-        equal = alike.setdefault((pod.request, pod.requests, passed), [])
-        equal.append(pod)
-    return sorted(alike.items(), key=_demand, reverse=True)
-
-
-def _without(nodes: Mapping[str, NodeUsage], passed: Passed) -> Mapping[str, NodeUsage]:
-    """The nodes that are not passed over."""
-    if isinstance(passed, OtherThan):
-        accepted = sorted(passed.names)
-        return {name: nodes[name] for name in accepted if name in nodes}
-    if not passed:
-        return nodes
-    return {name: node for name, node in nodes.items() if name not in passed}
-
-
-def _demand(alike: tuple[_Alike, object]) -> tuple[int, Amounts, int, int, int]:
-    """How hard equal pods are to place: by what they ask for, then by how many nodes do not accept them."""
-    (request, requests, passed), _ = alike
-    return request.gpus, request.need, requests.cpu, requests.memory, len(passed)
-
-
-class _Room(NamedTuple):
-    """How many pods of a request a node takes. The best room is the least.
-
-    Attributes:
-        apart: the node has no pod of the job.
-        missing: how many of the wanted pods it does not take.
-        weakest: negative MB/s of the weakest link among their GPUs.
-        name: of the node.
-        pods: how many it takes.
-        size: number of GPUs that are free.
-    """
-
-    apart: bool
-    missing: int
-    weakest: int
-    name: str
-    pods: int
-    size: int
-
-
-class _Rooms:
-    """The room of every node for one request, best first; each node is taken once."""
+class _Planner:
+    """Ways to place the groups, all on the same nodes."""
 
     def __init__(  # noqa: PLR0913 (what a plan is made of)
         self,
-        request: GpuRequest,
-        requests: Resources,
-        wanted: int,
+        groups: Sequence[Group],
         nodes: Mapping[str, NodeUsage],
         links: Links,
-        used: Collection[str],
+        near: Collection[str],
+        admission: Admission,
         tries: Tries,
     ) -> None:
-        self._remaining: list[_Room] = []
-        self._most = 0
-        # To compare all nodes takes time even if none is searched.
-        tries.spend(len(nodes) // NODES_A_TRY)
-        # Nodes that are alike have the same room, so that each kind is looked at once.
-        rooms: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
-        for name, node in nodes.items():
-            limit = requests.times_in(node.facts.allocatable, node.used, wanted)
-            alike = node.alike(), limit
-            room = rooms.get(alike)
-            if room is None:
-                if limit < 1 or not tries.spend():
-                    continue
-                room = _room(
-                    request,
-                    limit,
-                    node,
-                    links,
-                    tries,
-                )
-                rooms[alike] = room
-            pods, weakest, size = room
-            if pods > 0:
-                is_apart = name not in used
-                self._remaining.append(
-                    _Room(
-                        is_apart,
-                        wanted - pods,
-                        -weakest,
-                        name,
-                        pods,
-                        size,
-                    )
-                )
-                self._most = max(self._most, pods)
-        heapify(self._remaining)
+        self._groups = groups
+        self._nodes = nodes
+        self._links = links
+        self._near = near
+        self._admission = admission
+        self._tries = tries
 
-    def next(self, wanted: int) -> tuple[str, int] | None:
-        """A node and how many pods it takes: the tightest that takes all, else the one that takes most."""
-        enough: list[_Room] = []
-        # To look for one costs a look at every node, which is in vain while none takes so many.
-        if wanted <= self._most:
-            enough = [room for room in self._remaining if room.pods >= wanted]
-        if enough:
-            tightest = min(enough, key=_tightness)
-            self._remaining.remove(tightest)
-            heapify(self._remaining)
-            return tightest.name, wanted
-        if not self._remaining:
-            return None
-        best = heappop(self._remaining)
-        return best.name, best.pods
+    def attempts(self, prefer: Mapping[str, str]) -> Sequence[Callable[[], Places]]:
+        """The ways, the best first."""
+        attempts: list[Callable[[], Places]] = []
+        if prefer:
+            attempts.append(lambda: self._densest(_by_gpus, prefer))
+        attempts.append(lambda: self._densest(_by_gpus))
+        if len(self._groups) > 1:
+            attempts.append(lambda: self._densest(_by_cpu))
+        if len(self._groups) <= MOST_GROUPS:
+            attempts.append(self._searched)
+        return attempts
+
+    def _densest(self, hardness: _Hardness, prefer: Mapping[str, str] | None = None) -> Places:
+        """On the fewest nodes, the groups that are hard to place first."""
+        trial = self._trial()
+        waiting: deque[tuple[Group, Sequence[PodFacts]]] = deque()
+        for group in sorted(self._groups, key=hardness, reverse=True):
+            waiting.append((group, self._place_preferred(group, trial, prefer or {})))
+        in_vain = 0
+        while waiting and in_vain < len(waiting) and not self._tries.gave_up:
+            group, pods = waiting.popleft()
+            left = self._place(group, pods, trial)
+            if left and not self._admission.spans_nodes(group.kind):
+                # Pods of other groups only make its room smaller.
+                break
+            is_in_vain = len(left) == len(pods)
+            in_vain = in_vain + 1 if is_in_vain else 0
+            if left:
+                # They may want to be near pods of a later group.
+                waiting.append((group, left))
+        trial.undo()
+        return trial.places
+
+    def _trial(self) -> Trial:
+        return Trial(self._nodes, self._links, self._admission, self._near)
+
+    def _place_preferred(
+        self,
+        group: Group,
+        trial: Trial,
+        prefer: Mapping[str, str],
+    ) -> Sequence[PodFacts]:
+        """Place pods of a group on the nodes that are preferred for them; the others are returned."""
+        left: list[PodFacts] = []
+        for pod in group.pods:
+            name = prefer.get(pod.uid)
+            has_place = name is not None and self._has_room(group, name, trial) and trial.place(group, [pod], name)
+            if not has_place:
+                left.append(pod)
+        return left
+
+    def _has_room(self, group: Group, name: str, trial: Trial) -> bool:
+        """Whether kube-scheduler accepts a pod of the group on a node, whatever the GPUs."""
+        node = trial.nodes.get(name)
+        refused = self._admission.refuses(group.kind)
+        if node is None or name in refused or name in group.passed:
+            return False
+        has_resources = group.requests.times_in(node.facts.allocatable, node.used, 1)
+        return bool(has_resources) and self._admission.accepts(group.kind, name)
+
+    def _place(
+        self,
+        group: Group,
+        pods: Sequence[PodFacts],
+        trial: Trial,
+    ) -> Sequence[PodFacts]:
+        """Place pods of a group; those without a place are returned."""
+        if not pods:
+            return pods
+        rooms = Rooms(
+            group,
+            wanted=len(pods),
+            nodes=group.accepted(trial.nodes, self._admission),
+            links=self._links,
+            used=trial.used,
+            tries=self._tries,
+        )
+        if self._admission.depends_on_pods(group.kind):
+            return self._place_singly(group, pods, rooms, trial)
+        while pods:
+            room = rooms.next(len(pods))
+            if room is None or self._tries.gave_up:
+                break
+            name, count = room
+            if not trial.place(group, pods[:count], name):
+                break
+            pods = pods[count:]
+        return pods
+
+    def _place_singly(
+        self,
+        group: Group,
+        pods: Sequence[PodFacts],
+        rooms: Rooms,
+        trial: Trial,
+    ) -> Sequence[PodFacts]:
+        """Place one pod after another, because each changes which nodes kube-scheduler accepts for the next."""
+        order = rooms.best_first()
+        left = {room.name: room.pods for room in order}
+        names = list(left)
+        while pods:
+            name = self._first_accepted(group, names, left)
+            if name is None or not trial.place(group, pods[:1], name):
+                break
+            left[name] -= 1
+            pods = pods[1:]
+            # Later pods prefer this node, too.
+            names.remove(name)
+            names.insert(0, name)
+        return pods
+
+    def _first_accepted(
+        self,
+        group: Group,
+        names: Sequence[str],
+        left: Mapping[str, int],
+    ) -> str | None:
+        for number, name in enumerate(names):
+            if left[name] > 0 and self._admission.accepts(group.kind, name):
+                self._tries.spend(number // NODES_A_TRY)
+                return name
+        self._tries.spend(len(names) // NODES_A_TRY)
+        return None
+
+    def _searched(self) -> Places:
+        """By a search, which may leave pods closer together or further apart than they need to be."""
+        accepted = [group.accepted(self._nodes, self._admission) for group in self._groups]
+        search = Search(self._groups, accepted, self._admission, self._tries)
+        trial = self._trial()
+        placed = [0] * len(self._groups)
+        for group, count, name in search.filled():
+            before = placed[group.number]
+            placed[group.number] += count
+            if not trial.place(group, group.pods[before : before + count], name):
+                break
+        trial.undo()
+        return self._in_order(trial.places)
+
+    def _in_order(self, places: Places) -> Places:
+        """The places in an order in which kube-scheduler accepts them; without those that it does not."""
+        if not any(self._admission.spans_nodes(group.kind) for group in self._groups):
+            return places
+        waiting = [(group.kind, pod.uid) for group in self._groups for pod in group.pods if pod.uid in places]
+        ordered = Places()
+        placed: list[tuple[int, str]] = []
+        any_new = True
+        while any_new:
+            before = len(placed)
+            later: list[tuple[int, str]] = []
+            for kind, uid in waiting:
+                name, _ = places[uid]
+                if self._admission.accepts(kind, name):
+                    ordered[uid] = places[uid]
+                    self._admission.place(kind, name)
+                    placed.append((kind, name))
+                else:
+                    later.append((kind, uid))
+            waiting = later
+            any_new = len(placed) > before
+        for kind, name in placed:
+            self._admission.place(kind, name, -1)
+        return ordered
 
 
-def _tightness(room: _Room) -> tuple[bool, int, int, str]:
-    """The least first: with pods of the job, then with the fewest free GPUs, then with the best links."""
-    return room.apart, room.size, room.weakest, room.name
+def _by_gpus(group: Group) -> tuple[object, ...]:
+    """How hard the pods of a group are to place: by GPUs, then by how many nodes do not accept them."""
+    request = group.request
+    requests = group.requests
+    return request.gpus, request.need, requests.cpu, requests.memory, len(group.passed)
 
 
-def _room(
-    request: GpuRequest,
-    limit: int,
-    node: NodeUsage,
-    links: Links,
-    tries: Tries,
-) -> tuple[int, int, int]:
-    """How many pods a node takes, at most `limit`; MB/s of the weakest link among their GPUs; its free GPUs."""
-    pods = min(limit, _capacity(request, node, limit, tries))
-    if pods < 1 or request.kind is not RequestKind.WHOLE:
-        return pods, 0, 0
-    free = node.room.unused
-    together = links.choose(node, free, pods * request.gpus)
-    return pods, links.weakest(node, together), len(free)
-
-
-def _capacity(
-    request: GpuRequest,
-    node: NodeUsage,
-    wanted: int,
-    tries: Tries,
-) -> int:
-    """How many pods with this request fit on the node; counting ends at `wanted`."""
-    if request.kind is RequestKind.WHOLE:
-        return len(node.room.unused) // request.gpus
-    if len(request.groups) == request.gpus == 1:
-        # Each pod takes its need from one GPU, whichever order they come in, so there is nothing to search.
-        if not keeps_rules(request, node):
-            return 0
-        fitting = 0
-        for position, _ in node.usable():
-            fitting += request.need.times_in(node.free[position], node.pods_left[position])
-        return fitting
-    # Containers of a pod may need several GPUs, so that only a trial shows how many pods fit.
-    trial = node.copy()
-    for count in range(wanted):
-        choice = fit(request, trial, tries=tries)
-        if choice is None:
-            return count
-        trial.use(str(count), choice.used)
-    return wanted
-
-
-def _take(
-    request: GpuRequest,
-    pods: Sequence[PodFacts],
-    node: NodeUsage,
-    links: Links,
-) -> list[Choice]:
-    """GPUs for each of the pods, which share the best set of the node; `node` counts them from now on."""
-    among: Collection[int] | None = None
-    if request.kind is RequestKind.WHOLE:
-        among = links.choose(node, node.unused(), len(pods) * request.gpus)
-    choices = []
-    for pod in pods:
-        choice = fit(request, node, links=links, among=among)
-        assert choice, f"{pod.name} was counted to fit on {node.facts.name}"
-        node.use(pod.uid, choice.used)
-        node.used += pod.requests
-        choices.append(choice)
-    return choices
+def _by_cpu(group: Group) -> tuple[object, ...]:
+    """How hard the pods of a group are to place where CPU or memory is tight."""
+    requests = group.requests
+    return requests.cpu, requests.memory, group.request.gpus, group.request.need

@@ -171,7 +171,11 @@ class Planning:
             near={pod.node for pod in job.members.bound()},
             without=unsuitable,
             tries=tries,
+            beside=self._usage.pods,
         )
+        if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
+            # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
+            self._usage.pods_matter = True
         job.fitting = len(places)
         job.gave_up = tries.gave_up
         return places

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
 from gpuscheduler.core.node_usage import NodeUsage
@@ -48,7 +49,7 @@ def test_a_use_counts_on_its_node_alone_until_it_is_released(usage):
 
 def test_what_is_used_on_a_node_counts_when_the_node_comes_and_comes_again(usage):
     usage.use("a", "n3", units(1, 4))
-    usage.occupy("other", "n3", Resources(cpu=3000, pods=1))
+    usage.occupy("other", "n3", Occupant(requests=Resources(cpu=3000, pods=1)))
     for _ in range(2):
         usage.node_seen(shared_node("n3"))
         assert (free(usage, "n3"), usage.nodes["n3"].used) == ([10, 6], Resources(cpu=3000, pods=1))
@@ -62,10 +63,10 @@ def test_resources_that_come_back_are_news_and_those_that_go_are_none(usage):
     """Of any kind: a job may wait for memory, or for a place among the pods of a node."""
     frees = usage.frees
     requests = Resources(cpu=100, memory=7, pods=1, others=(("ephemeral-storage", 3),))
-    usage.occupy("a", "n1", requests)
-    usage.occupy("b", "n1", requests)
+    usage.occupy("a", "n1", Occupant(requests=requests))
+    usage.occupy("b", "n1", Occupant(requests=requests))
     assert (usage.nodes["n1"].used, usage.frees) == (requests + requests, frees)
-    usage.occupy("a", "n1", requests)
+    usage.occupy("a", "n1", Occupant(requests=requests))
     assert usage.nodes["n1"].used == requests + requests, "the same pod counts once"
     usage.release("a")
     assert (usage.nodes["n1"].used, usage.frees) == (requests, frees + 1)

@@ -7,6 +7,7 @@ import pytest
 
 from gpuscheduler.core import ranking as module
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import NAMES, named
@@ -58,7 +59,7 @@ class Cluster:
             self.usage.node_seen(some_node(self.rng, name))
         elif what == 2 and name in self.usage.nodes:
             self.pods += 1
-            self.usage.occupy(f"u{self.pods}", name, Resources(cpu=self.rng.choice([1000, 2000])))
+            self.usage.occupy(f"u{self.pods}", name, Occupant(requests=Resources(cpu=self.rng.choice([1000, 2000]))))
         elif name in self.usage.nodes:
             self.pods += 1
             used = ((self.rng.randrange(2), facts_of({"mem": self.rng.randint(1, 5)}).request.need),)
@@ -137,7 +138,7 @@ def test_200_requests_in_turn_are_rated_again_only_where_nodes_changed():
         next(ranking.nodes(request, 1.0, usage.nodes))
     policy.rated = 0
     for number, request in enumerate(asked):
-        usage.occupy(f"u{number}", f"n{number}", Resources(cpu=1000))
+        usage.occupy(f"u{number}", f"n{number}", Occupant(requests=Resources(cpu=1000)))
         next(ranking.nodes(request, 1.0, usage.nodes))
     since_last_call = sum(range(1, 201))
     assert 0 < policy.rated <= since_last_call, "a request rates the nodes that changed since its last call"

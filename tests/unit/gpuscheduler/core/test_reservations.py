@@ -100,7 +100,7 @@ def test_what_is_reserved_counts_for_cpu_and_memory_once(usage):
     assert [usage.nodes[name].used for name in ("n1", "n2")] == [counted, counted]
     made["spec"]["nodeName"] = "n1"
     pods["u"] = pod_facts(made)
-    usage.occupy("u", "n1", counted)
+    usage.occupy("u", "n1", pods["u"].occupant)
     reservations.end(["u"])
     assert [usage.nodes[name].used for name in ("n1", "n2")] == [counted, NO_RESOURCES]
     usage.release("u")

@@ -1,0 +1,63 @@
+"""Labels as small values: a cluster has tens of thousands of pods and nodes, most with equal ones."""
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+MOST_LABELS = 128
+"""Labels of an object that are kept. Kubernetes sets no limit, and any author of pods may write thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of one object.
+
+    Attributes:
+        keys: in order.
+        values: of the keys.
+    """
+
+    keys: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+    def only(self, kept: Collection[str]) -> "Labels":
+        """Those of these labels that the object has."""
+        keys: list[str] = []
+        values: list[str] = []
+        for key, value in zip(self.keys, self.values, strict=True):
+            if key in kept:
+                keys.append(key)
+                values.append(value)
+        return Labels(tuple(keys), tuple(values))
+
+    def get(self, key: str) -> str | None:
+        """The value of a label; None if the object does not have it."""
+        index = bisect_left(self.keys, key)
+        if index < len(self.keys) and self.keys[index] == key:
+            return self.values[index]
+        return None
+
+
+NO_LABELS = Labels()
+
+
+def labels_of(written: Mapping[str, object]) -> Labels:
+    """The labels that an object has; values of another type than text are left out."""
+    texts = sorted((key, value) for key, value in written.items() if isinstance(value, str))
+    kept = texts[:MOST_LABELS]
+    keys = tuple(key for key, _ in kept)
+    values = tuple(value for _, value in kept)
+    return _first(Labels(_first_texts(keys), _first_texts(values)))
+
+
+@lru_cache(maxsize=16384)
+def _first(labels: Labels) -> Labels:
+    """The first value that was equal to this one."""
+    return labels
+
+
+@lru_cache(maxsize=16384)
+def _first_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The first value that was equal to this one."""
+    return texts

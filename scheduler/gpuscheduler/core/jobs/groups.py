@@ -1,0 +1,112 @@
+"""The pods of a plan in groups that are alike, so that each may have the place of another of its group."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuscheduler.core.constraints.admission import Admission, Kind
+from gpuscheduler.core.constraints.neighborhood import Neighborhood
+from gpuscheduler.core.constraints.occupant import Occupant
+from gpuscheduler.core.constraints.pod_rules import PodRules
+from gpuscheduler.core.constraints.resources import Resources
+from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import PodFacts
+
+MOST_KINDS = 64
+"""Kinds of pods whose rules about other pods a plan knows. The pods of a job usually have one or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherThan:
+    """All nodes but these, in the place of a set with the names of thousands."""
+
+    names: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self.names
+
+    def __len__(self) -> int:
+        """More than any set of names has, and the more the fewer are left."""
+        return 10**9 - len(self.names)
+
+
+Passed = frozenset[str] | OtherThan
+"""Nodes that kube-scheduler does not accept for a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods that are alike, in the order of their names.
+
+    Attributes:
+        pods: of which each asks for the same.
+        request: of each, for GPUs.
+        requests: of each, for CPU, memory and other resources.
+        passed: nodes that kube-scheduler does not accept for them.
+        kind: number of their kind in the admission.
+        number: of the group in the plan.
+    """
+
+    pods: tuple[PodFacts, ...]
+    request: GpuRequest
+    requests: Resources
+    passed: Passed
+    kind: int
+    number: int
+
+    def accepted(self, nodes: Mapping[str, NodeUsage], admission: Admission) -> Mapping[str, NodeUsage]:
+        """The nodes that the pods may be on, whatever other pods are there."""
+        refused = admission.refuses(self.kind)
+        if isinstance(self.passed, OtherThan):
+            named = sorted(self.passed.names)
+            return {name: nodes[name] for name in named if name in nodes and name not in refused}
+        left_out = refused | self.passed
+        if not left_out:
+            return nodes
+        return {name: node for name, node in nodes.items() if name not in left_out}
+
+
+def groups_of(
+    pods: Iterable[PodFacts],
+    without: Mapping[str, Passed],
+    beside: Neighborhood,
+) -> tuple[list[Group], Admission]:
+    """The groups, and what kube-scheduler would say to their kinds."""
+    by_name = sorted(pods, key=lambda pod: pod.name)
+    keys = beside.label_keys({pod.rules for pod in by_name})
+    kinds: dict[Kind, int] = {}
+    alike: dict[tuple[GpuRequest, Resources, Passed, int], list[PodFacts]] = {}
+    for pod in by_name:
+        kind = _kind(pod, keys)
+        if kind not in kinds and len(kinds) >= MOST_KINDS:
+            # Only kube-scheduler knows the rules of the others.
+            kind = Kind(Occupant(), PodRules(pod.rules.nodes))
+        number = kinds.setdefault(kind, len(kinds))
+        passed = without.get(pod.uid, frozenset())
+        equal = alike.setdefault((pod.request, pod.requests, passed, number), [])
+        equal.append(pod)
+    groups: list[Group] = []
+    for (request, requests, passed, kind_number), equal in alike.items():
+        groups.append(
+            Group(
+                tuple(equal),
+                request,
+                requests,
+                passed,
+                kind_number,
+                number=len(groups),
+            )
+        )
+    return groups, beside.admission(list(kinds))
+
+
+def _kind(pod: PodFacts, keys: Collection[str]) -> Kind:
+    """What rules see of a pod: of its labels only those that some rule names."""
+    labels = pod.labels.only(keys)
+    occupant = Occupant(
+        namespace=pod.name.namespace,
+        labels=labels,
+        anti_affinity=pod.rules.anti_affinity,
+        ports=pod.rules.ports,
+    )
+    return Kind(occupant, pod.rules)

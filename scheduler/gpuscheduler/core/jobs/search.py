@@ -1,0 +1,411 @@
+"""Searches places for pods of several sizes. It knows GPUs, amounts and rules, and ends when the tries are used up.
+
+The nodes are filled one after another. What counts after some nodes is how many pods of each group have no place yet,
+so that of equal states only one is kept. Where rules look at pods of other nodes, such as those of a zone, the pods are
+first divided among the zones. Where each node counts by itself, one pod is placed after another, and the last ones are
+moved if a later one has no place.
+"""
+
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from gpuscheduler.core.choose_gpus import Tries, fit
+from gpuscheduler.core.constraints.admission import Admission
+from gpuscheduler.core.constraints.resources import free_amounts
+from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.jobs.groups import Group
+from gpuscheduler.core.node_usage import NodeUsage
+
+MOST_STATES = 300
+"""States that are kept after each node. A job of three groups has fewer, unless it is large."""
+MOST_MOVED = 200
+"""Pods of a job that are moved one by one: the tries are too few for the search of a larger job."""
+MOST_REGIONS = 8
+"""Regions among which pods are divided. With more, the pods are placed one after another."""
+_STEPS_A_TRY = 4
+"""States that are compared in the time of one try."""
+
+Counts = tuple[int, ...]
+Filled = tuple[Group, int, str]
+"""A group, how many of its pods, and the node that takes them."""
+
+
+class _Content(NamedTuple):
+    """What is free on a node.
+
+    Attributes:
+        gpus: a node with as much free on its GPUs; nodes that are alike share it.
+        free: amounts of the resources that the job asks for.
+    """
+
+    gpus: NodeUsage
+    free: Counts
+
+
+class _Filling(NamedTuple):
+    """How nodes were filled: the pods of each group on the last one, and how those before it were."""
+
+    name: str
+    counts: Counts
+    before: "_Filling | None"
+
+
+class _Quota(NamedTuple):
+    """Pods of a group that go to certain nodes.
+
+    Attributes:
+        number: of the group.
+        pods: how many of them.
+        accepted: names of the nodes.
+    """
+
+    number: int
+    pods: int
+    accepted: Collection[str]
+
+
+class Search:
+    """A search for places of all pods.
+
+    Args:
+        groups: of the pods.
+        accepted: by group, the nodes that its pods may be on.
+        admission: of the pods.
+        tries: of the plan.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        accepted: Sequence[Mapping[str, NodeUsage]],
+        admission: Admission,
+        tries: Tries,
+    ) -> None:
+        # The largest pods first: those that come later have the choice.
+        self._groups = sorted(groups, key=_size, reverse=True)
+        self._accepted = [accepted[group.number] for group in self._groups]
+        self._admission = admission
+        self._tries = tries
+        resources: set[str] = set()
+        for group in groups:
+            resources |= group.requests.names()
+        self._resources = tuple(sorted(resources))
+        self._needs = [group.requests.amounts(self._resources) for group in self._groups]
+        self._alike: dict[Hashable, NodeUsage] = {}
+        self._after: dict[tuple[int, GpuRequest], NodeUsage | None] = {}
+        nodes: dict[str, NodeUsage] = {}
+        for of_group in self._accepted:
+            nodes.update(of_group)
+        self._contents = {name: self._content(node) for name, node in nodes.items()}
+
+    def filled(self) -> Iterable[Filled]:
+        """Where all pods go; nothing if no places were found."""
+        numbers = range(len(self._groups))
+        regional = [number for number in numbers if self._admission.is_regional(self._groups[number].kind)]
+        regions = self._regions() if regional else {}
+        if regions is None:
+            return self._one_by_one()
+        quotas = [_Quota(number, len(group.pods), accepted) for number, group, accepted in self._all()]
+        if not regional:
+            return self._node_by_node(quotas)
+        return self._region_by_region(regional, regions, quotas)
+
+    def _all(self) -> Iterator[tuple[int, Group, Collection[str]]]:
+        for number, (group, accepted) in enumerate(zip(self._groups, self._accepted, strict=True)):
+            yield number, group, accepted
+
+    # -- region by region ------------------------------------------------------------------------------------------
+
+    def _regions(self) -> dict[Hashable, list[str]] | None:
+        """The nodes by region; None if these are too many, or each node is one."""
+        regions: dict[Hashable, list[str]] = {}
+        for name in self._contents:
+            region = self._admission.region(name)
+            if region is None:
+                return None
+            regions.setdefault(region, []).append(name)
+        return regions if len(regions) <= MOST_REGIONS else None
+
+    def _region_by_region(
+        self,
+        regional: Sequence[int],
+        regions: Mapping[Hashable, Sequence[str]],
+        quotas: Sequence[_Quota],
+    ) -> list[Filled]:
+        """Choose first how many pods go to each region, and then the nodes there."""
+        names = list(regions.values())
+        others = [quota for quota in quotas if quota.number not in regional]
+        with closing(self._divisions(regional, names)) as divisions:
+            for divided in divisions:
+                of_regions: list[_Quota] = []
+                for (number, region), pods in divided.items():
+                    accepted = self._accepted[number].keys() & set(names[region])
+                    of_regions.append(_Quota(number, pods, accepted))
+                filled = self._node_by_node([*of_regions, *others])
+                if filled or self._tries.gave_up:
+                    return filled
+        return []
+
+    def _divisions(
+        self,
+        regional: Sequence[int],
+        regions: Sequence[Sequence[str]],
+    ) -> Generator[dict[tuple[int, int], int], None, None]:
+        """Ways to divide the pods of these groups among the regions, by group and region."""
+        nodes: dict[tuple[int, int], str] = {}
+        most: dict[tuple[int, int], int] = {}
+        for number in regional:
+            for region, names in enumerate(regions):
+                accepted = [name for name in names if name in self._accepted[number]]
+                if accepted:
+                    # Any node of the region stands for it.
+                    nodes[number, region] = accepted[0]
+                    most[number, region] = sum(self._alone(number, name) for name in accepted)
+        wanted = {number: len(self._groups[number].pods) for number in regional}
+        seen: set[Counts] = set()
+        placed = dict.fromkeys(nodes, 0)
+
+        def divide(remaining: int) -> Iterator[dict[tuple[int, int], int]]:
+            state = tuple(placed.values())
+            if state in seen or not self._tries.spend():
+                return
+            seen.add(state)
+            if not remaining:
+                yield {key: count for key, count in placed.items() if count}
+                return
+            for key, name in nodes.items():
+                number, _ = key
+                kind = self._groups[number].kind
+                is_full = not wanted[number] or placed[key] >= most[key]
+                if is_full or not self._admission.accepts(kind, name, local=False):
+                    continue
+                self._admission.place_in_region(kind, name)
+                placed[key] += 1
+                wanted[number] -= 1
+                try:
+                    yield from divide(remaining - 1)
+                finally:
+                    # The caller ends at the first way that is good.
+                    wanted[number] += 1
+                    placed[key] -= 1
+                    self._admission.place_in_region(kind, name, -1)
+
+        if sum(wanted.values()) <= MOST_MOVED:
+            yield from divide(sum(wanted.values()))
+
+    def _alone(self, number: int, name: str) -> int:
+        """How many pods of a group a node takes without the others."""
+        content = self._contents[name]
+        count = 0
+        while count < len(self._groups[number].pods):
+            after = self._with(number, content)
+            if after is None:
+                break
+            content = after
+            count += 1
+        return count
+
+    # -- node by node ----------------------------------------------------------------------------------------------
+
+    def _node_by_node(self, quotas: Sequence[_Quota]) -> list[Filled]:
+        wanted = tuple(quota.pods for quota in quotas)
+        states: dict[Counts, _Filling | None] = {wanted: None}
+        known: dict[Hashable, list[Counts]] = {}
+        for name in sorted(self._contents, key=self._room_of, reverse=True):
+            patterns = self._patterns(name, quotas, known)
+            steps = len(states) * len(patterns)
+            if not self._tries.spend(1 + steps // _STEPS_A_TRY):
+                break
+            states = _filled_further(states, name, patterns)
+            done = next((filling for remaining, filling in states.items() if not any(remaining)), None)
+            if done:
+                return list(self._fillings(done, quotas))
+        return []
+
+    def _room_of(self, name: str) -> tuple[object, ...]:
+        """The nodes with the most room come first, so that the search may end early."""
+        content = self._contents[name]
+        return content.gpus.room.gpus + len(content.gpus.room.unused), content.free, name
+
+    def _fillings(self, filling: _Filling | None, quotas: Sequence[_Quota]) -> Iterator[Filled]:
+        while filling:
+            for quota, count in zip(quotas, filling.counts, strict=True):
+                if count:
+                    yield self._groups[quota.number], count, filling.name
+            filling = filling.before
+
+    def _patterns(
+        self,
+        name: str,
+        quotas: Sequence[_Quota],
+        known: dict[Hashable, list[Counts]],
+    ) -> list[Counts]:
+        """How many pods of each quota the node takes together; only those patterns to which no pod can be added."""
+        content = self._contents[name]
+        accepted = tuple(name in quota.accepted for quota in quotas)
+        has_rules = any(self._admission.depends_on_pods(group.kind) for group in self._groups)
+        alike = (id(content.gpus), content.free, accepted, name if has_rules else "")
+        if alike not in known:
+            patterns: list[Counts] = []
+            self._extend(name, content, quotas, (), patterns)
+            known[alike] = _maximal(patterns)
+        return known[alike]
+
+    def _extend(
+        self,
+        name: str,
+        content: _Content,
+        quotas: Sequence[_Quota],
+        pattern: Counts,
+        patterns: list[Counts],
+    ) -> None:
+        """Add pods of the next quota to a pattern, as many as there is room for, or fewer."""
+        if len(pattern) == len(quotas):
+            patterns.append(pattern)
+            return
+        quota = quotas[len(pattern)]
+        kind = self._groups[quota.number].kind
+        most = quota.pods if name in quota.accepted else 0
+        contents = [content]
+        while len(contents) <= most and self._admission.accepts(kind, name, local=True):
+            after = self._with(quota.number, contents[-1])
+            if after is None:
+                break
+            contents.append(after)
+            self._admission.place(kind, name)
+        for count in range(len(contents) - 1, -1, -1):
+            if self._tries.spend():
+                self._extend(name, contents[count], quotas, (*pattern, count), patterns)
+            if count:
+                self._admission.place(kind, name, -1)
+
+    # -- one by one ------------------------------------------------------------------------------------------------
+
+    def _one_by_one(self) -> list[Filled]:
+        remaining = [len(group.pods) for group in self._groups]
+        filled: list[Filled] = []
+        if sum(remaining) <= MOST_MOVED:
+            self._place_rest(remaining, filled)
+        # The caller places the pods itself.
+        for group, _, name in filled:
+            self._admission.place(group.kind, name, -1)
+        return filled
+
+    def _place_rest(self, remaining: list[int], filled: list[Filled]) -> bool:
+        """Place the remaining pods after those in `filled`; False if they have no places."""
+        if not any(remaining):
+            return True
+        for number, group in enumerate(self._groups):
+            if not remaining[number]:
+                continue
+            candidates = self._candidates(number, {name for _, _, name in filled})
+            for name, after in candidates:
+                if self._tries.gave_up:
+                    return False
+                before = self._contents[name]
+                self._contents[name] = after
+                self._admission.place(group.kind, name)
+                remaining[number] -= 1
+                filled.append((group, 1, name))
+                if self._place_rest(remaining, filled):
+                    return True
+                filled.pop()
+                remaining[number] += 1
+                self._admission.place(group.kind, name, -1)
+                self._contents[name] = before
+            may_wait = not candidates and self._admission.spans_nodes(group.kind)
+            if not may_wait:
+                return False
+            # Its pods may have to be near those of another group, which come first then.
+        return False
+
+    def _candidates(self, number: int, used: set[str]) -> list[tuple[str, _Content]]:
+        """Nodes for a pod of a group, and what is free there afterwards; of nodes that are alike only one."""
+        self._tries.spend(1 + len(self._accepted[number]) // 2)
+        candidates: dict[Hashable, tuple[tuple[object, ...], str, _Content]] = {}
+        for name in self._accepted[number]:
+            if not self._admission.accepts(self._groups[number].kind, name):
+                continue
+            after = self._with(number, self._contents[name])
+            if after is None:
+                continue
+            alike = (id(after.gpus), after.free, self._admission.state(name))
+            room = after.gpus.room
+            tightness = (name not in used, len(room.unused), room.total, after.free, name)
+            candidates.setdefault(alike, (tightness, name, after))
+        tightest_first = sorted(candidates.values(), key=lambda candidate: candidate[0])
+        return [(name, after) for _, name, after in tightest_first]
+
+    # -- what is free ----------------------------------------------------------------------------------------------
+
+    def _content(self, node: NodeUsage) -> _Content:
+        free = free_amounts(node.facts.allocatable, node.used, self._resources)
+        return _Content(self._first_alike(node), free)
+
+    def _first_alike(self, node: NodeUsage) -> NodeUsage:
+        return self._alike.setdefault((node.alike(), node.facts.placement), node)
+
+    def _with(self, number: int, content: _Content) -> _Content | None:
+        """What is free with another pod of a group; None if there is no room for it."""
+        group = self._groups[number]
+        needs = self._needs[number]
+        free = tuple(map(int.__sub__, content.free, needs))
+        if any(units < 0 < need for units, need in zip(free, needs, strict=True)):
+            return None
+        gpus = self._gpus_with(group.request, content.gpus)
+        return None if gpus is None else _Content(gpus, free)
+
+    def _gpus_with(self, request: GpuRequest, node: NodeUsage) -> NodeUsage | None:
+        """A node with a pod more; None if its GPUs have no room for it."""
+        key = (id(node), request)
+        if key not in self._after:
+            self._after[key] = None
+            choice = fit(request, node, tries=self._tries)
+            if choice:
+                copy = node.copy()
+                # The pods of a trial have numbers instead of UIDs.
+                copy.use(str(len(self._after)), choice.used)
+                self._after[key] = self._first_alike(copy)
+        return self._after[key]
+
+
+def _size(group: Group) -> tuple[object, ...]:
+    request = group.request
+    return request.gpus, request.need, group.requests.cpu, group.requests.memory
+
+
+def _filled_further(
+    states: Mapping[Counts, _Filling | None],
+    name: str,
+    patterns: Iterable[Counts],
+) -> dict[Counts, _Filling | None]:
+    """The states after a further node: how many pods of each group have no place yet, and how the nodes were filled.
+
+    Of states that differ in the last group only, the one with the fewest pods left is kept.
+    """
+    best: dict[Counts, tuple[int, _Filling | None]] = {}
+    for remaining, filling in states.items():
+        *others, last = remaining
+        best[tuple(others)] = last, filling
+    for remaining, filling in states.items():
+        for pattern in patterns:
+            counts = tuple(map(min, remaining, pattern))
+            *others, last = map(int.__sub__, remaining, counts)
+            kept = best.get(tuple(others))
+            if kept is None or last < kept[0]:
+                best[tuple(others)] = last, _Filling(name, counts, filling)
+    # Those with the fewest of the largest pods come first.
+    in_order = sorted(best.items(), key=lambda state: (state[0], state[1][0]))
+    return {(*others, last): filling for others, (last, filling) in in_order[:MOST_STATES]}
+
+
+def _maximal(patterns: Sequence[Counts]) -> list[Counts]:
+    """The patterns that are in no other one."""
+    maximal: list[Counts] = []
+    # A pattern comes after all that have more of its first groups.
+    for pattern in patterns:
+        is_part = any(all(map(int.__le__, pattern, other)) for other in maximal)
+        if not is_part:
+            maximal.append(pattern)
+    return maximal
