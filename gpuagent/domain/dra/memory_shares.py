@@ -50,7 +50,7 @@ def _of_claim(claim: PreparedClaim, pod: Pod, containers: Collection[str]) -> Po
             by_container[container][gpu.uuid] += amount
         if len(users) > 1:
             pooled.add(gpu.uuid)
-    return PodShares(total, by_container, frozenset(pooled))
+    return PodShares(total, by_container, frozenset(pooled), of_claims=True)
 
 
 def _uses(pod: Pod, claim: PreparedClaim, container: str, request: str) -> bool:

@@ -16,11 +16,13 @@ class PodShares:
             the units of init containers to later containers of the pod.
         containers: name of each container with a share to its own part.
         pooled: UUIDs of the GPUs of which several containers use one share together, as those that name one claim.
+        of_claims: some of them are of claims. Kubelet asks about a claim, and not about the containers that use it.
     """
 
     total: BytesByGpu = field(default_factory=dict)
     containers: Mapping[str, BytesByGpu] = field(default_factory=dict)
     pooled: frozenset[str] = frozenset()
+    of_claims: bool = False
 
     def joined(self, other: "PodShares") -> "PodShares":
         """Both shares: those that a pod has of devices and of claims."""
@@ -32,6 +34,7 @@ class PodShares:
             total=_sum(self.total, other.total),
             containers=containers,
             pooled=self.pooled | other.pooled,
+            of_claims=self.of_claims or other.of_claims,
         )
 
 

@@ -37,13 +37,14 @@ class ContainerNames:
                     # The container is not running, so what was taken for it is another one.
                     names[own_id] = STRANGER
 
-    def appeared(self, uid: str, leaf: str, *, is_young: bool) -> None:
+    def appeared(self, uid: str, leaf: str, *, is_young: bool, may_be_claiming: bool) -> None:
         """A cgroup of a container has appeared.
 
         Args:
             uid: of its pod.
             leaf: its name.
             is_young: the pod has a share, and this agent has run for as long as the pod.
+            may_be_claiming: containers of the pod use claims.
         """
         own_id = container_id(leaf)
         with self._lock:
@@ -56,8 +57,12 @@ class ContainerNames:
             names = self._names.setdefault(uid, {})
             if own_id in names:
                 return  # reported twice; or its child, which crun makes
-            # Kubelet asks about each container with a share, so one that comes unasked has none.
-            names[own_id] = self._awaited.pop(uid, STRANGER)
+            name = self._awaited.pop(uid, None)
+            if name is not None:
+                names[own_id] = name
+            elif not may_be_claiming:
+                # Kubelet asks about each other container with a share, so one that comes unasked has none.
+                names[own_id] = STRANGER
 
     def joined(self, shown: Mapping[str, str]) -> dict[str, str]:
         """These names and those that pods show, which are certain. `STRANGER`: a container without a share."""

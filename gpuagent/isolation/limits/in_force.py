@@ -40,6 +40,8 @@ class LimitsInForce:
         self._plans: dict[str, PodPlan] = {}
         self._repaired: Counter[str] = Counter()
         self._names = ContainerNames()
+        self._claiming: set[str] = set()
+        """UIDs of the pods about whose containers kubelet has not asked by name, because they use claims."""
         self._older = frozenset(pods.root.pods())
 
     def desire(self, need: Need) -> None:
@@ -70,6 +72,9 @@ class LimitsInForce:
         """
         if container:
             self._names.expect(uid, container, self._pods.leaves(uid))
+        else:
+            with self._lock:
+                self._claiming.add(uid)
         with self._settling:
             plan = pod_plan(self._latest(uid, shares), self._pods.backend)
             if plan.own_limits and not container:
@@ -95,8 +100,13 @@ class LimitsInForce:
 
     def appeared(self, uid: str, leaf: str) -> None:
         """A cgroup of a container has appeared."""
-        is_young = uid in self._need.pods and uid not in self._older
-        self._names.appeared(uid, leaf, is_young=is_young)
+        shares = self._need.pods.get(uid)
+        is_young = shares is not None and uid not in self._older
+        with self._lock:
+            has_claims = uid in self._claiming
+        if shares is not None:
+            has_claims = has_claims or shares.of_claims
+        self._names.appeared(uid, leaf, is_young=is_young, may_be_claiming=has_claims)
 
     def count(self, repaired: Counter[Why]) -> None:
         """Add to `repaired`."""
@@ -110,6 +120,7 @@ class LimitsInForce:
         with self._lock:
             for uid in ended:
                 self._plans.pop(uid, None)
+                self._claiming.discard(uid)
 
     def _latest(self, uid: str, shares: PodShares) -> PodShares:
         """The shares of a pod. Only the need has what was changed of them while the pod runs."""

@@ -535,3 +535,26 @@ def test_a_gpu_whose_limits_cannot_be_taken_off_does_not_end_the_audit(tmp_path,
         assert node.limit() == node.limit(uid=OTHER) == 4 * GIB
         warnings = [record for record in caplog.records if record.message == "Failed to look at a new container"]
         assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["first pod of the claim", "later pod of the claim"])
+def test_a_container_that_uses_a_claim_is_no_stranger(node, is_asked):
+    """Kubelet asks about the claim, once for all its pods, and about none of the containers."""
+    shares = replace(one_container(), of_claims=True)
+    node.start().until(lambda layer: layer.problem is None)
+    if not is_asked:
+        node.driver.desire(node.need({UID: shares}))
+    node.pod(UID)
+    node.pods_root.joinpath(f"pod{UID}").mkdir()
+    if is_asked:
+        node.driver.verify(SHARE, Starting(None, {UID: shares}))
+    for leaf in (SANDBOX, MAIN):
+        (node.pods_root / f"pod{UID}" / leaf).mkdir()
+    node.driver.desire(node.need({UID: shares}))
+    # One more pod, so that whatever was to be done for the first one has been done.
+    node.pod(OTHER, SANDBOX)
+    node.driver.desire(node.need({UID: shares, OTHER: one_container()}))
+    eventually(lambda: node.limit(uid=OTHER) == 4 * GIB)
+    assert node.limit() == 4 * GIB
+    assert node.limit(MAIN) in {None, 4 * GIB}
+    assert node.limit(SANDBOX) in {None, 4 * GIB}

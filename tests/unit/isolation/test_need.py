@@ -64,8 +64,9 @@ def test_claims_of_a_pair_reach_both_drivers():
     )
     made.send(ev.ClaimsPrepared(claims, made.now))
     needs = isolation_needs(made.state, DRIVERS)
-    assert needs[LIMITS].pods == {"uid-p": SHARE, "uid-q": SHARE}
-    assert needs[MPS].pods == {"uid-p": SHARE}
+    of_claims = replace(SHARE, of_claims=True)
+    assert needs[LIMITS].pods == {"uid-p": of_claims, "uid-q": of_claims}
+    assert needs[MPS].pods == {"uid-p": of_claims}
 
 
 def test_no_driver_takes_a_list_of_pods_for_complete_before_it_was_read():

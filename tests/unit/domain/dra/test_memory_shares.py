@@ -25,6 +25,7 @@ def with_requests(claim: PreparedClaim, *requests: str) -> PreparedClaim:
 
 def test_a_claim_is_the_share_of_the_container_that_uses_it():
     (shares,) = claim_shares([prepared("one", GPUS[0])], [pod("one")]).values()
+    assert shares.of_claims
     assert (shares.total, shares.containers, shares.pooled) == (FOUR, {"main": FOUR}, frozenset())
 
 
