@@ -165,6 +165,13 @@ def _limit_on_misc(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None
     return own
 
 
+def has_unnamed(plan: PodPlan, backend: Backend, leaves: Iterable[Leaf], resized: Resized | None) -> bool:
+    """Whether containers that nobody can name yet keep larger limits than the plan has."""
+    if backend is Backend.DMEM or resized is None:
+        return False
+    return any(_waits_for_name(plan, uuid, leaf, resized) for leaf in leaves for uuid in leaf.readings)
+
+
 def _may_be_its_own(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None) -> bool:
     """Whether a container that nobody can name yet may have just the limit that it should have.
 
@@ -173,9 +180,21 @@ def _may_be_its_own(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | Non
     """
     if leaf.container is not None or leaf.is_new:
         return False
-    hard = leaf.readings[uuid].hard
-    most = max(plan.most(uuid), resized.most.most(uuid) if resized else 0)
-    return hard is not None and hard < most + BLOCK
+    if _is_at_most(leaf.readings[uuid], plan.most(uuid)):
+        return True
+    return resized is not None and _waits_for_name(plan, uuid, leaf, resized)
+
+
+def _waits_for_name(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized) -> bool:
+    """Whether a container that nobody can name yet uses memory under a limit that was granted before."""
+    reading = leaf.readings[uuid]
+    is_larger = leaf.container is None and not _is_at_most(reading, plan.most(uuid))
+    # One that uses nothing, such as the pod's sandbox, loses nothing with a smaller one.
+    return is_larger and reading.used > 0 and _is_at_most(reading, resized.most.most(uuid))
+
+
+def _is_at_most(reading: Limit, size: int) -> bool:
+    return reading.hard is not None and reading.hard < size + BLOCK
 
 
 def foreign_repairs(leaves: Iterable[Leaf], limited: Collection[str]) -> Iterator[Repair]:

@@ -197,7 +197,7 @@ class LimitsKeeper:
         for uid, shares in need.pods.items():
             outcome = self._audit_pod(uid, shares)
             findings = findings.with_outcome(uid, outcome)
-            if outcome.is_in_force and uid in need.resized:
+            if outcome.is_certain and uid in need.resized:
                 findings = findings.with_applied(uid, shares)
         with self._lock:
             self._findings = findings

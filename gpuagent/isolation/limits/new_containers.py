@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 from gpuagent.host.cgroup_watch import CgroupWatch
-from gpuagent.isolation.limits.plan import Backend
 from gpuagent.isolation.limits.pods import PodLimits
 from gpuagent.isolation.limits.warned import Warned
 from gpuagent.system.inotify import ADVICE
@@ -49,9 +48,9 @@ class NewContainers:
         try:
             watch = CgroupWatch(self._appeared, self._missed)
             watch.start()
-            if self._pods.backend is Backend.MISC:
-                # A container of any pod may be born with the limit of a dead one.
-                watch.add_pods_of(self._pods.root)
+            # Kubelet asks about containers with a share only, and others of their pods may start before. On backend
+            # misc, a container of any pod may be born with the limit of a dead one.
+            watch.add_pods_of(self._pods.root)
         except OSError as err:
             advice = ADVICE.get(err.errno or 0, "look at the node's cgroups")
             self.problem = f"new containers cannot be watched ({error_words(err)}): {advice}"

@@ -7,11 +7,11 @@ a limit counts: a container with a limit of its own is no longer bounded by its 
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
 from gpuagent.domain.sharing.units import MIB
-from gpuagent.host.limits_client import BLOCK
+from gpuagent.host.limits_client import BLOCK, Limit
 from gpuagent.isolation.interface import CannotIsolateError
 
 NO_SHARE_BYTES = MIB
@@ -68,6 +68,11 @@ class PodPlan:
             return NO_SHARE_BYTES
         return self.containers.get(container, {}).get(uuid)
 
+    def on_pod(self, in_force: Mapping[str, Limit]) -> "PodPlan":
+        """The plan with the limits that the pod's own cgroup has, where it has any."""
+        has_now = {uuid: reading.hard for uuid, reading in in_force.items() if reading.hard is not None}
+        return replace(self, pod={**self.pod, **has_now})
+
     def most(self, uuid: str) -> int:
         """The largest limit on a GPU that any cgroup of the pod should have; 0 if it has none there."""
         own = [share[uuid] for share in self.containers.values() if uuid in share]
@@ -111,8 +116,9 @@ def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:
             raise CannotIsolateError(POOLED)
         parts = {name: share[uuid] for name, share in shares.containers.items() if uuid in share}
         users[uuid] = frozenset(parts)
-        if all(part == total for part in parts.values()):
-            # One container uses the GPU, or one after another: the pod's limit is enough.
+        if list(parts.values()) in ([], [total]):
+            # One container uses the GPU, and the pod's limit is enough. If it gets another share while it runs, the
+            # pod's changes. Of several, even one after another, each needs a limit that can change by itself.
             limits[uuid] = total
             continue
         # The pod's limit bounds what has none of its own, and a container before its own limit is set.

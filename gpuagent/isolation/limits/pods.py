@@ -17,6 +17,7 @@ from gpuagent.isolation.limits.audit import (
     Repair,
     Why,
     foreign_repairs,
+    has_unnamed,
     is_unreachable,
     leaf_repairs,
     pod_repairs,
@@ -47,6 +48,7 @@ class Outcome:
         unlimited: GPU UUID to why the pod may use more of that GPU than its share.
         refused: GPU UUID to why a new limit of the pod is not in force, and the former one is.
         short: names of containers that have less than their share until they start again.
+        has_unnamed: containers have limits that cannot be compared with the plan, because nobody can name them yet.
     """
 
     exists: bool = True
@@ -54,11 +56,17 @@ class Outcome:
     unlimited: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     short: set[str] = field(default_factory=set)
+    has_unnamed: bool = False
 
     @property
     def is_in_force(self) -> bool:
-        """Whether all limits of the pod are as planned."""
+        """Whether all limits of the pod are as planned, as far as is known."""
         return self.exists and not self.refused and not self.unlimited
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether all limits of the pod are as planned."""
+        return self.is_in_force and not self.has_unnamed
 
 
 class PodLimits:
@@ -116,6 +124,11 @@ class PodLimits:
             return outcome
         for repair in pod_repairs(plan, in_force, former, resized):
             self._repair(uid, repair, outcome)
+        if not outcome.is_in_force:
+            # A container without a limit of its own has what its pod has now. If it were given the planned one, that
+            # would come on top of what it uses.
+            in_force = self._read_pod(uid, in_force, outcome)
+            plan = plan.on_pod(in_force)
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
         leaves_now = self._read_leaves(uid, self.leaves(uid), in_force, names, new_leaf)
         for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
@@ -125,6 +138,7 @@ class PodLimits:
         if resized is not None:
             self._refuse_unreachable(plan, leaves_now, resized, outcome)
         outcome.short.update(short_containers(plan, self.backend, leaves_now))
+        outcome.has_unnamed = has_unnamed(plan, self.backend, leaves_now, resized)
         return outcome
 
     def _refuse_unreachable(
@@ -222,11 +236,11 @@ class PodLimits:
         """A limit that the driver does not take, because more is in use."""
         # The use changes all the time, and a text with it would be an Event each time.
         text = f"it uses more GPU memory than its limit of {repair.limit // MIB} MiB"
-        if target.leaf and self.backend is Backend.DMEM:
-            return  # the pod's limit bounds it, and only the size that it is shown is wrong
         if repair.why is Why.RESIZED:
             outcome.refused[repair.uuid] = text
             return
+        if target.leaf and self.backend is Backend.DMEM:
+            return  # the pod's limit bounds it, and only the size that it is shown is wrong
         outcome.unlimited[repair.uuid] = text
         if used is None:
             return

@@ -43,6 +43,7 @@ class Dangers:
         restarts: the agent is restarted, and may hear of the containers of pods late.
         resets: GPUs are reset, and their programs end.
         unasked: a restarted kubelet starts containers without asking.
+        resizes: shares are changed while their containers run.
     """
 
     sidecars: bool = False
@@ -51,6 +52,7 @@ class Dangers:
     restarts: bool = False
     resets: bool = False
     unasked: bool = False
+    resizes: bool = False
 
 
 class DriverWithGuard(ModelDriver):
@@ -137,9 +139,30 @@ class Pod:
     sandbox: Path
     is_older: bool = False
     running: dict[str, Container] = field(default_factory=dict)
+    allocated: dict[str, int] = field(init=False)
+    most: dict[str, int] = field(init=False)
+    is_resized: bool = False
+
+    def __post_init__(self) -> None:
+        """The largest limits that its containers were granted, which are at least what kubelet allocated."""
+        self.allocated = {name: self.size(name) for name in self.shares.containers}
+        self.most = self.allocated
 
     def size(self, name: str) -> int:
         return self.shares.containers.get(name, {}).get(self.gpu, 0)
+
+    def shares_of(self, sizes: Mapping[str, int]) -> PodShares:
+        return PodShares({self.gpu: sum(sizes.values())}, {name: {self.gpu: size} for name, size in sizes.items()})
+
+    def resize(self, sizes: Mapping[str, int]) -> None:
+        """Grant shares. The former ones may be in force for a while."""
+        self.most = {name: max(size, self.most[name]) for name, size in sizes.items()}
+        self.shares = self.shares_of(sizes)
+        self.is_resized = True
+
+    def forget_former(self) -> None:
+        """The shares are in force."""
+        self.most = {name: max(self.size(name), size) for name, size in self.allocated.items()}
 
 
 class Life:
@@ -180,7 +203,8 @@ class Life:
             if container.is_shown and knows_names
         }
         shares = {uid: pod.shares for uid, pod in self.pods.items() if pod.shares.total}
-        self.keeper.desire(Need(gpus=GPUS, pods=shares, knows_pods=True, containers=shown))
+        resized = {uid: pod.shares_of(pod.most) for uid, pod in self.pods.items() if pod.is_resized}
+        self.keeper.desire(Need(gpus=GPUS, pods=shares, knows_pods=True, containers=shown, resized=resized))
 
     # -- what happens ------------------------------------------------------------------------------------------
 
@@ -188,11 +212,12 @@ class Life:
         uuid = self.random.choice(GPUS).uuid
         count = self.random.choice((0, 1, 1, 2, 3))
         sizes = {name: self.random.choice(SHARES) * UNIT for name in WITH_SHARE[:count]}
-        taken = sum(pod.shares.total.get(uuid, 0) for pod in self.pods.values())
-        total = sum(sizes.values())
-        if taken + total > CAPACITY or len(self.pods) == MOST_PODS:
+        if self.taken(uuid) + sum(sizes.values()) > CAPACITY or len(self.pods) == MOST_PODS:
             return
         self.add(uuid, sizes, WITHOUT_SHARE[: self.random.choice((0, 1, 2))] if sizes else ("whole",))
+
+    def taken(self, uuid: str) -> int:
+        return sum(sum(pod.most.values()) for pod in self.pods.values() if pod.gpu == uuid)
 
     def add(self, uuid: str, sizes: Mapping[str, int], without_share: Iterable[str] = ()) -> Pod:
         """A pod whose containers with a share have these sizes."""
@@ -306,6 +331,25 @@ class Life:
     def wait(self) -> None:
         self.now += self.random.choice((0.1, 0.5, 2.0, AUDIT_S + 1))
         self.keeper.look()
+        for pod in self.pods.values():
+            if self.keeper.findings.applied.get(pod.uid) == pod.shares:
+                pod.forget_former()
+        self.tell_need()
+
+    def resize(self) -> None:
+        """An operator changes the share of a container."""
+        pods = [pod for pod in self.pods.values() if pod.shares.total and pod.running]
+        if not pods:
+            return
+        pod = self.random.choice(pods)
+        sizes = {name: pod.size(name) for name in pod.allocated}
+        name = self.random.choice(list(sizes))
+        sizes[name] = self.random.choice((2, *SHARES)) * UNIT
+        grown = max(sizes[name] - pod.most[name], 0)
+        if self.taken(pod.gpu) + grown <= CAPACITY:
+            self.story.append(f"resize {name} of {pod.uid[:8]} to {sizes[name] // UNIT}")
+            pod.resize(sizes)
+            self.tell_need()
 
     def restart_agent(self) -> None:
         knows_names = self.happens(always=0.5)
@@ -348,6 +392,8 @@ class Life:
             usual.append(self.restart_agent)
         if self.dangers.resets:
             usual.append(self.reset)
+        if self.dangers.resizes:
+            usual += [self.resize] * 4
         for _ in range(STEPS):
             self.random.choice(usual)()
         # Quiet: the API server shows every container, and two audits pass.
@@ -368,8 +414,9 @@ class Life:
             elif pod.uid not in self.keeper.findings.unlimited:
                 self.check_share(pod)
             else:
-                is_hostile = self.dangers.forged or self.dangers.sidecars
-                assert is_hostile, f"{self.keeper.findings.unlimited[pod.uid]}: {pod}"
+                # A container that nobody asked about may begin before its pod is limited at all.
+                is_explained = self.dangers.forged or self.dangers.sidecars or self.dangers.unasked
+                assert is_explained, f"{self.keeper.findings.unlimited[pod.uid]}: {pod}"
 
     def check_unlimited(self, pod: Pod) -> None:
         for container in pod.running.values():
@@ -386,7 +433,13 @@ class Life:
             while self.reaches_gpu(pod, container) and self.take(pod, container, 0.25):
                 pass
         used = {each.name: self.model.allocated_by(str(each.path), pod.gpu) for each in containers}
+        if pod.uid in self.keeper.findings.refused:
+            # Its containers use more than the new share. So they keep the former one.
+            assert pod.is_resized
+            assert sum(used.values()) <= sum(pod.most.values()), (pod, used)
+            return
         assert sum(used.values()) <= pod.shares.total[pod.gpu], (pod, used)
+        assert not pod.is_resized or self.keeper.findings.applied.get(pod.uid) == pod.shares, pod
         # A container that nobody asked about may begin under its pod's limit, and an attacker may take from others.
         is_undisturbed = not (self.dangers.unasked or self.dangers.restarts or self.dangers.sidecars)
         if is_undisturbed:

@@ -111,8 +111,15 @@ def test_main_waits_while_another_container_has_its_share(life, watches):
     assert "more GPU memory than its limit" in outcome.unlimited[GPU]
 
 
-def test_a_container_that_starts_before_kubelet_asks_gets_nothing(life, watches):
+@pytest.mark.parametrize("backend", list(Backend))
+def test_a_pod_is_limited_before_kubelet_asks_about_it(tmp_path, watches, backend):
     """A proxy may start before the container with the share."""
+    life = Life(tmp_path, watches, backend, 0, Dangers())
+    pod = life.add(GPU, {"main": 8 * UNIT}, ["proxy"])
+    assert limit_at(life, pod.path) == 8 * UNIT
+
+
+def test_a_container_that_starts_before_kubelet_asks_gets_nothing(life, watches):
     pod = life.add(GPU, {"main": 8 * UNIT}, ["proxy"])
     proxy = life.run(pod, "proxy")
     hear(life, watches, pod, proxy.path, agent_first=True)

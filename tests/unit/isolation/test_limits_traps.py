@@ -291,3 +291,60 @@ def test_a_container_that_began_under_its_pods_limit_says_so(tmp_path):
     outcome = world.resize(resized(12), resized(12))
     assert "container main has no limit of its own" in outcome.refused[GPU]
     assert not outcome.is_in_force
+
+
+def test_a_refused_smaller_share_does_not_come_on_top_of_what_is_in_use(tmp_path):
+    """On misc, the container reads its pod's limit, which stays. One of its own would begin with no use."""
+    world = ResizedWorld(tmp_path, Backend.MISC, ONE)
+    world.settle()
+    world.container("main")
+    assert world.take("main", 8)
+    for _ in range(2):
+        assert world.resize(shares_of(main=2), ONE).refused
+        assert not world.take("main", 1)
+
+
+def test_a_pod_that_has_too_much_gets_no_more_through_its_containers(tmp_path, backend):
+    world = World(tmp_path, backend, ONE)
+    world.model.set_limits(GPU, str(world.directory), 0, 40 * UNIT)
+    world.container("main")
+    assert world.take("main", 20)
+    for _ in range(2):
+        assert world.settle().unlimited
+        assert not world.take("main", 1)
+
+
+def test_a_smaller_share_is_refused_although_others_of_the_pod_use_less(tmp_path, backend):
+    """On dmem, the pod's limit may fit, and that of the container does not."""
+    world = running(tmp_path, backend)
+    assert world.take("main", 6)
+    outcome = world.resize(resized(4), resized(8))
+    assert "it uses more GPU memory than its limit of 64 MiB" in outcome.refused[GPU]
+    assert not outcome.is_in_force
+
+
+def test_a_larger_limit_of_a_container_without_a_name_is_not_in_force_for_certain(tmp_path):
+    """Its extra units would go back to kubelet while it may still use them."""
+    world = running(tmp_path, Backend.MISC)
+    world.resize(resized(12), resized(12))
+    assert world.take("main", 10)
+    world.plan = pod_plan(TWO, Backend.MISC)
+    nameless = world.limits.settle(UID, world.plan, {}, {}, Resized(PodPlan(), pod_plan(resized(12), Backend.MISC)))
+    assert not nameless.is_certain
+    assert not nameless.unlimited
+
+
+@pytest.mark.parametrize("size", [4, 12])
+def test_a_pod_whose_init_container_had_the_same_share_can_be_resized(tmp_path, backend, size):
+    """Kubelet gives the units of an init container to the next one, so both together have them once."""
+    before = PodShares({GPU: 8 * UNIT}, {"side": {GPU: 8 * UNIT}, "main": {GPU: 8 * UNIT}})
+    after = PodShares({GPU: max(8, size) * UNIT}, {"side": {GPU: 8 * UNIT}, "main": {GPU: size * UNIT}})
+    world = ResizedWorld(tmp_path, backend, before)
+    world.settle()
+    world.container("main")
+    world.settle()
+    assert world.take("main", 3)
+    outcome = world.resize(after, PodShares({GPU: 12 * UNIT}, {**before.containers, "main": {GPU: 12 * UNIT}}))
+    assert outcome.is_in_force
+    assert world.take("main", size - 3)
+    assert not world.take("main", 1)
