@@ -1,6 +1,6 @@
-"""Jobs: pods with one label `gpu-topology` in a namespace, which start together or wait together.
+"""Jobs: pods of one gang in a namespace, which start together or wait together.
 
-A job is forming until as many pods are there as `gpu-topology-replica` says. Then it waits, and holds nothing, until
+A job is forming until as many pods are there as its labels or its object say. Then it waits, and holds nothing, until
 all of its pods fit: the plan reserves the GPUs of all. Each pod's bind call waits until all pods are in bind. Then the
 plan is written on one of them, and all are bound. Pods that replace members of a running job are planned near it.
 """
