@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
-from gpuagent.host.limits_client import HelperGoneError, LimitsError
+from gpuagent.host.limits_client import LimitsError
 from gpuagent.isolation.interface import Need
 from gpuagent.isolation.limits.foreign import ForeignLimits
 from gpuagent.isolation.limits.in_force import LimitsInForce
@@ -93,7 +93,7 @@ class LimitsKeeper:
         self._findings = Findings()
         self._warned = Warned()
         self._in_force = LimitsInForce(pods, self._warned)
-        self._foreign = ForeignLimits(pods, lambda why: self._in_force.count(Counter({why: 1})))
+        self._foreign = ForeignLimits(pods, self._warned, lambda why: self._in_force.count(Counter({why: 1})))
         self._looks = LooksAgain(clock)
         self._new_containers = NewContainers(pods, self._warned, self._appeared, self.audit_soon)
 
@@ -115,6 +115,7 @@ class LimitsKeeper:
         has_changed = (need.pods, need.knows_pods, need.resized) != (former.pods, former.knows_pods, former.resized)
         self._need = need
         self._in_force.desire(need)
+        self._foreign.desire(need)
         if not need.unknown:
             self._unknown_since = None
         elif self._unknown_since is None:
@@ -205,21 +206,7 @@ class LimitsKeeper:
         self._in_force.forget(ended)
         self._warned.forget(ended)
         self.has_audited = True
-        self._clear_late()
-
-    def _clear_late(self) -> None:
-        """Look at the containers of other pods that could not be looked at when they appeared."""
-        for uid, leaf in self._foreign.take_late():
-            try:
-                self._clear(uid, leaf)
-            except HelperGoneError:
-                self._foreign.look_later(uid, leaf)
-                raise
-            except LimitsError as err:
-                log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
-
-    def _clear(self, uid: str, leaf: str) -> None:
-        self._foreign.clear(uid, leaf, [gpu.uuid for gpu in self._need.gpus])
+        self._foreign.look_at_late()
 
     def _audit_pod(self, uid: str, shares: PodShares) -> Outcome:
         self._foreign.has_share(uid)
@@ -233,24 +220,9 @@ class LimitsKeeper:
         return outcome
 
     def _clear_other_gpus(self, uid: str, limited: BytesByGpu) -> None:
-        """A GPU that a pod has whole must have no limit, as containers may inherit one on backend misc.
-
-        Raises:
-            HelperGoneError: nothing can be read.
-        """
-        if self._pods.backend is not Backend.MISC or not self._need.knows_pods:
-            return
         # What kubelet has said of the pod's start may be newer than the need.
         plan = self._in_force.plan_of(uid) or PodPlan()
-        others = [gpu.uuid for gpu in self._need.gpus if gpu.uuid not in limited and gpu.uuid not in plan.pod]
-        try:
-            self._foreign.clear_other_gpus(uid, others)
-        except HelperGoneError:
-            raise
-        except LimitsError as err:
-            # A container with less than it should have is no reason to give up the audit.
-            if self._warned.is_first(uid, "other GPUs"):
-                log.warning("Failed to look at a new container", extra={"pod_uid": uid, "error": str(err)})
+        self._foreign.clear_other_gpus(uid, {*limited, *plan.pod})
 
     # -- in the thread that watches for new containers ---------------------------------------------------------
 
@@ -295,17 +267,8 @@ class LimitsKeeper:
 
     def _of_other_pod(self, uid: str, leaf: str) -> None:
         """A pod or container without a share. On backend misc, it may have inherited a limit."""
-        if self._pods.backend is not Backend.MISC:
-            return
-        if not leaf:
+        if leaf:
+            # Before an audit, any pod may have a share that is not known yet.
+            self._foreign.appeared(uid, leaf, are_shares_known=self.has_audited)
+        elif self._pods.backend is Backend.MISC:
             self._new_containers.follow(uid)
-            return
-        if not self.has_audited or not self._need.knows_pods:
-            # Until then, any pod may have a share that is not known yet.
-            self._foreign.look_later(uid, leaf)
-            return
-        try:
-            self._clear(uid, leaf)
-        except HelperGoneError:
-            self._foreign.look_later(uid, leaf)
-            raise
