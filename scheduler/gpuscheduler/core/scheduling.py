@@ -232,7 +232,7 @@ class Scheduling:
                 self._wake_ups.refused(pod.uid, now)
                 # If kube-scheduler has tried it, it is no longer in line.
                 if not pod.unscheduled:
-                    self.ahead.came(pod)
+                    self.ahead.was_there(pod)
         self._hidden_reasons.begin(pods)
         for node in self.usage.nodes.values():
             # Otherwise the first pod that fits nowhere would wait for it.

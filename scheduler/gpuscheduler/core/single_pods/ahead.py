@@ -8,6 +8,10 @@ A decision holds GPUs for a pod that nobody has asked about yet, so it is short 
 one, for `held_s` seconds, and it is taken back if a pod that kube-scheduler asks about needs the GPUs. A pod gets at
 most one in its life. What was not confirmed counts against its namespace, because its tenant may have written a pod
 that fits on no node.
+
+kube-scheduler takes pods by priority, then in the order in which its watch showed them, which is also that of this
+watch. Only of pods that were there before it or this process started is the order unknown. While such pods wait,
+nothing is decided.
 """
 
 import heapq
@@ -24,6 +28,10 @@ from gpuscheduler.core.single_pods.pauses import Pauses
 
 DECIDED_A_TICK = 8
 """Decisions of one tick, between which no call is answered."""
+MOST_SURPRISES = 4.0
+"""Calls about pods further back in line, less those about the next ones, until the order counts as unknown."""
+REFUSALS = 3
+"""Nominations of one kind that kube-scheduler refuses in a row until pods of that kind pause."""
 LEAD_STEP = 4.0
 """Pods that are added to the lead when kube-scheduler asks about a pod before it sees the nomination."""
 LEAD_FALL = 0.125
@@ -42,7 +50,7 @@ class AheadLimits:
         least_lead: pods in front of the first that is decided, at least. kube-scheduler asks about the first ones
             before it could see a nomination.
         most_lead: the same, at most.
-        most: pods that have a decision at one time.
+        most: pods in line that are looked at, and may have a decision, at one time.
         held_s: how long GPUs are kept for a pod that kube-scheduler does not ask about.
     """
 
@@ -60,7 +68,7 @@ class _Near:
     Attributes:
         until: monotonic seconds when this ends, at the latest.
         unscheduled: what kube-scheduler said about it before.
-        node: that was decided; empty if it is too near to be decided.
+        node: that was decided; empty if nothing was.
     """
 
     until: float
@@ -100,6 +108,9 @@ class Ahead:
         self._numbers = count()
         self._near: dict[str, _Near] = {}
         self._decided = 0
+        self._unordered: set[str] = set()
+        self._unordered_until = float("-inf")
+        self._surprises = 0.0
         self._lead = float(limits.least_lead)
         self._schedulers: set[str] = set()
         self._called_at = float("-inf")
@@ -110,7 +121,7 @@ class Ahead:
     def came(self, pod: PodFacts) -> None:
         """Take a pod that waits from now on, in the order in which kube-scheduler sees it, too."""
         is_small = len(self._usage.nodes) <= self._limits.nodes
-        if is_small or not _may_be_decided(pod):
+        if is_small or not _may_wait(pod):
             return
         # kube-scheduler takes the highest priority first, then the pod that it has known for longest.
         heapq.heappush(self._line, (-pod.priority, next(self._numbers), pod.uid))
@@ -120,8 +131,14 @@ class Ahead:
             self._line = [entry for entry in self._line if entry[-1] in self._in_line]
             heapq.heapify(self._line)
 
+    def was_there(self, pod: PodFacts) -> None:
+        """Take a pod that waited before this process began, about which kube-scheduler asks in an unknown order."""
+        self._unordered.add(pod.uid)
+
     def changed(self, pod: PodFacts, now: float) -> None:
         """Take a pod in line as it is now, and end its decision if kube-scheduler will not ask about it."""
+        if pod.unscheduled or not _may_wait(pod):
+            self._unordered.discard(pod.uid)
         near = self._near.get(pod.uid)
         if near is None:
             return
@@ -145,21 +162,30 @@ class Ahead:
     def forget(self, uid: str) -> None:
         """Take that a pod is bound or gone, or changed what it asks for."""
         self._in_line.discard(uid)
+        self._unordered.discard(uid)
         near = self._near.pop(uid, None)
         self._decided -= bool(near and near.node)
 
     def give_all_back(self) -> None:
         """End all decisions, as another scheduler has led since."""
-        self._reservations.give_back([uid for uid, near in self._near.items() if near.node])
-        self._near.clear()
-        self._decided = 0
+        for uid in list(self._near):
+            self.withdraw(self._pods[uid])
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def called(self, pod: PodFacts, now: float) -> None:
-        """Take that kube-scheduler asks about a pod. From its calls it is known which schedulers' pods it places."""
+        """Take that kube-scheduler asks about a pod. Its calls tell which schedulers' pods it places, and the order."""
         self._schedulers.add(pod.scheduler)
         self._called_at = now
+        if pod.uid in self._near:
+            self._surprises = max(self._surprises - 1, 0.0)
+        elif pod.uid in self._in_line:
+            self._surprises += 1
+        elif pod.uid in self._unordered:
+            self._unordered_until = now + self._limits.held_s
+        if self._surprises >= MOST_SURPRISES:
+            # kube-scheduler started again, and reads all pods in an order of its own.
+            self._lose_order(now)
 
     def confirmed(self, pod: PodFacts, names: Collection[str], now: float) -> str:
         """The node that was decided for a pod, if it is one of `names`; otherwise empty. The decision ends."""
@@ -168,11 +194,12 @@ class Ahead:
         if near is None or not near.node:
             return ""
         if near.node in names:
+            self._pauses.end(_kind(pod))
             self._lead = max(self._lead - LEAD_FALL, self._limits.least_lead)
             return near.node
         if pod.nominated == near.node:
             # kube-scheduler knows a reason against the node, such as a taint, which pods of the same kind share.
-            self._pauses.begin(_kind(pod), now)
+            self._pauses.count(_kind(pod), now, most=REFUSALS)
         else:
             # The nomination came too late.
             self._lead = min(self._lead + LEAD_STEP, self._limits.most_lead)
@@ -230,19 +257,21 @@ class Ahead:
     def _may_decide(self, now: float) -> bool:
         # While no calls come, another scheduler leads, or kube-scheduler has nothing to ask about.
         is_asked = now - self._called_at < self._limits.held_s
-        return bool(self._line) and is_asked and self._decided < self._limits.most
+        # Some of them may never be asked about. So they count only while others of them are.
+        is_ordered = len(self._unordered) <= self._lead or now >= self._unordered_until
+        return bool(self._line) and is_asked and is_ordered and len(self._near) < self._limits.most
 
     def _decide(self, pod: PodFacts, now: float) -> bool:
-        """Decide on the next pod in line; whether its place was searched."""
-        may_be_decided = _may_be_decided(pod) and pod.scheduler in self._schedulers
-        if not may_be_decided or self._reservations.get(pod.uid):
+        """Decide on the next pod in line, if it may be; whether its place was searched."""
+        if pod.scheduler not in self._schedulers or not _may_wait(pod):
             return False
         until = now + self._limits.held_s
-        if len(self._near) < self._lead:
-            # kube-scheduler would ask about it before it sees the nomination.
-            self._near[pod.uid] = _Near(until, pod.unscheduled)
-            return False
-        if self._pauses.any(_kinds(pod), now):
+        # kube-scheduler would ask about the first ones before it sees the nomination.
+        is_first = len(self._near) + len(self._unordered) < self._lead
+        has_place = self._reservations.get(pod.uid) is not None
+        # What is not decided counts in line as well.
+        self._near[pod.uid] = _Near(until, pod.unscheduled)
+        if is_first or has_place or not _may_be_decided(pod) or self._pauses.any(_kinds(pod), now):
             return False
         place = self._best(pod, now)
         if place is None:
@@ -257,8 +286,18 @@ class Ahead:
     def _unconfirmed(self, pod: PodFacts, now: float) -> None:
         """End a decision for a pod about which kube-scheduler has not asked."""
         if self._near[pod.uid].node:
-            self._pauses.begin((pod.name.namespace, ""), now)
+            self._pauses.count((pod.name.namespace, ""), now, most=1)
         self.withdraw(pod)
+
+    def _lose_order(self, now: float) -> None:
+        """Decide nothing until kube-scheduler has asked about the pods that are in line now."""
+        self._surprises = 0.0
+        in_line = {*self._in_line, *self._near}
+        self.give_all_back()
+        self._in_line.clear()
+        self._line.clear()
+        self._unordered |= in_line
+        self._unordered_until = now + self._limits.held_s
 
 
 def _kind(pod: PodFacts) -> tuple[str, str]:

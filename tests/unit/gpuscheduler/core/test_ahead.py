@@ -5,7 +5,7 @@ import pytest
 from gpuscheduler.core.calls import BindOutcome, BindWrite, Nominate
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.core.single_pods.ahead import AheadLimits
+from gpuscheduler.core.single_pods.ahead import REFUSALS, AheadLimits
 from gpuscheduler.core.single_pods.pauses import PAUSE_S
 from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node
@@ -107,11 +107,12 @@ def test_few_have_a_decision_at_one_time_and_the_next_one_follows_each_call():
     cluster = Cluster()
     names = [f"p{number}" for number in range(20)]
     cluster.create(*names, mem=1)
-    assert list(cluster.tick()) == names[1:5]
+    assert list(cluster.tick()) == names[1:4]
     cluster.place(names[0])
-    assert list(cluster.tick()) == []
+    assert list(cluster.tick()) == names[4:5]
     cluster.place(names[1])
     assert list(cluster.tick()) == names[5:6]
+    assert cluster.reserved() == set(names[2:6])
 
 
 NOT_DECIDED = {
@@ -236,21 +237,57 @@ def test_a_higher_priority_does_not_give_way():
     assert not cluster.ask("late").nodes
 
 
-def test_a_refused_nomination_is_taken_back_and_its_kind_pauses():
-    cluster = Cluster()
-    cluster.create("a")
-    cluster.create("tainted", owner="rs")
-    nominated = cluster.tick()
-    others = [name for name in cluster.names if name != nominated["tainted"]]
-    cluster.show("tainted")
-    assert cluster.place("tainted", others) in others
-    cluster.create("front", "again", owner="rs")
-    cluster.create("other", owner="rs2")
+def test_nominations_that_kube_scheduler_refuses_in_a_row_have_their_kind_pause():
+    cluster = Cluster(AheadLimits(nodes=1, least_lead=0, most=9))
+    for number in range(REFUSALS):
+        name = f"tainted{number}"
+        cluster.create(name, mem=1, owner="rs")
+        nominated = cluster.tick()
+        others = [other for other in cluster.names if other != nominated[name]]
+        cluster.show(name)
+        assert cluster.place(name, others) in others
+    cluster.create("again", mem=1, owner="rs")
+    cluster.create("other", mem=1, owner="rs2")
     assert cluster.tick().keys() == {"other"}
-    cluster.create("z")
+
+
+def test_a_nomination_is_taken_back_when_no_node_takes_the_pod():
+    cluster = Cluster()
+    cluster.create("a", "z")
     assert cluster.tick().keys() == {"z"}
     assert not cluster.ask("z", []).nodes
     assert cluster.tick() == {"z": ""}
+
+
+def test_pods_that_were_there_before_are_asked_about_in_an_unknown_order():
+    core = Scheduling(LeastFree(), ahead=LIMITS)
+    cluster = Cluster.__new__(Cluster)
+    cluster.core, cluster.names, cluster.now, cluster.objects = core, NAMES, 0.0, {}
+    for name in NAMES:
+        core.node_seen(shared_node(name))
+    cluster.create("old1", "old2", "old3", mem=1)
+    core.synced(0.0)
+    cluster.create("a", "b", mem=1)
+    assert cluster.tick() == {}
+    cluster.place("old2")
+    assert cluster.tick() == {}, "kube-scheduler asks about the others first"
+    cluster.place("old3")
+    assert cluster.tick().keys() == {"a", "b"}
+
+
+def test_nothing_is_decided_while_kube_scheduler_asks_in_another_order():
+    cluster = Cluster(AheadLimits(nodes=1, least_lead=0, most=4))
+    names = [f"p{number}" for number in range(20)]
+    cluster.create(*names, mem=1)
+    assert cluster.tick().keys() == set(names[:4])
+    for name in reversed(names[10:]):
+        cluster.place(name)
+    assert cluster.reserved() == set()
+    cluster.create("z", mem=1)
+    assert "z" not in cluster.tick()
+    for name in names[:10]:
+        cluster.place(name)
+    assert cluster.tick() == {"z": cluster.objects["z"]["status"]["nominatedNodeName"]}
 
 
 def test_the_lead_grows_while_nominations_come_too_late():
