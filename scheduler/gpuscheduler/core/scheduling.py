@@ -370,6 +370,10 @@ class Scheduling:
             self.ahead.withdraw(former)
             self.jobs.pod_gone(former, now)
             self.reservations.give_back([pod.uid])
+            starts_alone = not self.jobs.is_member(pod)
+            if starts_alone and not pod.node and not pod.gated:
+                # kube-scheduler was refused a node for it, and does not know that it waits for nothing now.
+                self._wake_ups.refused(pod.uid, now, again=True)
 
 
 def _common_requests(pods: Iterable[PodFacts]) -> list[tuple[GpuRequest, float]]:

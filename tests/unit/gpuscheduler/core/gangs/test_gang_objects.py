@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
-from gpuscheduler.core.calls import BindRefused, BindWrite, Nudge
+from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge
 from gpuscheduler.core.gangs.gang_object import ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -79,6 +79,18 @@ def test_pods_see_gpus_of_others_only_by_labels_that_agents_read(cluster):
     cluster.show(read_job_set(job_set(replicated_job("workers", pods=2), name="other")))
     visible = {write.annotations[VISIBLE_ANNOTATION] for write in cluster.run("c", "d").values()}
     assert visible == {"0,1,2,3"}
+
+
+def test_a_pod_that_turns_out_to_start_alone_is_tried_again(cluster):
+    """kube-scheduler asked about it before its object was seen, and does not do so again by itself for minutes."""
+    cluster.see(job_set_pod("a", "workers", whole=4))
+    assert cluster.why("a")
+    cluster.done.clear()
+    cluster.show(read_job_set(job_set(replicated_job("workers"))))
+    for _ in range(10):
+        cluster.now += 1.0
+        cluster.settle()
+    assert "a" in {action.pod.name for action in cluster.done if isinstance(action, (Nudge, Nominate))}
 
 
 def test_a_job_set_waits_for_all_of_its_pods(cluster):
