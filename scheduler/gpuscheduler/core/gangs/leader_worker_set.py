@@ -7,7 +7,7 @@ ever, so it starts alone there, and the workers start together.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, text
 from gpuagent.domain.pods.pod import count_of
@@ -26,14 +26,24 @@ CONTROLLER = "StatefulSet"
 """Kind of the controller of each pod of a LeaderWorkerSet."""
 
 
-def group_of(labels: Mapping[str, str], annotations: Mapping[str, Any]) -> tuple[str, int | None] | None:
-    """Name and size of the group that a pod is of; None if it is of none."""
+class Group(NamedTuple):
+    """A group of a LeaderWorkerSet. Its size is None if that is not a number."""
+
+    name: str
+    size: int | None
+
+
+NO_GROUP = Group("", None)
+
+
+def group_of(labels: Mapping[str, str], annotations: Mapping[str, Any]) -> Group | None:
+    """The group that a pod is of; None if it is of none."""
     name = labels.get(NAME)
     index = labels.get(GROUP_INDEX, "")
     if not name or not index.isdecimal():
         return None
     size = count_of(text(annotations.get(SIZE)))
-    return f"{name}-{index}", size
+    return Group(f"{name}-{index}", size)
 
 
 def leader_worker_set_ref(
@@ -45,15 +55,14 @@ def leader_worker_set_ref(
     group = group_of(labels, annotations)
     if group is None or controller != CONTROLLER:
         return None
-    name, size = group
     is_leader = labels.get(WORKER_INDEX) == "0"
     return GangRef(
         ObjectKind.LEADER_WORKER_SET,
         labels[NAME],
-        Gang(GangSource.LEADER_WORKER_SET, name, None),
+        Gang(GangSource.LEADER_WORKER_SET, group.name, None),
         role=LEADER if is_leader else WORKER,
-        instance=name,
-        size=size,
+        instance=group.name,
+        size=group.size,
     )
 
 

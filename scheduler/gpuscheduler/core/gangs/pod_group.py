@@ -9,7 +9,7 @@ from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangRef, ObjectKey, identity
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.labels import part_of
-from gpuscheduler.core.gangs.leader_worker_set import group_of
+from gpuscheduler.core.gangs.leader_worker_set import NO_GROUP, group_of
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 
@@ -20,13 +20,13 @@ def pod_group_ref(labels: Mapping[str, str], annotations: Mapping[str, Any]) -> 
     if not name:
         return None
     # The label may stand in the template of a LeaderWorkerSet, which serves several groups.
-    group, size = group_of(labels, annotations) or ("", None)
+    group = group_of(labels, annotations) or NO_GROUP
     return GangRef(
         ObjectKind.POD_GROUP,
         name,
         Gang(GangSource.POD_GROUP, name, None),
-        instance=group,
-        size=size,
+        instance=group.name,
+        size=group.size,
     )
 
 

@@ -58,7 +58,6 @@ def _by_own_labels(
     """The gang of this project's labels. A template may serve several groups, and then each has a gang of its own."""
     group = group_of(labels, annotations)
     if group:
-        name, size = group
-        is_for_each_group = own.pods == size
-        return part_of(own, name) if is_for_each_group else own
+        is_for_each_group = own.pods == group.size
+        return part_of(own, group.name) if is_for_each_group else own
     return job_set_ref(labels, controller, own) or own
