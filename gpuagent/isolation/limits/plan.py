@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu, PodShares
-from gpuagent.domain.sharing.units import MIB
 from gpuagent.host.limits_client import BLOCK, Limit
 from gpuagent.isolation.interface import CannotIsolateError
 
-NO_SHARE_BYTES = MIB
-"""The limit of a container without a share, where its pod's limit is that of another container."""
+NO_SHARE_BYTES = 64 * 1024
+"""The limit of a container without a share, where its pod's limit is that of another container. It comes on top of what
+the others may use, so it is less than any program can use. It is not 0, which a driver may take for no limit."""
 STRANGER = ""
 """In place of the name of a container about which kubelet did not ask, so that it has no share."""
 _TOLD_APART = 2 * BLOCK
