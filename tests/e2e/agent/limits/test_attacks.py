@@ -115,7 +115,7 @@ def test_a_control_group_of_its_own_gets_no_more(node: Node, helper: Helper, *, 
 
 
 def test_a_container_without_a_device_beside_one_with_a_share_gets_no_more(node: Node, helper: Helper) -> None:
-    """The kernel keeps it from the GPU. If it reaches the driver all the same, it gets part of what its pod has."""
+    """The kernel keeps it from the GPU. If it reaches the driver all the same, it gets nothing beyond its pod's share."""
     kept_out = without_device("kept-out", attack("device-node", GPU, "0"))
     let_in = without_device("let-in", attack("plain"))
     node.run(attacking_pod("beside", helper, attack("plain"), others=[kept_out, let_in]))
