@@ -29,7 +29,9 @@ from gpuagent.host.cgroups import CGROUP_ROOT
 from gpuagent.limits_helper.probe import MISC
 from gpuagent.nvml.driver_errors import CallError, DriverError
 from gpuagent.pages.cells import table
+from gpuagent.simulation.box_table import BoxError
 from gpuagent.system.output import exit_with
+from gpuagent.system.printable import error_words
 
 JSON = Path("build/limits_check.json")
 LEAST_MIB = 6144
@@ -51,8 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CannotCheckError as err:
         print(f"nothing to check memory limits on: {err}")
         return 0
+    except BoxError as err:
+        print(f"--simulate: {err}")
+        return 1
+    except (CallError, DriverError) as err:
+        print(f"the NVIDIA driver does not answer as it should: {err}; look at `nvidia-smi` and NVRM lines in `dmesg`")
+        return 1
     except OSError as err:
-        print(f"cgroups cannot be made in {options.cgroup_root}: {err}")
+        print(f"cgroups cannot be made in {options.cgroup_root}: {error_words(err)}")
         return 1
 
 
@@ -84,8 +92,7 @@ def _check(gpu: CheckedGpu, cgroups: OwnCgroups, options: argparse.Namespace) ->
     trial = Trial(gpu, cgroups, options.change_persistence)
     answers = {name: _asked(name, trial) for name in QUESTIONS}
     print(_shown(answers))
-    _write(options.json, gpu, answers, simulated=bool(options.simulate))
-    print(f"\nAs JSON: {options.json}")
+    has_written = _write(options.json, gpu, answers, simulated=bool(options.simulate))
     if gpu.backend == MISC:
         print("The driver still has limits of removed cgroups. A reset of the GPU (nvidia-smi -r) removes them.")
     worse = _named(answers, Verdict.WORSE)
@@ -94,7 +101,7 @@ def _check(gpu: CheckedGpu, cgroups: OwnCgroups, options: argparse.Namespace) ->
     failed = _named(answers, Verdict.FAILED)
     if failed:
         print(f"Could not be tried: {failed}. The errors are above.")
-    return int(bool(worse or failed))
+    return int(bool(worse or failed or not has_written))
 
 
 def _named(answers: dict[str, Answer], verdict: Verdict) -> str:
@@ -116,7 +123,8 @@ def _shown(answers: dict[str, Answer]) -> str:
     return table(rows)
 
 
-def _write(path: Path, gpu: CheckedGpu, answers: dict[str, Answer], *, simulated: bool) -> None:
+def _write(path: Path, gpu: CheckedGpu, answers: dict[str, Answer], *, simulated: bool) -> bool:
+    """Whether the answers could be written as JSON. They were printed already, so a failure takes none of them away."""
     document: dict[str, Any] = {
         "at": now(),
         "gpuagent": __version__,
@@ -127,8 +135,14 @@ def _write(path: Path, gpu: CheckedGpu, answers: dict[str, Answer], *, simulated
         "gpu": {"uuid": gpu.uuid, "model": gpu.model, "memory_mib": gpu.memory >> 20},
         "answers": {name: asdict(answer) for name, answer in answers.items()},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    except OSError as err:
+        print(f"\nThe answers cannot be written to {path}: {error_words(err)}. Name another file with --json.")
+        return False
+    print(f"\nAs JSON: {path}")
+    return True
 
 
 if __name__ == "__main__":

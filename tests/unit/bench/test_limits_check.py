@@ -13,6 +13,8 @@ from bench import limits_check
 from bench.limits import questions
 from bench.limits.own_cgroups import NAME, OwnCgroups
 from bench.limits.questions import QUESTIONS, SHARE_MIB, Trial, Verdict
+from gpuagent.nvml.binding.limit_calls import LimitCalls
+from gpuagent.nvml.driver_errors import CallError
 
 # With cgroup v1, as the simulated driver takes it: the hierarchy of the memory controller.
 ROOTS = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")]
@@ -64,6 +66,34 @@ def test_a_driver_without_limits_is_refused_with_the_reason(tmp_path, capsys):
     code, text, document = check(tmp_path, capsys, "--backend", "none")
     assert (code, document) == (0, None)
     assert text.startswith("nothing to check memory limits on: GPU 7 cannot be limited: ")
+
+
+def test_a_box_that_is_not_known_is_named_with_those_that_are(tmp_path, capsys):
+    assert limits_check.main(["--simulate", "dgx-z1000", "--cgroup-root", str(tmp_path)]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("--simulate: unknown box 'dgx-z1000'; known boxes: ")
+
+
+@in_real_cgroups
+@pytest.mark.parametrize("call", ["count", "uuid", "memory_bytes"])
+def test_a_gpu_that_is_lost_is_a_sentence(tmp_path, capsys, monkeypatch, call):
+    def lost(*_):
+        raise CallError("nvmlDeviceGetUUID", 15, "GPU is lost")
+
+    monkeypatch.setattr(LimitCalls, call, lost)
+    code, text, document = check(tmp_path, capsys)
+    assert (code, document) == (1, None)
+    assert text.startswith("the NVIDIA driver does not answer as it should: nvmlDeviceGetUUID: GPU is lost; look at")
+
+
+@in_real_cgroups
+def test_answers_that_cannot_be_written_are_printed_nevertheless(tmp_path, capsys):
+    (tmp_path / "out").write_text("a file in the place of the folder", encoding="utf-8")
+    code, text, _ = check(tmp_path, capsys)
+    assert code == 1
+    assert "as assumed" in text
+    assert "cannot be written to" in text
+    assert "--json" in text
 
 
 @in_real_cgroups
