@@ -109,12 +109,14 @@ class JobSet:
     Attributes:
         key: namespace and name.
         uid: its UID.
-        entries: of `spec.replicatedJobs` by name.
+        entries: of `spec.replicatedJobs` by name. There may be thousands.
+        pods: how many pods start together as the whole set.
     """
 
     key: ObjectKey
     uid: str
     entries: Mapping[str, Entry]
+    pods: int
 
     def gang_of(self, ref: GangRef) -> Gang | None:
         """The gang of a pod that asks for GPUs."""
@@ -132,11 +134,6 @@ class JobSet:
                 return Gang(GangSource.CHILD_JOB, ref.instance, entry.job_pods)
             case Together.NONE:
                 return None
-
-    @property
-    def pods(self) -> int:
-        """How many pods start together as the whole set."""
-        return sum(entry.pods for entry in self.entries.values() if entry.together is Together.SET)
 
 
 def _gang_by_label(
@@ -169,7 +166,9 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
     entries: dict[str, Entry] = {}
     for job in jobs:
         entries[text(job.get("name"))] = _entry(job, together, is_exclusive=is_exclusive)
-    return JobSet(key, uid, entries)
+    in_set = [entry for entry in entries.values() if entry.together is Together.SET]
+    pods = sum(entry.pods for entry in in_set)
+    return JobSet(key, uid, entries, pods)
 
 
 def _entry(
