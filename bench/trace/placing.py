@@ -2,23 +2,29 @@
 
 Without departures: the published experiment (Weng et al., USENIX ATC 2023, section 6). Pods arrive until they ask for
 130 % of the GPUs; each is placed at once or lost, and stays. With departures: pods come and go at a load of 1.0.
+
+The policies alone choose and pack in a model (`cluster`), also for pods without GPUs. What an installation places is
+measured through the product's own path (`product`).
 """
 
 import heapq
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.result import Results, Say
-from bench.trace.cluster import Cluster, Placed
+from bench.trace.cluster import Cluster
+from bench.trace.product import Product
 from bench.trace.published import BestFit, GpuPacking, Random
-from bench.trace.trace import Arrival, Trace, read, variants, with_departures, without_departures
+from bench.trace.trace import Arrival, Pod, Trace, read, variants, with_departures, without_departures
 from gpuscheduler.core.policy.fgd import Fgd
 from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
@@ -30,17 +36,27 @@ ARRIVED = 1.3
 LOAD, WARM, UNTIL = 1.0, 2.0, 4.0
 """Departures: load, and mean lifetimes from the empty cluster to the first and the last measured moment."""
 BAR_DEFAULT, BAR_DEPARTURES = 95.9, 0.5
+APART, BESIDE = "CPU-only pods elsewhere", "CPU-only pods beside"
+SET_UPS = (APART, BESIDE)
+"""GPU nodes with a taint that keeps pods without GPUs away; without one, kube-scheduler spreads them by itself."""
+PRODUCT = "strand"
+"""The product's default policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation."""
+    """One simulation.
+
+    Attributes:
+        set_up: one of `SET_UPS`, through the product; empty for the policy alone.
+    """
 
     folder: Path
     variant: str
     policy: str
     seed: int
     departures: bool
+    set_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +66,12 @@ class Allocated:
     Attributes:
         at_100: when the pods had asked for all GPUs once; the mean over time with departures.
         at_end: at the end; the mean over time with departures.
+        lost: percent of the pods that were not placed, by kind.
     """
 
     at_100: float
     at_end: float
+    lost: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(results: Results, folder: Path, seeds: int, say: Say) -> None:
@@ -61,17 +79,83 @@ def measure(results: Results, folder: Path, seeds: int, say: Say) -> None:
     found = variants(folder)
     for departures in (False, True):
         policies = ["FGD", *NAMES] if departures else [*PUBLISHED, *NAMES]
-        runs = [
-            Run(folder, one, policy, seed, departures) for one in found for policy in policies for seed in range(seeds)
-        ]
+        runs = _runs(folder, found, policies, seeds, departures=departures)
         say(f"{len(runs)} runs {'with' if departures else 'without'} departures")
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
             outcomes = dict(zip(runs, pool.map(simulate, runs), strict=True))
         for variant in found:
-            _row(results, variant, {
-                policy: [got for run, got in outcomes.items() if (run.variant, run.policy) == (variant, policy)]
-                for policy in policies
-            }, departures=departures)  # fmt: skip
+            of_policies = {policy: _of(outcomes, variant, policy) for policy in policies}
+            _row(results, variant, of_policies, departures=departures)
+            of_product = {set_up: _of(outcomes, variant, PRODUCT, set_up) for set_up in SET_UPS}
+            _product_row(results, variant, of_product, of_policies["FGD"], departures=departures)
+
+
+def _runs(
+    folder: Path,
+    found: Sequence[str],
+    policies: Sequence[str],
+    seeds: int,
+    *,
+    departures: bool,
+) -> list[Run]:
+    kinds = [(policy, "") for policy in policies]
+    kinds += [(PRODUCT, set_up) for set_up in SET_UPS]
+    runs: list[Run] = []
+    for variant in found:
+        for policy, set_up in kinds:
+            runs += [
+                Run(
+                    folder,
+                    variant,
+                    policy,
+                    seed,
+                    departures,
+                    set_up,
+                )
+                for seed in range(seeds)
+            ]
+    return runs
+
+
+def _of(
+    outcomes: Mapping[Run, Allocated],
+    variant: str,
+    policy: str,
+    set_up: str = "",
+) -> list[Allocated]:
+    """The outcomes of one kind of run, with all seeds."""
+    wanted = variant, policy, set_up
+    return [outcome for run, outcome in outcomes.items() if (run.variant, run.policy, run.set_up) == wanted]
+
+
+def _product_row(
+    results: Results,
+    variant: str,
+    outcomes: Mapping[str, Sequence[Allocated]],
+    fgd: Sequence[Allocated],
+    *,
+    departures: bool,
+) -> None:
+    """What an installation places, with the bars for the documented set-up, and which pods it loses."""
+    kind = "with departures" if departures else "at 130 %"
+    ends: dict[str, float] = {}
+    for set_up, got in outcomes.items():
+        percents = [one.at_end for one in got]
+        results.keep(f"product {kind}, {variant}, {set_up}", percents)
+        ends[set_up] = float(np.mean(percents))
+    fgd_end = float(np.mean([one.at_end for one in fgd]))
+    texts = [f"{set_up} {percent:.2f}" for set_up, percent in ends.items()]
+    text = ", ".join([*texts, f"FGD alone {fgd_end:.2f}"])
+    least = fgd_end - BAR_DEPARTURES if departures else fgd_end
+    bar = f"{APART} > FGD - {BAR_DEPARTURES}" if departures else f"{APART} > FGD"
+    results.row(f"product {kind}, {variant}", text, bar, ends[APART] > least)
+    if departures:
+        return
+    at_100 = [f"{set_up} {np.mean([one.at_100 for one in got]):.2f}" for set_up, got in outcomes.items()]
+    results.row(f"product at 100 %, {variant}", ", ".join(at_100))
+    first = outcomes[APART][0]
+    lost = [f"{kind} {percent:.1f}" for kind, percent in first.lost.items()]
+    results.row(f"percent of pods lost, {variant}, {APART}", ", ".join(lost))
 
 
 def _row(results: Results, variant: str, outcomes: dict[str, list[Allocated]], *, departures: bool) -> None:
@@ -100,8 +184,14 @@ def simulate(run: Run) -> Allocated:
     arrivals = with_departures(trace, LOAD, UNTIL, rng) if run.departures else without_departures(trace, ARRIVED, rng)
     mix = Mix(trace.shares) if run.policy == "FGD" else Mix()
     policy = _policy(run.policy, mix, rng)
-    cluster = Cluster(trace.nodes, policy, mix, rng, draw=rng if run.policy == "Random" else None)
+    cluster: Cluster | Product
     learned = mix if run.policy in NAMES else None
+    if run.set_up:
+        cluster = Product(trace.nodes, policy, mix, rng, cpu_pods_apart=run.set_up == APART)
+        # The product learns the mix by itself.
+        learned = None
+    else:
+        cluster = Cluster(trace.nodes, policy, mix, rng, draw=rng if run.policy == "Random" else None)
     gpus = float(trace.nodes.gpus.sum())
     return _churn(cluster, arrivals, learned, gpus) if run.departures else _fill(cluster, arrivals, learned, gpus)
 
@@ -113,23 +203,40 @@ def _policy(name: str, mix: Mix, rng: np.random.Generator) -> CostPolicy:
     return published.get(name) or Fgd(mix)
 
 
-def _fill(cluster: Cluster, arrivals: Sequence[Arrival], learned: Mix | None, gpus: float) -> Allocated:
+def _fill(cluster: Cluster | Product, arrivals: Sequence[Arrival], learned: Mix | None, gpus: float) -> Allocated:
     asked = allocated = at_100 = 0.0
+    came: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
     for arrival in arrivals:
         if learned is not None:
             learned.saw(arrival.pod.demand)
+        came.update(_kinds(arrival.pod))
         if cluster.place(arrival.pod):
             allocated += arrival.pod.gpus
+        else:
+            lost.update(_kinds(arrival.pod))
         asked += arrival.pod.gpus
         if asked <= gpus:
             at_100 = allocated
-    return Allocated(100 * at_100 / gpus, 100 * allocated / gpus)
+    percents = {kind: 100 * lost[kind] / count for kind, count in sorted(came.items())}
+    return Allocated(100 * at_100 / gpus, 100 * allocated / gpus, percents)
 
 
-def _churn(cluster: Cluster, arrivals: Sequence[Arrival], learned: Mix | None, gpus: float) -> Allocated:
+def _kinds(pod: Pod) -> list[str]:
+    """What a pod is counted as, for who is lost."""
+    demand = pod.demand
+    if not demand.gpus:
+        return ["CPU only"]
+    size = "several GPUs"
+    if demand.gpus == 1:
+        size = "a whole GPU" if demand.fraction == 1 else "a share"
+    return [size] if demand.models is None else [size, "names a model"]
+
+
+def _churn(cluster: Cluster | Product, arrivals: Sequence[Arrival], learned: Mix | None, gpus: float) -> Allocated:
     allocated = total = 0.0
     now = WARM
-    ends: list[tuple[float, int, Placed]] = []
+    ends: list[tuple[float, int, Any]] = []
 
     def advance(time: float) -> None:
         nonlocal total, now

@@ -6,7 +6,8 @@ import pytest
 from bench.result import Results
 from bench.trace import placing
 from bench.trace.cluster import Cluster
-from bench.trace.placing import Run, simulate
+from bench.trace.placing import SET_UPS, Run, simulate
+from bench.trace.product import Product
 from bench.trace.published import BestFit, GpuPacking
 from bench.trace.trace import Pod, Trace, read, variants, with_departures, without_departures
 from gpuscheduler.core.policy.fleet import Demand
@@ -99,6 +100,43 @@ def test_a_run_repeats_itself(folder, policy, departures):
     assert 0 < simulate(run).at_end <= 100
 
 
+@pytest.mark.parametrize("set_up", SET_UPS)
+@pytest.mark.parametrize("departures", [False, True])
+def test_a_run_through_the_product_repeats_itself(folder, set_up, departures):
+    run = Run(folder, "default", "strand", 0, departures, set_up)
+    assert simulate(run) == simulate(run)
+    assert 0 < simulate(run).at_end <= 100
+
+
+@pytest.fixture
+def product(trace):
+    mix = Mix()
+    return Product(trace.nodes, named("strand", mix), mix, np.random.default_rng(0), cpu_pods_apart=False)
+
+
+def test_the_product_places_pods_while_they_fit_and_never_beyond(product):
+    whole = Pod(Demand(1, 1.0, 1.0), 1)
+    running = [product.place(whole) for _ in range(14)]
+    assert [sum(one.row == row for one in running) for row in range(3)] == [2, 8, 4]
+    assert product.place(Pod(Demand(1, 0.1), 1)) is None
+    product.release(running[3])
+    assert product.place(whole).row == running[3].row
+
+
+def test_cores_memory_and_models_refuse_nodes_of_the_product(product):
+    assert product.place(Pod(Demand(1, 0.1, 97.0), 1)) is None
+    assert product.place(Pod(Demand(1, 0.1, 1.0), 400000)) is None
+    assert product.place(Pod(Demand(4, 1.0, 1.0, frozenset({1})), 1)) is None
+    assert product.place(Pod(Demand(4, 1.0, 1.0, frozenset({2})), 1)).row == 2
+
+
+def test_pods_without_gpus_take_cores_of_the_product_where_it_is_emptiest(product):
+    cpu_pod = Pod(Demand(0, 0.0, 60.0), 1)
+    assert sorted(product.place(cpu_pod).row for _ in range(3)) == [0, 1, 2]
+    assert product.place(cpu_pod) is None
+    assert product.place(Pod(Demand(1, 1.0, 40.0), 1)) is None
+
+
 def test_best_fit_takes_the_node_with_the_least_left_and_gpu_packing_the_gpu_in_use(trace):
     order = np.arange(3)
     fleet = trace.nodes.fleet(order)
@@ -117,11 +155,15 @@ def test_best_fit_takes_the_node_with_the_least_left_and_gpu_packing_the_gpu_in_
 def test_the_table_has_rows_for_each_variant_with_and_without_departures(folder):
     results = Results()
     placing.measure(results, folder, 1, lambda text: None)
-    assert [row.what for row in results.rows if "%" not in row.what or "130" in row.what] == [
+    assert [row.what for row in results.rows if row.what[:7] in ("placed ", "product") and "100 %" not in row.what] == [
         "placed at 130 %, default",
+        "product at 130 %, default",
         "placed at 130 %, multi",
+        "product at 130 %, multi",
         "placed with departures, default",
+        "product with departures, default",
         "placed with departures, multi",
+        "product with departures, multi",
     ]
 
 
