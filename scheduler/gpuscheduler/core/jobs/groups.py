@@ -1,6 +1,6 @@
 """The pods of a plan in groups that are alike, so that each may have the place of another of its group."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuscheduler.core.constraints.admission import Admission, Kind
@@ -72,7 +72,7 @@ def groups_of(
     beside: Neighborhood,
 ) -> tuple[list[Group], Admission]:
     """The groups, and what kube-scheduler would say to their kinds."""
-    by_name = sorted(pods, key=lambda pod: pod.name)
+    by_name = sorted(pods, key=_by_number)
     keys = beside.label_keys({pod.rules for pod in by_name})
     kinds: dict[Kind, int] = {}
     alike: dict[tuple[GpuRequest, Resources, Passed, int], list[PodFacts]] = {}
@@ -98,6 +98,38 @@ def groups_of(
             )
         )
     return groups, beside.admission(list(kinds))
+
+
+def exchanged_places(groups: Iterable[Group], places: Mapping[str, str]) -> dict[str, str]:
+    """UID to node, where a pod and another that is alike exchange nodes if kube-scheduler refuses a node for the pod.
+
+    It may have refused the node only because it came to the pods in another order: among pods that are to be spread
+    evenly, each place is open at its turn. The pod exchanges with the last one in `places`, to which kube-scheduler
+    comes last.
+    """
+    exchanged = dict(places)
+    alike: dict[Hashable, dict[str, Passed]] = {}
+    for group in groups:
+        pods = alike.setdefault((group.request, group.requests, group.kind), {})
+        pods.update((pod.uid, group.passed) for pod in group.pods)
+    for pods in alike.values():
+        last_first = [uid for uid in reversed(list(places)) if uid in pods]
+        for uid, passed in pods.items():
+            refused = exchanged.get(uid)
+            if refused is None or refused not in passed:
+                continue
+            for other in last_first:
+                if exchanged[other] not in passed and refused not in pods[other]:
+                    exchanged[uid] = exchanged[other]
+                    exchanged[other] = refused
+                    break
+    return exchanged
+
+
+def _by_number(pod: PodFacts) -> tuple[str, int, str]:
+    """Pods in the order of the numbers at the end of their names."""
+    namespace, name = pod.name
+    return namespace, len(name), name
 
 
 def _kind(pod: PodFacts, keys: Collection[str]) -> Kind:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gpuscheduler.core.choose_gpus import Tries
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
-from gpuscheduler.core.jobs.groups import Group, OtherThan, Passed, groups_of
+from gpuscheduler.core.jobs.groups import Group, OtherThan, Passed, exchanged_places, groups_of
 from gpuscheduler.core.jobs.rooms import NODES_A_TRY, Rooms
 from gpuscheduler.core.jobs.search import Search
 from gpuscheduler.core.jobs.trial import Places, Trial
@@ -89,7 +89,8 @@ class _Planner:
         """The ways, the best first."""
         attempts: list[Callable[[], Places]] = []
         if prefer:
-            attempts.append(lambda: self._densest(_by_gpus, prefer))
+            exchanged = exchanged_places(self._groups, prefer)
+            attempts.append(lambda: self._densest(_by_gpus, exchanged))
         attempts.append(lambda: self._densest(_by_gpus))
         if len(self._groups) > 1:
             attempts.append(lambda: self._densest(_by_cpu))

@@ -1,0 +1,102 @@
+"""Plans of jobs: how many pods fit, in which order they are placed, and which keep their places."""
+
+import pytest
+
+from gpuscheduler.core.constraints.neighborhood import Neighborhood
+from gpuscheduler.core.constraints.node_site import node_site
+from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.links import Links
+from gpuscheduler.core.node_facts import node_facts
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import pod_facts
+from tests.unit.gpuscheduler.core.random_jobs import Node, RandomJob, Role, node_object, pod_object
+
+
+def placed(job, **given):
+    """UID to node name."""
+    places = plan(job.pods(), job.usage(), Links(), **given)
+    return {uid: name for uid, (name, _) in places.items()}
+
+
+def test_cores_that_fit_exactly_are_enough():
+    """As floats, 4.0 // 0.1 is 39."""
+    job = RandomJob([Node("n1", "z0", 16, 4, 99), Node("n2", "z0", 16, 2, 99)], [Role("r", 30, 1, 0, 0)])
+    pods = []
+    for number in range(30):
+        made = pod_object(job.roles[0], number)
+        made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "200m"}
+        pods.append(pod_facts(made))
+    assert len(plan(pods, job.usage(), Links())) == 26, "16 for want of GPUs, and 10 on two cores"
+
+
+def test_roles_of_different_size_fit_where_the_largest_first_do_not():
+    """A master of 8 cores and two workers of 24, on nodes with 34 and 26 free."""
+    nodes = [Node("n1", "z0", 8, 34, 99), Node("n2", "z0", 8, 26, 99)]
+    for gpus in (1, 2):
+        job = RandomJob(nodes, [Role("master", 1, gpus, 8, 1), Role("worker", 2, 1, 24, 1)])
+        assert len(placed(job)) == 3
+
+
+@pytest.mark.parametrize("rule", ["apart by node", "even by zone", ""])
+@pytest.mark.parametrize("pods", [8, 16])
+@pytest.mark.parametrize("nodes", [16, 50, 200])
+def test_a_gang_with_rules_fits_at_the_first_try(rule, pods, nodes):
+    made = [Node(f"n{n}", f"z{n % 3}", 8, 96, 512) for n in range(nodes)]
+    job = RandomJob(made, [Role("r", pods, 1, 4, 200, (rule,) if rule else ())])
+    places = placed(job)
+    assert len(places) == pods
+    on_node = [list(places.values()).count(name) for name in set(places.values())]
+    assert max(on_node) == (1 if rule == "apart by node" else 2), "two have RAM on a node"
+
+
+def test_ranks_are_placed_in_the_order_of_their_numbers():
+    job = RandomJob([Node("n1", "z0", 6, 96, 512), Node("n2", "z0", 6, 96, 512)], [Role("r", 12, 1, 1, 1)])
+    places = placed(job)
+    assert [places[f"r-{n}"] for n in range(12)] == [places["r-0"]] * 6 + [places["r-6"]] * 6
+
+
+NODES = [Node(f"n{n}", f"z{n % 2}", 2, 96, 512) for n in range(4)]
+
+
+def test_pods_keep_their_places_if_they_can():
+    job = RandomJob(NODES, [Role("r", 4, 1, 1, 1)])
+    before = {"r-0": "n3", "r-1": "n1", "r-2": "n2", "r-3": "n0"}
+    assert placed(job, prefer=before) == before
+    moved = placed(job, prefer=before | {"r-3": "gone"})
+    assert {uid: name for uid, name in moved.items() if uid != "r-3"} == {
+        uid: name for uid, name in before.items() if uid != "r-3"
+    }
+    full = placed(job, prefer=dict.fromkeys(before, "n0"))
+    assert sorted(full.values()).count("n0") == 2
+    assert len(full) == 4
+
+
+def test_a_pod_that_may_not_have_its_place_exchanges_it_with_the_last_one_that_is_alike():
+    """kube-scheduler came to the second pod first: the zone of its place was not its turn."""
+    job = RandomJob(NODES, [Role("r", 4, 1, 1, 1, ("even by zone",))])
+    before = {"r-0": "n0", "r-1": "n2", "r-2": "n1", "r-3": "n3"}
+    refused = {"r-1": frozenset({"n0", "n2"})}
+    assert placed(job, prefer=before, without=refused) == before | {"r-1": "n3", "r-3": "n2"}
+
+
+def test_pods_on_nodes_and_nodes_without_gpus_count():
+    """A zone without GPUs is a domain, too, in which no pod of the job can be."""
+    job = RandomJob(NODES, [Role("r", 4, 1, 1, 1, ("even by zone",))])
+    bare = node_site(node_object(Node("bare", "z9", 0, 1, 1)))
+    sites = [node_site(node_object(node)) for node in NODES]
+    assert len(placed(job, beside=Neighborhood([*sites, bare]))) == 2, "at most one in each zone"
+    running = pod_object(job.roles[0], 9)
+    running["spec"]["nodeName"] = "n0"
+    neighborhood = Neighborhood(sites)
+    facts = pod_facts(running)
+    neighborhood.put(facts.uid, (facts.occupant, (facts.node,)))
+    places = placed(RandomJob(NODES, [Role("r", 1, 1, 1, 1, ("even by zone",))]), beside=neighborhood)
+    assert set(places.values()) <= {"n1", "n3"}
+
+
+def test_a_node_that_was_filled_by_pods_without_gpus_takes_none():
+    node = NodeUsage(node_facts(node_object(Node("n1", "z0", 8, 8, 64))))
+    made = pod_object(Role("other", 1, 0, 5, 1), 0)
+    node.used += pod_facts(made).requests
+    job = RandomJob([], [Role("r", 2, 1, 2, 1)])
+    assert len(plan(job.pods(), {"n1": node}, Links())) == 1
