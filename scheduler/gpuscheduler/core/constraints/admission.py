@@ -63,6 +63,7 @@ class _Domains:
 class _Affinity:
     """The pods that all terms of a pod select."""
 
+    obstacle = "did not match its affinity to pods"
     is_local = False
 
     def __init__(self, terms: Sequence[AffinityTerm]) -> None:
@@ -94,6 +95,8 @@ class _Affinity:
 class _AntiAffinity:
     """The pods that one term selects, of a pod that must not be near them."""
 
+    obstacle = "did not match its anti-affinity to pods"
+
     def __init__(self, term: AffinityTerm) -> None:
         self.term = term
         self.keys = [term.key]
@@ -115,6 +118,8 @@ class _AntiAffinity:
 
 class _KeptOff:
     """The pods whose anti-affinity selects the pods of a kind."""
+
+    obstacle = "had pods near them whose anti-affinity keeps it off"
 
     def __init__(self, kind: Kind, key: str) -> None:
         self._kind = kind
@@ -142,6 +147,7 @@ class _KeptOff:
 class _Spread:
     """The pods that a spread constraint counts, on the nodes that it counts."""
 
+    obstacle = "did not match its topology spread constraints"
     is_local = False
 
     def __init__(self, constraint: SpreadConstraint, kind: Kind, sites: Iterable[NodeSite]) -> None:
@@ -198,6 +204,7 @@ class _Spread:
 class _Ports:
     """The pods that have ports of the node which pods of a kind ask for."""
 
+    obstacle = "had not all of its host ports free"
     is_local = True
     keys = (HOSTNAME,)
 
@@ -266,7 +273,7 @@ class Admission:
         refused = self._refused.get(kind)
         if refused is None:
             rules = self._kinds[kind].rules
-            refused = {name for name, site in self._sites.items() if not rules.may_be_on(site)}
+            refused = {name for name, site in self._sites.items() if rules.obstacle(site)}
             self._refused[kind] = refused
         return refused
 
@@ -284,6 +291,18 @@ class Admission:
             if is_asked and not check.accepts(site, own):
                 return False
         return True
+
+    def obstacle(self, kind: int, name: str) -> str:
+        """Why no pod of a kind may be on a node now, after "node(s)"; empty if one may."""
+        site = self._sites.get(name)
+        if site is None:
+            return ""
+        own = self._kinds[kind]
+        why = own.rules.obstacle(site)
+        for check in self._checks[kind]:
+            if not why and not check.accepts(site, own):
+                why = check.obstacle
+        return why
 
     def is_regional(self, kind: int) -> bool:
         """Whether it matters to pods on other nodes, or they matter to it, on which nodes pods of the kind are."""

@@ -37,13 +37,16 @@ class PodRules:
     ports: tuple[HostPort, ...] = ()
     refused: str = ""
 
-    def may_be_on(self, site: NodeSite) -> bool:
-        """Whether the pod may be on a node, whatever other pods are there."""
+    def obstacle(self, site: NodeSite) -> str:
+        """Why the pod may not be on a node, whatever other pods are there; empty if it may."""
         nodes = self.nodes
-        keeps_off = site.taints or site.cordoned
-        if self.refused or not nodes.selects(site):
-            return False
-        return not keeps_off or (nodes.tolerates_cordon(site) and nodes.tolerates(site))
+        if self.refused:
+            return f"cannot serve a pod of which {self.refused}"
+        if site.cordoned and not nodes.tolerates_cordon(site):
+            return "were unschedulable"
+        if site.taints and not nodes.tolerates(site):
+            return "had taints that it does not tolerate"
+        return "" if nodes.selects(site) else "did not match its node selector or node affinity"
 
     @property
     def depend_on_pods(self) -> bool:

@@ -16,6 +16,7 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GPU_WHOLE
 MOST_OTHERS = 64
 """Other resources of a pod or a node that are kept: any author of pods may name thousands of them."""
 MILLI = 1000
+GIB = 2**30
 _CPU = re.compile(r"([0-9]{1,12})(?:\.([0-9]{0,12}))?([num]?)", re.ASCII)
 _MILLI_POWERS = {"": 3, "m": 0, "u": -3, "n": -6}
 """Suffix to the power of ten of one unit, in thousandths of a core."""
@@ -78,6 +79,28 @@ class Resources:
         amounts = dict(self.others)
         amounts |= {"cpu": self.cpu, "memory": self.memory, "pods": self.pods}
         return tuple(amounts.get(name, 0) for name in names)
+
+    def short_in(self, allocatable: "Resources", used: "Resources") -> str:
+        """The first resource of which a node has less free than is asked for; empty if it has enough."""
+        names = sorted(self.names())
+        free = free_amounts(allocatable, used, names)
+        for name, wanted, units in zip(names, self.amounts(names), free, strict=True):
+            if units < wanted:
+                return name
+        return ""
+
+    def words(self, name: str) -> str:
+        """How much of a resource is asked for."""
+        (wanted,) = self.amounts([name])
+        match name:
+            case "cpu":
+                return f"{wanted / MILLI:g} CPU"
+            case "memory":
+                return f"{wanted / GIB:.4g} GiB of memory"
+            case "pods":
+                return "one place for a pod"
+            case _:
+                return f"{wanted} of {name}"
 
     def times_in(self, allocatable: "Resources", used: "Resources", most: int) -> int:
         """How many times a node has this free, at most `most`."""

@@ -7,6 +7,7 @@
 - `plan`: nodes and GPUs for all pods of a job, over links.
 - `groups`, `trial`, `rooms`, `search`: pods that are alike, copies of nodes, how many pods each takes, and a search
   for jobs whose pods do not fit in the first order.
+- `shortage`: what the pods need that have no place in a plan.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.
 - `due_jobs`, `agenda`: what is due for jobs, and which of those that wait is planned next.

@@ -120,6 +120,7 @@ class Job:
         alone: they no longer do.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
         gave_up: the last plan took too many tries.
+        shortage: what its pods without a place in the last plan need, and what keeps them off nodes.
         tried: what the last plan that failed was made of. Another one is made when that has changed.
         reason: why a pod of the job waits, and what it was worked out from.
     """
@@ -137,6 +138,7 @@ class Job:
     alone: bool = False
     let_in: bool = False
     gave_up: bool = False
+    shortage: str = ""
     tried: object = None
     reason: tuple[object, str] = (None, "")
 

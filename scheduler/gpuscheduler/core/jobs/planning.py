@@ -7,6 +7,7 @@ from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, StartPlan
 from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
+from gpuscheduler.core.jobs.shortage import shortage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -176,6 +177,7 @@ class Planning:
         if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
             self._usage.pods_matter = True
+        job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)
         job.fitting = len(places)
         job.gave_up = tries.gave_up
         return places

@@ -52,6 +52,8 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     waits_for_names = job.ask_at < float("inf")
     where = " on the nodes that kube-scheduler names" if waits_for_names else ""
     fitting = f"at most {job.fitting} of them do now{where}"
+    if job.shortage:
+        return f"its {count} pods do not fit together, {fitting}; {job.shortage}"
     # The reason of the largest pod: where that one fits, the others usually do.
     largest = max(pending, key=_size)
     reason = main_reason(largest.request, names, usage.nodes)

@@ -5,6 +5,7 @@ import pytest
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.jobs.shortage import shortage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.node_usage import NodeUsage
@@ -100,3 +101,43 @@ def test_a_node_that_was_filled_by_pods_without_gpus_takes_none():
     node.used += pod_facts(made).requests
     job = RandomJob([], [Role("r", 2, 1, 2, 1)])
     assert len(plan(job.pods(), {"n1": node}, Links())) == 1
+
+
+def said(job, **given):
+    """What would have to change, by the plan."""
+    pods = job.pods()
+    neighborhood = Neighborhood(node_site(node_object(node)) for node in job.nodes)
+    places = plan(pods, job.usage(), Links(), **given)
+    return shortage(pods, places, job.usage(), neighborhood, given.get("without", {}))
+
+
+def test_what_is_short_is_said_with_the_numbers_of_nodes():
+    nodes = [Node(f"n{n}", f"z{n % 2}", 8, 96 if n < 3 else 16, 512) for n in range(6)]
+    one_more = "2 more like r-3 need 8 GPUs, 24 CPU and 10 GiB of memory each on one node"
+    assert said(RandomJob(nodes, [Role("r", 5, 8, 24, 10)])) == (
+        f"{one_more}: of 6 nodes, 3 had less than 24 CPU free, 3 had too little free of their GPUs"
+    )
+    assert said(RandomJob(nodes, [Role("r", 3, 8, 24, 10)])) == ""
+    assert said(RandomJob(nodes, [Role("r", 7, 8, 1, 1)])) == "", "GPUs alone are short"
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        (("apart by node",), "6 did not match its anti-affinity to pods"),
+        (("apart by zone",), "6 did not match its anti-affinity to pods"),
+        (("one zone only",), "3 did not match its node selector or node affinity, 3 had too little free of their GPUs"),
+        (("one port",), "6 had not all of its host ports free"),
+    ],
+)
+def test_the_rule_that_leaves_nodes_out_is_said(rules, why):
+    nodes = [Node(f"n{n}", f"z{n % 2}", 1, 96, 512) for n in range(6)]
+    assert said(RandomJob(nodes, [Role("r", 7, 1, 1, 1, rules)])).endswith(f"of 6 nodes, {why}")
+
+
+def test_nodes_that_kube_scheduler_refuses_are_said():
+    nodes = [Node(f"n{n}", "z0", 1, 96, 512) for n in range(3)]
+    refused = {f"r-{n}": frozenset({"n0", "n1"}) for n in range(2)}
+    why = "of 3 nodes, 2 were refused by kube-scheduler, 1 had less than 60 CPU free"
+    assert said(RandomJob(nodes, [Role("r", 2, 1, 60, 1)]), without=refused).endswith(why)
+    assert said(RandomJob(nodes, [Role("r", 2, 1, 1, 1)]), without=refused) == "", "of the others, GPUs alone are short"
