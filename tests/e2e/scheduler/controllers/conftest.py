@@ -17,16 +17,17 @@ _NO_FINALIZERS: Json = {"metadata": {"finalizers": None}}
 
 @pytest.fixture(scope="module")
 def start_controller(running_control_plane: ControlPlane) -> Iterator[Start]:
-    """Starts a controller, beside Kubernetes' own that make pods."""
+    """Starts a controller, beside Kubernetes' own that make pods. A file may start several."""
+    kubernetes = kubernetes_controllers(running_control_plane)
     with ExitStack() as stack:
+        stack.callback(kubernetes.kill)
 
         def start(name: str, settings: Json | None = None) -> Controller:
             controller = Controller(running_control_plane, name, settings)
             stack.callback(controller.stop)
             controller.start()
-            # It comes after the new kinds: the garbage collector looks for kinds twice a minute only.
-            kubernetes = kubernetes_controllers(running_control_plane)
-            stack.callback(kubernetes.kill)
+            # They come after the new kinds: the garbage collector looks for kinds twice a minute only.
+            kubernetes.kill()
             kubernetes.start()
             return controller
 

@@ -9,7 +9,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller
 from tests.e2e.scheduler.controllers.page import run_page
-from tests.e2e.scheduler.controllers.workloads import template
+from tests.e2e.scheduler.controllers.workloads import job_set, replicated_job, template
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
 from tests.e2e.scheduler.pods import pod, why
@@ -35,7 +35,9 @@ def test_a_jobset_of_two_kinds_of_jobs_starts_whole_or_waits(
     allocations = make_allocations(nodes)
     control_plane.client.expect("DELETE", "/api/v1/nodes/node-2")
     make_replica("a")
-    create([_jobset("train", [_job("driver", 1, 1, 2), _job("workers", 2, 2, 4)])])
+    driver = replicated_job("driver", 1, 1, template({GPU_WHOLE: 2}))
+    workers = replicated_job("workers", 2, 2, template({GPU_WHOLE: 4}))
+    create([job_set("default", "train", [driver, workers])])
     control_plane.pods.wait(lambda pods: len(pods) == _PODS and all(why(pods, name) for name in pods))
     control_plane.add_pods([pod("other", {GPU_WHOLE: 8})])
     pods = control_plane.pods.wait(lambda pods: _bound(pods) > 0)
@@ -58,21 +60,6 @@ def test_the_commands_of_the_page_work(
     run_page(control_plane, "jobset.md", made)
     assert allocations.used()[GPU_WHOLE] == 16
     assert allocations.problems() == []
-
-
-def _jobset(name: str, jobs: list[Json]) -> Json:
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"replicatedJobs": jobs},
-    }
-
-
-def _job(name: str, replicas: int, pods: int, gpus: int) -> Json:
-    """So many Jobs of so many pods each."""
-    spec = {"parallelism": pods, "completions": pods, "template": template({GPU_WHOLE: gpus})}
-    return {"name": name, "replicas": replicas, "template": {"spec": spec}}
 
 
 def _bound(pods: Mapping[str, Json]) -> int:

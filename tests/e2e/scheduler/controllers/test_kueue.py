@@ -1,28 +1,34 @@
 """Kueue in front: it says when a workload may start, and the scheduler where. Each leaves the other's part alone."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL
+from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller
 from tests.e2e.scheduler.controllers.held import GatedPods, HeldGpus, is_gated
 from tests.e2e.scheduler.controllers.page import run_page
 from tests.e2e.scheduler.controllers.workloads import (
+    GROUP_LABEL,
     QUEUE,
     QUEUE_LABEL,
     cluster_queue,
     flavor,
     gang_job,
+    job_set,
+    leader_worker_set,
     local_queue,
     namespace,
+    pod_group,
+    replicated_job,
+    template,
 )
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
-from tests.e2e.scheduler.pods import RUNS_FOR, job, pod
+from tests.e2e.scheduler.pods import RUNS_FOR, job
 from tests.e2e.scheduler.replica import Replica
 
 TEAMS = ("red", "blue")
@@ -33,6 +39,14 @@ _GPUS = 8
 _JOBS = 10
 """Of each team."""
 _NODES = 4
+_LABELS: dict[str, dict[str, str]] = {
+    "group": {GROUP_LABEL: "gang"},
+    "group that is a job by its labels": {GROUP_LABEL: "gang", JOB_LABEL: "gang", REPLICAS_LABEL: "2"},
+    "job of pods that are admitted one by one": {JOB_LABEL: "gang", REPLICAS_LABEL: "2"},
+    "single pods": {},
+}
+_GATED = dict.fromkeys(_LABELS, 2) | {"LeaderWorkerSet": 2, "JobSet": 0}
+"""How many pods there are before Kueue admits them. A JobSet is suspended instead."""
 
 Create = Callable[[Iterable[Json]], None]
 Make = Callable[[Iterable[Json]], Allocations]
@@ -40,8 +54,11 @@ Make = Callable[[Iterable[Json]], Allocations]
 
 @pytest.fixture(scope="module")
 def kueue(start_controller: Callable[..., Controller], running_control_plane: ControlPlane) -> Controller:
+    """It also manages what the other two make, as their kinds are there before it starts."""
     for team in TEAMS:
         running_control_plane.client.apply(namespace(team))
+    start_controller("jobset")
+    start_controller("lws")
     # Its server of pending workloads would need a port and rights of its own.
     return start_controller("kueue", {"featureGates": {"VisibilityOnDemand": False}})
 
@@ -107,20 +124,22 @@ def crowd(make_allocations: Make) -> Allocations:
     return make_allocations([whole_node("node-0", zone="test"), whole_node("node-1", zone="test"), *others])
 
 
-def test_a_gang_behind_kueues_gate_holds_nothing_and_starts_once_admitted(
-    control_plane: ControlPlane, crowd: Allocations, create: Create, kueue: Controller, replica: Replica
+@pytest.mark.parametrize("kind", _GATED)
+def test_what_kueue_holds_back_holds_nothing_and_starts_once_admitted(
+    control_plane: ControlPlane, crowd: Allocations, create: Create, kueue: Controller, replica: Replica, kind: str
 ) -> None:
     """Another gang takes the same GPUs meanwhile, and is not kept waiting."""
     listener = GatedPods(crowd)
     control_plane.pods.listen(listener)
     create([flavor(), cluster_queue("red", 2 * _GPUS, stopPolicy="Hold"), local_queue("red")])
     with HeldGpus(control_plane.client, replica).watched() as held:
-        create(_pod_group("gang", 2))
-        control_plane.pods.wait(lambda pods: len(pods) == 2 and all(map(is_gated, pods.values())))
+        create(_held_back(kind))
+        control_plane.pods.wait(lambda pods: len(pods) == _GATED[kind])
         other = control_plane.add_pods(job("other", 2, {GPU_WHOLE: _GPUS}, node_selector={"zone": "test"}))
-        control_plane.pods.wait(lambda pods: _running(pods) == {"default": 2})
+        pods = control_plane.pods.wait(lambda pods: _running(pods) == {"default": 2})
+        assert sum(map(is_gated, pods.values())) == _GATED[kind]
         control_plane.delete_pods(other)
-        control_plane.pods.wait(lambda pods: len(pods) == 2)
+        control_plane.pods.wait(lambda pods: len(pods) == _GATED[kind])
         control_plane.client.expect("PATCH", f"{QUEUES}/red", {"spec": {"stopPolicy": "None"}}, MERGE)
         pods = control_plane.pods.wait(lambda pods: _running(pods) == {"red": 2})
     assert (held.gpu_seconds, listener.nominated) == (0, set())
@@ -140,20 +159,16 @@ def test_the_commands_of_the_page_work_one_after_the_other(
     assert allocations.problems() == []
 
 
-def _pod_group(name: str, pods: int) -> Iterator[Json]:
-    """Plain pods that Kueue admits together, and that start together."""
-    labels = {QUEUE_LABEL: QUEUE, "kueue.x-k8s.io/pod-group-name": name}
-    annotations = {"kueue.x-k8s.io/pod-group-total-count": str(pods)}
-    for number in range(pods):
-        made = pod(
-            f"{name}-{number}",
-            {GPU_WHOLE: _GPUS},
-            labels=labels,
-            annotations=annotations,
-            nodeSelector={"zone": "test"},
-        )
-        made["metadata"]["namespace"] = "red"
-        yield made
+def _held_back(kind: str) -> list[Json]:
+    """Two pods of 8 GPUs each, on the two nodes for the test."""
+    on_test_nodes = template({GPU_WHOLE: _GPUS})
+    on_test_nodes["spec"]["nodeSelector"] = {"zone": "test"}
+    queue = {QUEUE_LABEL: QUEUE}
+    if kind == "JobSet":
+        return [job_set("red", "held", [replicated_job("workers", 1, 2, on_test_nodes)], queue)]
+    if kind == "LeaderWorkerSet":
+        return [leader_worker_set("red", "held", 1, 2, on_test_nodes, queue)]
+    return pod_group("red", "held", _LABELS[kind], on_test_nodes)
 
 
 def _end_all(control_plane: ControlPlane, expected: int) -> Mapping[str, Json]:

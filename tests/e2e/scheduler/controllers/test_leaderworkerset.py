@@ -10,7 +10,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller
 from tests.e2e.scheduler.controllers.page import run_page
-from tests.e2e.scheduler.controllers.workloads import template
+from tests.e2e.scheduler.controllers.workloads import leader_worker_set, template
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
 from tests.e2e.scheduler.pods import why
@@ -36,7 +36,7 @@ def test_each_group_of_a_leaderworkerset_starts_whole_or_waits(
     allocations = make_allocations(nodes)
     control_plane.client.expect("DELETE", "/api/v1/nodes/node-5")
     make_replica("a")
-    create([_leader_worker_set("serve")])
+    create([leader_worker_set("default", "serve", _GROUPS, _SIZE, template({GPU_WHOLE: 8}))])
     pods = control_plane.pods.wait(_has_two_groups_and_reasons)
     waiting = [pod for pod in pods.values() if "nodeName" not in pod["spec"]]
     assert Counter(map(_group, waiting)).most_common() == [(_group(waiting[0]), _SIZE)]
@@ -57,27 +57,6 @@ def test_the_commands_of_the_page_work(
     run_page(control_plane, "leaderworkerset.md", made)
     assert allocations.used()[GPU_WHOLE] == 16
     assert allocations.problems() == []
-
-
-def _leader_worker_set(name: str) -> Json:
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "replicas": _GROUPS,
-            "leaderWorkerTemplate": {
-                "size": _SIZE,
-                "workerTemplate": _always_restarted(template({GPU_WHOLE: 8})),
-            },
-        },
-    }
-
-
-def _always_restarted(made: Json) -> Json:
-    """StatefulSets take no other pods."""
-    made["spec"]["restartPolicy"] = "Always"
-    return made
 
 
 def _has_two_groups_and_reasons(pods: Mapping[str, Json]) -> bool:

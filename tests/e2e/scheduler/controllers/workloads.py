@@ -1,6 +1,6 @@
 """Objects that the tests create: Kueue's queues, and Jobs and other workloads whose pods ask for GPUs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.cluster.manifests import Json
@@ -8,6 +8,7 @@ from tests.e2e.scheduler.pods import pod
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 FLAVOR = "gpu-nodes"
 QUEUE = "gpus"
 """The LocalQueue of each team."""
@@ -59,4 +60,48 @@ def gang_job(team: str, name: str, pods: int, gpus: int) -> Json:
         "kind": "Job",
         "metadata": {"name": name, "namespace": team, "labels": {QUEUE_LABEL: QUEUE}},
         "spec": {"parallelism": pods, "completions": pods, "template": template({GPU_WHOLE: gpus}, labels)},
+    }
+
+
+def pod_group(team: str, name: str, labels: Mapping[str, str], made: Json) -> list[Json]:
+    """Two plain pods in a team's queue. Kueue admits them together if the labels name a group."""
+    pods = []
+    for number in range(2):
+        metadata = {
+            "name": f"{name}-{number}",
+            "namespace": team,
+            "labels": {QUEUE_LABEL: QUEUE, **labels},
+            "annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"} if GROUP_LABEL in labels else {},
+        }
+        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": made["spec"]})
+    return pods
+
+
+def job_set(team: str, name: str, jobs: Iterable[Json], labels: Mapping[str, str] | None = None) -> Json:
+    """A JobSet of entries that `replicated_job` makes."""
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": team, "labels": labels or {}},
+        "spec": {"replicatedJobs": list(jobs)},
+    }
+
+
+def replicated_job(name: str, replicas: int, pods: int, made: Json) -> Json:
+    """So many Jobs of so many pods each."""
+    spec = {"parallelism": pods, "completions": pods, "template": made}
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}}
+
+
+def leader_worker_set(
+    team: str, name: str, groups: int, size: int, made: Json, labels: Mapping[str, str] | None = None
+) -> Json:
+    """So many groups of so many pods each."""
+    # StatefulSets take no other pods.
+    worker = made | {"spec": made["spec"] | {"restartPolicy": "Always"}}
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": name, "namespace": team, "labels": labels or {}},
+        "spec": {"replicas": groups, "leaderWorkerTemplate": {"size": size, "workerTemplate": worker}},
     }
