@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from gpuagent.kube.api.access import access
 from gpuagent.pages.http_server import HttpServer, listen
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 NEEDED = ("nodes", "pods")
 """Without them no call is answered."""
+KINDS_S = 5.0
+"""Longest wait for the objects that group pods before pods are read. The webhook of a custom resource may be away."""
 GAP_S = 2.0
 """How long the API server may not be followed until calls are no longer answered: Bindings may be unseen."""
 
@@ -165,8 +168,10 @@ class App:
     async def _follow_in_turn(self, resource: str) -> None:
         """Follow objects. Pods come after the objects that say which of them belong together."""
         if resource == "pods":
-            for kind in self._kinds.values():
-                await kind.tried.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KINDS_S):
+                    for kind in self._kinds.values():
+                        await kind.tried.wait()
         await self._follows[resource].run()
 
     async def _sync(self, service: Service) -> None:

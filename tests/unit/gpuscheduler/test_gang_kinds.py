@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuscheduler import app
 from gpuscheduler.cluster_api import optional_kind
 from tests.unit.gpuscheduler.core.gangs.workloads import pod_group
 from tests.unit.gpuscheduler.running_scheduler import until
@@ -99,6 +100,19 @@ def test_a_deleted_object_is_forgotten(cluster):
     scheduler = cluster.start()
     cluster.api.objects.delete(("podgroups", "default", "pg"))
     until(lambda: why(scheduler, pod) == "node(s) not given to PodGroup pg: its object has not been seen")
+
+
+def test_a_list_that_hangs_holds_up_pods_for_a_while_only(cluster, monkeypatch):
+    """Such as where the webhook of a custom resource is away."""
+    monkeypatch.setattr(app, "KINDS_S", 0.1)
+    cluster.api.installed.add("podgroups")
+    cluster.api.objects.create("podgroups", "default", pod_group(2))
+    cluster.api.hold_lists("podgroups")
+    pod, _ = pods(cluster, "a", "b")
+    scheduler = cluster.start()
+    assert why(scheduler, pod) == "node(s) not given to PodGroup pg: its object has not been seen"
+    cluster.api.resume()
+    assert placed(scheduler, pod) == "n1"
 
 
 def test_discovery_that_fails_holds_up_nothing(cluster):
