@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         if SCHEDULER in parts:  # if asked for: it needs root, and the binaries of `make e2e`
             crafted.measure(results, _say, quick=options.quick)
             jobs.measure(results, 300 if options.quick else 10_000, _say)
-            cluster.measure(results, cluster.QUICK if options.quick else cluster.Sizes(), _say)
+            cluster.measure(results, cluster.QUICK if options.quick else cluster.Sizes(), _say, options.trace)
     except BenchError as err:
         print(f"bench: {err}", file=sys.stderr)
         return 1

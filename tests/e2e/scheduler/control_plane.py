@@ -18,6 +18,7 @@ from tests.e2e.scheduler.pod_watch import PodWatch
 
 BINARIES = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
 LEASE = "gpu-scheduler"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 _STAGES = Path(__file__).with_name("stages.yaml")
@@ -56,6 +57,11 @@ class ControlPlane:
         """A component that ends with the tests, however these end. It must be started by the main thread."""
         bound = ("setpriv", "--pdeathsig", "KILL", *command)
         return Process(name, bound, self.workdir / "logs" / f"{name}.log", self.workdir / "pids")
+
+    @property
+    def servers(self) -> tuple[Process, Process]:
+        """The API server and etcd."""
+        return self._apiserver, self._etcd
 
     def kubeconfig(self, user: str) -> Path:
         return self.certificates.kubeconfig(user)
@@ -117,7 +123,7 @@ class ControlPlane:
     def clear(self) -> None:
         """Remove all pods and nodes, the lease of the scheduler, and what Events told about them."""
         self.client.request("DELETE", NODES)
-        self.client.request("DELETE", f"{_LEASES}/{LEASE}")
+        self.client.request("DELETE", f"{LEASES}/{LEASE}")
         self.clear_pods()
         self.client.request("DELETE", EVENTS)
 
@@ -132,7 +138,7 @@ class ControlPlane:
         def leads(lease: Json | None) -> bool:
             return _holder(lease) not in ("", other_than)
 
-        return _holder(self.client.wait(_LEASES, LEASE, leads, timeout))
+        return _holder(self.client.wait(LEASES, LEASE, leads, timeout))
 
     def _ready(self) -> bool:
         try:
@@ -197,7 +203,6 @@ def _is_ready(node: Json) -> bool:
     return any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
 
 
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _RBAC = "rbac.authorization.k8s.io"
 
 

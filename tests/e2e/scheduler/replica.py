@@ -115,6 +115,10 @@ class Replica:
         """Start what does not run, and wait until both are ready."""
         self.revive()
         self.wait_for_extender()
+        self.wait_for_scheduler()
+
+    def wait_for_scheduler(self) -> None:
+        """Wait until kube-scheduler answers probes, whether it leads or not."""
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # it signed its certificate itself
         port = self._scheduler_port
