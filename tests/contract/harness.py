@@ -163,12 +163,11 @@ class Node:
             **{**given, "mode": Mode(given["mode"]) if given.get("mode") else None},
         )
 
-    def run(self, *isolation: Isolating, **settings: Any) -> Agent:
-        """Start an agent in this process. The first of the isolation drivers is the best one."""
-        drivers = None
-        if isolation:
-            drivers = {driver.name: driver for driver in isolation}
-            drivers[NONE] = isolation[0]
+    def run(self, *isolation: Isolating | None, **settings: Any) -> Agent:
+        """Start an agent in this process. The first of the isolation drivers is the best one; None: the real ones."""
+        drivers = {driver.name: driver for driver in isolation if driver} or None
+        if drivers:
+            drivers[NONE] = next(iter(drivers.values()))
         agent = Agent(self.settings(**settings), isolation=drivers)
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         # But for its periods: tests are not to wait for them.
