@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuagent.domain.sharing.memory_shares import BytesByGpu
 from gpuagent.host.limits_client import BLOCK, NO_LIMIT, Limit
@@ -36,12 +36,14 @@ class Leaf:
         container: name of the container, or `STRANGER`; None while nobody knows which one it is.
         readings: GPU UUID to the driver's reading.
         is_new: it appears just now, so that nobody has given it a limit.
+        pod_used: GPU UUID to the bytes that count at its pod: those of containers that have no limit of their own.
     """
 
     name: str
     container: str | None
     readings: Mapping[str, Limit]
     is_new: bool = False
+    pod_used: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _limit_on_misc(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None
     reading = leaf.readings[uuid]
     own = plan.container_limit(uuid, leaf.container)
     if own is None:
-        return None if _may_be_its_own(plan, uuid, leaf, resized) else plan.pod[uuid]
+        return None if _may_be_its_own(plan, uuid, leaf, resized) else _rest_of_pod(plan, uuid, leaf)
     if own == NO_SHARE_BYTES:
         # What it has taken until now counts at the pod, and it gets no more.
         return own
@@ -163,6 +165,19 @@ def _limit_on_misc(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None
         # What it has is counted at the pod, and its own limit would come on top of that. So the pod's stays.
         return None
     return own
+
+
+def _rest_of_pod(plan: PodPlan, uuid: str, leaf: Leaf) -> int:
+    """The limit of a container that needs none of its own: its pod's, less what counts at the pod if it has one."""
+    whole = plan.pod[uuid]
+    reading = leaf.readings[uuid]
+    used = leaf.pod_used.get(uuid, 0)
+    # If it had none, it would read what counts at the pod.
+    has_equal_one = leaf.is_new and reading.used == 0 and used > 0
+    if reading.is_of(whole) and not has_equal_one:
+        return whole
+    # Others may have taken part of the pod's share, and what counts here comes on top of that.
+    return max(whole - used, NO_SHARE_BYTES)
 
 
 def has_unnamed(plan: PodPlan, backend: Backend, leaves: Iterable[Leaf], resized: Resized | None) -> bool:

@@ -131,6 +131,8 @@ class PodLimits:
             plan = plan.on_pod(in_force)
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
         leaves_now = self._read_leaves(uid, self.leaves(uid), in_force, names, new_leaf)
+        pod_used = {uuid: reading.used for uuid, reading in in_force.items()}
+        leaves_now = [replace(leaf, pod_used=pod_used) for leaf in leaves_now]
         for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
             # A limit that a container was born with is that of a dead one, and nobody's doing.
             is_new = repair.leaf == new_leaf

@@ -44,6 +44,7 @@ class Dangers:
         resets: GPUs are reset, and their programs end.
         unasked: a restarted kubelet starts containers without asking.
         resizes: shares are changed while their containers run.
+        claims: pods with one container may have their share by a claim.
     """
 
     sidecars: bool = False
@@ -53,6 +54,7 @@ class Dangers:
     resets: bool = False
     unasked: bool = False
     resizes: bool = False
+    claims: bool = False
 
 
 class DriverWithGuard(ModelDriver):
@@ -214,16 +216,21 @@ class Life:
         sizes = {name: self.random.choice(SHARES) * UNIT for name in WITH_SHARE[:count]}
         if self.taken(uuid) + sum(sizes.values()) > CAPACITY or len(self.pods) == MOST_PODS:
             return
-        self.add(uuid, sizes, WITHOUT_SHARE[: self.random.choice((0, 1, 2))] if sizes else ("whole",))
+        without_share = WITHOUT_SHARE[: self.random.choice((0, 1, 2))] if sizes else ("whole",)
+        of_claims = count == 1 and self.happens(self.dangers.claims, always=0.5)
+        self.add(uuid, sizes, without_share, of_claims=of_claims)
 
     def taken(self, uuid: str) -> int:
         return sum(sum(pod.most.values()) for pod in self.pods.values() if pod.gpu == uuid)
 
-    def add(self, uuid: str, sizes: Mapping[str, int], without_share: Iterable[str] = ()) -> Pod:
+    def add(
+        self, uuid: str, sizes: Mapping[str, int], without_share: Iterable[str] = (), *, of_claims: bool = False
+    ) -> Pod:
         """A pod whose containers with a share have these sizes."""
         names = [*sizes, *without_share]
         of_containers = {name: {uuid: size} for name, size in sizes.items()}
-        shares = PodShares({uuid: sum(sizes.values())}, of_containers) if sizes else PodShares()
+        total = {uuid: sum(sizes.values())}
+        shares = PodShares(total, of_containers, of_claims=of_claims) if sizes else PodShares()
         uid = f"{self.number():08d}-0000-4000-8000-000000000000"
         directory = self.root.path / f"pod{uid}"
         pod = Pod(uid, uuid, shares, names, directory, directory / f"{self.number():064x}")
@@ -234,6 +241,9 @@ class Life:
         self.tell_need()
         self.make(directory)
         self.hear_of(pod)
+        if of_claims:
+            # Kubelet asks about the claim, before the pod's first container, and never about a container.
+            self.keeper.limit(uid, shares, "")
         self.make(pod.sandbox)
         self.hear_of(pod, pod.sandbox)
         return pod
@@ -243,7 +253,7 @@ class Life:
         if not waiting:
             return
         pod, name = self.random.choice(waiting)
-        is_asked = pod.size(name) and not self.happens(self.dangers.unasked)
+        is_asked = pod.size(name) and not pod.shares.of_claims and not self.happens(self.dangers.unasked)
         if is_asked:
             _, outcome = self.keeper.limit(pod.uid, pod.shares, name)
             if not outcome.is_in_force or self.happens(self.dangers.failing):

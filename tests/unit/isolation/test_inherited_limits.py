@@ -139,3 +139,25 @@ def test_a_container_that_was_not_asked_about_gets_its_share_when_its_name_is_kn
     life.now += 6
     life.keeper.look()
     assert limit_at(life, side.path) == 4 * UNIT
+
+
+@pytest.mark.parametrize("inherited", [None, 4, 8, 50])
+@pytest.mark.parametrize("agent_first", [True, False])
+def test_what_others_took_of_a_claim_is_not_there_twice(life, watches, inherited, agent_first):
+    """Kubelet names no container of a claim, so a proxy counts as one that may use it until the pod shows its name."""
+    pod = life.add(GPU, {"main": 8 * UNIT}, ["proxy"], of_claims=True)
+    proxy = life.run(pod, "proxy")
+    hear(life, watches, pod, proxy.path, agent_first=agent_first)
+    assert life.take(pod, proxy, 3)
+    main = life.run(pod, "main")
+    if inherited is not None:
+        life.model.set_limits(GPU, str(main.path), 0, inherited * UNIT)
+    hear(life, watches, pod, main.path, agent_first=agent_first)
+    assert not life.take(pod, main, 6)
+    assert life.take(pod, main, 5)
+    life.end(pod, proxy)
+    main.is_shown = True
+    life.tell_need()
+    life.now += 6
+    life.keeper.look()
+    assert life.take(pod, main, 3)
