@@ -82,7 +82,7 @@ class PodFacts:
         unscheduled: why kube-scheduler found no node, in its words; at most `MOST_TEXT` characters.
         owner: UID of its controller; its own where it has none.
         has_preferences: it states a preference among nodes.
-        has_rules: kube-scheduler checks more for it on a node than amounts and taints.
+        has_claims: volumes or devices that it claims may keep it off nodes.
         commit: text of the written plan of its job; empty on most pods.
         models: the GPU models that it asks for.
     """
@@ -110,7 +110,7 @@ class PodFacts:
     unscheduled: str = ""
     owner: str = ""
     has_preferences: bool = False
-    has_rules: bool = False
+    has_claims: bool = False
     commit: str = ""
     models: ModelTerms = ()
 
@@ -200,7 +200,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         unscheduled=_unscheduled(status),
         owner=shared(controller.uid) if controller else parsed.uid,
         has_preferences=_has_preferences(spec),
-        has_rules=_has_rules(spec),
+        has_claims=_has_claims(spec),
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
         models=shared(model_terms(spec)),
@@ -364,11 +364,10 @@ def _unscheduled(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _has_rules(spec: Mapping[str, Any]) -> bool:
-    """Whether the pod may be on some nodes only, or beside some pods only."""
-    affinity = mapping(spec.get("affinity"))
-    required = [mapping(kind).get("requiredDuringSchedulingIgnoredDuringExecution") for kind in affinity.values()]
-    return any((spec.get("nodeSelector"), spec.get("topologySpreadConstraints"), spec.get("resourceClaims"), *required))
+def _has_claims(spec: Mapping[str, Any]) -> bool:
+    """Whether the pod claims volumes or devices, which may be on some nodes only."""
+    volumes = mappings(spec.get("volumes"))
+    return bool(spec.get("resourceClaims")) or any("persistentVolumeClaim" in volume for volume in volumes)
 
 
 def _has_preferences(spec: Mapping[str, Any]) -> bool:

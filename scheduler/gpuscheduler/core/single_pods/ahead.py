@@ -320,5 +320,5 @@ def _may_be_decided(pod: PodFacts) -> bool:
     """Whether kube-scheduler is likely to accept the best node, and to find no other better."""
     # A nominated pod may wait for pods that are evicted for it. A search for several containers takes long.
     is_simple = len(pod.request.groups) <= 1 and not pod.request.problem
-    is_free_to_go = not (pod.nominated or pod.has_preferences or pod.has_rules)
-    return is_simple and is_free_to_go and _may_wait(pod)
+    has_wishes = pod.has_preferences or pod.has_claims or pod.rules.depend_on_pods
+    return is_simple and not has_wishes and not pod.nominated and _may_wait(pod)

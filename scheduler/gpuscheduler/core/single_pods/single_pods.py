@@ -7,8 +7,8 @@ from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Nominate,
 from gpuscheduler.core.choose_gpus import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.links import Links
+from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
-from gpuscheduler.core.policy.accepted_models import accepts
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import gave_up_words, problem_words, reasons
 from gpuscheduler.core.reservations import Reservations
@@ -142,9 +142,7 @@ class SinglePods:
         nodes = self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes)
         for name, position, _ in islice(nodes, MOST_LOOKED_AT):
             node = self._usage.nodes[name]
-            has_resources = pod.requests.times_in(node.facts.allocatable, node.used, 1) > 0
-            is_suitable = has_resources and accepts(pod.models, node.facts.model_labels)
-            if name in resting or not is_suitable:
+            if name in resting or not _accepts(node, pod):
                 continue
             choice = self.choice(pod, name, [position], tries)
             if choice is not None:
@@ -293,6 +291,15 @@ class SinglePods:
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""
         return dict.fromkeys(self._cool_downs.of(pod, now), "node(s) refused a pod of the same owner a moment ago")
+
+
+def _accepts(node: NodeUsage, pod: PodFacts) -> bool:
+    """Whether kube-scheduler accepts a node for a pod whose rules do not depend on other pods."""
+    rules = pod.rules
+    site = node.facts.site
+    is_tolerated = rules.nodes.tolerates_cordon(site) and rules.nodes.tolerates(site)
+    has_resources = pod.requests.times_in(node.facts.allocatable, node.used, 1) > 0
+    return has_resources and is_tolerated and rules.nodes.selects(site) and not rules.refused
 
 
 def _may_be_on(node: str) -> str:

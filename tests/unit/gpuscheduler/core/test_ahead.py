@@ -1,8 +1,12 @@
 """Pods that wait in kube-scheduler's queue are decided before it asks about them."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuscheduler.core.calls import BindOutcome, BindWrite, Nominate
+from gpuscheduler.core.constraints.labels import labels_of
+from gpuscheduler.core.constraints.node_site import NodeSite, Taint
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.ahead import REFUSALS, AheadLimits
@@ -121,6 +125,15 @@ NOT_DECIDED = {
     "has preferences": {
         "spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}}
     },
+    "has rules about other pods": {
+        "spec": {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+            ]
+        }
+    },
+    "may have a volume elsewhere": {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}},
+    "wants nodes that are not there": {"spec": {"nodeSelector": {"pool": "x"}}},
     "asks for too much": {"mem": 99},
     "has a bad request": {"containers": [container(mem=1, whole=1)]},
     "asks for more cores than there are": {
@@ -352,3 +365,20 @@ def test_what_a_tick_decides_is_bounded():
     calls, _ = calls_of(lambda: cluster.core.tick(0.0))
     assert len(cluster.reserved()) <= 8
     assert calls < 20_000
+
+
+def test_a_pod_is_nominated_for_a_node_that_kube_scheduler_accepts():
+    """By its node selector, and by the taints that it tolerates."""
+    cluster = Cluster(AheadLimits(nodes=1, least_lead=0))
+    tainted = NodeSite("n1", labels_of({"pool": "a"}), (Taint("team", "x", "NoSchedule"),))
+    plain = NodeSite("n2", labels_of({"pool": "a"}))
+    cordoned = NodeSite("n3", labels_of({"pool": "a"}), cordoned=True)
+    for name in NAMES:
+        site = {"n1": tainted, "n2": plain, "n3": cordoned}.get(name, NodeSite(name))
+        cluster.core.node_seen(replace(shared_node(name), site=site))
+    pool = {"nodeSelector": {"pool": "a"}}
+    cluster.create("intolerant", spec=pool)
+    assert cluster.tick() == {"intolerant": "n2"}
+    tolerations = {"tolerations": [{"operator": "Exists"}]}
+    cluster.create("t1", "t2", "t3", "t4", "t5", spec=pool | tolerations)
+    assert set(cluster.tick().values()) <= {"n1", "n2", "n3"}
