@@ -73,6 +73,15 @@ class ContainerNames:
         joined.update(shown)
         return joined
 
+    def has_misnamed(self, shown: Mapping[str, str]) -> bool:
+        """Whether pods show another name for one of these containers: a guess was wrong, or had less than its share."""
+        with self._lock:
+            for names in self._names.values():
+                for own_id, name in names.items():
+                    if shown.get(own_id, name) != name:
+                        return True
+        return False
+
     def forget(self, ended: Collection[str], shown: Mapping[str, str]) -> None:
         """Drop what is not needed any more.
 

@@ -49,6 +49,11 @@ class LimitsInForce:
         self._need = need
 
     @property
+    def has_misnamed(self) -> bool:
+        """Whether a pod shows another name for a container than the one by which it was limited."""
+        return self._names.has_misnamed(self._need.containers)
+
+    @property
     def repaired(self) -> dict[str, int]:
         """Why limits were set again to how often."""
         with self._lock:

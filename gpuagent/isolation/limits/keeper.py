@@ -120,7 +120,7 @@ class LimitsKeeper:
             self._unknown_since = None
         elif self._unknown_since is None:
             self._unknown_since = self._clock()
-        if has_changed:
+        if has_changed or self._in_force.has_misnamed:
             self._audit_at = float("-inf")
             self._wake()
 
