@@ -281,17 +281,14 @@ class Scheduling:
         pod = self.gang_objects.resolved(pod)
         if pod.request.kind is RequestKind.NONE:
             return FilterAnswer(nodes=tuple(names))
-        if self._is_of_another(pod):
-            why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
+        why = self._why_not_placed(pod)
+        if why:
             return FilterAnswer(error=why)
         self.ahead.called(pod, now)
-        seen = self.pods.get(pod.uid)
-        if _has_changed(pod, seen):
-            return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
         is_member = self.jobs.is_member(pod)
         part = self.jobs if is_member else self._single_pods
         answer = part.filter(pod, names, now)
-        if not pod.in_native_group or seen is None:
+        if not pod.in_native_group or pod.uid not in self.pods:
             return answer
         starts_whole = is_member and not self.jobs.is_running(pod)
         return self._group_cycles.paced(pod, answer, now, starts_whole=starts_whole)
@@ -344,6 +341,16 @@ class Scheduling:
     def wants(self, nomination: Nominate) -> bool:
         """Whether a nomination that is not written yet is still of use."""
         return self.ahead.wants(nomination)
+
+    def _why_not_placed(self, pod: PodFacts) -> str:
+        """Why a pod of a call is not placed now, whatever room there is; empty if it is."""
+        if self._is_of_another(pod):
+            return f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
+        if pod.gated:
+            return f"pod {pod.name} has scheduling gates, so it cannot be bound"
+        if _has_changed(pod, self.pods.get(pod.uid)):
+            return f"pod {pod.name} has changed; kube-scheduler tries it again"
+        return ""
 
     def _is_of_another(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""

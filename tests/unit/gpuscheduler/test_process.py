@@ -46,8 +46,11 @@ def test_sigterm_answers_the_calls_in_progress(cluster):
         listening = next(one for one in lines if one["event"] == "Listening")
         address, pages = listening["address"], listening["pages"]
         assert next(one for one in lines if one["event"] == "Ready")["pods"] == 2
-        with closing(call(address, "/filter", {"Pod": pods[0], "NodeNames": ["n1"]})) as connection:
-            assert json.loads(connection.getresponse().read())["NodeNames"] == ["n1"]
+        answers = []
+        for pod in (*pods, pods[0]):
+            with closing(call(address, "/filter", {"Pod": pod, "NodeNames": ["n1"]})) as connection:
+                answers.append(json.loads(connection.getresponse().read())["NodeNames"])
+        assert answers == [[], ["n1"], ["n1"]], "a job is planned when kube-scheduler has asked about all of its pods"
         meta = pods[0]["metadata"]
         body = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1"}
         with closing(call(address, "/bind", body)) as waiting:

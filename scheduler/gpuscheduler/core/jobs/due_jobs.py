@@ -8,6 +8,8 @@ from gpuscheduler.core.jobs.agenda import Agenda
 from gpuscheduler.core.jobs.job import Job, JobKey
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning
 
+CALL_S = 2.0
+"""How long kube-scheduler has to come to the pods of a complete job by itself, before it is woken for them."""
 FAILED_S = 600.0
 """How long pods that come again wait for members that failed. Controllers make new ones within 6 minutes, or never."""
 
@@ -69,7 +71,8 @@ class DueJobs:
             self._waiting.pop(job.key, None)
         self._let_in(job)
         self._wait_for_failed(job, now)
-        due = min(job.ask_at, job.alone_at)
+        self._wait_for_turns(job, now)
+        due = min(job.ask_at, job.alone_at, job.call_at)
         if job.plan:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
@@ -110,6 +113,9 @@ class DueJobs:
             # kube-scheduler names the nodes for this pod again, which count for all of equal requests.
             for pod in job.members.to_place()[:1]:
                 self._planning.actions.append(Nudge(pod.name, pod.uid))
+        if job.call_at <= now:
+            job.call_at = float("inf")
+            self._call(job)
         if job.alone_at <= now:
             job.alone_at = float("inf")
             job.alone = True
@@ -125,6 +131,22 @@ class DueJobs:
             for pod in gated:
                 self._planning.actions.append(Ungate(pod.name, pod.uid))
         job.let_in = is_complete
+
+    def _wait_for_turns(self, job: Job, now: float) -> None:
+        """Give kube-scheduler a while to come to all pods of a job by itself. It has, if this scheduler began later."""
+        is_due = job.call_at < float("inf")
+        if not job.turns.uncalled or job.plan or not job.is_complete:
+            job.call_at = float("inf")
+        elif not is_due:
+            job.call_at = now + CALL_S
+
+    def _call(self, job: Job) -> None:
+        """Have kube-scheduler try the pods of a job that it has not come to."""
+        uncalled = [pod for pod in job.to_come() if pod.uid in job.turns.uncalled]
+        job.turns.called(pod.uid for pod in uncalled)
+        for pod in uncalled:
+            if not pod.gated:
+                self._planning.actions.append(Nudge(pod.name, pod.uid))
 
     def _wait_for_failed(self, job: Job, now: float) -> None:
         """Bound how long pods that come again wait for members that failed."""

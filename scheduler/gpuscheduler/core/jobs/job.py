@@ -8,6 +8,7 @@ from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gangs.gang import GangKey, GangSource
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.plan import Passed
+from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.pod_facts import PodFacts
 
 RETRY_FIRST_S = 1.0
@@ -56,12 +57,15 @@ class StartPlan:
         until: when it breaks unless its pods are bound.
         stage: of the start.
         in_bind: UIDs of the pods whose bind call waits.
+        refused: UID to the nodes that kube-scheduler did not accept for the pod. Other pods of this plan that it has
+            placed by then may be why, so this counts no longer than the plan.
     """
 
     places: Mapping[str, tuple[str, Choice]]
     until: float
     stage: PlanStage = PlanStage.GATHERING
     in_bind: frozenset[str] = frozenset()
+    refused: Mapping[str, Passed] = field(default_factory=dict)
 
     @property
     def is_written(self) -> bool:
@@ -93,6 +97,11 @@ class StartPlan:
         """The plan is written, and its GPUs stay reserved until then."""
         return replace(self, stage=PlanStage.WRITTEN, until=until)
 
+    def moved(self, places: Mapping[str, tuple[str, Choice]], refused: Mapping[str, Passed]) -> "StartPlan":
+        """The plan with other places. Pods that keep theirs stay in bind, and it breaks at the same time as before."""
+        in_bind = frozenset(uid for uid in self.in_bind if places.get(uid) == self.places[uid])
+        return replace(self, places=places, in_bind=in_bind, refused=refused)
+
     def without(self, uids: Collection[str]) -> "StartPlan":
         """The plan for the other pods."""
         if self.places.keys().isdisjoint(uids):
@@ -114,8 +123,9 @@ class Job:
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
         fitting: how many of its pods fit when it was planned last.
-        absent: UIDs of pods that never reached bind in the last plan. The job is planned again only after
-            kube-scheduler has tried each of them again.
+        turns: which of its pods kube-scheduler has come to. Only those are planned.
+        call_at: when kube-scheduler is woken for those that it has not come to; infinite if it need not be.
+        nominated: UIDs of the pods that were nominated for nodes of its plan.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
@@ -133,7 +143,9 @@ class Job:
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     fitting: int = 0
-    absent: set[str] = field(default_factory=set)
+    turns: Turns = field(default_factory=Turns)
+    call_at: float = float("inf")
+    nominated: set[str] = field(default_factory=set)
     alone_at: float = float("inf")
     alone: bool = False
     let_in: bool = False
@@ -183,14 +195,17 @@ class Job:
     @property
     def waits(self) -> bool:
         """Whether the job is to be planned as soon as there is room."""
-        pending = self.members.pending
-        if self.plan or not pending or self.problem():
+        if self.plan or not self.members.pending:
             return False
-        # Pods of a job that has started go on, however many of the others have gone since.
-        has_started = not self.members.start.uids.isdisjoint(pending)
-        if not self.is_complete and not has_started:
-            return False
-        return self.absent.isdisjoint(pending)
+        return bool(self.to_plan())
+
+    @property
+    def needed(self) -> int:
+        """How many of the pods that wait have to start together. More may, and follow when there is room."""
+        waiting = self.members.to_place()
+        elsewhere = self.there - len(self.members.pending)
+        missing = max(self.members.wanted - elsewhere, 1)
+        return min(missing, len(waiting))
 
     @property
     def age(self) -> tuple[int, str]:
@@ -205,20 +220,28 @@ class Job:
         """Node and GPUs of a pod in the plan; None if it is not in there."""
         return self.plan.places.get(uid) if self.plan else None
 
-    def to_plan(self) -> list[PodFacts]:
-        """The pods that may be planned now."""
+    def may_start(self) -> list[PodFacts]:
+        """The pods that wait for room only."""
         if self.problem():
             return []
-        pending = self.members.to_place()
+        waiting = self.members.to_place()
         if self.is_complete:
-            return pending
+            return waiting
         # Those of a plan that is written start in any case, whoever has gone since.
         started = self.members.start.uids
-        return [pod for pod in pending if pod.uid in started]
+        return [pod for pod in waiting if pod.uid in started]
 
-    def may_come(self, pods: Collection[PodFacts]) -> bool:
-        """Whether kube-scheduler may place these, as far as is known: it asks about none that it has no node for."""
-        return self.absent.isdisjoint(pod.uid for pod in pods)
+    def to_plan(self) -> list[PodFacts]:
+        """The pods that may be planned now; empty until kube-scheduler has come to enough of them."""
+        asked = [pod for pod in self.may_start() if pod.uid not in self.turns.unasked]
+        has_enough = len(asked) >= self.needed or not self.is_complete
+        return asked if has_enough else []
+
+    def to_come(self) -> list[PodFacts]:
+        """The pods that kube-scheduler has not come to yet, although the job is complete."""
+        if not self.is_complete:
+            return []
+        return [pod for pod in self.members.to_place() if pod.uid in self.turns.unasked]
 
     def is_part(self, plan: StartPlan) -> bool:
         """Whether the plan would start a part of the job: it was made beside running pods, which are gone by now."""
@@ -233,20 +256,9 @@ class Job:
         return planned < members.wanted
 
     def unsuitable(self) -> dict[str, Passed]:
-        """UID of each pending pod to the nodes to pass over: its own, or the latest of a pod with an equal request."""
-        if not self.unnamed:
-            return {}
-        of_request = {}
-        for uid, nodes in self.unnamed.items():
-            pod = self.members.get(uid)
-            if pod:
-                of_request[pod.request] = nodes
-        unsuitable: dict[str, Passed] = {}
-        for pod in self.members.to_place():
-            own = self.unnamed.get(pod.uid)
-            of_equal = of_request.get(pod.request, frozenset())
-            unsuitable[pod.uid] = of_equal if own is None else own
-        return unsuitable
+        """UID of each pod to the nodes that kube-scheduler did not accept for it."""
+        refused = self.plan.refused if self.plan else {}
+        return {**self.unnamed, **refused}
 
     def wait_for_failed(self) -> None:
         """Have the pods that come again wait for members that failed, from now on: they may come one after another."""

@@ -8,7 +8,7 @@ plan is written on one of them, and all are bound. Pods that replace members of 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from gpuscheduler.core.calls import BindRefused, BindWait, FilterAnswer, Nominate, Nudge, Ungate
+from gpuscheduler.core.calls import BindRefused, BindWait, FilterAnswer, Nudge, Ungate
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gangs.gang import GangSource
@@ -87,9 +87,11 @@ class Jobs:
         """Take a member as it is now; when the last one comes, plan the job."""
         job = self._job(key_of(pod))
         was_there = pod.uid in job.members.living
+        was_pending = pod.uid in job.members.pending
         before = _outlook(job)
         unknown_before = job.members.unknown
         job.members.put(pod)
+        self._note_turn(job, pod.uid, was_pending=was_pending)
         # It may have been there before with a gate, which has held it back.
         is_new = not was_there and pod.uid in job.members.living
         if is_new:
@@ -110,6 +112,14 @@ class Jobs:
             self.actions += _nudges(job)
         self._due_jobs.settle(job, now)
 
+    def _note_turn(self, job: Job, uid: str, *, was_pending: bool) -> None:
+        """Note that a pod begins or ends to wait."""
+        is_pending = uid in job.members.pending
+        if is_pending and not was_pending:
+            job.turns.came(uid)
+        elif not is_pending:
+            job.turns.forget(uid)
+
     def _pod_came(self, job: Job, pod: PodFacts, now: float) -> None:
         """Plan a job that is complete with a new pod."""
         if pod.node or not job.is_complete:
@@ -127,6 +137,8 @@ class Jobs:
         if job is None:
             return
         job.members.remove(pod.uid)
+        job.turns.forget(pod.uid)
+        job.nominated.discard(pod.uid)
         job.unnamed.pop(pod.uid, None)
         # It may have kept the others from being planned.
         self._planning.again = True
@@ -156,12 +168,13 @@ class Jobs:
         """The planned node of a member, or why the job waits."""
         job = self._job(key_of(pod))
         job.members.put(pod)
-        job.absent.discard(pod.uid)
+        job.turns.asked(pod.uid)
         answer = self._filter(job, pod, names, now)
         is_seen = pod.uid in self._pods
         if not is_seen and job.place_of(pod.uid) is None:
             # It counts once the watch shows it, as it may be gone.
             job.members.remove(pod.uid)
+            job.turns.asked_early(pod.uid)
         self._due_jobs.settle(job, now)
         return answer
 
@@ -182,7 +195,7 @@ class Jobs:
         if node in names:
             return FilterAnswer(nodes=(node,))
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
-        self.actions.append(Nominate(pod.name, pod.uid, node))
+        self._planning.nominate(job, pod, node)
         return _refused(job, names, f"planned on node {node}, which kube-scheduler tries next")
 
     def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
@@ -231,17 +244,30 @@ class Jobs:
         """
         self._planning.ready = True
         self._planning.again = True
+        for job in self._jobs.values():
+            job.turns.call_again()
+            if job.plan is None:
+                self._planning.end_nominations(job)
+            self._due_jobs.settle(job, now)
         for key, members in _by_job(pods).items():
             texts = [pod.commit for pod in members.values() if pod.commit]
-            job = self._jobs.get(key)
-            if job is None or not texts:
-                continue
-            self._planning.forget_unwritten(job)
-            plans = [committed_places(text) for text in texts]
-            begun = [places for places in plans if _is_bound(places, members)]
-            job.members.started_before(begun, members)
-            self._planning.recover(job, begun, now)
-            self._due_jobs.settle(job, now)
+            if key in self._jobs and texts:
+                self._recover(self._jobs[key], members, texts, now)
+
+    def _recover(
+        self,
+        job: Job,
+        members: Mapping[str, PodFacts],
+        texts: Iterable[str],
+        now: float,
+    ) -> None:
+        """Reserve what the written plans of a job have for its pods that are not bound yet."""
+        self._planning.forget_unwritten(job)
+        plans = [committed_places(text) for text in texts]
+        begun = [places for places in plans if _is_bound(places, members)]
+        job.members.started_before(begun, members)
+        self._planning.recover(job, begun, now)
+        self._due_jobs.settle(job, now)
 
     def _job(self, key: JobKey) -> Job:
         """The job of this name, or a new one."""

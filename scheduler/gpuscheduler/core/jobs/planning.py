@@ -1,11 +1,12 @@
 """Makes, keeps and breaks the plans of jobs: GPUs are reserved for all pods of a job, or for none."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from gpuagent.domain.pods.pod import PodName
 from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, StartPlan
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
 from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.shortage import shortage
 from gpuscheduler.core.links import Links
@@ -80,20 +81,26 @@ class Planning:
         `names` are of the nodes that kube-scheduler accepts for the pod.
         """
         place = job.place_of(pod.uid)
-        if job.plan and place is None:
-            return None
-        planned_node = place[0] if place else ""
-        if place and planned_node in names:
-            return place
-        named_all = _are_all(names, pod, self._usage)
-        rejected = place is not None and _has_seen(planned_node, names, pod, named_all=named_all)
-        if named_all or rejected:
-            job.passes_over(pod.uid, _all_but(names, self._usage))
         if place is None:
-            self._first_plan(job, pod, now)
-        elif job.plan and not job.plan.is_written and rejected:
-            self._other_plan(job, pod, planned_node, now, named_all=named_all)
+            if job.plan is None:
+                self._note_accepted(job, pod, names)
+                self._first_plan(job, pod, now)
+            return job.place_of(pod.uid)
+        planned_node, _ = place
+        named_all = _are_all(names, pod, self._usage)
+        is_rejected = planned_node not in names and _has_seen(planned_node, names, pod, named_all=named_all)
+        if is_rejected and job.plan and job.plan.stage is PlanStage.GATHERING:
+            # The named nodes are certain to be accepted. There may be others, if kube-scheduler has not named all.
+            refused = [_all_but(names, self._usage)]
+            if not named_all:
+                refused.append(_and_also(job.unsuitable().get(pod.uid), planned_node))
+            self._move(job, job.plan, pod, refused, now)
         return job.place_of(pod.uid)
+
+    def _note_accepted(self, job: Job, pod: PodFacts, names: Collection[str]) -> None:
+        """Note which nodes kube-scheduler accepts for a pod while it has placed no other pod of the job."""
+        if _are_all(names, pod, self._usage):
+            job.passes_over(pod.uid, _all_but(names, self._usage))
 
     def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:
         if len(job.members) <= MOST_AT_ONCE:
@@ -102,25 +109,50 @@ class Planning:
             # It takes long, and `tick` has the time.
             self.again = True
 
-    def _other_plan(
+    def _move(
         self,
         job: Job,
+        plan: StartPlan,
         pod: PodFacts,
-        rejected: str,
+        refused: Sequence[Passed],
         now: float,
-        *,
-        named_all: bool,
     ) -> None:
-        """Plan again without the node that kube-scheduler rejected for the pod, now instead of after a delay."""
-        self.break_plan(job, now)
-        delayed = job.retry_at
-        job.retry_at = float("-inf")
-        self.try_plan(job, now, calling=pod.uid)
-        if job.plan is None:
-            job.retry_at = delayed
-            if not named_all:
-                # It may have room for this pod on others that it did not name.
-                job.passes_over(pod.uid, frozenset([rejected]))
+        """Give a pod another place in the plan, as kube-scheduler has rejected its own. The others stay if possible.
+
+        `refused` has the nodes to pass over for it: the best guess first.
+        """
+        for passed in refused:
+            places = self._moved(job, plan, pod, {**job.unsuitable(), pod.uid: passed})
+            if len(places) == len(plan.places):
+                break
+        else:
+            self.break_plan(job, now)
+            # Until kube-scheduler asks again: the next plan would be the same one.
+            for uid, nodes in {**plan.refused, pod.uid: refused[-1]}.items():
+                job.passes_over(uid, nodes)
+            job.ask_at = now + UNSUITABLE_S
+            return
+        job.plan = plan.moved(places, {**plan.refused, pod.uid: passed})
+        self.keep(job, job.plan)
+        moved = [uid for uid, place in places.items() if place != plan.places[uid] and uid != pod.uid]
+        self._wake(job, places, [job.members[uid] for uid in moved])
+
+    def _moved(
+        self,
+        job: Job,
+        plan: StartPlan,
+        pod: PodFacts,
+        unsuitable: Mapping[str, Passed],
+    ) -> Places:
+        """The places of a plan in which one pod has another one; fewer if there are none."""
+        self.keep(job, plan)
+        self._reservations.give_back([pod.uid])
+        place = self._plan(job, [pod], unsuitable)
+        if place:
+            return {**plan.places, **place}
+        members = [job.members[uid] for uid in plan.places]
+        self._reservations.give_back(plan.places)
+        return self._plan(job, members, unsuitable)
 
     def try_plan(self, job: Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
@@ -131,7 +163,7 @@ class Planning:
             job.retry_at = float("-inf")
             return
         pending = job.to_plan()
-        if not pending or not job.may_come(pending):
+        if not pending:
             return
         # A pod that may be bound needs the GPUs that are reserved for it, until the watch decides.
         certain_at = max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)
@@ -143,8 +175,13 @@ class Planning:
         # What they had reserved one by one counts as free for the plan.
         self._reservations.end(pod.uid for pod in pending)
         unsuitable = job.unsuitable()
+        needed = job.needed
         places = self._plan(job, pending, unsuitable)
-        if len(places) < len(pending):
+        if len(places) < needed < len(pending):
+            # Those that came first may fit, although not as many others do.
+            first = sorted(pending, key=_by_age)[:needed]
+            places = self._plan(job, first, unsuitable)
+        if len(places) < needed:
             # Nothing is held while a job waits.
             job.tried = self._made_of(job)
             if any(unsuitable.values()):
@@ -154,8 +191,8 @@ class Planning:
             return
         job.plan = StartPlan(places, now + BARRIER_S)
         self.keep(job, job.plan)
-        others = [pod for pod in pending if pod.uid != calling]
-        self._wake(places, others)
+        others = [pod for pod in pending if pod.uid in places and pod.uid != calling]
+        self._wake(job, places, others)
 
     def _plan(
         self,
@@ -169,7 +206,7 @@ class Planning:
             pending,
             self._usage.nodes,
             self._links,
-            near={pod.node for pod in job.members.bound()},
+            near=_nodes_of(job),
             without=unsuitable,
             tries=tries,
             beside=self._usage.pods,
@@ -182,18 +219,30 @@ class Planning:
         job.gave_up = tries.gave_up
         return places
 
-    def _wake(self, places: Places, pods: Collection[PodFacts]) -> None:
+    def _wake(self, job: Job, places: Places, pods: Collection[PodFacts]) -> None:
         """Have kube-scheduler try pods of a plan, each on its node."""
         if len(self._usage.nodes) > ALL_NAMED:
             for pod in pods:
                 node, _ = places[pod.uid]
-                self.actions.append(Nominate(pod.name, pod.uid, node))
+                self.nominate(job, pod, node)
         self.actions += _nudges(pods)
+
+    def nominate(self, job: Job, pod: PodFacts, node: str) -> None:
+        """Have kube-scheduler try the node first for a pod, and count the pod there, as long as it is planned there."""
+        job.nominated.add(pod.uid)
+        self.actions.append(Nominate(pod.name, pod.uid, node))
+
+    def end_nominations(self, job: Job) -> None:
+        """Take nominations back: kube-scheduler would count the pods on these nodes for as long as they wait."""
+        for pod in job.members.pending.values():
+            if pod.uid in job.nominated or pod.nominated:
+                self.actions.append(Nominate(pod.name, pod.uid, ""))
+        job.nominated.clear()
 
     def review(self, job: Job, now: float) -> None:
         """Note that planned pods are bound, or will not come: the job may not even be complete without one."""
         if job.plan:
-            pods = job.members.to_place() if job.plan.is_written else job.to_plan()
+            pods = job.members.to_place() if job.plan.is_written else job.may_start()
             coming = {pod.uid for pod in pods}
             not_coming = job.plan.places.keys() - coming
             self.drop(job, not_coming, now)
@@ -206,13 +255,13 @@ class Planning:
         self.break_plan(job, now)
 
     def note_absent(self, job: Job) -> None:
-        """Note which pods are not in bind, and have kube-scheduler ask about them again, if it can place them."""
+        """Note which pods are not in bind, and have kube-scheduler come to them again, if it can place them."""
         plan = job.plan
         if plan is None or plan.is_written:
             return
         not_in_bind = plan.places.keys() - plan.in_bind
         absent = [pod for pod in job.members.to_place() if pod.uid in not_in_bind]
-        job.absent.update(pod.uid for pod in absent)
+        job.turns.failed_to_come(pod.uid for pod in absent)
         self.actions += _nudges(absent)
 
     def drop(self, job: Job, uids: Collection[str], now: float) -> None:
@@ -243,6 +292,7 @@ class Planning:
             return
         self._reservations.give_back(job.plan.places)
         job.plan = None
+        self.end_nominations(job)
         # kube-scheduler may have asked about a pod that was gone already.
         job.members.keep_only(self._pods.keys())
         job.tried = None
@@ -254,6 +304,7 @@ class Planning:
         if job.plan and not job.plan.is_written:
             self._reservations.give_back(job.plan.places)
             job.plan = None
+            self.end_nominations(job)
 
     def recover(self, job: Job, plans: Iterable[Places], now: float) -> None:
         """Reserve what written plans have for pods that are not bound yet."""
@@ -285,6 +336,26 @@ def _all_but(names: Collection[str], usage: ClusterUsage) -> Passed:
     if len(usage.nodes) > ALL_NAMED:
         return OtherThan(named)
     return frozenset(usage.nodes) - named
+
+
+def _and_also(passed: Passed | None, node: str) -> Passed:
+    """The nodes that are passed over for a pod, and one more."""
+    if passed is None:
+        return frozenset([node])
+    if isinstance(passed, OtherThan):
+        return OtherThan(passed.names - {node})
+    return passed | {node}
+
+
+def _nodes_of(job: Job) -> set[str]:
+    """The nodes that pods of the job have, or are planned on."""
+    bound = {pod.node for pod in job.members.bound()}
+    planned = {node for node, _ in job.plan.places.values()} if job.plan else set[str]()
+    return bound | planned
+
+
+def _by_age(pod: PodFacts) -> tuple[str, PodName]:
+    return pod.created, pod.name
 
 
 def _only_nominated(names: Collection[str], pod: PodFacts) -> bool:

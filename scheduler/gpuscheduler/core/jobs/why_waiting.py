@@ -16,8 +16,10 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
 
     `names` are of the nodes that kube-scheduler asks about.
     """
-    if job.absent:
-        return f"{len(job.absent)} of its pods did not come in time, and were not tried since"
+    to_come = job.to_come()
+    if to_come and not job.to_plan():
+        example = to_come[0].name.name
+        return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
     if job.plan:
         return "it is planned without this pod, which comes next"
     # Each pod of a job asks, and to work it out takes a look at all nodes.

@@ -984,7 +984,10 @@ class RandomCluster(RuleBasedStateMachine):
         """New ones are of GPUs that are free (I1), and short (I4), and of pods that kube-scheduler may try (I5)."""
         reserved = self.reserved()
         for uid, found in reserved.items():
-            assert not found.pod.foreign_gate, "GPUs are reserved for a pod behind another controller's gate"
+            made = self.pods.get(uid)
+            assert not (made and FOREIGN_GATE in gates_of(made)), (
+                "GPUs are reserved for a pod behind another controller's gate"
+            )
             former = self.kept.get(uid)
             if former is not found:
                 most = BARRIER_S if self.scheduling.jobs.is_member(found.pod) else RESERVED_S
@@ -1070,7 +1073,7 @@ class RandomCluster(RuleBasedStateMachine):
         self.settle()
         self.all_that_fits_is_placed()
         if jobs := sorted(self.complete_jobs()):
-            for uid in [uid for uid in self.pods if uid not in self.complete_jobs()[jobs[0]]]:
+            for uid in [uid for uid in self.pods if uid not in self.complete_jobs()[jobs[0]][0]]:
                 self.forget(uid)
             self.settle()
             self.all_that_fits_is_placed()
@@ -1102,7 +1105,7 @@ class RandomCluster(RuleBasedStateMachine):
         self.nodes_are_settled()
 
     def complete_jobs(self):
-        """Job to UIDs of the pods that wait, where nothing but room is missing."""
+        """Job to UIDs of the pods that wait, where nothing but room is missing, and how many have to start together."""
         jobs = defaultdict(list)
         for pod in self.seen_pods.values():
             if pod.job and self.scheduling.jobs.is_member(pod) and not pod.ended and pod.scheduler == OURS:
@@ -1116,7 +1119,8 @@ class RandomCluster(RuleBasedStateMachine):
                 None not in wanted and (len(wanted) == 1 or started) and not any(pod.request.problem for pod in pending)
             )
             if pending and valid and (started or len(members) >= max(wanted)):
-                found[job] = [pod.uid for pod in pending]
+                missing = max(wanted) - (len(members) - len(pending))
+                found[job] = [pod.uid for pod in pending], min(max(missing, 1), len(pending))
         return found
 
     def all_that_fits_is_placed(self):
@@ -1131,13 +1135,13 @@ class RandomCluster(RuleBasedStateMachine):
             ):
                 fitting = [name for name in self.accepts[uid] if name in nodes and fit(pod.request, nodes[name])]
                 assert not fitting, f"a pod that fits on {fitting[0]} is not placed"
-        for job, uids in self.complete_jobs().items():
+        for job, (uids, needed) in self.complete_jobs().items():
             without = {uid: frozenset(NAMES).difference(self.accepts[uid]) for uid in uids}
             near = {pod.node for pod in self.seen_pods.values() if job_key(pod) == job}
             places = plan(
                 [pod_facts(self.pods[uid]) for uid in uids], nodes, self.scheduling.links, near=near, without=without
             )
-            assert len(places) < len(uids), f"job {job} fits and does not run"
+            assert len(places) < needed, f"job {job} fits and does not run"
 
 
 def bound_to(made):
