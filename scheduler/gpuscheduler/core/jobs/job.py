@@ -197,6 +197,10 @@ class Job:
         """Whether the job is to be planned as soon as there is room."""
         if self.plan or not self.members.pending:
             return False
+        # Most jobs that wait are not complete, and to look through their pods with each event would take long.
+        has_started = not self.members.start.uids.isdisjoint(self.members.pending)
+        if not self.is_complete and not has_started:
+            return False
         return bool(self.to_plan())
 
     @property
@@ -234,8 +238,9 @@ class Job:
     def to_plan(self) -> list[PodFacts]:
         """The pods that may be planned now; empty until kube-scheduler has come to enough of them."""
         asked = [pod for pod in self.may_start() if pod.uid not in self.turns.unasked]
-        has_enough = len(asked) >= self.needed or not self.is_complete
-        return asked if has_enough else []
+        if not asked or not self.is_complete:
+            return asked
+        return asked if len(asked) >= self.needed else []
 
     def to_come(self) -> list[PodFacts]:
         """The pods that kube-scheduler has not come to yet, although the job is complete."""

@@ -16,16 +16,13 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
 
     `names` are of the nodes that kube-scheduler asks about.
     """
-    to_come = job.to_come()
-    if to_come and not job.to_plan():
-        example = to_come[0].name.name
-        return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
     if job.plan:
         return "it is planned without this pod, which comes next"
     # Each pod of a job asks, and to work it out takes a look at all nodes.
     made_of = (
         usage.version,
         job.members.version,
+        len(job.turns.unasked),
         job.fitting,
         job.gave_up,
         job.ask_at,
@@ -41,15 +38,19 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
 def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     pending = job.members.to_place()
     count = len(pending)
+    too_much = _more_than_the_cluster(job, pending, usage)
+    if too_much:
+        return too_much
+    to_come = job.to_come()
+    if to_come and not job.to_plan():
+        example = to_come[0].name.name
+        return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
     if job.gave_up:
         requests = {pod.request for pod in pending}
         why = f"{len(requests)} different requests, for which no plan was found in {PLAN_TRIES} tries"
         return f"its {count} pods have {why}"
-    if job.fitting >= count:
+    if job.fitting >= job.needed:
         return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
-    too_much = _more_than_the_cluster(job, pending, usage)
-    if too_much:
-        return too_much
     # Other nodes may have room: the job waits until kube-scheduler names its nodes again.
     waits_for_names = job.ask_at < float("inf")
     where = " on the nodes that kube-scheduler names" if waits_for_names else ""

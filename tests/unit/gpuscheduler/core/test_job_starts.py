@@ -47,7 +47,7 @@ def test_nothing_is_reserved_for_a_pod_that_kube_scheduler_never_asks_about():
         assert cluster.reserved() == 0
     assert nudged(cluster).count("b") == 1, "kube-scheduler is woken once"
     reasons = set(cluster.filter("a").unresolvable.values())
-    assert reasons == {"job j: kube-scheduler has found no node yet for 1 of its pods, such as b"}
+    assert reasons == {"node(s) not given to job j: kube-scheduler has found no node yet for 1 of its pods, such as b"}
 
 
 def test_pods_that_wait_when_the_scheduler_starts_are_asked_about_again():

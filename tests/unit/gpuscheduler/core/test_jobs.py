@@ -81,6 +81,8 @@ class JobUnderTest:
 
     def run(self, *names):
         """Filter and bind the pods of a job as kube-scheduler does; their Bindings."""
+        for name in names:
+            self.filter(name)
         on = {name: self.filter(name).nodes[0] for name in names}
         for name in names:
             self.bind(name, on[name])

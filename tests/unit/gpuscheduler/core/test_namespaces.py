@@ -31,6 +31,7 @@ def test_pods_of_two_namespaces_are_no_job():
         assert answer.unresolvable == {"n1": "node(s) not given to job j: 1 of 2 pods are there"}
     assert scheduling.jobs.states() == {JobState.FORMING: 2}
     scheduling.pod_seen(member("one", "b"), 0.0)
+    assert scheduling.filter(member("one", "b"), ["n1"], 0.0).nodes
     assert scheduling.jobs.states() == {JobState.PLANNED: 1, JobState.FORMING: 1}
     scheduling.pod_gone("one-a", 0.0)
     scheduling.pod_gone("one-b", 0.0)

@@ -251,7 +251,8 @@ def test_a_job_is_planned_when_a_reservation_ends_that_was_in_its_way():
     for one in members:
         scheduling.pod_seen(one, 0.0)
     scheduling.tick(1.0)
-    assert not scheduling.filter(members[0], ["n1"], 1.0).nodes
+    for member in members:
+        assert not scheduling.filter(member, ["n1"], 1.0).nodes
     scheduling.tick(RESERVED_S)
     assert len(scheduling.reservations) == 2
 

@@ -302,7 +302,9 @@ def test_a_pod_whose_label_asks_for_other_gpus_after_they_were_reserved_is_place
     scheduling = cluster()
     asked = pod_object(mem=4, labels=dict(labels), owner="r")
     if labels:
-        scheduling.pod_seen(pod_facts(pod_object(mem=4, labels=labels, owner="r")), 0.0)
+        other = pod_facts(pod_object(mem=4, labels=labels, owner="r"))
+        scheduling.pod_seen(other, 0.0)
+        scheduling.filter(other, NAMES, 0.0)
     scheduling.pod_seen(pod_facts(asked), 0.0)
     before = pod_facts(asked)
     assert scheduling.filter(before, NAMES, 0.0).nodes

@@ -34,6 +34,9 @@ class GangUnderTest(JobUnderTest):
         self.pods[made["metadata"]["name"]] = made
         self.scheduling.pod_seen(pod_facts(made), self.now)
         self.act()
+        if not made["spec"].get("nodeName"):
+            # kube-scheduler asks about each new pod once.
+            self.filter(made["metadata"]["name"])
 
     def show(self, found):
         """The watch shows an object, and what is due is done."""
