@@ -168,7 +168,9 @@ class Jobs:
         """The planned node of a member, or why the job waits."""
         job = self._job(key_of(pod))
         job.members.put(pod)
-        job.turns.asked(pod.uid)
+        # kube-scheduler tries all pods of its own groups in one cycle, which ends with the first that is refused.
+        asked = list(job.members.pending) if pod.in_native_group else [pod.uid]
+        job.turns.asked(asked)
         answer = self._filter(job, pod, names, now)
         is_seen = pod.uid in self._pods
         if not is_seen and job.place_of(pod.uid) is None:

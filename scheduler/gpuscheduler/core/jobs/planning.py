@@ -145,14 +145,10 @@ class Planning:
         unsuitable: Mapping[str, Passed],
     ) -> Places:
         """The places of a plan in which one pod has another one; fewer if there are none."""
-        self.keep(job, plan)
-        self._reservations.give_back([pod.uid])
-        place = self._plan(job, [pod], unsuitable)
-        if place:
-            return {**plan.places, **place}
         members = [job.members[uid] for uid in plan.places]
+        stay = {uid: node for uid, (node, _) in plan.places.items() if uid != pod.uid}
         self._reservations.give_back(plan.places)
-        return self._plan(job, members, unsuitable)
+        return self._plan(job, members, unsuitable, stay)
 
     def try_plan(self, job: Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
@@ -199,8 +195,9 @@ class Planning:
         job: Job,
         pending: Collection[PodFacts],
         unsuitable: Mapping[str, Passed],
+        prefer: Mapping[str, str] | None = None,
     ) -> Places:
-        """Nodes and GPUs for the pods; fewer if not all fit."""
+        """Nodes and GPUs for the pods; fewer if not all fit. `prefer` has the nodes on which pods stay if possible."""
         tries = Tries(PLAN_TRIES)
         places = plan(
             pending,
@@ -210,6 +207,7 @@ class Planning:
             without=unsuitable,
             tries=tries,
             beside=self._usage.pods,
+            prefer=prefer,
         )
         if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.

@@ -4,7 +4,7 @@ kube-scheduler asks about a pod only when a node passes all of its own checks. A
 start, for example because of a volume or a selector. So nothing is reserved for its job before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 MOST_EARLY = 1000
 """Pods of a job that kube-scheduler may ask about before the watch shows them."""
@@ -31,10 +31,10 @@ class Turns:
         self.unasked.add(uid)
         self.uncalled.add(uid)
 
-    def asked(self, uid: str) -> None:
-        """Take that kube-scheduler asks about a pod that waits."""
-        self.unasked.discard(uid)
-        self.uncalled.discard(uid)
+    def asked(self, uids: Collection[str]) -> None:
+        """Take that kube-scheduler asks about pods that wait."""
+        self.unasked.difference_update(uids)
+        self.uncalled.difference_update(uids)
 
     def asked_early(self, uid: str) -> None:
         """Take that kube-scheduler has asked about a pod that the watch has not shown yet, and may never show."""
@@ -57,5 +57,5 @@ class Turns:
 
     def forget(self, uid: str) -> None:
         """Take that a pod does not wait any more."""
-        self.asked(uid)
+        self.asked([uid])
         self._early.pop(uid, None)

@@ -81,9 +81,9 @@ class JobUnderTest:
 
     def run(self, *names):
         """Filter and bind the pods of a job as kube-scheduler does; their Bindings."""
-        for name in names:
-            self.filter(name)
-        on = {name: self.filter(name).nodes[0] for name in names}
+        answers = {name: self.filter(name) for name in names}
+        # The first pods are refused until kube-scheduler has asked about the last one.
+        on = {name: (answer.nodes or self.filter(name).nodes)[0] for name, answer in answers.items()}
         for name in names:
             self.bind(name, on[name])
         return {name: self.write(name, self.bind(name, on[name])) for name in names}

@@ -34,8 +34,8 @@ class GangUnderTest(JobUnderTest):
         self.pods[made["metadata"]["name"]] = made
         self.scheduling.pod_seen(pod_facts(made), self.now)
         self.act()
-        if not made["spec"].get("nodeName"):
-            # kube-scheduler asks about each new pod once.
+        if not (made["spec"].get("nodeName") or pod_facts(made).in_native_group):
+            # kube-scheduler asks about each new pod once, and about those of its own groups in one cycle.
             self.filter(made["metadata"]["name"])
 
     def show(self, found):
