@@ -192,7 +192,7 @@ def test_waking_pods_is_not_lost_while_the_api_server_is_away(cluster):
     cluster.api.fail("patch", "pods", 500, 429, 503)
     cluster.job("j", 2, gpus=2)
     until(lambda: is_nudged(cluster, "j-0") and is_nudged(cluster, "j-1"))
-    until(lambda: scheduler.metric('gpuscheduler_writes_total{kind="nudge",result="ok"}') == 2)
+    until(lambda: scheduler.metric('gpuscheduler_writes_total{kind="nudge",result="ok"}') >= 2)
 
 
 def test_only_the_process_beside_the_leader_wakes_pods(cluster, monkeypatch):
