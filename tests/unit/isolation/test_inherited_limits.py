@@ -134,6 +134,7 @@ def test_a_container_that_was_not_asked_about_gets_its_share_when_its_name_is_kn
     side = life.run(pod, "side")
     hear(life, watches, pod, side.path, agent_first=True)
     assert limit_at(life, side.path) == NO_SHARE_BYTES
+    life.keeper.look()
     side.is_shown = True
     life.tell_need()
     # At once, not at the next audit: its program fails meanwhile.
