@@ -5,14 +5,15 @@ import http.client
 import json
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import yaml
 
 from standin.ports import free_port
-from tests.e2e.cluster import pki
+from tests.e2e.cluster import WAIT_S, pki
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.cluster.processes import Process
 from tests.e2e.scheduler.control_plane import ControlPlane
@@ -20,6 +21,7 @@ from tests.e2e.scheduler.control_plane import ControlPlane
 CRD = "CustomResourceDefinition"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+PROBE_LABEL = "gpuagent.test/probe"
 _SETTINGS = "controller_manager_config.yaml"
 
 
@@ -55,18 +57,59 @@ class Controller:
             _create(self._control_plane, definition)
         for definition in definitions:
             client.wait(CRDS, definition["metadata"]["name"], _is_established)
+        self._wait_until_served(definitions)
         self.process.start()
         self.process.wait_for(self._serves_webhooks)
         for configuration in self._webhook_configurations():
             for webhook in configuration["webhooks"]:
                 self._lead_to_loopback(webhook)
+            probe = {PROBE_LABEL: configuration["kind"]}
+            configuration["webhooks"].append(self._refusing(probe))
             _create(self._control_plane, configuration)
+            self._wait_until_called(probe, called=True)
 
     def stop(self) -> None:
         """Nobody answers its webhooks from now on, so they go first. Its kinds stay until the control plane ends."""
         for configuration in self._webhook_configurations():
             self._control_plane.client.request("DELETE", self._control_plane.client.path_of(configuration))
+            self._wait_until_called({PROBE_LABEL: configuration["kind"]}, called=False)
         self.process.kill()
+
+    def _refusing(self, labels: Mapping[str, str]) -> Json:
+        """A webhook at which nobody answers, so that it refuses ConfigMaps with these labels."""
+        return {
+            "name": "probe.gpuagent.test",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "clientConfig": {"url": f"https://127.0.0.1:{free_port()}"},
+            "objectSelector": {"matchLabels": labels},
+            "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+            ],
+        }
+
+    def _wait_until_called(self, labels: Mapping[str, str], *, called: bool) -> None:
+        """The API server sees a configuration of webhooks, or its end, after a moment, and all of its webhooks at once.
+
+        Args:
+            labels: which its refusing webhook refuses.
+            called: whether the configuration was created; else it was deleted.
+        """
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "probe", "labels": labels}}
+        path = "/api/v1/namespaces/default/configmaps?dryRun=All"
+        deadline = time.monotonic() + WAIT_S
+        while (self._control_plane.client.request("POST", path, config_map)[0] != http.client.CREATED) != called:
+            assert time.monotonic() < deadline, f"the API server does not see the webhooks of {self.process.name}"
+            time.sleep(0.05)
+
+    def _wait_until_served(self, definitions: Iterable[Json]) -> None:
+        """Clients find a kind a moment after it is established, and the controller ends if it finds its own kinds not."""
+        specs = [definition["spec"] for definition in definitions]
+        kinds = {(spec["group"], spec["names"]["plural"]) for spec in specs}
+        deadline = time.monotonic() + WAIT_S
+        while missing := kinds - self._control_plane.client.served():
+            assert time.monotonic() < deadline, f"the API server does not show {missing}"
+            time.sleep(0.05)
 
     def _webhook_configurations(self) -> Iterator[Json]:
         for made in self._objects:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
+from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller
@@ -27,8 +27,8 @@ from tests.e2e.scheduler.controllers.workloads import (
     template,
 )
 from tests.e2e.scheduler.gpu_allocations import Allocations
-from tests.e2e.scheduler.nodes import whole_node
-from tests.e2e.scheduler.pods import RUNS_FOR, job
+from tests.e2e.scheduler.nodes import share_node, whole_node
+from tests.e2e.scheduler.pods import RUNS_FOR, job, why
 from tests.e2e.scheduler.replica import Replica
 
 TEAMS = ("red", "blue")
@@ -104,7 +104,7 @@ def test_a_job_that_kueue_evicts_gives_its_gpus_back_and_starts_again(
     allocations = make_allocations([whole_node("node")])
     create([gang_job("red", "evicted", 2, _GPUS // 2)])
     first = control_plane.pods.wait(lambda pods: _running(pods) == {"red": 2})
-    workload = _workload_of_only_job(control_plane)
+    workload = _only_workload(control_plane)
     control_plane.client.expect("PATCH", workload, {"spec": {"active": False}}, MERGE)
     control_plane.pods.wait(lambda pods: not pods)
     other = control_plane.add_pods(job("other", 2, {GPU_WHOLE: _GPUS // 2}))
@@ -114,6 +114,25 @@ def test_a_job_that_kueue_evicts_gives_its_gpus_back_and_starts_again(
     control_plane.delete_pods(other)
     again = control_plane.pods.wait(lambda pods: _running(pods) == {"red": 2})
     assert first.keys().isdisjoint(again)
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("queues", "replica")
+def test_a_group_of_pods_that_kueue_evicts_gives_its_gpus_back(
+    control_plane: ControlPlane, make_allocations: Make, create: Create
+) -> None:
+    allocations = make_allocations([whole_node("node")])
+    create(pod_group("red", "evicted", {GROUP_LABEL: "gang"}, template({GPU_WHOLE: _GPUS // 2})))
+    control_plane.pods.wait(lambda pods: _running(pods) == {"red": 2})
+    control_plane.client.expect("PATCH", _only_workload(control_plane), {"spec": {"active": False}}, MERGE)
+    evicted = control_plane.pods.wait(lambda pods: all("deletionTimestamp" in pod["metadata"] for pod in pods.values()))
+    other = control_plane.add_pods(job("other", 2, {GPU_WHOLE: _GPUS // 2}))
+    control_plane.pods.wait(lambda pods: all(why(pods, name) for name in other))
+    for name in evicted:
+        # What kubelet says when it has ended the containers. Until then they use their GPUs.
+        path = f"/api/v1/namespaces/red/pods/{name}/status"
+        control_plane.client.expect("PATCH", path, {"status": {"phase": "Failed"}}, MERGE)
+    control_plane.pods.wait(lambda pods: _running(pods) == {"default": 2})
     assert allocations.problems() == []
 
 
@@ -152,10 +171,11 @@ def test_what_kueue_holds_back_holds_nothing_and_starts_once_admitted(
 def test_the_commands_of_the_page_work_one_after_the_other(
     control_plane: ControlPlane, make_allocations: Make, made: list[str]
 ) -> None:
-    allocations = make_allocations([whole_node("node-0"), whole_node("node-1")])
+    allocations = make_allocations([whole_node("node-0"), whole_node("node-1"), share_node("shared", gpus=1)])
     run_page(control_plane, "kueue.md", made)
-    control_plane.pods.wait(lambda pods: _running(pods) == {"team-a": 4})
-    assert allocations.used()[GPU_WHOLE] == 12
+    control_plane.pods.wait(lambda pods: _running(pods) == {"team-a": 7})
+    used = allocations.used()
+    assert (used[GPU_WHOLE], used[GPU_MEM]) == (12, 60)
     assert allocations.problems() == []
 
 
@@ -194,7 +214,7 @@ def _end_all(control_plane: ControlPlane, expected: int) -> Mapping[str, Json]:
             control_plane.client.request("PATCH", path, {"metadata": {"annotations": {RUNS_FOR: "100ms"}}}, MERGE)
 
 
-def _workload_of_only_job(control_plane: ControlPlane) -> str:
+def _only_workload(control_plane: ControlPlane) -> str:
     (workload,) = control_plane.client.expect("GET", "/apis/kueue.x-k8s.io/v1beta2/workloads")["items"]
     return control_plane.client.path_of(workload)
 
