@@ -1,7 +1,7 @@
 """The GPUs that a pod asks for. Pods of one template have equal requests, which share all cached results."""
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
@@ -15,6 +15,11 @@ RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 """The resources that the scheduler places."""
 MOST_CONTAINERS = 128
 """Containers of a pod that may ask for shares. A pod of 1.5 MB has thousands, and each is placed by itself."""
+
+MOST_KNOWN = 1024
+"""Different requests that are kept."""
+MOST_COMPARED = 16
+"""Containers of a pod whose request is kept: many would take longer to compare."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -128,10 +133,32 @@ class GpuRequest:
 
 
 NO_REQUEST = GpuRequest(RequestKind.NONE)
+_known: dict[Hashable, GpuRequest] = {}
+"""What the containers of a pod ask for to its request."""
 
 
 def gpu_request(pod: Pod) -> GpuRequest:
-    """The request of a pod."""
+    """The request of a pod. It is worked out once for all pods of a template, and for all events about one pod."""
+    if len(pod.containers) > MOST_COMPARED:
+        return _gpu_request(pod)
+    asks = pod.gpu_count_label, tuple(_compared(container) for container in pod.containers)
+    request = _known.get(asks)
+    if request is None:
+        request = _gpu_request(pod)
+        while len(_known) >= MOST_KNOWN:
+            first = next(iter(_known))
+            del _known[first]
+        _known[asks] = request
+    return request
+
+
+def _compared(container: ContainerSpec) -> Hashable:
+    """All that a request depends on."""
+    limits = tuple(container.limits.items())
+    return container.name, limits, container.init, container.sidecar, container.unread
+
+
+def _gpu_request(pod: Pod) -> GpuRequest:
     named = _named(pod)
     if not named:
         if asks_for_count(pod):

@@ -99,3 +99,27 @@ def test_whole_gpus_are_counted_as_kubernetes_does():
 )
 def test_a_request_that_no_node_can_serve_says_why(containers, labels, words):
     assert words in request(*containers, labels=labels).problem
+
+
+def test_the_request_of_a_template_is_worked_out_once():
+    def read():
+        return request(container("a", mem=4), container("b", mem=2, core=10))
+
+    assert read() is read()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ([container("a", mem=5), container("b")], [], {}),
+        ([container("a", mem=4), container("b")], [container("i", mem=6)], {}),
+        ([container("a", mem=4), container("b")], [container("i", restart="Always", mem=4)], {}),
+        ([container("a", mem=4), container("b")], [], {GPU_COUNT_LABEL: "2"}),
+        ([container("b"), container("a", mem=4)], [], {}),
+        ([container("a", mem="much"), container("b")], [], {}),
+    ],
+)
+def test_a_pod_that_differs_has_a_request_of_its_own(other):
+    containers, init, labels = other
+    usual = request(container("a", mem=4), container("b"))
+    assert request(*containers, init=init, labels=labels) != usual
