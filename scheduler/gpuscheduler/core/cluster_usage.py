@@ -11,7 +11,6 @@ from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
-from gpuscheduler.core.pod_facts import shared
 
 
 class ClusterUsage:
@@ -33,6 +32,7 @@ class ClusterUsage:
         self.version = 0
         self.pods = Neighborhood()
         self.pods_matter = False
+        self._alone: dict[str, tuple[str, ...]] = {}
         self._units: Amounts | None = None
         self._whole = 0
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
@@ -135,7 +135,11 @@ class ClusterUsage:
         if not added:
             return
         self._note_pods(former, occupant, has_changed=has_changed)
-        self.pods.put(uid, (occupant, shared((*names, *added))))
+        on = (*names, *added)
+        # Nearly all pods are on one node only, and share the tuple with the others there.
+        if len(on) == 1:
+            on = self._alone.setdefault(on[0], on)
+        self.pods.put(uid, (occupant, on))
         for other in added:
             self._change_used(other, occupant.requests, 1)
 

@@ -12,7 +12,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
-from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of
+from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of, labels_on_node
 from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
@@ -175,7 +175,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     ref = shared(gang) if isinstance(gang, GangRef) else None
     job = ref.provisional if ref else cast(Gang | None, gang)
     gates = _gates(spec)
-    labels = labels_of(parsed.labels)
+    labels = labels_on_node(parsed.labels) if spec.get("nodeName") else labels_of(parsed.labels)
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
         uid=parsed.uid,

@@ -7,6 +7,14 @@ from functools import lru_cache
 
 MOST_LABELS = 128
 """Labels of an object that are kept. Kubernetes sets no limit, and any author of pods may write thousands."""
+_OF_ONE_POD = frozenset(
+    {
+        "apps.kubernetes.io/pod-index",
+        "batch.kubernetes.io/job-completion-index",
+        "statefulset.kubernetes.io/pod-name",
+    }
+)
+"""Labels that controllers write with another value on each pod of a template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +59,23 @@ def labels_of(written: Mapping[str, object]) -> Labels:
     return _first(Labels(_first_texts(keys), _first_texts(values)))
 
 
-@lru_cache(maxsize=16384)
+def labels_on_node(written: Mapping[str, object]) -> Labels:
+    """The labels of a pod on a node, without those that tell it from the others of its template.
+
+    Hardly any rule looks at these, and with them, tens of thousands of pods would share no value.
+    """
+    if _OF_ONE_POD.isdisjoint(written):
+        return labels_of(written)
+    return labels_of({key: value for key, value in written.items() if key not in _OF_ONE_POD})
+
+
+@lru_cache(maxsize=4096)
 def _first(labels: Labels) -> Labels:
     """The first value that was equal to this one."""
     return labels
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _first_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
     """The first value that was equal to this one."""
     return texts

@@ -35,7 +35,7 @@ class Occupant:
         return bool(self.anti_affinity or self.ports)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=4096)
 def first_occupant(occupant: Occupant) -> Occupant:
     """The first value that was equal to this one."""
     return occupant

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from gpuscheduler.core.constraints.affinity import AffinityTerm, affinity_terms
 from gpuscheduler.core.constraints.host_ports import HostPort, host_ports
 from gpuscheduler.core.constraints.labels import Labels
-from gpuscheduler.core.constraints.node_rules import ANY_NODE, NodeRules, node_rules
+from gpuscheduler.core.constraints.node_rules import ANY_NODE, NodeRules, Toleration, node_rules, tolerations
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.constraints.selectors import TooLarge, Unreadable
 from gpuscheduler.core.constraints.spread import SpreadConstraint, spread_constraints
 
 _Read = TypeVar("_Read")
-_KEYS = frozenset({"affinity", "nodeSelector", "tolerations", "topologySpreadConstraints"})
+_KEYS = ("affinity", "nodeSelector", "topologySpreadConstraints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,14 @@ NO_RULES = PodRules()
 def pod_rules(spec: Mapping[str, Any], namespace: str, labels: Labels) -> PodRules:
     """Read the rules of a pod. A pod on a node keeps only those that concern other pods."""
     ports = host_ports(spec)
-    if not ports and _KEYS.isdisjoint(spec):
-        return NO_RULES
+    is_on_node = bool(spec.get("nodeName"))
     try:
+        if not any(map(spec.get, _KEYS)):
+            # Most pods have tolerations alone, which Kubernetes has added.
+            return _tolerating(() if is_on_node else _kept(lambda: tolerations(spec), ANY_NODE.tolerations), ports)
         return _first(_rules(spec, namespace, labels, ports))
     except Unreadable as unreadable:
-        if spec.get("nodeName"):
+        if is_on_node:
             return NO_RULES
         return PodRules(refused=f"a rule cannot be read: {unreadable}")
 
@@ -93,7 +95,12 @@ def _kept(read: Callable[[], _Read], nothing: _Read) -> _Read:
         return nothing
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
+def _tolerating(tolerated: tuple[Toleration, ...], ports: tuple[HostPort, ...]) -> PodRules:
+    return PodRules(NodeRules(tolerations=tolerated), ports=ports)
+
+
+@lru_cache(maxsize=1024)
 def _first(rules: PodRules) -> PodRules:
     """The first value that was equal to this one."""
     return rules

@@ -319,3 +319,18 @@ def test_what_is_placed_counts_for_what_is_placed_later():
 def test_equal_rules_are_one_value():
     rules = pod(affinity=apart(HOST, "a"), tolerations=[RED])
     assert pod_facts(rules).rules is pod_facts(copy.deepcopy(rules)).rules
+
+
+def test_pods_of_a_template_on_nodes_share_a_value():
+    """A cluster has tens of thousands of pods, each with labels of its own if a StatefulSet has made it."""
+    occupants = set()
+    for number in range(3):
+        made = pod("a", "n1")
+        made["metadata"]["labels"] |= {
+            "statefulset.kubernetes.io/pod-name": f"a-{number}",
+            "apps.kubernetes.io/pod-index": str(number),
+        }
+        occupants.add(id(pod_facts(made).occupant))
+        del made["spec"]["nodeName"]
+        assert pod_facts(made).labels.get("apps.kubernetes.io/pod-index") == str(number), "its own rules may look at it"
+    assert len(occupants) == 1
