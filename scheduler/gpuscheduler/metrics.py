@@ -62,7 +62,8 @@ JOBS = Family(
     "gpuscheduler_jobs",
     "Jobs, by state.",
     ("state",),
-    more="`forming` (waits for more pods), `waiting` (its pods have no room), `planned`, `running`, or `invalid`.",
+    more="`forming` (waits for more pods), `waiting` (its pods have no room), `planned`, `running`, "
+    "`broken` (it has started, and lacks pods), or `invalid`.",
 )
 FRAGMENTED = Family(
     "gpuscheduler_fragmented_memory_bytes",

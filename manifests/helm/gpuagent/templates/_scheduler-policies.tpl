@@ -126,7 +126,7 @@ validations:
   - expression: >-
       !variables.writes || has(variables.event.reason) && variables.event.reason in
       ['Scheduled', 'FailedScheduling', 'Preempted', 'BindingConditionsPending', 'LeaderElection', 'GPUsFragmented',
-      'NodeAvoided', 'WaitingForGPUs']
+      'JobBroken', 'NodeAvoided', 'WaitingForGPUs']
     message: the scheduler may send Events with the reasons of its own list only
   - expression: >-
       !variables.writes

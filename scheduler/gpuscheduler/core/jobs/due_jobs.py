@@ -3,13 +3,15 @@
 from collections import deque
 from collections.abc import Iterator
 
-from gpuscheduler.core.calls import Nudge, Ungate
+from gpuscheduler.core.calls import Nudge, Report, Ungate
 from gpuscheduler.core.jobs.agenda import Agenda
 from gpuscheduler.core.jobs.job import Job, JobKey
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning
 
 CALL_S = 2.0
 """How long kube-scheduler has to come to the pods of a complete job by itself, before it is woken for them."""
+BROKEN_S = 60.0
+"""How long a job that has started may lack pods before an Event says so. Controllers make new ones within seconds."""
 FAILED_S = 600.0
 """How long pods that come again wait for members that failed. Controllers make new ones within 6 minutes, or never."""
 
@@ -72,7 +74,10 @@ class DueJobs:
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
+        self._watch_losses(job, now)
         due = min(job.ask_at, job.alone_at, job.call_at)
+        if not job.told_broken:
+            due = min(due, job.broken_at + BROKEN_S)
         if job.plan:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
@@ -116,6 +121,8 @@ class DueJobs:
         if job.call_at <= now:
             job.call_at = float("inf")
             self._call(job)
+        if job.broken_at + BROKEN_S <= now and not job.told_broken:
+            self._tell_broken(job)
         if job.alone_at <= now:
             job.alone_at = float("inf")
             job.alone = True
@@ -139,6 +146,26 @@ class DueJobs:
             job.call_at = float("inf")
         elif not is_due:
             job.call_at = now + CALL_S
+
+    def _watch_losses(self, job: Job, now: float) -> None:
+        """Note since when pods of a job that has started are lost. While it starts, the others are on their way."""
+        is_broken = job.plan is None and job.lost > 0
+        if not is_broken:
+            job.broken_at = float("inf")
+            job.told_broken = False
+        elif job.broken_at == float("inf"):
+            job.broken_at = now
+
+    def _tell_broken(self, job: Job) -> None:
+        """Say on the oldest pod that is left that others of its job are lost: it holds its GPUs, and may do nothing."""
+        job.told_broken = True
+        left = job.members.bound()
+        if not left:
+            return
+        oldest = min(left, key=lambda pod: (pod.created, pod.name))
+        why = f"{job.title} has lost {job.lost} of its {job.members.wanted} pods {BROKEN_S:.0f} s ago or longer"
+        text = f"{why}. The other {len(left)} keep their GPUs: delete them if they cannot go on alone."
+        self._planning.actions.append(Report(oldest.name, oldest.uid, "JobBroken", text))
 
     def _call(self, job: Job) -> None:
         """Have kube-scheduler try the pods of a job that it has not come to."""

@@ -32,7 +32,9 @@ class JobState(Enum):
     PLANNED = "planned"
     """GPUs are reserved for its pods, which start."""
     RUNNING = "running"
-    """All of its pods are bound."""
+    """As many of its pods are bound as have to run together, or more."""
+    BROKEN = "broken"
+    """It has started, and fewer of its pods are left than have to run together."""
     INVALID = "invalid"
     """Its labels or requests cannot be served."""
 
@@ -128,6 +130,8 @@ class Job:
         nominated: UIDs of the pods that were nominated for nodes of its plan.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
+        broken_at: since when it is known that pods of it are lost; infinite while none are.
+        told_broken: an Event says so.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
         gave_up: the last plan took too many tries.
         shortage: what its pods without a place in the last plan need, and what keeps them off nodes.
@@ -148,6 +152,8 @@ class Job:
     nominated: set[str] = field(default_factory=set)
     alone_at: float = float("inf")
     alone: bool = False
+    broken_at: float = float("inf")
+    told_broken: bool = False
     let_in: bool = False
     gave_up: bool = False
     shortage: str = ""
@@ -190,7 +196,17 @@ class Job:
             return JobState.PLANNED
         if not self.is_complete:
             return JobState.FORMING
+        if self.lost:
+            return JobState.BROKEN
         return JobState.WAITING if self.members.to_place() else JobState.RUNNING
+
+    @property
+    def lost(self) -> int:
+        """How many pods a job that has started lacks of those that have to run together. Those that wait do not run."""
+        if not self.members.any_bound:
+            return 0
+        elsewhere = self.there - len(self.members.pending)
+        return max(self.members.wanted - elsewhere, 0)
 
     @property
     def waits(self) -> bool:
