@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.e2e.build import bin_dir
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import PODS, ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller, kubernetes_controllers
@@ -23,6 +24,10 @@ def start_controller(running_control_plane: ControlPlane) -> Iterator[Start]:
         stack.callback(kubernetes.kill)
 
         def start(name: str, settings: Json | None = None) -> Controller:
+            files = (name, f"{name}.yaml", "helm", "kube-controller-manager")
+            missing = [file for file in files if not (bin_dir() / file).exists()]
+            if missing:
+                pytest.fail(f"run `python tests/e2e/build.py {' '.join(missing)}` first", pytrace=False)
             controller = Controller(running_control_plane, name, settings)
             stack.callback(controller.stop)
             controller.start()

@@ -63,7 +63,7 @@ class Controller:
         for configuration in self._webhook_configurations():
             for webhook in configuration["webhooks"]:
                 self._lead_to_loopback(webhook)
-            probe = {PROBE_LABEL: configuration["kind"]}
+            probe = _probe(configuration)
             configuration["webhooks"].append(self._refusing(probe))
             _create(self._control_plane, configuration)
             self._wait_until_called(probe, called=True)
@@ -72,7 +72,7 @@ class Controller:
         """Nobody answers its webhooks from now on, so they go first. Its kinds stay until the control plane ends."""
         for configuration in self._webhook_configurations():
             self._control_plane.client.request("DELETE", self._control_plane.client.path_of(configuration))
-            self._wait_until_called({PROBE_LABEL: configuration["kind"]}, called=False)
+            self._wait_until_called(_probe(configuration), called=False)
         self.process.kill()
 
     def _refusing(self, labels: Mapping[str, str]) -> Json:
@@ -180,6 +180,11 @@ def kubernetes_controllers(control_plane: ControlPlane) -> Process:
             "--kube-api-burst=400",
         ),
     )
+
+
+def _probe(configuration: Json) -> Mapping[str, str]:
+    """Labels of the ConfigMaps that this configuration alone refuses."""
+    return {PROBE_LABEL: configuration["metadata"]["name"]}
 
 
 def _create(control_plane: ControlPlane, made: Json) -> None:
