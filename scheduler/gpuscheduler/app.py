@@ -61,7 +61,12 @@ class App:
         self._tls = _tls(settings)
         self._listener = _listener(settings.listen)
         mix = Mix()
-        self._core = Scheduling(named(settings.policy, mix), mix, settings.scheduler_name)
+        self._core = Scheduling(
+            named(settings.policy, mix),
+            mix,
+            settings.scheduler_name,
+            patience_s=settings.job_patience or 0.0,
+        )
         self._follows: dict[str, ListWatch] = {}
         self._kinds: dict[ObjectKind, OptionalKind] = {}
         self.ready = asyncio.Event()

@@ -81,6 +81,13 @@ class SchedulerSettings:
         "spec.schedulerName of the pods that the kube-scheduler beside this process places (default: any)",
         metavar="NAME,...",
     )
+    job_patience: float | None = setting(
+        None,
+        values.seconds_or_off,
+        "seconds that a job waits for room before nodes are kept free for it from later pods of the same priority; "
+        "off: from pods of lower priority only",
+        metavar="SECONDS",
+    )
     lease: str = setting(
         "kube-system/gpu-scheduler",
         lease,

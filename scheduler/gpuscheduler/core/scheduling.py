@@ -46,6 +46,7 @@ class Scheduling:
         mix: of the pods that come, by which `policy` rates; learned from the pods that are seen.
         schedulers: `spec.schedulerName` of the pods to place; empty for any. Pods of others count once they are bound.
         ahead: when and how far ahead pods are decided before kube-scheduler asks about them.
+        patience_s: how long a job waits before nodes are kept from later pods of its own priority; 0 for never.
 
     Attributes:
         usage: units in use on each node, reservations included.
@@ -64,13 +65,14 @@ class Scheduling:
         mix: Mix | None = None,
         schedulers: Collection[str] = (),
         ahead: AheadLimits | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
         self.gang_objects = GangObjects(self.pods)
         self.reservations = Reservations(self.usage, self.pods)
-        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods)
+        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, patience_s)
         self.refusals: Counter[str] = Counter()
         self._actions = self.jobs.actions
         self._schedulers = schedulers
@@ -83,13 +85,14 @@ class Scheduling:
             self.pods,
             self._ranking,
             self._cool_downs,
+            self.jobs.precedence,
             self._actions,
             ahead or AheadLimits(),
         )
         self.ahead = self._single_pods.ahead
         self._wake_ups = self._single_pods.wake_ups
         self._hidden_reasons = HiddenReasons(
-            self.usage.nodes, self.jobs.why, self._single_pods.fitting, self._cool_downs.of
+            self.usage.nodes, self.jobs.why, self._single_pods.fitting, self._single_pods.passed_over
         )
         self._preemption = Preemption(
             self.usage,

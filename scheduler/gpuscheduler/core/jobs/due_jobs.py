@@ -69,8 +69,12 @@ class DueJobs:
         waits = job.waits
         if waits:
             self._waiting[job.key] = None
+            job.waits_since = min(job.waits_since, now)
         else:
             self._waiting.pop(job.key, None)
+            self._planning.precedence.ends(job)
+        if not (waits or job.plan):
+            job.waits_since = float("inf")
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
@@ -82,6 +86,9 @@ class DueJobs:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
             due = min(due, job.retry_at)
+        overdue_at = job.waits_since + self._planning.precedence.patience_s
+        if waits and overdue_at > now:
+            due = min(due, overdue_at)
         self._agenda.put(job.key, due)
 
     def completed(self, job: Job) -> None:
@@ -96,6 +103,7 @@ class DueJobs:
     def remove(self, job: Job) -> None:
         """Forget a job that has no pods any more."""
         self._jobs.pop(job.key, None)
+        self._planning.precedence.ends(job)
         self._waiting.pop(job.key, None)
         self._agenda.put(job.key, float("inf"))
 
@@ -123,6 +131,10 @@ class DueJobs:
             self._call(job)
         if job.broken_at + BROKEN_S <= now and not job.told_broken:
             self._tell_broken(job)
+        if self._planning.precedence.is_overdue(job, now):
+            # It is planned in vain, and its nodes are kept for it from then on.
+            job.tried = None
+            self._planning.again = True
         if job.alone_at <= now:
             job.alone_at = float("inf")
             job.alone = True

@@ -130,6 +130,7 @@ class Job:
         nominated: UIDs of the pods that were nominated for nodes of its plan.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
+        waits_since: when it began to wait for room; infinite while it does not.
         broken_at: since when it is known that pods of it are lost; infinite while none are.
         told_broken: an Event says so.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
@@ -152,6 +153,7 @@ class Job:
     nominated: set[str] = field(default_factory=set)
     alone_at: float = float("inf")
     alone: bool = False
+    waits_since: float = float("inf")
     broken_at: float = float("inf")
     told_broken: bool = False
     let_in: bool = False

@@ -19,6 +19,7 @@ from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.plan import Places
 from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning
+from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -33,6 +34,10 @@ class Jobs:
         reservations: of all pods.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
+        patience_s: see `Precedence`.
+
+    Attributes:
+        precedence: keeps nodes for the first job that waits.
     """
 
     def __init__(
@@ -41,10 +46,12 @@ class Jobs:
         reservations: Reservations,
         links: Links,
         pods: Mapping[str, PodFacts],
+        patience_s: float = 0.0,
     ) -> None:
         self._usage = usage
         self._pods = pods
-        self._planning = Planning(usage, reservations, links, pods)
+        self.precedence = Precedence(usage, links, pods, patience_s)
+        self._planning = Planning(usage, reservations, links, pods, self.precedence)
         self._jobs: dict[JobKey, Job] = {}
         self._due_jobs = DueJobs(self._jobs, self._planning)
         self._ended: dict[str, JobKey] = {}

@@ -8,6 +8,7 @@ from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
 from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
+from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.jobs.shortage import shortage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -34,6 +35,7 @@ class Planning:
         reservations: of all pods.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
+        precedence: keeps nodes for the first job that waits.
 
     Attributes:
         actions: to carry out; others may add to them.
@@ -48,7 +50,9 @@ class Planning:
         reservations: Reservations,
         links: Links,
         pods: Mapping[str, PodFacts],
+        precedence: Precedence,
     ) -> None:
+        self.precedence = precedence
         self._usage = usage
         self.nodes: Mapping[str, NodeUsage] = usage.nodes
         self._reservations = reservations
@@ -93,7 +97,7 @@ class Planning:
             # The named nodes are certain to be accepted. There may be others, if kube-scheduler has not named all.
             refused = [_all_but(names, self._usage)]
             if not named_all:
-                refused.append(_and_also(job.unsuitable().get(pod.uid), planned_node))
+                refused.append(_and_also(job.unsuitable().get(pod.uid), frozenset([planned_node])))
             self._move(job, job.plan, pod, refused, now)
         return job.place_of(pod.uid)
 
@@ -179,6 +183,7 @@ class Planning:
             places = self._plan(job, first, unsuitable)
         if len(places) < needed:
             # Nothing is held while a job waits.
+            self.precedence.wanted(job, pending, unsuitable, now)
             job.tried = self._made_of(job)
             if any(unsuitable.values()):
                 job.ask_at = now + UNSUITABLE_S
@@ -199,6 +204,9 @@ class Planning:
     ) -> Places:
         """Nodes and GPUs for the pods; fewer if not all fit. `prefer` has the nodes on which pods stay if possible."""
         tries = Tries(PLAN_TRIES)
+        kept = self.precedence.kept_from_job(job)
+        if kept:
+            unsuitable = {pod.uid: _and_also(unsuitable.get(pod.uid), kept) for pod in pending}
         places = plan(
             pending,
             self._usage.nodes,
@@ -213,6 +221,8 @@ class Planning:
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
             self._usage.pods_matter = True
         job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)
+        if kept and len(places) < len(pending):
+            job.shortage = f"{len(kept)} {self.precedence.why()}"
         job.fitting = len(places)
         job.gave_up = tries.gave_up
         return places
@@ -336,13 +346,13 @@ def _all_but(names: Collection[str], usage: ClusterUsage) -> Passed:
     return frozenset(usage.nodes) - named
 
 
-def _and_also(passed: Passed | None, node: str) -> Passed:
-    """The nodes that are passed over for a pod, and one more."""
+def _and_also(passed: Passed | None, nodes: frozenset[str]) -> Passed:
+    """The nodes that are passed over for a pod, and more."""
     if passed is None:
-        return frozenset([node])
+        return nodes
     if isinstance(passed, OtherThan):
-        return OtherThan(passed.names - {node})
-    return passed | {node}
+        return OtherThan(passed.names - nodes)
+    return passed | nodes
 
 
 def _nodes_of(job: Job) -> set[str]:

@@ -6,6 +6,7 @@ from itertools import islice
 from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Nominate, Report
 from gpuscheduler.core.choose_gpus import CALL_TRIES, Choice, Tries, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -37,6 +38,7 @@ class SinglePods:
         pods: by UID, as the watch shows them.
         ranking: of the nodes.
         cool_downs: nodes that owners of pods pass over.
+        precedence: keeps nodes for a job that waits.
         actions: to carry out; warnings are added.
         limits: of decisions ahead.
 
@@ -53,6 +55,7 @@ class SinglePods:
         pods: Mapping[str, PodFacts],
         ranking: Ranking,
         cool_downs: CoolDowns,
+        precedence: Precedence,
         actions: list[Action],
         limits: AheadLimits,
     ) -> None:
@@ -62,9 +65,10 @@ class SinglePods:
         self._pods = pods
         self._ranking = ranking
         self._cool_downs = cool_downs
+        self._precedence = precedence
         self._actions = actions
         self._fragmentation = Fragmentation()
-        self.wake_ups = WakeUps(usage, pods, self.fitting, cool_downs.of)
+        self.wake_ups = WakeUps(usage, pods, self.fitting, self.passed_over)
         self.ahead = Ahead(
             limits,
             usage,
@@ -127,9 +131,13 @@ class SinglePods:
             return BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
         return choice
 
+    def passed_over(self, pod: PodFacts, now: float) -> frozenset[str]:
+        """Names of the nodes that a pod does not get, whatever room they have."""
+        return self._cool_downs.of(pod, now) | self._precedence.kept_from(pod)
+
     def fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
         """Names of the nodes where a pod may fit, best first."""
-        resting = self._cool_downs.of(pod, now)
+        resting = self.passed_over(pod, now)
         nodes = self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes)
         for name, _, _ in nodes:
             if name not in resting:
@@ -137,7 +145,7 @@ class SinglePods:
 
     def best(self, pod: PodFacts, now: float) -> Place | None:
         """Node and GPUs for a pod about which kube-scheduler has not asked; None if there are none at first sight."""
-        resting = self._cool_downs.of(pod, now)
+        resting = self.passed_over(pod, now)
         tries = Tries()
         nodes = self._ranking.nodes(pod.request, pod.cpu, self._usage.nodes)
         for name, position, _ in islice(nodes, MOST_LOOKED_AT):
@@ -227,7 +235,7 @@ class SinglePods:
             return {}
         choice = reservation.choices[name]
         is_there = still_fits(pod.request, self._usage.nodes[name], choice)
-        is_resting = name in self._cool_downs.of(pod, now)
+        is_resting = name in self.passed_over(pod, now)
         return {name: choice} if is_there and not is_resting else {}
 
     def _taken_back(
@@ -289,8 +297,11 @@ class SinglePods:
         return next(iter(reservation.choices))
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
-        """Names of the nodes that the pod's owner passes over, and why."""
-        return dict.fromkeys(self._cool_downs.of(pod, now), "node(s) refused a pod of the same owner a moment ago")
+        """Names of the nodes that are passed over for a pod, and why."""
+        resting = dict.fromkeys(self._precedence.kept_from(pod), self._precedence.why())
+        why = "node(s) refused a pod of the same owner a moment ago"
+        resting.update(dict.fromkeys(self._cool_downs.of(pod, now), why))
+        return resting
 
 
 def _accepts(node: NodeUsage, pod: PodFacts) -> bool:

@@ -68,6 +68,8 @@ NAMESPACES = ("one", "two")
 """Their pods, jobs and owners have equal names."""
 JOB_NAMES = ("j1", "j2")
 JOBS = tuple(product(NAMESPACES, JOB_NAMES))
+PRIORITIES = {job: number for number, job in enumerate(JOBS)}
+"""A job that waits keeps nodes from pods of lower priority."""
 MBPS = [[0, 50, 10, 10], [50, 0, 10, 10], [10, 10, 0, 50], [10, 10, 50, 0]]
 
 picks = st.integers(0, 99)
@@ -534,7 +536,7 @@ class RandomCluster(RuleBasedStateMachine):
     def make_member(self, job, shape, accepts, replicas, gated):
         namespace, name = job
         labels = {JOB_LABEL: name, REPLICAS_LABEL: str(replicas)}
-        self.make(shape, accepts, namespace=namespace, labels=labels, gated=gated)
+        self.make(shape, accepts, namespace=namespace, labels=labels, gated=gated, priority=PRIORITIES[job])
 
     def make(self, shape, accepts, gated=(), **given):
         self.created[given["namespace"]] += 1
@@ -673,7 +675,9 @@ class RandomCluster(RuleBasedStateMachine):
         if not (answer.nodes or answer.error):
             assert answer.failed.keys() | answer.unresolvable.keys() == set(names), "a node has no reason"
             if not self.scheduling.jobs.is_member(pod) and not pod.request.problem:
-                short = [name for name, why in answer.failed.items() if "same owner" not in why]
+                short = [
+                    name for name, why in answer.failed.items() if not ("same owner" in why or "were kept for" in why)
+                ]
                 fitting = [name for name in short if fit(pod.request, self.scheduling.usage.nodes[name])]
                 assert not fitting, "a pod that fits is refused"
         self.act()
@@ -1133,10 +1137,17 @@ class RandomCluster(RuleBasedStateMachine):
                 and pod.request.kind is not RequestKind.NONE
                 and not pod.request.problem
             ):
-                fitting = [name for name in self.accepts[uid] if name in nodes and fit(pod.request, nodes[name])]
+                kept = self.scheduling.jobs.precedence.kept_from(pod)
+                there = [name for name in self.accepts[uid] if name in nodes and name not in kept]
+                fitting = [name for name in there if fit(pod.request, nodes[name])]
                 assert not fitting, f"a pod that fits on {fitting[0]} is not placed"
         for job, (uids, needed) in self.complete_jobs().items():
-            without = {uid: frozenset(NAMES).difference(self.accepts[uid]) for uid in uids}
+            members = [
+                pod for pod in self.seen_pods.values() if job_key(pod) == job and not (pod.ended or pod.deleting)
+            ]
+            most_urgent = max(members, key=lambda pod: pod.priority)
+            kept = self.scheduling.jobs.precedence.kept_from(most_urgent)
+            without = {uid: frozenset(NAMES).difference(self.accepts[uid]) | kept for uid in uids}
             near = {pod.node for pod in self.seen_pods.values() if job_key(pod) == job}
             places = plan(
                 [pod_facts(self.pods[uid]) for uid in uids], nodes, self.scheduling.links, near=near, without=without
