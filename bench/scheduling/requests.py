@@ -12,6 +12,8 @@ from tests.e2e.scheduler.pods import pod
 
 DIFFERENT = 200
 """Requests of `many_requests`."""
+CORES = 64
+"""Of a node of the bench."""
 UNITS = 80
 """Of memory on a GPU of `share_node`: what the trace calls a whole GPU."""
 
@@ -39,11 +41,16 @@ def _any_request(rng: random.Random) -> Limits:
 
 
 def trace_pods(folder: Path, count: int, seed: int = 1) -> list[Json]:
-    """Pods drawn from the default list of the trace; those that ask for no GPU are left out."""
+    """Pods drawn from the trace's default list, without those that no node of the bench has GPUs or cores for."""
     with (folder / PODS.format("default")).open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if int(row["num_gpu"])]
+        rows = [row for row in csv.DictReader(file) if _fits(row)]
     rng = random.Random(seed)  # noqa: S311 (equal runs)
     return [_traced(f"pod-{number}", rng.choice(rows)) for number in range(count)]
+
+
+def _fits(row: Mapping[str, str]) -> bool:
+    """Whether the pod asks for GPUs, and a node of the bench has its cores."""
+    return int(row["num_gpu"]) > 0 and int(row["cpu_milli"]) <= CORES * MILLI
 
 
 def _traced(name: str, row: Mapping[str, str]) -> Json:
