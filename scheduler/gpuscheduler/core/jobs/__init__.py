@@ -4,10 +4,9 @@
 - `job`: one job, the stages of its start, and what it waits for.
 - `members`: the pods of a job, those that have ended included.
 - `planning`: makes, keeps and breaks the plans of jobs.
-- `plan`: nodes and GPUs for all pods of a job, over links.
-- `groups`, `trial`, `rooms`, `search`: pods that are alike, copies of nodes, how many pods each takes, and a search
-  for jobs whose pods do not fit in the first order.
-- `shortage`: what the pods need that have no place in a plan.
+- `places`: nodes and GPUs for all pods of a job.
+- `turns`: which pods kube-scheduler has come to, so that they may be planned.
+- `precedence`: keeps nodes for the first job that waits.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.
 - `due_jobs`, `agenda`: what is due for jobs, and which of those that wait is planned next.

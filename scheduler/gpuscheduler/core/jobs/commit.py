@@ -8,7 +8,7 @@ from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
-from gpuscheduler.core.jobs.plan import Places
+from gpuscheduler.core.jobs.places.plan import Places
 
 MOST_TEXT = 256 * 1024
 """Bytes of all annotations of an object, which the API server limits."""

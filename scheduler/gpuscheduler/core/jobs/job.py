@@ -7,7 +7,7 @@ from enum import Enum, auto
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gangs.gang import GangKey, GangSource
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
-from gpuscheduler.core.jobs.plan import Passed
+from gpuscheduler.core.jobs.places.plan import Passed
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.pod_facts import PodFacts
 

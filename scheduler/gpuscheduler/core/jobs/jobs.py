@@ -17,7 +17,7 @@ from gpuscheduler.core.jobs.barrier import entered
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
-from gpuscheduler.core.jobs.plan import Places
+from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning
 from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.jobs.why_waiting import why_waiting

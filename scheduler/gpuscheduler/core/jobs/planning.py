@@ -7,9 +7,9 @@ from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
-from gpuscheduler.core.jobs.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
+from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
+from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.jobs.precedence import Precedence
-from gpuscheduler.core.jobs.shortage import shortage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from gpuscheduler.core.choose_gpus import Tries
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.jobs.groups import Passed
 from gpuscheduler.core.jobs.job import Job, JobKey, key_of
-from gpuscheduler.core.jobs.plan import PLAN_TRIES, plan
+from gpuscheduler.core.jobs.places.groups import Passed
+from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts

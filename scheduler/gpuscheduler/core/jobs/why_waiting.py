@@ -6,7 +6,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_LIMIT_S, Job
-from gpuscheduler.core.jobs.plan import PLAN_TRIES
+from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import common_unit, main_reason, memory_words, short_in_all
 

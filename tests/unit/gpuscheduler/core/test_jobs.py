@@ -9,7 +9,7 @@ from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, BindWrit
 from gpuscheduler.core.choose_gpus import fit
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, JobState
-from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.jobs.places.plan import plan
 from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, UNSUITABLE_S
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage

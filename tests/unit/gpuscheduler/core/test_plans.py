@@ -4,8 +4,8 @@ import pytest
 
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
-from gpuscheduler.core.jobs.plan import plan
-from gpuscheduler.core.jobs.shortage import shortage
+from gpuscheduler.core.jobs.places.plan import plan
+from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.node_usage import NodeUsage

@@ -11,7 +11,7 @@ from gpuscheduler.core.choose_gpus import Tries
 from gpuscheduler.core.constraints.admission import Kind
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
-from gpuscheduler.core.jobs.plan import PLAN_TRIES, plan
+from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.node_usage import NodeUsage

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from gpuscheduler.core.choose_gpus import Choice, fit
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
-from gpuscheduler.core.jobs.groups import Group
+from gpuscheduler.core.jobs.places.groups import Group
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts

@@ -14,7 +14,7 @@ from gpuscheduler.core.choose_gpus import Tries, fit
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.resources import free_amounts
 from gpuscheduler.core.gpu_request import GpuRequest
-from gpuscheduler.core.jobs.groups import Group
+from gpuscheduler.core.jobs.places.groups import Group
 from gpuscheduler.core.node_usage import NodeUsage
 
 MOST_STATES = 300

@@ -8,8 +8,8 @@ from gpuscheduler.core.choose_gpus import Tries, fits
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.gpu_request import RequestKind
-from gpuscheduler.core.jobs.groups import Group, Passed, groups_of
-from gpuscheduler.core.jobs.trial import Places
+from gpuscheduler.core.jobs.places.groups import Group, Passed, groups_of
+from gpuscheduler.core.jobs.places.trial import Places
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 

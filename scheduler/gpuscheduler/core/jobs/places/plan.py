@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from gpuscheduler.core.choose_gpus import Tries
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
-from gpuscheduler.core.jobs.groups import Group, OtherThan, Passed, exchanged_places, groups_of
-from gpuscheduler.core.jobs.rooms import NODES_A_TRY, Rooms
-from gpuscheduler.core.jobs.search import Search
-from gpuscheduler.core.jobs.trial import Places, Trial
+from gpuscheduler.core.jobs.places.groups import Group, OtherThan, Passed, exchanged_places, groups_of
+from gpuscheduler.core.jobs.places.rooms import NODES_A_TRY, Rooms
+from gpuscheduler.core.jobs.places.search import Search
+from gpuscheduler.core.jobs.places.trial import Places, Trial
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpuscheduler.core.choose_gpus import Tries, fit, keeps_rules
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
-from gpuscheduler.core.jobs.groups import Group
+from gpuscheduler.core.jobs.places.groups import Group
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 
