@@ -24,8 +24,12 @@ GPUS_LEFT = 0.00625
 """Of a GPU that is left free on the node."""
 EMPTY_NODE = 0.02
 """Of the first pod on a node of 8 GPUs, of a larger node by the square of its size."""
-PRICE = 0.4
-"""Of a GPU, or the cores that belong to it, of a model that pods ask for by name, by the price of the model."""
+PRICE = 1.2
+"""Of a GPU, or the cores that belong to it, of a model that pods ask for by name, by the root of the model's price.
+
+By the price itself, either the models that few pods name are given away, or pods crowd on the models that none names,
+where those of several GPUs then find no node.
+"""
 FEWEST_CORES = 0.1
 """Least cores to a GPU that are assumed, also where the mix asks for none."""
 
@@ -129,7 +133,7 @@ class Strand:
             used = max(choices.need, demand.cpu / cores)
             prices = self._prices(fleet)
             price = prices[fleet.model[rows]]
-            cost += PRICE * used * price
+            cost += PRICE * used * np.sqrt(price)
         return np.asarray(cost)
 
     def _prices(self, fleet: Fleet) -> Floats:
