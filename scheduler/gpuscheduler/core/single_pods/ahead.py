@@ -32,7 +32,7 @@ MOST_SURPRISES = 4.0
 """Calls about pods further back in line, less those about the next ones, until the order counts as unknown."""
 REFUSALS = 3
 """Nominations of one kind that kube-scheduler refuses in a row until pods of that kind pause."""
-LEAD_STEP = 4.0
+LEAD_STEP = 1.0
 """Pods that are added to the lead when kube-scheduler asks about a pod before it sees the nomination."""
 LEAD_FALL = 0.125
 """Pods that are taken off the lead when it has seen the nomination in time."""
@@ -50,14 +50,14 @@ class AheadLimits:
             processor time than a nomination does (measured).
         least_lead: pods in front of the first that is decided, at least. kube-scheduler asks about the first ones
             before it could see a nomination.
-        most_lead: the same, at most.
+        most_lead: the same, at most, so that there is always a pod that is decided.
         most: pods in line that are looked at, and may have a decision, at one time.
         held_s: how long GPUs are kept for a pod that kube-scheduler does not ask about.
     """
 
     nodes: int = 500
     least_lead: int = 4
-    most_lead: int = 64
+    most_lead: int = 32
     most: int = 64
     held_s: float = 10.0
 
@@ -178,7 +178,7 @@ class Ahead:
         """Take that kube-scheduler asks about a pod. Its calls tell which schedulers' pods it places, and the order."""
         self._schedulers.add(pod.scheduler)
         self._called_at = now
-        if pod.uid in self._near:
+        if pod.uid in self._near or self._is_first(pod.uid):
             self._surprises = max(self._surprises - 1, 0.0)
         elif pod.uid in self._in_line:
             self._surprises += 1
@@ -254,6 +254,12 @@ class Ahead:
             return now
         # Each is kept for as long as the others, so that the first one ends first.
         return next((near.until for near in self._near.values()), None)
+
+    def _is_first(self, uid: str) -> bool:
+        """Whether a pod is the first in line: kube-scheduler may ask about many before a tick looks at the line."""
+        while self._line and self._line[0][-1] not in self._in_line:
+            heapq.heappop(self._line)
+        return bool(self._line) and self._line[0][-1] == uid
 
     def _may_decide(self, now: float) -> bool:
         # While no calls come, another scheduler leads, or kube-scheduler has nothing to ask about.

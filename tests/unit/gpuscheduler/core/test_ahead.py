@@ -382,3 +382,31 @@ def test_a_pod_is_nominated_for_a_node_that_kube_scheduler_accepts():
     tolerations = {"tolerations": [{"operator": "Exists"}]}
     cluster.create("t1", "t2", "t3", "t4", "t5", spec=pool | tolerations)
     assert set(cluster.tick().values()) <= {"n1", "n2", "n3"}
+
+
+def test_calls_in_order_while_no_tick_comes_are_no_surprise():
+    cluster = Cluster()
+    names = [f"p{number}" for number in range(20)]
+    cluster.create(*names, mem=1)
+    for name in names[:12]:
+        cluster.place(name)
+    assert cluster.tick().keys() == set(names[13:16])
+
+
+def test_nominations_that_come_too_late_do_not_end_decisions_for_good():
+    limits = AheadLimits(nodes=1)
+    cluster = Cluster(limits)
+    names = [f"p{number}" for number in range(5 * limits.most)]
+    cluster.create(*names, mem=1)
+    late = 0
+    for name in names[: 3 * limits.most]:
+        nominated = cluster.tick()
+        late += bool(nominated)
+        # kube-scheduler has not seen them, and named another node.
+        cluster.objects[name]["status"].pop("nominatedNodeName", None)
+        reservation = cluster.core.reservations.get(name)
+        decided = set(reservation.choices) if reservation else set()
+        cluster.ask(name, [other for other in cluster.names if other not in decided])
+        cluster.core.pod_gone(name, cluster.now)
+    assert cluster.reserved()
+    assert late > 2 * limits.most
