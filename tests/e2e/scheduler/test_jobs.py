@@ -1,6 +1,7 @@
 """Jobs that compete for nodes: each starts whole or not at all, whatever is killed meanwhile."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -114,6 +115,52 @@ def test_a_job_that_is_created_again_does_not_start_beside_its_former_pods(
     assert allocations.faults == []
     for pod in former:
         control_plane.change_pod(pod["metadata"]["name"], {"metadata": {"finalizers": None}})
+
+
+_SELECTOR: Json = {"labelSelector": {"matchLabels": {JOB_LABEL: "job"}}}
+_APART: Json = {
+    "affinity": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [_SELECTOR | {"topologyKey": "kubernetes.io/hostname"}]
+        }
+    }
+}
+_EVEN: Json = {
+    "topologySpreadConstraints": [
+        _SELECTOR | {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    ]
+}
+
+
+@pytest.mark.usefixtures("replica")
+@pytest.mark.parametrize("nodes", [16, 200])
+@pytest.mark.parametrize("pods", [8, 16])
+@pytest.mark.parametrize(
+    ("rules", "limits"),
+    [(_APART, {}), (_EVEN, {}), (_APART | _EVEN, {}), ({}, {"memory": "200Gi"})],
+    ids=["apart", "even", "apart and even", "RAM"],
+)
+def test_a_job_starts_at_once_whatever_kube_scheduler_checks_for_its_pods(  # noqa: PLR0913 (by name)
+    control_plane: ControlPlane,
+    make_allocations: Callable[[Iterable[Json]], Allocations],
+    nodes: int,
+    pods: int,
+    rules: Json,
+    limits: Mapping[str, str],
+) -> None:
+    """Its plan is accepted: kube-scheduler never says that a pod fits nowhere."""
+    allocations = make_allocations(whole_node(f"node-{n}", zone=f"zone-{n % 4}") for n in range(nodes))
+    members = job("job", pods, {GPU_WHOLE: 1, **limits})
+    for member in members:
+        member["spec"] |= rules
+    *first, last = members
+    control_plane.add_pods(first)
+    control_plane.pods.wait(lambda found: all("pods are there" in why(found, name) for name in found))
+    began = time.monotonic()
+    control_plane.add_pods([last])
+    control_plane.pods.wait(lambda found: _bound(found) == {"job": pods})
+    print(f"{pods} pods on {nodes} nodes started {time.monotonic() - began:.1f} s after the last")
+    assert allocations.problems() == []
 
 
 def _whole(pods: Mapping[str, Json]) -> int:
