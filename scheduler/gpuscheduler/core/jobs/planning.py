@@ -7,7 +7,7 @@ from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
-from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, OtherThan, Passed, Places, plan
+from gpuscheduler.core.jobs.places.plan import ALL_NAMED, PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.links import Links
@@ -23,8 +23,6 @@ UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
 MOST_AT_ONCE = 64
 """Pods of the largest job that is planned during a call: any author of pods may label thousands of them alike."""
-ALL_NAMED = 100
-"""Up to so many nodes, kube-scheduler looks at all. Among more it may stop, so the planned node is nominated."""
 
 
 class Planning:
@@ -126,7 +124,7 @@ class Planning:
         `refused` has the nodes to pass over for it: the best guess first.
         """
         for passed in refused:
-            places = self._moved(job, plan, pod, {**job.unsuitable(), pod.uid: passed})
+            places = self._moved(job, plan, {**job.unsuitable(), pod.uid: passed})
             if len(places) == len(plan.places):
                 break
         else:
@@ -145,12 +143,13 @@ class Planning:
         self,
         job: Job,
         plan: StartPlan,
-        pod: PodFacts,
         unsuitable: Mapping[str, Passed],
     ) -> Places:
         """The places of a plan in which one pod has another one; fewer if there are none."""
         members = [job.members[uid] for uid in plan.places]
-        stay = {uid: node for uid, (node, _) in plan.places.items() if uid != pod.uid}
+        # The pod exchanges its node with the last one that is alike. Those in bind come first, so that they stay.
+        in_bind_first = sorted(plan.places, key=lambda uid: uid not in plan.in_bind)
+        stay = {uid: plan.places[uid][0] for uid in in_bind_first}
         self._reservations.give_back(plan.places)
         return self._plan(job, members, unsuitable, stay)
 

@@ -23,6 +23,8 @@ __all__ = ["PLAN_TRIES", "OtherThan", "Passed", "Places", "plan"]
 
 PLAN_TRIES = 20_000
 """Work that one plan may take, see `Tries`: other calls wait meanwhile."""
+ALL_NAMED = 100
+"""Up to so many nodes, kube-scheduler looks at all. Among more it may stop, so the planned node is nominated."""
 MOST_GROUPS = 16
 """Groups of different pods for which places are searched. The work grows with each group."""
 _Hardness = Callable[[Group], tuple[object, ...]]
@@ -102,8 +104,12 @@ class _Planner:
         """On the fewest nodes, the groups that are hard to place first."""
         trial = self._trial()
         waiting: deque[tuple[Group, Sequence[PodFacts]]] = deque()
+        if prefer:
+            self._place_preferred(trial, prefer)
         for group in sorted(self._groups, key=hardness, reverse=True):
-            waiting.append((group, self._place_preferred(group, trial, prefer or {})))
+            unplaced = [pod for pod in group.pods if pod.uid not in trial.places]
+            if unplaced:
+                waiting.append((group, unplaced))
         in_vain = 0
         while waiting and in_vain < len(waiting) and not self._tries.gave_up:
             group, pods = waiting.popleft()
@@ -122,20 +128,21 @@ class _Planner:
     def _trial(self) -> Trial:
         return Trial(self._nodes, self._links, self._admission, self._near)
 
-    def _place_preferred(
-        self,
-        group: Group,
-        trial: Trial,
-        prefer: Mapping[str, str],
-    ) -> Sequence[PodFacts]:
-        """Place pods of a group on the nodes that are preferred for them; the others are returned."""
-        left: list[PodFacts] = []
-        for pod in group.pods:
-            name = prefer.get(pod.uid)
-            has_place = name is not None and self._has_room(group, name, trial) and trial.place(group, [pod], name)
-            if not has_place:
-                left.append(pod)
-        return left
+    def _place_preferred(self, trial: Trial, prefer: Mapping[str, str]) -> None:
+        """Place pods on the nodes that are preferred for them, in an order in which kube-scheduler accepts them."""
+        pods: dict[str, tuple[Group, PodFacts]] = {}
+        for group in self._groups:
+            pods.update((pod.uid, (group, pod)) for pod in group.pods)
+        waiting = [(*pods[uid], name) for uid, name in prefer.items() if uid in pods]
+        before = -1
+        while waiting and before < len(trial.places):
+            before = len(trial.places)
+            later: list[tuple[Group, PodFacts, str]] = []
+            for group, pod, name in waiting:
+                is_placed = self._has_room(group, name, trial) and trial.place(group, [pod], name)
+                if not is_placed:
+                    later.append((group, pod, name))
+            waiting = later
 
     def _has_room(self, group: Group, name: str, trial: Trial) -> bool:
         """Whether kube-scheduler accepts a pod of the group on a node, whatever the GPUs."""
@@ -192,9 +199,11 @@ class _Planner:
                 break
             left[name] -= 1
             pods = pods[1:]
-            # Later pods prefer this node, too.
             names.remove(name)
-            names.insert(0, name)
+            # Later pods prefer this node, too, unless each is nominated for its node: kube-scheduler counts a nominated
+            # pod there, which then breaks the spread of the next one.
+            is_last = bool(group.pods[0].rules.spread) and len(self._nodes) > ALL_NAMED
+            names.insert(len(names) if is_last else 0, name)
         return pods
 
     def _first_accepted(
