@@ -27,8 +27,8 @@ PAUSE_LIMIT_S = 5.0
 """Longest pause before a queued write is tried again."""
 MESSAGE_CHARS = 1024
 """Of an Event. The chart's policy refuses a longer message."""
-WORKERS = 8
-"""Writes at one time, without Bindings and commits."""
+WORKERS = 24
+"""Writes at one time, without Bindings and commits. With eight, most nominations came too late under load."""
 _COMPONENT = "gpuscheduler"
 _CONFLICT = 409
 _LONGEST = 128
