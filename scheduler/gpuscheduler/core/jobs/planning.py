@@ -136,7 +136,8 @@ class Planning:
             return
         job.plan = plan.moved(places, {**plan.refused, pod.uid: passed})
         self.keep(job, job.plan)
-        moved = [uid for uid, place in places.items() if place != plan.places[uid] and uid != pod.uid]
+        others = places.keys() - {pod.uid}
+        moved = [uid for uid in places if uid in others and places[uid] != plan.places[uid]]
         self._wake(job, places, [job.members[uid] for uid in moved])
 
     def _moved(
