@@ -255,6 +255,8 @@ class Jobs:
         self._planning.again = True
         for job in self._jobs.values():
             job.turns.call_again()
+            # kube-scheduler has tried its pods before, and comes to them by itself only minutes later.
+            job.call_at = now if job.turns.uncalled else float("inf")
             if job.plan is None:
                 self._planning.end_nominations(job)
             self._due_jobs.settle(job, now)
