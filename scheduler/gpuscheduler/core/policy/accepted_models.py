@@ -1,10 +1,10 @@
 """Which GPU models a pod accepts, by its node selector and its required node affinity."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
+from gpuscheduler.core.constraints.selectors import Requirement
 
 MODEL_LABEL = "aliyun.accelerator/nvidia_name"
 MODEL_LABELS = (
@@ -22,35 +22,7 @@ NodeLabels = tuple[tuple[str, str], ...]
 """The labels of `MODEL_LABELS` that a node has, in their order, with their values."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRule:
-    """A condition on one of `MODEL_LABELS`.
-
-    Attributes:
-        label: its key.
-        operator: `In`, `NotIn`, `Exists` or `DoesNotExist`.
-        values: for the first two.
-    """
-
-    label: str
-    operator: str
-    values: frozenset[str] = frozenset()
-
-    def accepts(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels meets the condition."""
-        value = labels.get(self.label)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case _:
-                return value is None
-
-
-ModelTerms = tuple[frozenset[ModelRule], ...]
+ModelTerms = tuple[frozenset[Requirement], ...]
 """Alternatives. All conditions of one have to hold. Empty for a pod that accepts any model."""
 _OPERATORS = frozenset(("In", "NotIn", "Exists", "DoesNotExist"))
 
@@ -84,24 +56,24 @@ def accepts(terms: ModelTerms, labels: NodeLabels) -> bool:
     by_key = dict(labels)
     if not terms:
         return True
-    return any(all(rule.accepts(by_key) for rule in rules) for rules in terms)
+    return any(all(rule.matches(by_key.get(rule.key)) for rule in rules) for rules in terms)
 
 
-def _selected(spec: Mapping[str, Any]) -> Iterator[ModelRule]:
+def _selected(spec: Mapping[str, Any]) -> Iterator[Requirement]:
     """Conditions of the node selector."""
     selector = mapping(spec.get("nodeSelector"))
     for label in MODEL_LABELS:
         if label in selector:
             value = text(selector[label])
-            yield ModelRule(label, "In", frozenset([value]))
+            yield Requirement(label, "In", frozenset([value]))
 
 
-def _rules(term: Mapping[str, Any]) -> frozenset[ModelRule]:
+def _rules(term: Mapping[str, Any]) -> frozenset[Requirement]:
     """Conditions of one term of the node affinity."""
     expressions = term.get("matchExpressions")
     if not _is_short_list(expressions):
         return frozenset()
-    rules: list[ModelRule] = []
+    rules: list[Requirement] = []
     for expression in mappings(expressions):
         label = text(expression.get("key"))
         operator = text(expression.get("operator"))
@@ -109,7 +81,7 @@ def _rules(term: Mapping[str, Any]) -> frozenset[ModelRule]:
         is_read = label in MODEL_LABELS and operator in _OPERATORS
         if is_read and _is_short_list(values):
             named = frozenset(text(value) for value in values)
-            rules.append(ModelRule(label, operator, named))
+            rules.append(Requirement(label, operator, named))
     return frozenset(rules)
 
 
