@@ -272,6 +272,10 @@ class SinglePods:
         request = pod.request
         self.wake_ups.refused(pod.uid, now, again=gave_up)
         why = reasons(request, names, self._usage.nodes, resting)
+        for name in self._precedence.kept_from(pod):
+            # kube-scheduler would evict pods there in vain: the job comes first, whatever is free.
+            if name in why.failed:
+                why.unresolvable[name] = why.failed.pop(name)
         if gave_up:
             text = gave_up_words(request, CALL_TRIES)
             why.failed = {name: resting.get(name, text) for name in why.failed}

@@ -73,7 +73,7 @@ def test_a_waiting_job_keeps_its_nodes_from_pods_of_lower_priority(cluster):
     assert cluster.small("s1").nodes == (other,), "other nodes are free for all"
     answer = cluster.small("s2")
     assert not answer.nodes
-    assert {answer.failed[name] for name in kept(cluster)} == {WHY}
+    assert {answer.unresolvable[name] for name in kept(cluster)} == {WHY}, "no pod is evicted there for it"
 
 
 def test_pods_of_the_same_or_a_higher_priority_take_what_is_free(cluster):
