@@ -83,6 +83,9 @@ class ScheduledCluster:
             self._core.tick(self._now)
             self._act()
             by_priority = sorted(tried, key=lambda name: (-self._facts(name).priority, name))
+            # A job is planned when kube-scheduler has asked about each of its pods.
+            for name in by_priority:
+                self._core.filter(self._facts(name), self._names, self._now)
             answers = {name: self._core.filter(self._facts(name), self._names, self._now) for name in by_priority}
             self._act()
             self.waiting = {name: why(answer) for name, answer in answers.items() if not answer.nodes}

@@ -10,7 +10,7 @@ from gpuscheduler.core.waiting.wake_ups import FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node
 from tests.unit.gpuscheduler.core.work import calls_of
 
-NODES, GPUS, UNITS = 600, 8, 20
+NODES, GPUS, UNITS = 1000, 8, 20
 NAMES = {f"n{n}": None for n in range(NODES)}.keys()
 MOST_CALLS = 60 * CALL_TRIES + 20 * NODES
 """Function calls of a filter call: about 10 ms. A search of 1,000 sets on each of the nodes has ten million."""
