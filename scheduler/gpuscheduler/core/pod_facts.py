@@ -40,6 +40,7 @@ MOST_TEXT = 1024
 MOST_READ = 1000
 """Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
 _NAMES = (*RESOURCES, GPU_COUNT)
+_SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
 _Value = TypeVar("_Value", bound=Hashable)
 
 
@@ -131,6 +132,13 @@ class PodFacts:
             ending=self.deleting,
         )
         return first_occupant(occupant)
+
+    @property
+    def is_short_in_sum(self) -> bool:
+        """Whether kube-scheduler says that no node has enough units left in all, so that it does not ask about it."""
+        if self.node or self.deleting or not self.unscheduled:
+            return False
+        return any(text in self.unscheduled for text in _SHORT)
 
     @property
     def ended(self) -> bool:

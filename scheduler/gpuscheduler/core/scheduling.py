@@ -335,6 +335,10 @@ class Scheduling:
     ) -> dict[str, list[str]]:
         """Choose the pods to evict for a pod, by node, see `Preemption.victims`."""
         pod = self.gang_objects.resolved(pod)
+        if self.jobs.is_member(pod):
+            # One by one, they might evict pods for a job that does not start.
+            allowed = self.jobs.preemptable(pod)
+            proposed = {name: uids for name, uids in proposed.items() if name in allowed}
         return self._preemption.victims(pod, proposed, now)
 
     def fragmented_bytes(self, now: float) -> int:

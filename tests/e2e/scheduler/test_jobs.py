@@ -12,7 +12,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
-from tests.e2e.scheduler.pods import job, why
+from tests.e2e.scheduler.pods import job, pod, why
 from tests.e2e.scheduler.replica import Replica
 
 _NODES, _JOBS, _REPLICAS = 50, 10, 16
@@ -81,6 +81,36 @@ def test_jobs_that_cannot_start_say_why_and_hold_nothing(control_plane: ControlP
 
 
 @pytest.mark.usefixtures("replica")
+def test_a_job_of_higher_priority_gets_what_becomes_free(
+    control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations]
+) -> None:
+    """Small pods that came later would take each part of it."""
+    allocations = make_allocations(whole_node(f"node-{n}") for n in range(4))
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    metadata = {"name": "patient"}
+    control_plane.client.apply(kind | {"metadata": metadata, "value": 1000, "preemptionPolicy": "Never"})
+    running = [f"old-{n}" for n in range(16)]
+    control_plane.add_pods(pod(name, {GPU_WHOLE: 2}) for name in running)
+    control_plane.pods.wait(lambda pods: all(map(_is_bound, pods.values())))
+    members = job("job", 2, {GPU_WHOLE: 8})
+    for member in members:
+        member["spec"]["priorityClassName"] = "patient"
+    control_plane.add_pods(members)
+    control_plane.pods.wait(lambda pods: all(why(pods, f"job-{n}") for n in range(2)))
+    late = [f"late-{n}" for n in range(12)]
+    control_plane.add_pods(pod(name, {GPU_WHOLE: 2}) for name in late)
+    control_plane.pods.wait(lambda pods: all(why(pods, name) for name in late))
+    random.Random(1).shuffle(running)
+    while running:
+        control_plane.delete_pods([running.pop()])
+        control_plane.pods.wait(lambda pods: sum(name.startswith("old-") for name in pods) == len(running))
+    names = {f"job-{n}" for n in range(2)}
+    found = control_plane.pods.wait(lambda pods: sum(map(_is_bound, pods.values())) == 2 + 8)
+    assert names <= {name for name, made in found.items() if _is_bound(made)}
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("replica")
 def test_the_second_job_of_a_name_starts_whole_when_the_first_is_gone(
     control_plane: ControlPlane, allocations: Allocations
 ) -> None:
@@ -113,8 +143,8 @@ def test_a_job_that_is_created_again_does_not_start_beside_its_former_pods(
     control_plane.add_pods([second])
     control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4})
     assert allocations.faults == []
-    for pod in former:
-        control_plane.change_pod(pod["metadata"]["name"], {"metadata": {"finalizers": None}})
+    for deleted in former:
+        control_plane.change_pod(deleted["metadata"]["name"], {"metadata": {"finalizers": None}})
 
 
 _SELECTOR: Json = {"labelSelector": {"matchLabels": {JOB_LABEL: "job"}}}

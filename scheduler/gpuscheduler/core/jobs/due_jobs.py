@@ -69,12 +69,9 @@ class DueJobs:
         waits = job.waits
         if waits:
             self._waiting[job.key] = None
-            job.waits_since = min(job.waits_since, now)
         else:
             self._waiting.pop(job.key, None)
-            self._planning.precedence.ends(job)
-        if not (waits or job.plan):
-            job.waits_since = float("inf")
+        self._note_wait(job, now)
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
@@ -87,7 +84,7 @@ class DueJobs:
         elif waits and job.retry_at > now:
             due = min(due, job.retry_at)
         overdue_at = job.waits_since + self._planning.precedence.patience_s
-        if waits and overdue_at > now:
+        if overdue_at > now:
             due = min(due, overdue_at)
         self._agenda.put(job.key, due)
 
@@ -150,6 +147,19 @@ class DueJobs:
             for pod in gated:
                 self._planning.actions.append(Ungate(pod.name, pod.uid))
         job.let_in = is_complete
+
+    def _note_wait(self, job: Job, now: float) -> None:
+        """Note since when a job waits for room, also while kube-scheduler sees none and does not ask about it."""
+        precedence = self._planning.precedence
+        hopeful = job.wants_nodes()
+        if not hopeful:
+            precedence.ends(job)
+        if hopeful or job.plan:
+            job.waits_since = min(job.waits_since, now)
+        else:
+            job.waits_since = float("inf")
+        if hopeful and not job.to_plan():
+            precedence.wanted(job, hopeful, job.unsuitable(), now)
 
     def _wait_for_turns(self, job: Job, now: float) -> None:
         """Give kube-scheduler a while to come to all pods of a job by itself. It has, if this scheduler began later."""

@@ -130,6 +130,7 @@ class Job:
         nominated: UIDs of the pods that were nominated for nodes of its plan.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
+        nodes_tried: what the last choice of nodes to keep for it was made of.
         waits_since: when it began to wait for room; infinite while it does not.
         broken_at: since when it is known that pods of it are lost; infinite while none are.
         told_broken: an Event says so.
@@ -153,6 +154,7 @@ class Job:
     nominated: set[str] = field(default_factory=set)
     alone_at: float = float("inf")
     alone: bool = False
+    nodes_tried: object = None
     waits_since: float = float("inf")
     broken_at: float = float("inf")
     told_broken: bool = False
@@ -259,6 +261,19 @@ class Job:
         if not asked or not self.is_complete:
             return asked
         return asked if len(asked) >= self.needed else []
+
+    def wants_nodes(self) -> list[PodFacts]:
+        """The pods for which nodes may be kept; empty if there are not enough.
+
+        kube-scheduler has come to them, or would if GPUs became free.
+        """
+        hopeful: list[PodFacts] = []
+        for pod in self.may_start():
+            is_asked = pod.uid not in self.turns.unasked
+            if is_asked or pod.is_short_in_sum:
+                hopeful.append(pod)
+        has_enough = self.plan is None and bool(hopeful) and len(hopeful) >= self.needed
+        return hopeful if has_enough else []
 
     def to_come(self) -> list[PodFacts]:
         """The pods that kube-scheduler has not come to yet, although the job is complete."""

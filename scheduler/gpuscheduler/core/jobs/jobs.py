@@ -218,6 +218,11 @@ class Jobs:
         self._due_jobs.settle(job, now)
         return answer
 
+    def preemptable(self, pod: PodFacts) -> frozenset[str]:
+        """The nodes where pods may be evicted for a member, see `Precedence.preemptable`."""
+        job = self._jobs.get(key_of(pod))
+        return self.precedence.preemptable(job, pod) if job else frozenset()
+
     def visible(self, pod: PodFacts, node: str) -> set[int]:
         """Minor numbers of the GPUs that pods of the job have on a node, and that the pod may see."""
         key = key_of(pod)

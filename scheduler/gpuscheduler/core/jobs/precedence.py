@@ -107,6 +107,12 @@ class Precedence:
             return
         if self.claim and not self._gives_way(self.claim, job, overdue=overdue):
             return
+        # Where there are none, each event of the job would have them looked for again.
+        made_of = len(self._usage.nodes), job.members.version, len(unsuitable), overdue
+        is_in_vain = self.claim is None and job.nodes_tried == made_of
+        if is_in_vain:
+            return
+        job.nodes_tried = made_of
         nodes = self._nodes_for(pending, unsuitable)
         self._set(Claim(job.key, job.age, overdue, nodes) if nodes else None)
 
@@ -116,6 +122,16 @@ class Precedence:
             return job.age < claim.rank
         are_there = claim.nodes <= self._usage.nodes.keys()
         return not are_there or claim.overdue != overdue or claim.rank != job.age
+
+    def preemptable(self, job: Job, pod: PodFacts) -> frozenset[str]:
+        """The nodes where a pod of a job may have others evicted: none unless the job then starts whole.
+
+        Those are nodes on which all of its pods that wait would fit if pods of lower priority had ended.
+        """
+        pending = job.wants_nodes()
+        if not pending:
+            return frozenset()
+        return self._nodes_for(pending, job.unsuitable(), below=pod.priority)
 
     def ends(self, job: Job) -> None:
         """Take that a job does not wait any more."""
@@ -128,12 +144,20 @@ class Precedence:
             self._usage.frees += 1
         self.claim = claim
 
-    def _nodes_for(self, pending: Collection[PodFacts], unsuitable: Mapping[str, Passed]) -> frozenset[str]:
-        """The nodes on which the pods would fit if all others had ended: those with the fewest of them, if possible."""
+    def _nodes_for(
+        self,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+        below: int | None = None,
+    ) -> frozenset[str]:
+        """The nodes on which the pods would fit if all others had ended: those with the fewest of them, if possible.
+
+        With `below`, only pods of a lower priority than that have ended.
+        """
         names = sorted(self._usage.nodes, key=self._busy)
         count = 1
         while True:
-            emptied = {name: self._emptied(self._usage.nodes[name]) for name in names[:count]}
+            emptied = {name: self._emptied(self._usage.nodes[name], below) for name in names[:count]}
             places = plan(
                 pending,
                 emptied,
@@ -152,12 +176,15 @@ class Precedence:
     def _busy(self, name: str) -> tuple[int, str]:
         return len(self._usage.nodes[name].users), name
 
-    def _emptied(self, node: NodeUsage) -> NodeUsage:
-        """The node without pods that use its GPUs."""
+    def _emptied(self, node: NodeUsage, below: int | None) -> NodeUsage:
+        """The node without pods that use its GPUs; of all priorities if `below` is None."""
         emptied = node.copy()
         for uid in node.users:
-            emptied.release(uid)
             pod = self._pods.get(uid)
+            stays = below is not None and (pod is None or pod.priority >= below)
+            if stays:
+                continue
+            emptied.release(uid)
             if pod is not None:
                 emptied.used -= pod.requests
         return emptied

@@ -41,7 +41,8 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     too_much = _more_than_the_cluster(job, pending, usage)
     if too_much:
         return too_much
-    to_come = job.to_come()
+    # Where kube-scheduler finds too few GPUs on any node, the text below says more.
+    to_come = [pod for pod in job.to_come() if not pod.is_short_in_sum]
     if to_come and not job.to_plan():
         example = to_come[0].name.name
         return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
@@ -49,7 +50,7 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
         requests = {pod.request for pod in pending}
         why = f"{len(requests)} different requests, for which no plan was found in {PLAN_TRIES} tries"
         return f"its {count} pods have {why}"
-    if job.fitting >= job.needed:
+    if job.to_plan() and job.fitting >= job.needed:
         return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     # Other nodes may have room: the job waits until kube-scheduler names its nodes again.
     waits_for_names = job.ask_at < float("inf")

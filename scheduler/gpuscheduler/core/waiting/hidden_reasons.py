@@ -11,7 +11,7 @@ kube-scheduler then finds no pod to evict, and no GPU pod could preempt any more
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuscheduler.core.calls import Report
-from gpuscheduler.core.gpu_request import RESOURCES, GpuRequest
+from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import main_reason
@@ -25,7 +25,6 @@ Thousands may wait, and it takes a look at all nodes.
 """
 EXPLAINED_A_TICK = 8
 """Pods that waited at the start whose reason one tick works out."""
-_SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
 
 
 class HiddenReasons:
@@ -56,15 +55,9 @@ class HiddenReasons:
         self._sent: dict[str, tuple[str, float]] = {}
         self._reasons: dict[tuple[GpuRequest, frozenset[str]], tuple[str, float]] = {}
 
-    def hides(self, pod: PodFacts) -> bool:
-        """Whether kube-scheduler's own comparison may hide why the pod waits."""
-        if pod.node or pod.deleting or not pod.unscheduled:
-            return False
-        return any(text in pod.unscheduled for text in _SHORT)
-
     def begin(self, pods: Iterable[PodFacts]) -> None:
         """Note which pods wait at the start."""
-        self.unexplained = [pod.uid for pod in pods if self.hides(pod)]
+        self.unexplained = [pod.uid for pod in pods if pod.is_short_in_sum]
 
     def explain_some(self, pods: Mapping[str, PodFacts], now: float) -> list[Report]:
         """Events of some pods that waited at the start. Each may take a look at all nodes, and calls come between."""
@@ -80,7 +73,7 @@ class HiddenReasons:
 
     def seen(self, pod: PodFacts, now: float) -> list[Report]:
         """The Event of a pod as it is now, if it needs one."""
-        if not self.hides(pod):
+        if not pod.is_short_in_sum:
             return []
         text = self._why_in_job(pod) or self._why(pod, now)
         if not text:

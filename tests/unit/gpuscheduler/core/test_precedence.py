@@ -101,6 +101,63 @@ def test_the_job_starts_when_its_nodes_are_free_and_the_others_go_on(cluster):
     assert not kept(cluster)
 
 
+SHORT = [
+    {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient aliyun.com/gpu."}
+]
+
+
+def unasked_job(cluster, count=2, **given):
+    """Its pods want whole nodes. No node has as much in all, so kube-scheduler does not ask about them."""
+    names = ("a", "b", "c", "d")[:count]
+    for name in names:
+        made = cluster.create(name, replicas=count, whole=4, asked=False, **given)
+        made["status"]["conditions"] = SHORT
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    cluster.at(cluster.now)
+    return names
+
+
+def test_nodes_are_kept_for_a_job_that_kube_scheduler_does_not_ask_about(cluster):
+    unasked_job(cluster, priority=1000)
+    assert len(kept(cluster)) == 2
+    assert cluster.reserved() == 0
+    assert cluster.small("s1").nodes
+    assert not cluster.small("s2").nodes
+
+
+def test_a_job_that_is_not_complete_keeps_nothing(cluster):
+    made = cluster.create("a", replicas=2, whole=4, asked=False, priority=1000)
+    made["status"]["conditions"] = SHORT
+    cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    cluster.at(cluster.now)
+    assert not kept(cluster)
+
+
+def preempted(cluster, name):
+    """Nodes on which kube-scheduler may evict the pods of lower priority for a pod."""
+    proposed = {f"n{number}": [f"r{number}"] for number in range(3)}
+    return cluster.scheduling.preempt(pod_facts(cluster.pods[name]), proposed, cluster.now)
+
+
+def test_pods_are_evicted_for_a_job_that_starts_whole_then(cluster):
+    names = unasked_job(cluster, priority=1000)
+    nodes = preempted(cluster, names[0])
+    assert len(nodes) == 2
+    assert all(nodes[f"n{number}"] == [f"r{number}"] for number in range(3) if f"n{number}" in nodes)
+
+
+@pytest.mark.parametrize("why", ["too large", "too low", "not complete"])
+def test_no_pod_is_evicted_for_a_job_that_would_not_start(cluster, why):
+    if why == "too large":
+        names = unasked_job(cluster, count=4, priority=1000)
+    elif why == "too low":
+        names = unasked_job(cluster)
+    else:
+        names = ("a",)
+        cluster.create("a", replicas=2, whole=4, asked=False, priority=1000)
+    assert preempted(cluster, names[0]) == {}
+
+
 @pytest.mark.parametrize("end", ["deleted", "raised"])
 def test_the_nodes_are_free_again_when_the_job_does_not_wait_any_more(cluster, end):
     waiting_job(cluster, priority=1000)
