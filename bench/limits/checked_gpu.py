@@ -79,7 +79,7 @@ class RealMachine:
 class SimulatedMachine:
     """A simulated box in this process."""
 
-    closed_s = 0.0
+    closed_s = 0.02
     removed_s = 0.0
 
     def __init__(self, box: str, backend: str, root: Path, folder: Path) -> None:
