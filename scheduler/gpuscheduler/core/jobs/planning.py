@@ -222,7 +222,7 @@ class Planning:
             self._usage.pods_matter = True
         job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)
         if kept and len(places) < len(pending):
-            job.shortage = f"{len(kept)} {self.precedence.why()}"
+            job.shortage = f"{len(kept)} {self.precedence.why(job.key.namespace)}"
         job.fitting = len(places)
         job.gave_up = tries.gave_up
         return places

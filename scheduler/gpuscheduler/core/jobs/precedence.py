@@ -83,9 +83,10 @@ class Precedence:
             return frozenset()
         return claim.nodes if claim.precedes(job.age) else frozenset()
 
-    def why(self) -> str:
-        """Why the nodes of the claim take no pod that is behind."""
-        title = self.claim.key.title if self.claim else ""
+    def why(self, namespace: str) -> str:
+        """Why the nodes of the claim take no pod of a namespace that is behind. Names stay in their own namespace."""
+        is_own = self.claim is not None and self.claim.key.namespace == namespace
+        title = self.claim.key.title if self.claim and is_own else "a job of another namespace"
         return f"node(s) were kept for {title}, which comes first"
 
     def is_overdue(self, job: Job, now: float) -> bool:

@@ -302,7 +302,7 @@ class SinglePods:
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that are passed over for a pod, and why."""
-        resting = dict.fromkeys(self._precedence.kept_from(pod), self._precedence.why())
+        resting = dict.fromkeys(self._precedence.kept_from(pod), self._precedence.why(pod.name.namespace))
         why = "node(s) refused a pod of the same owner a moment ago"
         resting.update(dict.fromkeys(self._cool_downs.of(pod, now), why))
         return resting

@@ -76,6 +76,14 @@ def test_a_waiting_job_keeps_its_nodes_from_pods_of_lower_priority(cluster):
     assert {answer.unresolvable[name] for name in kept(cluster)} == {WHY}, "no pod is evicted there for it"
 
 
+def test_pods_of_another_namespace_do_not_learn_the_name_of_the_job(cluster):
+    waiting_job(cluster, priority=1000)
+    cluster.small("s1", namespace="other")
+    answer = cluster.small("s2", namespace="other")
+    why = "node(s) were kept for a job of another namespace, which comes first"
+    assert {answer.unresolvable[name] for name in kept(cluster)} == {why}
+
+
 def test_pods_of_the_same_or_a_higher_priority_take_what_is_free(cluster):
     waiting_job(cluster, priority=1000)
     assert all(cluster.small(f"s{number}", priority=1000).nodes for number in range(3))
