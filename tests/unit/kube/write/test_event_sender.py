@@ -234,4 +234,6 @@ def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, sen
     assert 40 <= dropped <= 45
     by_message = {event["message"]: event["count"] for event in server.events()}
     assert by_message["no 299"] == 2
-    assert len(by_message) == 300 - dropped
+    # The first may be on its way when its repeat is added, which then waits, and is dropped, by itself.
+    was_sent_apart = by_message.get("no 0") == 1
+    assert len(by_message) == 300 - dropped + was_sent_apart
