@@ -47,7 +47,8 @@ class MpsHost:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)  # somebody else collects them
-        shutil.rmtree(self.root)
+        # An agent that ends at the same time may still write into it.
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def _started(self) -> Iterator[int]:
         """PIDs of the control programs of this host that run."""
