@@ -51,7 +51,8 @@ def test_a_slow_pod_resources_api(
 ) -> None:
     node = make_node(mode="share", flags=MANY, fresh=True)
     node.wait_amounts(mem=GPUS * WHOLE)
-    slow_socket.late_s = 0.1
+    # Less than the agent waits after a silent look, so that one stall of the machine refuses no pods of the next seconds.
+    slow_socket.late_s = 0.05
     audit_decisions(node, placed(node, never_starts, 30).decided)
 
 
