@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gpuscheduler.core.calls import Nudge, Report, Ungate
 from gpuscheduler.core.jobs.agenda import Agenda
 from gpuscheduler.core.jobs.job import Job, JobKey
-from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning
+from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, nudges
 
 CALL_S = 2.0
 """How long kube-scheduler has to come to the pods of a complete job by itself, before it is woken for them."""
@@ -71,7 +71,7 @@ class DueJobs:
             self._waiting[job.key] = None
         else:
             self._waiting.pop(job.key, None)
-        self._note_wait(job, now)
+        self._note_wait(job, now, may_be_planned=waits)
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
@@ -93,9 +93,7 @@ class DueJobs:
         self._planning.again = True
         # kube-scheduler was told that it waits for more pods, and does not ask again by itself.
         pending = list(job.members.pending.values())
-        for pod in pending[:MOST_AT_ONCE]:
-            if not pod.gated:
-                self._planning.actions.append(Nudge(pod.name, pod.uid))
+        self._planning.actions += nudges(pending[:MOST_AT_ONCE])
 
     def remove(self, job: Job) -> None:
         """Forget a job that has no pods any more."""
@@ -148,18 +146,19 @@ class DueJobs:
                 self._planning.actions.append(Ungate(pod.name, pod.uid))
         job.let_in = is_complete
 
-    def _note_wait(self, job: Job, now: float) -> None:
+    def _note_wait(self, job: Job, now: float, *, may_be_planned: bool) -> None:
         """Note since when a job waits for room, also while kube-scheduler sees none and does not ask about it."""
         precedence = self._planning.precedence
-        hopeful = job.wants_nodes()
-        if not hopeful:
+        if job.plan:
             precedence.ends(job)
-        if hopeful or job.plan:
-            job.waits_since = min(job.waits_since, now)
-        else:
-            job.waits_since = float("inf")
-        if hopeful and not job.to_plan():
+        elif not may_be_planned:
+            hopeful = job.wants_nodes()
+            if not hopeful:
+                precedence.ends(job)
+                job.waits_since = float("inf")
+                return
             precedence.wanted(job, hopeful, job.unsuitable(), now)
+        job.waits_since = min(job.waits_since, now)
 
     def _wait_for_turns(self, job: Job, now: float) -> None:
         """Give kube-scheduler a while to come to all pods of a job by itself. It has, if this scheduler began later."""
@@ -185,7 +184,8 @@ class DueJobs:
         if not left:
             return
         oldest = min(left, key=lambda pod: (pod.created, pod.name))
-        why = f"{job.title} has lost {job.lost} of its {job.members.wanted} pods {BROKEN_S:.0f} s ago or longer"
+        number = f"{job.lost} of its {job.members.wanted} pods"
+        why = f"{job.title} has lost {number} {BROKEN_S:.0f} s ago or longer"
         text = f"{why}. The other {len(left)} keep their GPUs: delete them if they cannot go on alone."
         self._planning.actions.append(Report(oldest.name, oldest.uid, "JobBroken", text))
 
@@ -193,9 +193,7 @@ class DueJobs:
         """Have kube-scheduler try the pods of a job that it has not come to."""
         uncalled = [pod for pod in job.to_come() if pod.uid in job.turns.uncalled]
         job.turns.called(pod.uid for pod in uncalled)
-        for pod in uncalled:
-            if not pod.gated:
-                self._planning.actions.append(Nudge(pod.name, pod.uid))
+        self._planning.actions += nudges(uncalled)
 
     def _wait_for_failed(self, job: Job, now: float) -> None:
         """Bound how long pods that come again wait for members that failed."""

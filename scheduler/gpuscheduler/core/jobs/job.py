@@ -207,29 +207,24 @@ class Job:
     @property
     def lost(self) -> int:
         """How many pods a job that has started lacks of those that have to run together. Those that wait do not run."""
-        if not self.members.any_bound:
-            return 0
-        elsewhere = self.there - len(self.members.pending)
-        return max(self.members.wanted - elsewhere, 0)
+        return max(self._missing, 0) if self.members.any_bound else 0
 
     @property
     def waits(self) -> bool:
         """Whether the job is to be planned as soon as there is room."""
-        if self.plan or not self.members.pending:
-            return False
-        # Most jobs that wait are not complete, and to look through their pods with each event would take long.
-        has_started = not self.members.start.uids.isdisjoint(self.members.pending)
-        if not self.is_complete and not has_started:
-            return False
-        return bool(self.to_plan())
+        return self.plan is None and bool(self.to_plan())
 
     @property
     def needed(self) -> int:
         """How many of the pods that wait have to start together. More may, and follow when there is room."""
         waiting = self.members.to_place()
+        return min(max(self._missing, 1), len(waiting))
+
+    @property
+    def _missing(self) -> int:
+        """How many pods have to start besides those that run or have ended; negative if more of them are there."""
         elsewhere = self.there - len(self.members.pending)
-        missing = max(self.members.wanted - elsewhere, 1)
-        return min(missing, len(waiting))
+        return self.members.wanted - elsewhere
 
     @property
     def age(self) -> tuple[int, str]:
@@ -248,38 +243,43 @@ class Job:
         """The pods that wait for room only."""
         if self.problem():
             return []
-        waiting = self.members.to_place()
         if self.is_complete:
-            return waiting
+            return self.members.to_place()
         # Those of a plan that is written start in any case, whoever has gone since.
         started = self.members.start.uids
-        return [pod for pod in waiting if pod.uid in started]
+        if started.isdisjoint(self.members.pending):
+            # So it is with most jobs that wait, and to look through their pods with each event would take long.
+            return []
+        return [pod for pod in self.members.to_place() if pod.uid in started]
 
     def to_plan(self) -> list[PodFacts]:
         """The pods that may be planned now; empty until kube-scheduler has come to enough of them."""
-        asked = [pod for pod in self.may_start() if pod.uid not in self.turns.unasked]
-        if not asked or not self.is_complete:
-            return asked
-        return asked if len(asked) >= self.needed else []
+        asked = [pod for pod in self.may_start() if self._is_asked(pod)]
+        return self._if_enough(asked)
 
     def wants_nodes(self) -> list[PodFacts]:
         """The pods for which nodes may be kept; empty if there are not enough.
 
         kube-scheduler has come to them, or would if GPUs became free.
         """
-        hopeful: list[PodFacts] = []
-        for pod in self.may_start():
-            is_asked = pod.uid not in self.turns.unasked
-            if is_asked or pod.is_short_in_sum:
-                hopeful.append(pod)
-        has_enough = self.plan is None and bool(hopeful) and len(hopeful) >= self.needed
-        return hopeful if has_enough else []
+        hopeful = [pod for pod in self.may_start() if self._is_asked(pod) or pod.is_short_in_sum]
+        return self._if_enough(hopeful)
+
+    def _if_enough(self, pods: list[PodFacts]) -> list[PodFacts]:
+        """The pods, if the job can start with them."""
+        # Those that go on with a start need no others.
+        if not pods or not self.is_complete:
+            return pods
+        return pods if len(pods) >= self.needed else []
+
+    def _is_asked(self, pod: PodFacts) -> bool:
+        return pod.uid not in self.turns.unasked
 
     def to_come(self) -> list[PodFacts]:
         """The pods that kube-scheduler has not come to yet, although the job is complete."""
         if not self.is_complete:
             return []
-        return [pod for pod in self.members.to_place() if pod.uid in self.turns.unasked]
+        return [pod for pod in self.members.to_place() if not self._is_asked(pod)]
 
     def is_part(self, plan: StartPlan) -> bool:
         """Whether the plan would start a part of the job: it was made beside running pods, which are gone by now."""

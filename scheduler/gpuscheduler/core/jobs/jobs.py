@@ -18,7 +18,7 @@ from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.places.plan import Places
-from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning
+from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning, nudges
 from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
@@ -113,10 +113,10 @@ class Jobs:
             self._planning.again = True
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
-            self.actions += _nudges(job, besides=pod.uid)
+            self.actions += _nudges_of(job, besides=pod.uid)
         if was_there and job.members.unknown != unknown_before and job.plan is None:
             # The object that has the number of pods came or went, so each pod has another reason.
-            self.actions += _nudges(job)
+            self.actions += _nudges_of(job)
         self._due_jobs.settle(job, now)
 
     def _note_turn(self, job: Job, uid: str, *, was_pending: bool) -> None:
@@ -323,11 +323,11 @@ def _by_job(pods: Iterable[PodFacts]) -> dict[JobKey, dict[str, PodFacts]]:
     return jobs
 
 
-def _nudges(job: Job, besides: str = "") -> list[Nudge]:
+def _nudges_of(job: Job, besides: str = "") -> list[Nudge]:
     """Have kube-scheduler ask about the pods of a job besides one: it shows the former reason of each."""
     pending = job.members.pending.values()
-    asked = [pod for pod in pending if pod.uid != besides and not pod.gated]
-    return [Nudge(pod.name, pod.uid) for pod in asked[:MOST_AT_ONCE]]
+    others = [pod for pod in pending if pod.uid != besides]
+    return nudges(others)[:MOST_AT_ONCE]
 
 
 def _minors_on(node: str, job: Job, pods: Mapping[str, PodFacts]) -> set[int]:

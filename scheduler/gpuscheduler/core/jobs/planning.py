@@ -136,8 +136,7 @@ class Planning:
             return
         job.plan = plan.moved(places, {**plan.refused, pod.uid: passed})
         self.keep(job, job.plan)
-        others = places.keys() - {pod.uid}
-        moved = [uid for uid in places if uid in others and places[uid] != plan.places[uid]]
+        moved = [uid for uid, place in places.items() if uid != pod.uid and place != plan.places[uid]]
         self._wake(job, places, [job.members[uid] for uid in moved])
 
     def _moved(
@@ -220,9 +219,10 @@ class Planning:
         if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
             self._usage.pods_matter = True
-        job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)
         if kept and len(places) < len(pending):
             job.shortage = f"{len(kept)} {self.precedence.why(job.key.namespace)}"
+        else:
+            job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)
         job.fitting = len(places)
         job.gave_up = tries.gave_up
         return places
@@ -233,7 +233,7 @@ class Planning:
             for pod in pods:
                 node, _ = places[pod.uid]
                 self.nominate(job, pod, node)
-        self.actions += _nudges(pods)
+        self.actions += nudges(pods)
 
     def nominate(self, job: Job, pod: PodFacts, node: str) -> None:
         """Have kube-scheduler try the node first for a pod, and count the pod there, as long as it is planned there."""
@@ -270,7 +270,7 @@ class Planning:
         not_in_bind = plan.places.keys() - plan.in_bind
         absent = [pod for pod in job.members.to_place() if pod.uid in not_in_bind]
         job.turns.failed_to_come(pod.uid for pod in absent)
-        self.actions += _nudges(absent)
+        self.actions += nudges(absent)
 
     def drop(self, job: Job, uids: Collection[str], now: float) -> None:
         """Take pods out of a plan. A written plan goes on for the others; another one is broken as a whole."""
@@ -392,7 +392,7 @@ def _has_seen(
     return named_all or pod.nominated == node
 
 
-def _nudges(pods: Iterable[PodFacts]) -> list[Nudge]:
+def nudges(pods: Iterable[PodFacts]) -> list[Nudge]:
     """kube-scheduler does not try gated pods, so these are left out."""
     return [Nudge(pod.name, pod.uid) for pod in pods if not pod.gated]
 

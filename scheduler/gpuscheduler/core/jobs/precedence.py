@@ -71,17 +71,16 @@ class Precedence:
 
     def kept_from(self, pod: PodFacts) -> frozenset[str]:
         """Names of the nodes that are kept for a job before this pod."""
-        claim = self.claim
-        if claim is None or key_of(pod) == claim.key:
-            return frozenset()
-        return claim.nodes if claim.precedes((-pod.priority, pod.created)) else frozenset()
+        return self._kept_from(key_of(pod), (-pod.priority, pod.created))
 
     def kept_from_job(self, job: Job) -> frozenset[str]:
         """Names of the nodes that are kept for another job before this one."""
-        claim = self.claim
-        if claim is None or job.key == claim.key:
+        return self._kept_from(job.key, job.age)
+
+    def _kept_from(self, key: JobKey, rank: Rank) -> frozenset[str]:
+        if self.claim is None or self.claim.key == key:
             return frozenset()
-        return claim.nodes if claim.precedes(job.age) else frozenset()
+        return self.claim.nodes if self.claim.precedes(rank) else frozenset()
 
     def why(self, namespace: str) -> str:
         """Why the nodes of the claim take no pod of a namespace that is behind. Names stay in their own namespace."""
@@ -129,7 +128,7 @@ class Precedence:
 
         Those are nodes on which all of its pods that wait would fit if pods of lower priority had ended.
         """
-        pending = job.wants_nodes()
+        pending = [] if job.plan else job.wants_nodes()
         if not pending:
             return frozenset()
         return self._nodes_for(pending, job.unsuitable(), below=pod.priority)
