@@ -155,7 +155,7 @@ def inherited(trial: Trial) -> Answer:
 
 
 def _after_closed(gpu: CheckedGpu, pod: Path) -> int | None:
-    """The limit in MiB after nobody had the GPU open. The driver may see the end of a program a while later."""
+    """The limit in MiB after nobody had the GPU open. It takes the driver a while to see that a program has ended."""
     until = time.monotonic() + ENDING_S
     while True:
         with gpu.closed():

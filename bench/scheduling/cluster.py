@@ -151,28 +151,46 @@ def _speed(  # noqa: PLR0913 (called once)
             for verb, seconds, count in _buckets(replica) if extends else ():
                 calls[verb][seconds] += count
         plane.clear_pods()
-    with_it, without = ([one.rate for one in runs[extends]] for extends in (True, False))
-    part = median(with_it) / median(without)
     what = f"{sizes.nodes:,} nodes, {len(pods):,} pods, {mix}"
-    text = f"{_list(with_it)} pods/s; {_list(without)} without the extender: {part * 100:.0f} %"
     least = PART_LARGE if sizes.nodes >= LARGE else PART_SMALL
-    holds = median(with_it) >= RATE and part >= least
-    results.row(what, text, f">= {RATE:.0f}, >= {least * 100:.0f} %", holds)
-    for name, rates in (("with", with_it), ("without", without)):
+    _rate_row(results, what, runs, least)
+    for name, extends in (("with", True), ("without", False)):
+        rates = [run.rate for run in runs[extends]]
         results.keep(f"scheduler: pods/s {name} the extender, {mix}", rates)
     _call_rows(results, calls)
     _processor_row(results, runs, mix)
 
 
-def _processor_row(results: Results, runs: dict[bool, list[Run]], mix: str) -> None:
-    ours = median(one.extender_ms for one in runs[True])
-    theirs, alone = (median(one.scheduler_ms for one in runs[extends]) for extends in (True, False))
-    api, api_alone = (median(one.api_ms for one in runs[extends]) for extends in (True, False))
-    nominated = median(one.nominated for one in runs[True])
-    text = f"extender {ours:.2f} ms, kube-scheduler {theirs:.2f}, API server and etcd {api:.2f}; "
-    text += f"alone {alone:.2f}, {api_alone:.2f}; {nominated * 100:.0f} % nominated ahead"
+def _rate_row(results: Results, what: str, runs: Mapping[bool, Sequence[Run]], least: float) -> None:
+    """Pods a second, and as a part of those without the extender."""
+    extended = [run.rate for run in runs[True]]
+    alone = [run.rate for run in runs[False]]
+    part = median(extended) / median(alone)
+    text = f"{_list(extended)} pods/s; {_list(alone)} without the extender: {part * 100:.0f} %"
+    holds = median(extended) >= RATE and part >= least
+    results.row(what, text, f">= {RATE:.0f}, >= {least * 100:.0f} %", holds)
+
+
+def _processor_row(results: Results, runs: Mapping[bool, Sequence[Run]], mix: str) -> None:
+    """Processor time a pod, with the extender and without."""
+    extended = runs[True]
+    alone = runs[False]
+    extender_ms = median(run.extender_ms for run in extended)
+    scheduler_ms = median(run.scheduler_ms for run in extended)
+    api_ms = median(run.api_ms for run in extended)
+    scheduler_alone_ms = median(run.scheduler_ms for run in alone)
+    api_alone_ms = median(run.api_ms for run in alone)
+    nominated = median(run.nominated for run in extended)
+    with_it = f"extender {extender_ms:.2f} ms, kube-scheduler {scheduler_ms:.2f}, API server and etcd {api_ms:.2f}"
+    without = f"alone {scheduler_alone_ms:.2f}, {api_alone_ms:.2f}"
+    text = f"{with_it}; {without}; {nominated * 100:.0f} % nominated ahead"
     results.row(f"processor time a pod, {mix}", text)
-    for name, value in (("extender", ours), ("kube-scheduler", theirs), ("kube-scheduler alone", alone)):
+    kept = {
+        "extender": extender_ms,
+        "kube-scheduler": scheduler_ms,
+        "kube-scheduler alone": scheduler_alone_ms,
+    }
+    for name, value in kept.items():
         results.keep(f"scheduler: processor ms a pod, {name}, {mix}", [value])
 
 
@@ -192,7 +210,7 @@ def _jobs(results: Results, plane: ControlPlane, sizes: Sizes, say: Say) -> None
             took_ms = []
             for n in range(sizes.jobs):
                 made = job(f"job-{pods}-{n}", pods, {GPU_WHOLE: 8})
-                progress = Progress(one["metadata"]["name"] for one in made)
+                progress = Progress(pod["metadata"]["name"] for pod in made)
                 plane.pods.listen(progress)
                 plane.add_pods(made)
                 created = time.monotonic()
@@ -207,27 +225,41 @@ def _jobs(results: Results, plane: ControlPlane, sizes: Sizes, say: Say) -> None
 def _full(results: Results, plane: ControlPlane, sizes: Sizes, say: Say) -> None:
     """Start the extender with many pods present, and place more."""
     say(f"scheduler: {sizes.present} pods present")
-    on = [name for n, name in enumerate(map(_name, range(sizes.nodes))) if _kind(n) is share_node]
-    with ThreadPoolExecutor(WRITERS) as pool:
-        batches = (range(n, min(n + BATCH, sizes.present)) for n in range(0, sizes.present, BATCH))
-        list(pool.map(lambda batch: len(plane.client.create_all(PODS, (_present(n, on) for n in batch))), batches))
+    _create_present(plane, sizes)
     with _replica(plane, "full") as replica:
         began = time.monotonic()
         replica.extender.start()
         replica.wait_for_extender()
-        ready_s, proc = time.monotonic() - began, Path(f"/proc/{replica.extender.pid}")
-        start = fields(proc / "status")
+        ready_s = time.monotonic() - began
+        status_file = Path(f"/proc/{replica.extender.pid}/status")
+        at_start = fields(status_file)
         run = _run(plane, replica, pods_of(many_requests(), sizes.pods), extends=True)
-        status = fields(proc / "status")
+        at_end = fields(status_file)
     what = f"{sizes.present:,} pods present"
     results.row(f"{what}: start -> ready", f"{ready_s:.1f} s", f"< {READY_S:.0f} s", ready_s < READY_S)
-    rss, peak = status["VmRSS"] / 1024, status["VmHWM"] / 1024
-    text = f"{start['VmRSS'] / 1024:.1f} MiB, after {sizes.pods:,} more {rss:.1f}; peak {peak:.1f}"
-    results.row(f"{what}: resident memory", text, f"< {RSS_MIB:.0f} MiB", rss < RSS_MIB)
-    text = f"{run.rate:.0f} pods/s; extender {run.extender_ms:.2f} ms, kube-scheduler {run.scheduler_ms:.2f} ms a pod"
-    results.row(f"{what}: {sizes.pods:,} more", text)
-    for name, value in {"ready s": ready_s, "rss MiB": rss, "peak MiB": peak, "pods/s": run.rate}.items():
+    started_mib = at_start["VmRSS"] / 1024
+    rss_mib = at_end["VmRSS"] / 1024
+    peak_mib = at_end["VmHWM"] / 1024
+    text = f"{started_mib:.1f} MiB, after {sizes.pods:,} more {rss_mib:.1f}; peak {peak_mib:.1f}"
+    results.row(f"{what}: resident memory", text, f"< {RSS_MIB:.0f} MiB", rss_mib < RSS_MIB)
+    processor = f"extender {run.extender_ms:.2f} ms, kube-scheduler {run.scheduler_ms:.2f} ms a pod"
+    results.row(f"{what}: {sizes.pods:,} more", f"{run.rate:.0f} pods/s; {processor}")
+    kept = {"ready s": ready_s, "rss MiB": rss_mib, "peak MiB": peak_mib, "pods/s": run.rate}
+    for name, value in kept.items():
         results.keep(f"scheduler, {what}: {name}", [value])
+
+
+def _create_present(plane: ControlPlane, sizes: Sizes) -> None:
+    """Create the pods that are on nodes before the extender starts, some batches at a time."""
+    on = [_name(n) for n in range(sizes.nodes) if _kind(n) is share_node]
+
+    def create(first: int) -> int:
+        last = min(first + BATCH, sizes.present)
+        pods = [_present(n, on) for n in range(first, last)]
+        return len(plane.client.create_all(PODS, pods))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(create, range(0, sizes.present, BATCH)))
 
 
 def _present(n: int, nodes: Sequence[str]) -> Json:

@@ -140,10 +140,10 @@ def _product_row(
     kind = "with departures" if departures else "at 130 %"
     ends: dict[str, float] = {}
     for set_up, got in outcomes.items():
-        percents = [one.at_end for one in got]
+        percents = [outcome.at_end for outcome in got]
         results.keep(f"product {kind}, {variant}, {set_up}", percents)
         ends[set_up] = float(np.mean(percents))
-    fgd_end = float(np.mean([one.at_end for one in fgd]))
+    fgd_end = float(np.mean([outcome.at_end for outcome in fgd]))
     texts = [f"{set_up} {percent:.2f}" for set_up, percent in ends.items()]
     text = ", ".join([*texts, f"FGD alone {fgd_end:.2f}"])
     least = fgd_end - BAR_DEPARTURES if departures else fgd_end
@@ -151,7 +151,10 @@ def _product_row(
     results.row(f"product {kind}, {variant}", text, bar, ends[APART] > least)
     if departures:
         return
-    at_100 = [f"{set_up} {np.mean([one.at_100 for one in got]):.2f}" for set_up, got in outcomes.items()]
+    at_100: list[str] = []
+    for set_up, got in outcomes.items():
+        mean = np.mean([outcome.at_100 for outcome in got])
+        at_100.append(f"{set_up} {mean:.2f}")
     results.row(f"product at 100 %, {variant}", ", ".join(at_100))
     first = outcomes[APART][0]
     lost = [f"{kind} {percent:.1f}" for kind, percent in first.lost.items()]

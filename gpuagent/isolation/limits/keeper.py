@@ -163,12 +163,7 @@ class LimitsKeeper:
         return max(0.0, due - self._clock())
 
     def limit(self, uid: str, shares: PodShares, container: str) -> tuple[PodPlan, Outcome]:
-        """Bring the limits of a pod into force of which a container is about to start.
-
-        Args:
-            uid: of the pod.
-            shares: of the pod, by kubelet's allocations as just read.
-            container: its name; empty if it is not known.
+        """Bring the limits of a pod into force of which a container is about to start, see `LimitsInForce`.
 
         Raises:
             CannotIsolateError: the backend cannot express the shares.

@@ -30,23 +30,37 @@ def details(report: ClusterReport, *, wide: bool = False, colour: bool = False) 
 
 
 def _node(node: NodeReport, *, wide: bool, colour: bool) -> list[str]:
-    head = [row("NAME:", node.node.name), row("IPADDRESS:", address(node))]
+    about = [row("NAME:", node.node.name), row("IPADDRESS:", address(node))]
     if wide:
-        spec = node.node
-        unit = node.unit if GPU_MEM in node.amounts else ""
-        named = [("MODE:", spec.mode), ("PLACEMENT:", spec.placement), ("UNIT:", unit), ("MODEL:", spec.model)]
-        head += [row(name, value) for name, value in named if value]
-    rows = [_head(node), *(_pod(node, pod) for pod in node.pods), *_sums(node)]
-    lines = ["", *align(head, colour=colour), "", *align(rows, colour=colour)]
+        about += _more_about(node)
+    pods = [_pod(node, pod) for pod in node.pods]
+    rows = [_head(node), *pods, *_sums(node)]
+    lines = ["", *align(about, colour=colour), "", *align(rows, colour=colour)]
     resized = list(_resizes(node))
     if resized:
         titles = row("RESIZED", "NAMESPACE", "WANTED", "IN FORCE", "WHY NOT", style=Style.HEAD)
         lines += ["", *align([titles, *resized], colour=colour)]
     if node.links:
-        names = [f"GPU{n}" for n in range(len(node.links))]
-        square = [row("", *names), *(row(name, *links) for name, links in zip(names, node.links, strict=True))]
-        lines += ["", "Links:", *align(square, colour=colour)]
+        lines += ["", "Links:", *align(_square(node.links), colour=colour)]
     return lines
+
+
+def _more_about(node: NodeReport) -> Iterator[list[Cell]]:
+    """What is only shown with `wide`, as far as it is known."""
+    spec = node.node
+    unit = node.unit if GPU_MEM in node.amounts else ""
+    named = {"MODE:": spec.mode, "PLACEMENT:": spec.placement, "UNIT:": unit, "MODEL:": spec.model}
+    for name, value in named.items():
+        if value:
+            yield row(name, value)
+
+
+def _square(links: Sequence[Sequence[str]]) -> Iterator[list[Cell]]:
+    """The links of each GPU to each other, with a title for each row and column."""
+    names = [f"GPU{n}" for n in range(len(links))]
+    yield row("", *names)
+    for name, of_gpu in zip(names, links, strict=True):
+        yield row(name, *of_gpu)
 
 
 def _resources(node: NodeReport) -> tuple[str, ...]:

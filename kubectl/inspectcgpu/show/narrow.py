@@ -74,7 +74,8 @@ def _gpus_with_pods(node: NodeReport, *, colour: bool) -> Iterator[str]:
         for pod in node.pods:
             held = {name: str(units[gpu.number]) for name, units in pod.places.items() if gpu.number in units}
             if held:
-                yield printable(f"    {pod.pod.name} {_amounts(node, held)}{_used(pod)}{_resized(pod)}")
+                state = f"{_used(pod)}{_resized(pod)}"
+                yield printable(f"    {pod.pod.name} {_amounts(node, held)}{state}")
 
 
 def _used(report: PodReport) -> str:

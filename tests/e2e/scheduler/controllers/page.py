@@ -7,10 +7,24 @@ from pathlib import Path
 
 import yaml
 
+from gpuagent.domain.sharing.mode import GPU_WHOLE
 from tests.e2e.cluster import pki
 from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.gpu_allocations import Allocations
 
 DOCS = Path(__file__).parents[4] / "docs"
+
+
+def fill_by_page(
+    control_plane: ControlPlane,
+    name: str,
+    made: list[str],
+    allocations: Allocations,
+) -> None:
+    """Run the commands of a page, whose pods fill two nodes of eight GPUs."""
+    run_page(control_plane, name, made)
+    assert allocations.used()[GPU_WHOLE] == 16
+    assert allocations.problems() == []
 
 
 def run_page(control_plane: ControlPlane, name: str, made: list[str]) -> None:

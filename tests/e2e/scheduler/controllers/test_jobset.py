@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import GPU_WHOLE
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller
-from tests.e2e.scheduler.controllers.page import run_page
+from tests.e2e.scheduler.controllers.page import fill_by_page
 from tests.e2e.scheduler.controllers.workloads import job_set, replicated_job, template
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
@@ -57,9 +57,7 @@ def test_the_commands_of_the_page_work(
 ) -> None:
     allocations = make_allocations(whole_node(f"node-{n}") for n in range(2))
     make_replica("a")
-    run_page(control_plane, "jobset.md", made)
-    assert allocations.used()[GPU_WHOLE] == 16
-    assert allocations.problems() == []
+    fill_by_page(control_plane, "jobset.md", made, allocations)
 
 
 def _bound(pods: Mapping[str, Json]) -> int:
