@@ -136,8 +136,9 @@ class Planning:
             return
         job.plan = plan.moved(places, {**plan.refused, pod.uid: passed})
         self.keep(job, job.plan)
-        moved = [uid for uid, place in places.items() if uid != pod.uid and place != plan.places[uid]]
-        self._wake(job, places, [job.members[uid] for uid in moved])
+        moved = [uid for uid, place in places.items() if place != plan.places[uid]]
+        # kube-scheduler is asking about the pod itself.
+        self._wake(job, places, [job.members[uid] for uid in moved if uid != pod.uid])
 
     def _moved(
         self,
