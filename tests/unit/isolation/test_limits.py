@@ -552,7 +552,8 @@ def test_a_container_that_uses_a_claim_is_no_stranger(node, is_asked):
         (node.pods_root / f"pod{UID}" / leaf).mkdir()
     node.driver.desire(node.need({UID: shares}))
     # One more pod, so that whatever was to be done for the first one has been done.
-    node.pod(OTHER, SANDBOX)
+    # Its container has an id of its own, as at every runtime: names are known by them.
+    node.pod(OTHER, SIDE)
     node.driver.desire(node.need({UID: shares, OTHER: one_container()}))
     eventually(lambda: node.limit(uid=OTHER) == 4 * GIB)
     assert node.limit() == 4 * GIB
