@@ -48,7 +48,6 @@ CAVEATS = (
     "A thread percentage is an upper bound on compute and reserves none.",
     f"One GPU takes {MAX_SHARERS} client contexts for sure; a container with many CUDA processes uses many of them.",
     "A fatal GPU fault of one client ends the clients of every container on its GPU.",
-    "Containers keep a /dev/shm of their own; that MPS needs no shared one from Volta on is reported, not yet proven.",
 )
 
 NODE_WIDE = (
