@@ -108,11 +108,19 @@ WRITES = Family(
     more="Kind `nominate`, `nudge`, `ungate`, `commit` or `event`; result `ok`, `refused`, or `dropped` (the API "
     "server was away for too long).",
 )
+EVICTIONS = Family(
+    "gpuscheduler_evictions_total",
+    "Tries to evict a pod, by cause and result.",
+    ("cause", "result"),
+    "counter",
+    more="Cause `broken-job`. Result `evicted`, `gone` (the pod was gone), `later` (a PodDisruptionBudget does not "
+    "allow it now, or the API server gave no good answer) or `refused` (missing right).",
+)
 
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Calls of kube-scheduler": (BUILD, READY, LEADING, CALL_SECONDS, CALLS),
     "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS, FRAGMENTED, AGENT_REFUSALS),
-    "The scheduler's API server": (WATCH, WATCH_ERRORS, WATCH_LAG, API_REQUESTS, WRITES),
+    "The scheduler's API server": (WATCH, WATCH_ERRORS, WATCH_LAG, API_REQUESTS, WRITES, EVICTIONS),
 }
 
 
@@ -139,7 +147,7 @@ class SchedulerMetrics:
         )
         self._lag = Histogram(WATCH_LAG.name, WATCH_LAG.help, buckets=_SECONDS, registry=self._registry)
         self._counters: dict[Family, Counter] = {}
-        for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES):
+        for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES, EVICTIONS):
             counter = Counter(family.name, family.help, family.labels, registry=self._registry)
             self._counters[family] = counter
         build = Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self._registry)
@@ -167,6 +175,10 @@ class SchedulerMetrics:
     def written(self, kind: str, result: str) -> None:
         """Count a write other than a Binding."""
         self._counters[WRITES].labels(kind, result).inc()
+
+    def evicted(self, cause: str, result: str) -> None:
+        """Count a try to evict a pod."""
+        self._counters[EVICTIONS].labels(cause, result).inc()
 
     def page(self) -> bytes:
         """The text exposition."""

@@ -37,7 +37,8 @@ _DISCOVERY: dict[str, Json] = {
             }
             for name, kind in KINDS.items()
             if name not in GROUPS
-        ],
+        ]
+        + [{"name": "pods/eviction", "group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]}],
     },
 }
 
@@ -179,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
             case "list":
                 found = self._list(target, query)
             case "create":
-                return 201, self._bind(target, body) if target.spoken == "pods/binding" else self._create(target, body)
+                return 201, self._created(target, body)
             case "patch":
                 found = self._patch(target, body)
             case "update":
@@ -235,6 +236,17 @@ class Handler(BaseHTTPRequestHandler):
                     422, "Invalid", f'Event is invalid: involvedObject.namespace: Invalid value: "{where}": {text}'
                 )
         return self.api.objects.create(target.resource, target.namespace or "default", body)
+
+    def _created(self, target: Target, body: Json) -> Json:
+        match target.spoken:
+            case "pods/binding":
+                return self._bind(target, body)
+            case "pods/eviction":
+                options = body.get("deleteOptions") or {}
+                self.api.objects.delete(target.key, grace_s=None, preconditions=options.get("preconditions"))
+                return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+            case _:
+                return self._create(target, body)
 
     def _bind(self, target: Target, body: Json) -> Json:
         self.api.objects.update(target.key, lambda pod: bound(pod, body))

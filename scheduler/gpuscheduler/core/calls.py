@@ -36,6 +36,18 @@ class BindOutcome(Enum):
     """No answer came: the API server may have bound the pod."""
 
 
+class EvictOutcome(Enum):
+    """The result of an eviction."""
+
+    EVICTED = auto()
+    GONE = auto()
+    """The pod is no longer there, or another one has its name."""
+    LATER = auto()
+    """It may succeed later: a PodDisruptionBudget does not allow it now, or the API server is away."""
+    REFUSED = auto()
+    """An operator must act: gpuscheduler may not evict pods."""
+
+
 @dataclass(frozen=True, slots=True)
 class BindWrite:
     """Bind now: one Binding with these annotations.

@@ -20,6 +20,9 @@ validations:
       request.operation == 'UPDATE' && variables.part in ['', 'status']
       || request.operation == 'CREATE' && variables.part == 'binding'
       || request.operation == 'DELETE' && variables.part == ''
+      {{- if include "gpuscheduler.evicts" . }}
+      || request.operation == 'CREATE' && variables.part == 'eviction'
+      {{- end }}
     message: the scheduler may bind pods, delete those that it preempts, wake those that wait, and write their status
   - expression: >-
       request.operation != 'UPDATE' || variables.part != ''

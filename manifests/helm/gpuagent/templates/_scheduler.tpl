@@ -72,6 +72,14 @@ extenders:
 {{- end }}
 {{- end }}
 
+{{/* Not empty if a setting has the scheduler evict pods: it gets the right only then. */}}
+{{- define "gpuscheduler.evicts" -}}
+{{- range list "job-evict-broken" -}}
+{{- $value := get $.Values.scheduler.settings . -}}
+{{- if and $value (ne (toString $value) "off") -}}{{ . }} {{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "gpuscheduler.refusals" -}}
 {{- /* Without the scheduler the value has no effect: scheduler.enabled=false alone removes both, also with --reuse-values. */ -}}
 {{- if and .Values.scheduler.enabled .Values.scheduler.setSchedulerName -}}
