@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 BEHIND = "the scheduler's extender began to lead a moment ago; first it reads what the former leader bound"
 CATCH_UP_S = 5.0
 """Longest wait for the watch to show a write."""
+FIRST_CALL_S = 1.0
+"""Longest wait of a call for that: kube-scheduler asks about one pod at a time, so a call keeps the others back."""
 TICK_GAP_S = 0.02
 """Least time between two ticks: calls come in between."""
 TICK_PART = 3.0
@@ -125,18 +127,16 @@ class Service:
         self._stopping = True
         self._wake()
 
-    def filter(self, call: FilterCall) -> FilterAnswer:
+    async def filter(self, call: FilterCall) -> FilterAnswer:
         """Choose the node for a pod, see `Scheduling.filter`."""
-        problem = self.problem() or self._not_leading()
+        problem = self._why_no_answer()
+        if not problem and self._is_behind():
+            # An error would cost the pod a backoff of a second, and reading on takes milliseconds.
+            await self._caught_up_within(FIRST_CALL_S, call)
+            problem = self._why_no_answer() or (BEHIND if self._is_behind() else "")
         if problem:
             return FilterAnswer(error=problem)
         pod = self._pod(call.pod)
-        if self._is_behind():
-            # One write shows the state for all calls.
-            if self._catching_up is None or self._catching_up.done():
-                catching_up = self._catch_up(pod, self._term())
-                self._catching_up = asyncio.ensure_future(catching_up)
-            return FilterAnswer(error=BEHIND)
         answer = self.core.filter(pod, call.names or (), time.monotonic())
         self._settle()
         return answer
@@ -170,7 +170,7 @@ class Service:
 
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Choose victims, see `Scheduling.preempt`; none while filter calls get an error."""
-        if self.problem() or self._not_leading() or self._is_behind():
+        if self._why_no_answer() or self._is_behind():
             return {}
         pod = self._pod(call.pod)
         victims = self.core.preempt(pod, call.proposed, time.monotonic())
@@ -249,6 +249,18 @@ class Service:
                 task.add_done_callback(self._commits.discard)
             case _:
                 self._writes.add(action)
+
+    def _why_no_answer(self) -> str:
+        """Why no call can be answered now; empty if they can."""
+        return self.problem() or self._not_leading()
+
+    async def _caught_up_within(self, seconds: float, call: FilterCall) -> None:
+        """Wait so long at most until the watch has shown what the former leader bound."""
+        # One write shows the state for all calls.
+        if self._catching_up is None or self._catching_up.done():
+            catching_up = self._catch_up(self._pod(call.pod), self._term())
+            self._catching_up = asyncio.ensure_future(catching_up)
+        await asyncio.wait({self._catching_up}, timeout=seconds)
 
     async def _catch_up(self, pod: PodFacts, term: int) -> None:
         """Wait until the watch shows a write to a waiting pod: then it has shown what the former leader bound."""

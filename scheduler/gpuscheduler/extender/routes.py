@@ -44,8 +44,11 @@ JSON = "application/json"
 class Extender(Protocol):
     """Answers the calls."""
 
-    def filter(self, call: FilterCall) -> FilterAnswer:
-        """The nodes for a pod. It answers at once: kube-scheduler schedules no other pod meanwhile."""
+    async def filter(self, call: FilterCall) -> FilterAnswer:
+        """The nodes for a pod. It answers at once, or within a second after its kube-scheduler began to lead.
+
+        kube-scheduler schedules no other pod meanwhile.
+        """
 
     async def filter_carried(self, call: FilterCall) -> FilterAnswer:
         """The nodes for a pod among those that the call carries whole. Other calls are answered meanwhile."""
@@ -113,7 +116,8 @@ class Routes:
     async def _filter(self, body: bytes, _: Left) -> tuple[str, bytes]:
         call = filter_call(body)
         carries_nodes = call.names is None
-        answer = await self._service.filter_carried(call) if carries_nodes else self._service.filter(call)
+        service = self._service
+        answer = await (service.filter_carried(call) if carries_nodes else service.filter(call))
         return _word(answer), filter_result(answer, call)
 
     async def _bind(self, body: bytes, left: Left) -> tuple[str, bytes]:

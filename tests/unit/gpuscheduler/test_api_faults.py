@@ -268,6 +268,15 @@ def test_a_new_leader_gives_no_gpus_until_it_has_seen_what_the_former_one_bound(
     assert scheduler.filter(second)["NodeNames"] == []
 
 
+def test_the_first_call_to_a_new_leader_waits_until_it_has_read_on(cluster):
+    """An error would cost the pod a backoff of a second or more."""
+    cluster.share_node("n1")
+    scheduler = leading(cluster)
+    pod = cluster.pod(mem=4)
+    until(lambda: scheduler.metric('gpuscheduler_pods{state="waiting"}') == 1)
+    assert scheduler.filter(pod)["NodeNames"] == ["n1"]
+
+
 def test_a_job_is_not_bound_when_another_leads_before_all_of_its_pods_came(cluster, monkeypatch):
     monkeypatch.setattr(lease, "READ_S", 0.01)
     cluster.whole_node("n1")

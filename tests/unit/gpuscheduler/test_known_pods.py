@@ -1,5 +1,6 @@
 """A call about a pod that the watch has shown in the same version reads nothing of it again."""
 
+import asyncio
 from types import SimpleNamespace
 
 import msgspec
@@ -37,7 +38,8 @@ def service():
 
 
 def filtered(service, pod):
-    return service.filter(filter_call(msgspec.json.encode({"Pod": pod, "NodeNames": ["n1"]})))
+    call = filter_call(msgspec.json.encode({"Pod": pod, "NodeNames": ["n1"]}))
+    return asyncio.run(service.filter(call))
 
 
 def test_a_pod_that_the_watch_has_shown_is_not_read_again(service, reads):
