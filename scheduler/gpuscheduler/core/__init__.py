@@ -11,6 +11,7 @@
 - `bindings`: with which GPUs a pod is bound, and what the API server's answer means.
 - `waiting`: pods that wait although kube-scheduler does not ask about them.
 - `preemption`, `victims`: which pods to evict for a pod of higher priority.
+- `defragment`: which pods to move so that a pod gets room on one GPU.
 - `bound_pods`: what pods on nodes use, as was decided for them.
 - `constraints`: what kube-scheduler checks for a pod besides its GPUs.
 - `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.

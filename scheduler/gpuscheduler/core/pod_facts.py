@@ -16,6 +16,7 @@ from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of, l
 from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
+from gpuscheduler.core.defragment.mobility import NOT_ON_NODE, Mobility, mobility
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangRef
 from gpuscheduler.core.gangs.sources import gang_or_ref
@@ -86,6 +87,7 @@ class PodFacts:
         has_claims: volumes or devices that it claims may keep it off nodes.
         commit: text of the written plan of its job; empty on most pods.
         models: the GPU models that it asks for.
+        mobility: whether it may be moved to another node, if it is on one with GPUs.
     """
 
     name: PodName
@@ -114,6 +116,7 @@ class PodFacts:
     has_claims: bool = False
     commit: str = ""
     models: ModelTerms = ()
+    mobility: Mobility = NOT_ON_NODE
 
     @property
     def cpu(self) -> float:
@@ -183,7 +186,9 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     ref = shared(gang) if isinstance(gang, GangRef) else None
     job = ref.provisional if ref else cast(Gang | None, gang)
     gates = _gates(spec)
-    labels = labels_on_node(parsed.labels) if spec.get("nodeName") else labels_of(parsed.labels)
+    is_on_node = bool(spec.get("nodeName"))
+    labels = labels_on_node(parsed.labels) if is_on_node else labels_of(parsed.labels)
+    holds_gpus = is_on_node and request.kind.gives_gpus
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
         uid=parsed.uid,
@@ -212,6 +217,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
         models=shared(model_terms(spec)),
+        mobility=mobility(pod) if holds_gpus else NOT_ON_NODE,
     )
 
 

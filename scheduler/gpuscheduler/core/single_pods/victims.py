@@ -154,10 +154,10 @@ def _price(
             key = pod.job.key_in(pod.name.namespace)
         ended[key] = pods_that_end
     all_that_end = sum(ended.values())
-    return highest, all_that_end, -_seconds(oldest)
+    return highest, all_that_end, -created_s(oldest)
 
 
-def _seconds(created: str) -> float:
+def created_s(created: str) -> float:
     """Unix time of a creationTimestamp; 0 if it is not one."""
     try:
         return datetime.fromisoformat(created).timestamp()
