@@ -110,6 +110,7 @@ class App:
                 writes=writes,
                 problem=self._problem,
                 not_leading=not_leading,
+                read_lease=lease.read_again if lease else _nothing_to_read,
                 term=lambda: lease.term if lease else 0,
                 lagged=self._metrics.watch_lagged,
             )
@@ -255,6 +256,10 @@ def _resource_name(kind: ObjectKind) -> str:
     """The resource with its group, which two kinds have in common without it."""
     served_as = SERVED_AS[kind]
     return f"{served_as.resource}.{served_as.group}"
+
+
+async def _nothing_to_read() -> None:
+    """Without a lease, every call is answered."""
 
 
 def _value(value: float) -> dict[tuple[str, ...], float]:

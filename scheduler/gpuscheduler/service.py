@@ -6,7 +6,7 @@ All of it runs on one event loop, so that the core takes one event or call at a 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from gpuagent.domain.pods.json_values import mapping, text
@@ -29,7 +29,8 @@ BEHIND = "the scheduler's extender began to lead a moment ago; first it reads wh
 CATCH_UP_S = 5.0
 """Longest wait for the watch to show a write."""
 FIRST_CALL_S = 1.0
-"""Longest wait of a call for that: kube-scheduler asks about one pod at a time, so a call keeps the others back."""
+"""Longest wait of a call for that, and for the lease: kube-scheduler asks about one pod at a time, so a call keeps the
+others back."""
 TICK_GAP_S = 0.02
 """Least time between two ticks: calls come in between."""
 TICK_PART = 3.0
@@ -44,6 +45,7 @@ class Service:
         writes: to the API server.
         problem: why the view of the cluster is too old to decide with; empty if it is not.
         not_leading: why kube-scheduler's calls are not those of the leader; empty if they may be.
+        read_lease: reads anew who leads.
         term: how often the kube-scheduler beside this process has begun to lead.
         lagged: called with the seconds from a Binding until the watch shows it.
     """
@@ -55,6 +57,7 @@ class Service:
         writes: Writes,
         problem: Callable[[], str],
         not_leading: Callable[[], str],
+        read_lease: Callable[[], Awaitable[None]],
         term: Callable[[], int],
         lagged: Callable[[float], None],
     ) -> None:
@@ -62,6 +65,7 @@ class Service:
         self.problem = problem
         self._writes = writes
         self._not_leading = not_leading
+        self._read_lease = read_lease
         self._lagged = lagged
         self._term = term
         self._caught_up = 0
@@ -129,9 +133,12 @@ class Service:
 
     async def filter(self, call: FilterCall) -> FilterAnswer:
         """Choose the node for a pod, see `Scheduling.filter`."""
+        # An error would cost the pod a backoff of a second. To read the lease, and on in the watch, takes milliseconds.
+        if self._not_leading():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._read_lease(), FIRST_CALL_S)
         problem = self._why_no_answer()
         if not problem and self._is_behind():
-            # An error would cost the pod a backoff of a second, and reading on takes milliseconds.
             await self._caught_up_within(FIRST_CALL_S, call)
             problem = self._why_no_answer() or (BEHIND if self._is_behind() else "")
         if problem:

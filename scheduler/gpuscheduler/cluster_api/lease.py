@@ -50,6 +50,7 @@ class Lease:
         self._read_at = time.monotonic()
         self._runs_out = float("inf")
         self._early = asyncio.Event()
+        self._next_read = asyncio.Event()
         self.term = 0
 
     async def run(self) -> None:
@@ -58,6 +59,8 @@ class Lease:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         logged = ""
         while True:
+            is_read = self._next_read
+            self._next_read = asyncio.Event()
             try:
                 await self._read(path)
                 logged = ""
@@ -67,10 +70,17 @@ class Lease:
                     logged = str(err)
                     log.warning("Failed to read the lease", extra={"lease": self._name, "error": logged})
                 self._not_read(err)
+            is_read.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(READ_S):
                     await self._early.wait()
             self._early.clear()
+
+    async def read_again(self) -> None:
+        """Return after a read that began after this call, whether it succeeded or not."""
+        is_read = self._next_read
+        self._early.set()
+        await is_read.wait()
 
     async def _read(self, path: str) -> None:
         """Raises KubeError."""

@@ -277,6 +277,21 @@ def test_the_first_call_to_a_new_leader_waits_until_it_has_read_on(cluster):
     assert scheduler.filter(pod)["NodeNames"] == ["n1"]
 
 
+def test_the_first_call_to_a_new_leader_waits_until_it_has_read_the_lease(cluster, monkeypatch):
+    monkeypatch.setattr(lease, "READ_S", 600.0)
+    cluster.share_node("n1")
+    metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
+    spec = {"holderIdentity": "another-host_1"}
+    cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
+    scheduler = cluster.start(lease="kube-system/gpu-scheduler")
+    pod = cluster.pod(mem=4)
+    until(lambda: scheduler.metric('gpuscheduler_pods{state="waiting"}') == 1)
+    assert "held by another-host_1" in scheduler.filter(pod)["Error"]
+    ours = {"spec": {"holderIdentity": f"{socket.gethostname()}_1"}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", ours, strategic=False)
+    assert scheduler.filter(pod)["NodeNames"] == ["n1"]
+
+
 def test_a_job_is_not_bound_when_another_leads_before_all_of_its_pods_came(cluster, monkeypatch):
     monkeypatch.setattr(lease, "READ_S", 0.01)
     cluster.whole_node("n1")
