@@ -79,7 +79,9 @@ class Binary:
         return _digest(self, self.module)
 
     def make(self, target: Path) -> None:
-        run(self.command(target), os.environ | {"CGO_ENABLED": "0"}, TOOLS / self.module)
+        # A module may need a newer patch of Go than the machine's, which is a Go module like the others.
+        environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "auto"}
+        run(self.command(target), environment, TOOLS / self.module)
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,41 @@ class ChartObjects:
 
     def make(self, target: Path) -> None:
         """Needs Helm, which comes first in `PRODUCTS`."""
-        download = ("go", "mod", "download", "-json", self.path)
-        done = subprocess.run(download, cwd=TOOLS / self.module, capture_output=True, text=True, check=True)
-        chart = Path(json.loads(done.stdout)["Dir"]) / self.chart
+        chart = _downloaded(self.module, self.path) / self.chart
         helm = (str(bin_dir() / HELM.name), "template", self.module, str(chart))
         done = subprocess.run(
             (*helm, "--namespace", self.namespace, "--include-crds"), capture_output=True, text=True, check=True
         )
         target.write_text(done.stdout)
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """The kinds of a controller that are in its Go module, as one YAML file."""
+
+    name: str
+    module: str
+    path: str
+    """Of the controller's Go module."""
+    folders: tuple[str, ...]
+    """With a file for each kind."""
+
+    def digest(self) -> str:
+        """Names the module, so that they are copied again only when it changes."""
+        return _digest(self, self.module)
+
+    def make(self, target: Path) -> None:
+        downloaded = _downloaded(self.module, self.path)
+        files = [file for folder in self.folders for file in sorted((downloaded / folder).glob("*.yaml"))]
+        target.write_text("---\n".join(file.read_text() for file in files))
+
+
+def _downloaded(module: str, path: str) -> Path:
+    """The folder of a Go module that a module below ``tools/`` needs."""
+    download = ("go", "mod", "download", "-json", path)
+    environment = os.environ | {"GOTOOLCHAIN": "auto"}
+    done = subprocess.run(download, env=environment, cwd=TOOLS / module, capture_output=True, text=True, check=True)
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def _digest(product: object, module: str) -> str:
@@ -170,6 +199,9 @@ PRODUCTS = (
     ChartObjects("jobset.yaml", "jobset", "sigs.k8s.io/jobset", "charts/jobset", "jobset-system"),
     Binary("lws", "lws", "sigs.k8s.io/lws/cmd"),
     ChartObjects("lws.yaml", "lws", "sigs.k8s.io/lws", "charts/lws", "lws-system"),
+    # It adds nodes, which kwok plays.
+    Binary("karpenter", "karpenter", "sigs.k8s.io/karpenter/kwok"),
+    Definitions("karpenter.yaml", "karpenter", "sigs.k8s.io/karpenter", ("kwok/charts/crds", "kwok/apis/crds")),
 )
 
 
@@ -246,7 +278,7 @@ def no_daemons_started() -> Iterator[None]:
         POLICY.unlink()
 
 
-def build(product: Binary | ChartObjects, into: Path) -> None:
+def build(product: Binary | ChartObjects | Definitions, into: Path) -> None:
     """Make a product, or find the one that an earlier list of products built, and link it into the directory."""
     target = into / product.name
     built = _cache() / "built" / f"{product.name}-{product.digest()}"

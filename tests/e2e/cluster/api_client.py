@@ -69,8 +69,8 @@ class ApiClient:
             raise ApiError(method, path, status, answer)
         return answer
 
-    def served(self) -> set[tuple[str, str]]:
-        """Group and plural of all kinds that clients find now, in the version that the server prefers."""
+    def served(self) -> set[tuple[str, str, str]]:
+        """Group, version and plural of all kinds that clients find now."""
         accept = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
         with closing(self._connection(WAIT_S)) as connection:
             connection.request("GET", "/apis", headers=self._headers(None) | accept)
@@ -79,8 +79,9 @@ class ApiClient:
         for group in groups:
             # A version is stale while the server that has it is asked again.
             current = [version for version in group["versions"] if version.get("freshness") == "Current"]
-            for resource in current[0]["resources"] if current else ():
-                found.add((group["metadata"]["name"], resource["resource"]))
+            for version in current:
+                for resource in version["resources"]:
+                    found.add((group["metadata"]["name"], version["version"], resource["resource"]))
         return found
 
     def create_all(self, path: str, manifests: Iterable[Json]) -> list[Json]:

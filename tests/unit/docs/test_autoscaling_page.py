@@ -59,6 +59,12 @@ def test_each_overlay_is_for_one_pool():
         assert [len(names) for names in pools] == [1]
 
 
+def test_the_pool_removes_empty_nodes_only():
+    """Karpenter would move a pod to a node that has its units only on several GPUs together."""
+    (pool,) = (one["spec"] for one in OBJECTS if one["kind"] == "NodePool")
+    assert pool["disruption"]["consolidationPolicy"] == "WhenEmpty"
+
+
 def test_every_amount_comes_with_the_number_of_gpus():
     for spec in OVERLAYS.values():
         assert spec["capacity"][GPU_COUNT] > 0

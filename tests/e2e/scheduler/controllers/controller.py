@@ -50,14 +50,10 @@ class Controller:
 
     def start(self) -> None:
         """Install what its chart does, and wait until its webhooks answer."""
-        client = self._control_plane.client
         definitions = [made for made in self._objects if made["kind"] == CRD]
         for definition in definitions:
             self._lead_to_loopback(definition["spec"].get("conversion", {}).get("webhook"))
-            _create(self._control_plane, definition)
-        for definition in definitions:
-            client.wait(CRDS, definition["metadata"]["name"], _is_established)
-        self._wait_until_served(definitions)
+        define_kinds(self._control_plane, definitions)
         self.process.start()
         self.process.wait_for(self._serves_webhooks)
         for configuration in self._webhook_configurations():
@@ -100,15 +96,6 @@ class Controller:
         deadline = time.monotonic() + WAIT_S
         while (self._control_plane.client.request("POST", path, config_map)[0] != http.client.CREATED) != called:
             assert time.monotonic() < deadline, f"the API server does not see the webhooks of {self.process.name}"
-            time.sleep(0.05)
-
-    def _wait_until_served(self, definitions: Iterable[Json]) -> None:
-        """Clients find a kind a moment after it is established, and the controller ends if it finds its own kinds not."""
-        specs = [definition["spec"] for definition in definitions]
-        kinds = {(spec["group"], spec["names"]["plural"]) for spec in specs}
-        deadline = time.monotonic() + WAIT_S
-        while missing := kinds - self._control_plane.client.served():
-            assert time.monotonic() < deadline, f"the API server does not show {missing}"
             time.sleep(0.05)
 
     def _webhook_configurations(self) -> Iterator[Json]:
@@ -163,6 +150,20 @@ class Controller:
         return ("unshare", "--mount", "sh", "-c", script, str(self._directory))
 
 
+def define_kinds(control_plane: ControlPlane, definitions: Sequence[Json]) -> None:
+    """Create kinds, unless an earlier test has, and wait until clients find them."""
+    for definition in definitions:
+        _create(control_plane, definition)
+    for definition in definitions:
+        control_plane.client.wait(CRDS, definition["metadata"]["name"], _is_established)
+    kinds = {kind for definition in definitions for kind in _served_kinds(definition["spec"])}
+    deadline = time.monotonic() + WAIT_S
+    # Clients find a kind a moment after it is established, and a controller ends if it finds its own kinds not.
+    while missing := kinds - control_plane.client.served():
+        assert time.monotonic() < deadline, f"the API server does not show {missing}"
+        time.sleep(0.05)
+
+
 def kubernetes_controllers(control_plane: ControlPlane) -> Process:
     """The controllers of Kubernetes that make pods of Jobs and StatefulSets, and collect garbage."""
     names = ("job", "statefulset", "garbage-collector")
@@ -180,6 +181,13 @@ def kubernetes_controllers(control_plane: ControlPlane) -> Process:
             "--kube-api-burst=400",
         ),
     )
+
+
+def _served_kinds(spec: Json) -> Iterator[tuple[str, str, str]]:
+    """Group, version and plural of a kind, in each version in which it is served."""
+    for version in spec["versions"]:
+        if version["served"]:
+            yield spec["group"], version["name"], spec["names"]["plural"]
 
 
 def _probe(configuration: Json) -> Mapping[str, str]:
