@@ -151,6 +151,8 @@ class Scheduling:
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
         self._bound_pods.count(pod)
+        if former is None:
+            self._wake_ups.came(pod.uid)
         if is_member:
             # An object may say later than its pods that these start together.
             self.ahead.withdraw(pod)

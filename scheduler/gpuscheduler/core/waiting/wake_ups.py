@@ -24,6 +24,8 @@ MOST_REQUESTS = 16
 """Different requests that are rated in one check, as the costs of few can be kept."""
 MOST_WOKEN = 100
 """Pods that are woken in one check."""
+MOST_EARLY = 10_000
+"""Pods about which kube-scheduler may ask before the watch shows them. It may never show some of them."""
 MOST_TRIED = 16
 """Nodes that a pod was nominated for without success, which are passed over."""
 ALL_NAMED = 100
@@ -54,7 +56,7 @@ class WakeUps:
 
     Args:
         usage: nodes and their users.
-        pods: UID to pod, as the watch shows it.
+        pods: UID to pod, as the watch shows it. `came` takes each one that is new.
         fitting: names of the nodes where a pod fits at a time, best first.
         passed_over: names of the nodes that `fitting` leaves out for a pod at a time.
     """
@@ -71,25 +73,39 @@ class WakeUps:
         self._fitting = fitting
         self._passed_over = passed_over
         self._refused: dict[str, _Refused] = {}
+        self._early: dict[str, _Refused] = {}
         self._check_at = float("-inf")
         self._next = float("inf")
         self._frees = 0
 
     def refused(self, uid: str, now: float, *, again: bool = False) -> None:
         """Take that kube-scheduler was refused a node for a pod; `again` if not all of the nodes were looked at."""
-        if not self._refused:
-            # What became free before the first refusal does not help it.
-            self._frees = self._usage.frees
-        refused = self._refused.pop(uid, None) or _Refused()
+        refused = self._refused.get(uid) or self._early.pop(uid, None) or _Refused()
         refused.wake_at = now + refused.delay_s
-        self._refused[uid] = refused
+        if uid not in self._pods:
+            self._keep_early(uid, refused)
+            return
+        self._keep(uid, refused)
         if again or self._is_large():
             # Other nodes than those that kube-scheduler named may fit, although nothing becomes free.
             self._next = min(self._next, refused.wake_at)
 
+    def came(self, uid: str) -> None:
+        """Take that the watch shows a pod, which kube-scheduler may have asked about before.
+
+        The watch may be late by any time, for example because the process stood still.
+        """
+        refused = self._early.pop(uid, None)
+        if refused is None:
+            return
+        self._keep(uid, refused)
+        # Nobody has looked whether it fits in what became free meanwhile.
+        self._next = min(self._next, refused.wake_at)
+
     def forget(self, uid: str) -> None:
         """Take that a pod has a node, or is gone."""
         self._refused.pop(uid, None)
+        self._early.pop(uid, None)
 
     def next_due(self) -> float | None:
         """When `wake` has work, in monotonic seconds; None if nothing is due."""
@@ -122,18 +138,27 @@ class WakeUps:
         """The pods whose delay is over."""
         for uid, refused in list(self._refused.items()):
             pod = self._pods.get(uid)
-            if refused.wake_at > now:
-                self._next = min(self._next, refused.wake_at)
-            elif pod:
-                if pod.node or pod.deleting:
-                    del self._refused[uid]
-                else:
-                    yield pod
-            elif refused.wake_at + LIMIT_S < now:
+            if pod is None or pod.node or pod.deleting:
                 del self._refused[uid]
+            elif refused.wake_at > now:
+                self._next = min(self._next, refused.wake_at)
             else:
-                # kube-scheduler asked about a pod that the watch has not shown yet.
-                self._next = min(self._next, now + CHECK_S)
+                yield pod
+
+    def _keep(self, uid: str, refused: _Refused) -> None:
+        """Keep a pod as the last one, so that the next check begins with the others."""
+        if not self._refused:
+            # What became free before the first refusal does not help it.
+            self._frees = self._usage.frees
+        self._refused.pop(uid, None)
+        self._refused[uid] = refused
+
+    def _keep_early(self, uid: str, refused: _Refused) -> None:
+        """Keep a pod that the watch has not shown yet until it does."""
+        self._early[uid] = refused
+        if len(self._early) > MOST_EARLY:
+            first = next(iter(self._early))
+            del self._early[first]
 
     def _fits(self, pod: PodFacts, fits: dict[_Alike, bool], now: float) -> bool:
         """Whether there is room for the pod on any node. `fits` has the answers for the requests so far."""
@@ -144,9 +169,8 @@ class WakeUps:
                 self._next = now
                 return False
             fits[alike] = any(True for _ in self._fitting(pod, now))
-        # It goes to the end, so that the next check begins with the others.
-        refused = self._refused.pop(pod.uid)
-        self._refused[pod.uid] = refused
+        refused = self._refused[pod.uid]
+        self._keep(pod.uid, refused)
         if not fits[alike]:
             refused.delay_s = FIRST_S
             refused.tried.clear()

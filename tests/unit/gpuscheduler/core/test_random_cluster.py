@@ -59,7 +59,7 @@ MOST_ROUNDS = 2000
 OURS = "gpu-scheduler"
 GATE = "gpuagent.io/job"
 AHEAD = AheadLimits(nodes=2, least_lead=0, most=3)
-"""The cluster counts as large, so that pods are decided ahead."""
+"""With these, the cluster counts as large, so that pods are decided ahead."""
 FOREIGN_GATE = "queue.example/admission"
 NAMES = ("n1", "n2", "n3", "n4")
 OTHER_PLUGIN = "n2"
@@ -180,8 +180,9 @@ class RandomCluster(RuleBasedStateMachine):
         self.kept = {}
         self.odd_calls = set()
 
-    @initialize()
-    def start(self):
+    @initialize(limits=st.sampled_from([AHEAD, AheadLimits()]))
+    def start(self, limits=AHEAD):
+        self.limits = limits
         for name in NAMES:
             self.nodes[name] = self.node_with(name, SOUND[name])
         self.restart()
@@ -478,6 +479,29 @@ class RandomCluster(RuleBasedStateMachine):
         self.act()
         self.wait(0.0)
 
+    @rule(
+        shape=simple,
+        name=st.sampled_from(NAMES),
+        count=st.integers(2, 4),
+        seconds=st.sampled_from([1.0, 31.0, 4000.0]),
+        pick=picks,
+    )
+    def freeze_behind_kube_scheduler(self, shape, name, count, seconds, pick):
+        """kube-scheduler tries pods, of which some find no room. Before the watch shows these, room becomes free.
+
+        The scheduler stands still meanwhile.
+        """
+        for _ in range(count):
+            self.make(shape, (name,), namespace=NAMESPACES[0], priority=0)
+        self.call_filter_for_all(bound=True)
+        self.end_writes()
+        running = self.one([uid for uid in self.held if bound_to(self.pods[uid]) == name], pick)
+        if running:
+            self.finish(running, "Succeeded")
+            while running in self.unseen:
+                self.show(running)
+        self.freeze(seconds)
+
     @rule(wall_ns=st.sampled_from([0, 10**9, 1_800_000_000 * 10**9, 4_000_000_000 * 10**9]))
     def clock_jumps(self, wall_ns):
         self.wall_ns = wall_ns
@@ -671,7 +695,7 @@ class RandomCluster(RuleBasedStateMachine):
                 return
         answer = self.scheduling.filter(pod, names, self.now)
         assert set(answer.nodes) <= set(names)
-        assert not self.scheduling.ahead.has(uid)
+        assert answer.error or not self.scheduling.ahead.has(uid)
         if not (answer.nodes or answer.error):
             assert answer.failed.keys() | answer.unresolvable.keys() == set(names), "a node has no reason"
             if not self.scheduling.jobs.is_member(pod) and not pod.request.problem:
@@ -885,7 +909,7 @@ class RandomCluster(RuleBasedStateMachine):
         self.unseen.clear()
         self.seen_nodes = dict(self.nodes)
         self.seen_pods = {uid: self.as_decided(None, pod_facts(made)) for uid, made in self.pods.items()}
-        self.scheduling, self.standby = (Scheduling(LeastFree(), schedulers={OURS}, ahead=AHEAD) for _ in "12")
+        self.scheduling, self.standby = (Scheduling(LeastFree(), schedulers={OURS}, ahead=self.limits) for _ in "12")
         self.kept, self.odd_calls = {}, set()
         for facts in self.nodes.values():
             self.scheduling.node_seen(facts)
@@ -1021,9 +1045,9 @@ class RandomCluster(RuleBasedStateMachine):
             return
         ahead = self.scheduling.ahead
         decided = {uid: found for uid, found in self.reserved().items() if ahead.has(uid)}
-        assert len(decided) == len(ahead) <= AHEAD.most
+        assert len(decided) == len(ahead) <= self.limits.most
         for uid, found in decided.items():
-            assert found.until <= self.now + AHEAD.held_s
+            assert found.until <= self.now + self.limits.held_s
             assert len(found.choices) == 1
             pod = self.seen_pods[uid]
             assert pod.scheduler == OURS

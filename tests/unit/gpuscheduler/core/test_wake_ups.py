@@ -5,8 +5,9 @@ import pytest
 from gpuscheduler.core.calls import Nudge
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S, LIMIT_S, WakeUps
-from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
+from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S, LIMIT_S, MOST_EARLY, WakeUps
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod, pod_object, shared_node
 
 
 class World:
@@ -71,20 +72,43 @@ def test_two_checks_are_apart(world):
     assert world.woken(FIRST_S + CHECK_S - 0.1) == []
 
 
-def test_a_pod_that_the_watch_has_not_shown_is_looked_for_now_and_then_and_given_up(world):
+@pytest.mark.parametrize("seconds", [1.0, 2 * LIMIT_S, 86_400.0])
+def test_a_pod_that_the_watch_shows_late_is_woken_however_late(world, seconds):
     world.wake_ups.refused("late", 0.0)
     world.usage.frees += 1
-    assert world.woken(FIRST_S) == []
-    assert world.wake_ups.next_due() == FIRST_S + CHECK_S
+    assert world.woken(seconds) == []
+    assert world.wake_ups.next_due() is None, "nothing can be done before the watch shows the pod"
     world.pods["late"] = waiting("late")
-    assert world.woken(FIRST_S + CHECK_S) == ["late"]
-    world.wake_ups.forget("late")
-    world.wake_ups.refused("never", 10.0)
-    world.usage.frees += 1
-    assert world.woken(10.0 + FIRST_S + LIMIT_S) == []
-    assert world.wake_ups.next_due() is not None
-    assert world.woken(10.0 + FIRST_S + LIMIT_S + CHECK_S) == []
-    assert world.wake_ups.next_due() is None
+    world.wake_ups.came("late")
+    due = world.wake_ups.next_due()
+    assert due is not None
+    assert world.woken(max(due, seconds)) == ["late"]
+
+
+def test_of_pods_that_the_watch_never_shows_the_latest_are_kept(world):
+    for number in range(MOST_EARLY + 1):
+        world.wake_ups.refused(f"early-{number}", 0.0)
+    for uid in ["early-0", f"early-{MOST_EARLY}"]:
+        world.pods[uid] = waiting(uid)
+        world.wake_ups.came(uid)
+    assert world.woken(FIRST_S) == [f"early-{MOST_EARLY}"]
+
+
+def test_a_scheduler_that_stood_still_wakes_a_pod_that_was_refused_before_its_watch_showed_it():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1", gpus=1))
+    scheduling.pod_seen(pod("first", uid="first", mem=10, on="n1"), 0.0)
+    scheduling.synced(0.0)
+    late = pod("late", uid="late", mem=10)
+    assert not scheduling.filter(late, ["n1"], 1.0).nodes
+    scheduling.pod_gone("first", 2.0)
+    scheduling.tick(4000.0)
+    assert scheduling.actions() == []
+    scheduling.pod_seen(late, 4000.0)
+    due = scheduling.next_due(4000.0)
+    assert due is not None
+    scheduling.tick(max(due, 4000.0) + CHECK_S)
+    assert scheduling.actions() == [Nudge(late.name, "late")]
 
 
 def deleting():
