@@ -14,6 +14,7 @@ from gpuagent.pages.http_server import HttpServer, listen
 from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.connection import Connection
+from gpuscheduler.cluster_api.evictions import Evictions
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.optional_kind import OptionalKind
@@ -21,6 +22,7 @@ from gpuscheduler.cluster_api.writes import Change, Writes
 from gpuscheduler.core.calls import Nominate
 from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind
 from gpuscheduler.core.jobs.job import JobState
+from gpuscheduler.core.jobs.jobs import JobLimits
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
@@ -65,7 +67,7 @@ class App:
             named(settings.policy, mix),
             mix,
             settings.scheduler_name,
-            patience_s=settings.job_patience or 0.0,
+            job_limits=JobLimits(settings.job_patience or 0.0, settings.job_evict_broken or 0.0),
         )
         self._follows: dict[str, ListWatch] = {}
         self._kinds: dict[ObjectKind, OptionalKind] = {}
@@ -108,6 +110,7 @@ class App:
             service = Service(
                 core=self._core,
                 writes=writes,
+                evictions=Evictions(connection, self._leading, self._metrics.evicted),
                 problem=self._problem,
                 not_leading=not_leading,
                 read_lease=lease.read_again if lease else _nothing_to_read,

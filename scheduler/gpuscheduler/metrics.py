@@ -16,6 +16,8 @@ from prometheus_client.registry import Collector
 
 from gpuagent import __version__
 from gpuagent.metrics.family import Family
+from gpuscheduler.core.calls import EvictOutcome
+from gpuscheduler.core.jobs.broken_jobs import CAUSE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0)
@@ -150,6 +152,9 @@ class SchedulerMetrics:
         for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES, EVICTIONS):
             counter = Counter(family.name, family.help, family.labels, registry=self._registry)
             self._counters[family] = counter
+        for outcome in EvictOutcome:
+            # From the start, because evictions are rare, and an increase needs a value before.
+            self._counters[EVICTIONS].labels(CAUSE, outcome.name.lower())
         build = Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self._registry)
         build.labels(__version__).set(1)
         self._registry.register(_Derived(read))

@@ -88,6 +88,13 @@ class SchedulerSettings:
         "off: from pods of lower priority only",
         metavar="SECONDS",
     )
+    job_evict_broken: float | None = setting(
+        None,
+        values.seconds_or_off,
+        "seconds that a job which has started may lack pods before its other pods are evicted, within the bounds of "
+        "PodDisruptionBudgets; off: they are left alone",
+        metavar="SECONDS",
+    )
     lease: str = setting(
         "kube-system/gpu-scheduler",
         lease,

@@ -6,13 +6,23 @@ All of it runs on one event loop, so that the core takes one event or call at a 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import KubeError
+from gpuscheduler.cluster_api.evictions import Evictions
 from gpuscheduler.cluster_api.writes import Writes
-from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
+from gpuscheduler.core.calls import (
+    Action,
+    BindOutcome,
+    BindRefused,
+    BindWait,
+    BindWrite,
+    CommitJob,
+    Evict,
+    FilterAnswer,
+)
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -43,6 +53,7 @@ class Service:
     Args:
         core: decides.
         writes: to the API server.
+        evictions: there, too.
         problem: why the view of the cluster is too old to decide with; empty if it is not.
         not_leading: why kube-scheduler's calls are not those of the leader; empty if they may be.
         read_lease: reads anew who leads.
@@ -55,6 +66,7 @@ class Service:
         *,
         core: Scheduling,
         writes: Writes,
+        evictions: Evictions,
         problem: Callable[[], str],
         not_leading: Callable[[], str],
         read_lease: Callable[[], Awaitable[None]],
@@ -64,6 +76,7 @@ class Service:
         self.core = core
         self.problem = problem
         self._writes = writes
+        self._evictions = evictions
         self._not_leading = not_leading
         self._read_lease = read_lease
         self._lagged = lagged
@@ -72,7 +85,7 @@ class Service:
         self._catching_up: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._bound_at: dict[str, float] = {}
-        self._commits: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._carried_calls = CarriedCalls(core.usage.nodes, problem)
 
@@ -251,11 +264,17 @@ class Service:
     def _act(self, action: Action) -> None:
         match action:
             case CommitJob():
-                task = asyncio.ensure_future(self._commit(action))
-                self._commits.add(task)
-                task.add_done_callback(self._commits.discard)
+                self._begin(self._commit(action))
+            case Evict():
+                self._begin(self._evict(action))
             case _:
                 self._writes.add(action)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        """Have it done beside everything else."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _why_no_answer(self) -> str:
         """Why no call can be answered now; empty if they can."""
@@ -307,6 +326,17 @@ class Service:
     async def _commit(self, action: CommitJob) -> None:
         written = await self._writes.commit(action)
         self.core.committed(action.job, time.monotonic(), written=written)
+        self._settle()
+
+    async def _evict(self, action: Evict) -> None:
+        jobs = self.core.jobs
+        outcome, why = await self._evictions.evict(
+            action.pod,
+            action.uid,
+            action.cause,
+            is_wanted=lambda: jobs.wants_evicted(action),
+        )
+        jobs.evicted(action, outcome, why, time.monotonic())
         self._settle()
 
     def _wake(self) -> None:

@@ -41,17 +41,24 @@ class Evictions:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._version = ""
 
-    async def evict(self, pod: PodName, uid: str, cause: str) -> tuple[EvictOutcome, str]:
-        """Evict a pod; the outcome, and why it is not evicted.
+    async def evict(
+        self,
+        pod: PodName,
+        uid: str,
+        cause: str,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> tuple[EvictOutcome, str]:
+        """Evict a pod; the outcome, and why it is not evicted. That is empty if the API server was not asked.
 
         Args:
             pod: namespace and name.
             uid: a precondition, because a new pod of the same name must not be evicted.
             cause: of the metric.
+            is_wanted: whether the pod is still to be evicted, once its turn has come.
         """
         async with self._turns:
-            if not self._leading.is_set():
-                return EvictOutcome.LATER, "the kube-scheduler beside this process does not lead"
+            if not self._leading.is_set() or not is_wanted():
+                return EvictOutcome.LATER, ""
             outcome, why = await self._outcome(pod, uid)
         self._evicted(cause, outcome.name.lower())
         if outcome is EvictOutcome.REFUSED:

@@ -124,6 +124,25 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict a pod, as far as PodDisruptionBudgets allow it.
+
+    Attributes:
+        pod: namespace and name.
+        uid: a precondition.
+        cause: of the metric.
+        job: tells it from other jobs.
+        reason: for people, without a period.
+    """
+
+    pod: PodName
+    uid: str
+    cause: str
+    job: GangKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitJob:
     """Write the plan of a job on one member, before its first binding, at the version that was read.
 
@@ -142,4 +161,4 @@ class CommitJob:
     text: str
 
 
-Action = Nominate | Nudge | Ungate | Report | CommitJob
+Action = Nominate | Nudge | Ungate | Report | Evict | CommitJob

@@ -14,7 +14,7 @@ from gpuscheduler.core.gangs.gang_objects import GangObjects
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.jobs.job import JobKey
-from gpuscheduler.core.jobs.jobs import Jobs
+from gpuscheduler.core.jobs.jobs import NO_LIMITS, JobLimits, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodEnd, PodFacts
@@ -46,7 +46,7 @@ class Scheduling:
         mix: of the pods that come, by which `policy` rates; learned from the pods that are seen.
         schedulers: `spec.schedulerName` of the pods to place; empty for any. Pods of others count once they are bound.
         ahead: when and how far ahead pods are decided before kube-scheduler asks about them.
-        patience_s: how long a job waits before nodes are kept from later pods of its own priority; 0 for never.
+        job_limits: what the operator sets for jobs.
 
     Attributes:
         usage: units in use on each node, reservations included.
@@ -65,14 +65,14 @@ class Scheduling:
         mix: Mix | None = None,
         schedulers: Collection[str] = (),
         ahead: AheadLimits | None = None,
-        patience_s: float = 0.0,
+        job_limits: JobLimits = NO_LIMITS,
     ) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
         self.gang_objects = GangObjects(self.pods)
         self.reservations = Reservations(self.usage, self.pods)
-        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, patience_s)
+        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, job_limits)
         self.refusals: Counter[str] = Counter()
         self._actions = self.jobs.actions
         self._schedulers = schedulers

@@ -38,9 +38,9 @@ MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-
 VALUES = "--set=image.repository=gpuagent,scheduler.enabled=true,scheduler.setSchedulerName=true"
 
 
-def rendered(control_plane: ControlPlane) -> list[Json]:
+def rendered(control_plane: ControlPlane, *values: str) -> list[Json]:
     helm = (str(control_plane.bin / "helm"), "template", "release", str(CHART), f"--namespace={NAMESPACE}")
-    done = subprocess.run((*helm, VALUES), capture_output=True, text=True, check=True)
+    done = subprocess.run((*helm, VALUES, *values), capture_output=True, text=True, check=True)
     found = [one for one in yaml.safe_load_all(done.stdout) if one]
     return [one for one in found if NAME in one["metadata"]["name"]]
 
@@ -527,7 +527,8 @@ def test_events_are_sent_about_any_pod_and_are_not_taken_back(control_plane: Con
 
 
 @tries(
-    "It cannot make or evict pods, or write to nodes.",
+    "It cannot make pods, or write to nodes.",
+    "It can evict pods, as far as budgets allow it, if a setting needs the right, such as `job-evict-broken`.",
 )
 def test_neither_pods_nor_other_parts_of_them_are_made(request_as: Request) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "of-others"}}
@@ -614,8 +615,48 @@ def test_a_stolen_token_reads_what_the_page_says(with_stolen_token: Request) -> 
         assert with_stolen_token("GET", path)[0] == http.client.FORBIDDEN, path
 
 
+@pytest.fixture
+def evicting_chart(control_plane: ControlPlane, deployed: Deployed) -> Iterator[None]:
+    """The chart with a setting that evicts pods."""
+    kinds = {"ClusterRole", "ValidatingAdmissionPolicy"}
+    for made in rendered(control_plane, "--set=scheduler.settings.job-evict-broken=60"):
+        if made["kind"] in kinds:
+            control_plane.client.apply(made)
+    yield
+    for made in deployed.objects:
+        if made["kind"] in kinds:
+            control_plane.client.apply(made)
+
+
+def _evicts(control_plane: ControlPlane, with_stolen_token: Request) -> int:
+    """The answer to a trial eviction of another's pod."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "of-others"}}
+    return with_stolen_token("POST", f"{PODS}/of-others/eviction?dryRun=All", eviction)[0]
+
+
 @tries(
-    "It cannot make or evict pods, or write to nodes.",
+    "It can evict pods, as far as budgets allow it, if a setting needs the right, such as `job-evict-broken`.",
+)
+def test_a_stolen_token_does_not_evict_without_a_setting_that_needs_it(
+    control_plane: ControlPlane, with_stolen_token: Request
+) -> None:
+    control_plane.add_pods([pod("of-others", {GPU_MEM: 1}, schedulerName="other")])
+    assert _evicts(control_plane, with_stolen_token) == http.client.FORBIDDEN
+
+
+@tries(
+    "It can evict pods, as far as budgets allow it, if a setting needs the right, such as `job-evict-broken`.",
+)
+@pytest.mark.usefixtures("evicting_chart")
+def test_a_stolen_token_evicts_with_a_setting_that_needs_it(
+    control_plane: ControlPlane, deployed: Deployed, with_stolen_token: Request
+) -> None:
+    control_plane.add_pods([pod("of-others", {GPU_MEM: 1}, schedulerName="other")])
+    deployed.scheduler.wait_for(lambda: _evicts(control_plane, with_stolen_token) == http.client.CREATED)
+
+
+@tries(
+    "It cannot make pods, or write to nodes.",
 )
 def test_a_stolen_token_has_no_right_to_make_pods_and_to_write_nodes(
     control_plane: ControlPlane, with_stolen_token: Request, make_allocations: Make

@@ -24,18 +24,17 @@ class Evicting:
         self.leads = leads
         self.counted = Counter()
 
-    def evict(self, uid, times=1):
-        return asyncio.run(self._evict(uid, times))
+    def evict(self, uid, **given):
+        return asyncio.run(self._evict(uid, **given))
 
-    async def _evict(self, uid, times):
+    async def _evict(self, uid, **given):
         leading = asyncio.Event()
         if self.leads:
             leading.set()
         async with Connection(self.access, lambda verb, code: None) as connection:
             evictions = Evictions(connection, leading, self.count)
             pod = PodName("default", "p")
-            answers = [await evictions.evict(pod, uid, CAUSE) for _ in range(times)]
-            return answers[-1]
+            return await evictions.evict(pod, uid, CAUSE, **given)
 
     def count(self, cause, result):
         self.counted[cause, result] += 1
@@ -97,8 +96,11 @@ def test_a_missing_right_is_refused_in_words(cluster, uid, caplog):
 
 def test_only_a_leader_evicts(cluster, uid):
     evicting = Evicting(cluster, leads=False)
-    outcome, why = evicting.evict(uid)
-    assert outcome is EvictOutcome.LATER
-    assert "does not lead" in why
+    assert evicting.evict(uid) == (EvictOutcome.LATER, "")
     assert cluster.api.requests[EVICTION] == 0
     assert not evicting.counted
+
+
+def test_a_pod_that_is_no_longer_to_be_evicted_stays(cluster, uid):
+    assert Evicting(cluster).evict(uid, is_wanted=lambda: False) == (EvictOutcome.LATER, "")
+    assert cluster.found("p")

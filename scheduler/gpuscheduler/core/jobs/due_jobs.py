@@ -3,15 +3,14 @@
 from collections import deque
 from collections.abc import Iterator
 
-from gpuscheduler.core.calls import Nudge, Report, Ungate
+from gpuscheduler.core.calls import Nudge, Ungate
 from gpuscheduler.core.jobs.agenda import Agenda
+from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.job import Job, JobKey
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, nudges
 
 CALL_S = 2.0
 """How long kube-scheduler has to come to the pods of a complete job by itself, before it is woken for them."""
-BROKEN_S = 60.0
-"""How long a job that has started may lack pods before an Event says so. Controllers make new ones within seconds."""
 FAILED_S = 600.0
 """How long pods that come again wait for members that failed. Controllers make new ones within 6 minutes, or never."""
 
@@ -22,11 +21,18 @@ class DueJobs:
     Args:
         jobs: by name; those without pods are removed here.
         planning: makes and breaks plans, and takes actions.
+        broken_jobs: watches which pods jobs lose.
     """
 
-    def __init__(self, jobs: dict[JobKey, Job], planning: Planning) -> None:
+    def __init__(
+        self,
+        jobs: dict[JobKey, Job],
+        planning: Planning,
+        broken_jobs: BrokenJobs,
+    ) -> None:
         self._jobs = jobs
         self._planning = planning
+        self._broken_jobs = broken_jobs
         self._agenda = Agenda()
         self._waiting: dict[JobKey, None] = {}
         self._turns: deque[JobKey] = deque()
@@ -75,10 +81,8 @@ class DueJobs:
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
-        self._watch_losses(job, now)
-        due = min(job.ask_at, job.alone_at, job.call_at)
-        if not job.told_broken:
-            due = min(due, job.broken_at + BROKEN_S)
+        self._broken_jobs.watch(job, now)
+        due = min(job.ask_at, job.alone_at, job.call_at, self._broken_jobs.due_at(job))
         if job.plan:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
@@ -124,8 +128,7 @@ class DueJobs:
         if job.call_at <= now:
             job.call_at = float("inf")
             self._call(job)
-        if job.broken_at + BROKEN_S <= now and not job.told_broken:
-            self._tell_broken(job)
+        self._broken_jobs.take_due(job, now)
         if self._planning.precedence.is_overdue(job, now):
             # It is planned in vain, and its nodes are kept for it from then on.
             job.tried = None
@@ -167,27 +170,6 @@ class DueJobs:
             job.call_at = float("inf")
         elif not is_due:
             job.call_at = now + CALL_S
-
-    def _watch_losses(self, job: Job, now: float) -> None:
-        """Note since when pods of a job that has started are lost. While it starts, the others are on their way."""
-        is_broken = job.plan is None and job.lost > 0
-        if not is_broken:
-            job.broken_at = float("inf")
-            job.told_broken = False
-        elif job.broken_at == float("inf"):
-            job.broken_at = now
-
-    def _tell_broken(self, job: Job) -> None:
-        """Say on the oldest pod that is left that others of its job are lost: it holds its GPUs, and may do nothing."""
-        job.told_broken = True
-        left = job.members.bound()
-        if not left:
-            return
-        oldest = min(left, key=lambda pod: (pod.created, pod.name))
-        number = f"{job.lost} of its {job.members.wanted} pods"
-        why = f"{job.title} has lost {number} {BROKEN_S:.0f} s ago or longer"
-        text = f"{why}. The other {len(left)} keep their GPUs: delete them if they cannot go on alone."
-        self._planning.actions.append(Report(oldest.name, oldest.uid, "JobBroken", text))
 
     def _call(self, job: Job) -> None:
         """Have kube-scheduler try the pods of a job that it has not come to."""

@@ -6,6 +6,7 @@ from enum import Enum, auto
 
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gangs.gang import GangKey, GangSource
+from gpuscheduler.core.jobs.losses import NO_LOSSES, Losses
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.places.plan import Passed
 from gpuscheduler.core.jobs.turns import Turns
@@ -132,8 +133,7 @@ class Job:
         alone: they no longer do.
         nodes_tried: what the last choice of nodes to keep for it was made of.
         waits_since: when it began to wait for room; infinite while it does not.
-        broken_at: since when it is known that pods of it are lost; infinite while none are.
-        told_broken: an Event says so.
+        losses: what is known of the pods that it has lost.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
         gave_up: the last plan took too many tries.
         shortage: what its pods without a place in the last plan need, and what keeps them off nodes.
@@ -156,8 +156,7 @@ class Job:
     alone: bool = False
     nodes_tried: object = None
     waits_since: float = float("inf")
-    broken_at: float = float("inf")
-    told_broken: bool = False
+    losses: Losses = NO_LOSSES
     let_in: bool = False
     gave_up: bool = False
     shortage: str = ""
@@ -207,7 +206,9 @@ class Job:
     @property
     def lost(self) -> int:
         """How many pods a job that has started lacks of those that have to run together. Those that wait do not run."""
-        return max(self._missing, 0) if self.members.any_bound else 0
+        if not self.members.any_bound:
+            return 0
+        return max(self._missing - self.members.done_and_gone, 0)
 
     @property
     def waits(self) -> bool:

@@ -7,13 +7,15 @@ plan is written on one of them, and all are bound. Pods that replace members of 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from gpuscheduler.core.calls import BindRefused, BindWait, FilterAnswer, Nudge, Ungate
+from gpuscheduler.core.calls import BindRefused, BindWait, Evict, EvictOutcome, FilterAnswer, Nudge, Report, Ungate
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gangs.gang import GangSource
 from gpuscheduler.core.gpu_request import Used
 from gpuscheduler.core.jobs.barrier import entered
+from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
@@ -26,6 +28,22 @@ from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 
 
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What the operator sets for jobs.
+
+    Attributes:
+        patience_s: how long a job waits before nodes are kept from later pods of its own priority; 0 for never.
+        evict_broken_s: how long a job that has started may lack pods before the others are evicted; 0 for never.
+    """
+
+    patience_s: float = 0.0
+    evict_broken_s: float = 0.0
+
+
+NO_LIMITS = JobLimits()
+
+
 class Jobs:
     """All jobs. The caller drains `actions` after each call.
 
@@ -34,7 +52,7 @@ class Jobs:
         reservations: of all pods.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
-        patience_s: see `Precedence`.
+        limits: of the operator.
 
     Attributes:
         precedence: keeps nodes for the first job that waits.
@@ -46,14 +64,15 @@ class Jobs:
         reservations: Reservations,
         links: Links,
         pods: Mapping[str, PodFacts],
-        patience_s: float = 0.0,
+        limits: JobLimits,
     ) -> None:
         self._usage = usage
         self._pods = pods
-        self.precedence = Precedence(usage, links, pods, patience_s)
+        self.precedence = Precedence(usage, links, pods, limits.patience_s)
         self._planning = Planning(usage, reservations, links, pods, self.precedence)
         self._jobs: dict[JobKey, Job] = {}
-        self._due_jobs = DueJobs(self._jobs, self._planning)
+        self._broken_jobs = BrokenJobs(self._planning.actions, limits.evict_broken_s)
+        self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs)
         self._ended: dict[str, JobKey] = {}
         self.actions = self._planning.actions
 
@@ -251,11 +270,32 @@ class Jobs:
             self._planning.break_plan(job, now)
         self._due_jobs.settle(job, now)
 
+    def wants_evicted(self, action: Evict) -> bool:
+        """Whether a pod is still to be evicted."""
+        job = self._jobs.get(action.job)
+        return job is not None and self._broken_jobs.is_wanted(job, action.uid)
+
+    def evicted(
+        self,
+        action: Evict,
+        outcome: EvictOutcome,
+        why: str,
+        now: float,
+    ) -> None:
+        """Take the result of an eviction."""
+        if outcome is EvictOutcome.EVICTED:
+            self.actions.append(Report(action.pod, action.uid, "JobEvicted", f"Evicted: {action.reason}."))
+        job = self._jobs.get(action.job)
+        if job:
+            self._broken_jobs.answered(job, action, outcome, why, now)
+            self._due_jobs.settle(job, now)
+
     def recover(self, pods: Iterable[PodFacts], now: float) -> None:
         """Begin to plan, or lead. First reserve what written plans have for jobs that are bound in part.
 
         `pods` are all members, with those that have ended on a node.
         """
+        begins = not self._planning.ready
         self._planning.ready = True
         self._planning.again = True
         for job in self._jobs.values():
@@ -269,6 +309,10 @@ class Jobs:
             texts = [pod.commit for pod in members.values() if pod.commit]
             if key in self._jobs and texts:
                 self._recover(self._jobs[key], members, texts, now)
+        if begins:
+            for job in self._jobs.values():
+                self._broken_jobs.begin(job)
+                self._due_jobs.settle(job, now)
 
     def _recover(
         self,

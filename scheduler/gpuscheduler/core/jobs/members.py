@@ -122,6 +122,7 @@ class Members:
         start: of the job as it runs now.
         labels: the numbers of pods that the labels of its pods name.
         ended: UID to each pod that has ended on a node and that the API server still has.
+        done_and_gone: how many pods of this start have succeeded and are deleted. They are not lost.
         pending: UID to each living pod that asks for GPUs and is not bound, `surplus` ones included.
         held_back: UID to each pod with a scheduling gate that another controller has to remove. It is not there yet.
         unknown: why the number of pods is not known, if an object says it.
@@ -131,6 +132,7 @@ class Members:
     def __init__(self) -> None:
         self.start = Start()
         self.ended: dict[str, PodFacts] = {}
+        self.done_and_gone = 0
         self.pending: dict[str, PodFacts] = {}
         self.held_back: dict[str, PodFacts] = {}
         self.unknown = ""
@@ -194,6 +196,7 @@ class Members:
         is_running = self._bound or self.ended_before()
         if not is_running:
             self.start = Start()
+            self.done_and_gone = 0
         self.start.size = max(self.start.size, self.present)
         self.start.add(planned)
         # No plan has the pods that run already, and those that ask for no GPUs.
@@ -240,8 +243,12 @@ class Members:
 
     def forget_ended(self, uid: str) -> bool:
         """Forget a pod that has ended; whether there was one."""
-        if self.ended.pop(uid, None) is None:
+        pod = self.ended.pop(uid, None)
+        if pod is None:
             return False
+        has_done_its_part = pod.end is PodEnd.SUCCEEDED and uid in self.start.uids
+        if has_done_its_part:
+            self.done_and_gone += 1
         self.changed()
         return True
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from gpuscheduler.core.calls import Nominate, Nudge, Report
-from gpuscheduler.core.jobs.due_jobs import BROKEN_S, CALL_S
-from gpuscheduler.core.jobs.job import JobState
+from gpuscheduler.core.calls import Nominate, Nudge
+from gpuscheduler.core.jobs.due_jobs import CALL_S
 from gpuscheduler.core.jobs.planning import BARRIER_S
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import whole_node
@@ -181,51 +180,3 @@ def test_fewer_than_the_number_never_start():
         cluster.create(name, replicas=5, whole=2)
     assert not any(cluster.filter(name).nodes for name in NAMES)
     assert cluster.reserved() == 0
-
-
-# -- a job that has started loses pods -------------------------------------------------------------------------------
-
-
-def running(cluster):
-    for name in NAMES[:3]:
-        cluster.create(name, replicas=3, whole=2)
-    cluster.run(*NAMES[:3])
-    return cluster
-
-
-def reports(cluster):
-    return [action for action in cluster.done if isinstance(action, Report)]
-
-
-def test_a_job_that_lost_a_pod_is_said_once():
-    cluster = running(cluster_of(2))
-    cluster.scheduling.pod_gone("b", 5.0)
-    for now in (5.0, 5.0 + BROKEN_S - 1):
-        tick_at(cluster, now)
-        assert not reports(cluster)
-    assert cluster.scheduling.jobs.states() == {JobState.BROKEN: 1}
-    for now in (5.0 + BROKEN_S, 1000.0):
-        tick_at(cluster, now)
-    (report,) = reports(cluster)
-    text = "job j has lost 1 of its 3 pods 60 s ago or longer. The other 2 keep their GPUs: delete them if they cannot"
-    assert (report.pod.name, report.reason) == ("a", "JobBroken")
-    assert report.message == f"{text} go on alone."
-
-
-def test_a_pod_that_comes_again_in_time_mends_its_job():
-    cluster = running(cluster_of(2))
-    cluster.scheduling.pod_gone("b", 5.0)
-    tick_at(cluster, 5.0)
-    cluster.create("b2", replicas=3, whole=2)
-    cluster.run("b2")
-    tick_at(cluster, 5.0 + 2 * BROKEN_S)
-    assert not reports(cluster)
-    assert cluster.scheduling.jobs.states() == {JobState.RUNNING: 1}
-
-
-def test_pods_that_succeed_break_no_job():
-    cluster = running(cluster_of(2))
-    cluster.pods["b"]["status"]["phase"] = "Succeeded"
-    cluster.scheduling.pod_seen(pod_facts(cluster.pods["b"]), 5.0)
-    tick_at(cluster, 5.0 + 2 * BROKEN_S)
-    assert not reports(cluster)

@@ -9,6 +9,7 @@ from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, BindWrit
 from gpuscheduler.core.choose_gpus import fit
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, JobState
+from gpuscheduler.core.jobs.jobs import NO_LIMITS
 from gpuscheduler.core.jobs.places.plan import plan
 from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, UNSUITABLE_S
 from gpuscheduler.core.links import Links
@@ -23,8 +24,9 @@ WALL_NS = 1_800_000_000 * 10**9
 class JobUnderTest:
     """A cluster with one scheduler, and pods that kube-scheduler tries."""
 
-    def __init__(self, *nodes):
+    def __init__(self, *nodes, limits=NO_LIMITS):
         self.nodes = nodes
+        self.limits = limits
         self.pods = {}
         self.now = 0.0
         self.done = []
@@ -32,7 +34,7 @@ class JobUnderTest:
 
     def start(self):
         """As after a crash: the scheduler reads everything again."""
-        self.scheduling = Scheduling(LeastFree())
+        self.scheduling = Scheduling(LeastFree(), job_limits=self.limits)
         for node in self.nodes:
             self.scheduling.node_seen(node)
         for made in self.pods.values():

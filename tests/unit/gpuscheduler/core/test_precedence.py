@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscheduler.core.calls import Nudge
+from gpuscheduler.core.jobs.jobs import JobLimits
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, whole_node
@@ -222,7 +223,7 @@ def test_a_job_that_has_waited_for_too_long_keeps_its_nodes_from_later_pods(clus
 
 
 def test_patience_is_a_setting_of_the_core():
-    assert Scheduling(LeastFree(), patience_s=7.0).jobs.precedence.patience_s == 7.0
+    assert Scheduling(LeastFree(), job_limits=JobLimits(patience_s=7.0)).jobs.precedence.patience_s == 7.0
 
 
 def test_a_claim_follows_the_cluster_when_a_node_goes(cluster):
