@@ -13,6 +13,7 @@ from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.allocator.requester_queries import Fetch
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.deviceplugin.allocate import allocate, granted, locate
+from gpuagent.domain.deviceplugin.gpu_shares import container_shares
 from gpuagent.domain.deviceplugin.memory_shares import device_shares
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest
@@ -287,8 +288,11 @@ def _starting(start: Start, owner: ContainerRef | None, recorded: Recorded) -> S
     limits = limits_in_force(snap.resizes)
     shares = device_shares(entries, snap.gpus.values(), snap.policy.unit, modes, limits)
     of_pods = {uid: shares.get(uid, PodShares()) for uid in uids}
-    container = ""
-    if records:
-        # Containers with the same units run one after another, and have the same share.
-        container = records[0].container.container
-    return Starting(owner, of_pods, container)
+    if not records:
+        return Starting(owner, of_pods)
+    # Containers with the same units run one after another, and have the same share.
+    record = records[0]
+    container = record.container.container
+    own = [entry for entry in entries if (entry.pod_uid, entry.container) == (record.uid, container)]
+    own_shares = container_shares(own, snap.gpus.values(), snap.policy.unit, modes)
+    return Starting(owner, of_pods, container, own_shares)

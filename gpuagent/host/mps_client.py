@@ -5,11 +5,13 @@ that program, with one command on its standard input and CUDA_MPS_PIPE_DIRECTORY
 """
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 from gpuagent.host.owners import foreign, foreign_owner
@@ -44,6 +46,7 @@ _NOBODY = "cannot find mps control daemon"
 _PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it, and the server's name begins with the same
 _OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
 _END_S = 1.0
+_AMOUNT = re.compile(r"([0-9]{1,12})(?:\.[0-9]+)?([MG]?)")
 
 
 class MpsError(Exception):
@@ -96,6 +99,15 @@ def daemon_began_at(pipe_dir: Path) -> float | None:
         return (pipe_dir / PID_FILE).stat().st_mtime
     except OSError:
         return None
+
+
+def daemon_mark(pipe_dir: Path) -> tuple[int, int] | None:
+    """What tells the daemon at `pipe_dir` from the one before it: its PID file; None without one."""
+    try:
+        status = (pipe_dir / PID_FILE).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def is_started_again(pipe_dir: Path) -> bool:
@@ -182,6 +194,39 @@ def environment(**more: str) -> dict[str, str]:
     """This process's environment without the variables of CUDA and MPS, and with `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     return kept | more
+
+
+class ServerLimit(Enum):
+    """A limit of each program of a server, which the program may lower and not raise. Its value names its commands."""
+
+    MEMORY = "device_pinned_mem_limit"
+    """In MiB. From CUDA 11.5 on."""
+    PERCENTAGE = "active_thread_percentage"
+
+    def get(self, server: int | None) -> str:
+        """The command that asks for it; without a server, for that of servers to come."""
+        words = [f"get_default_{self.value}"] if server is None else [f"get_{self.value}", str(server)]
+        return " ".join([*words, *self._device])
+
+    def set(self, amount: int, server: int | None) -> str:
+        """The command that sets it; without a server, for servers to come."""
+        words = [f"set_default_{self.value}"] if server is None else [f"set_{self.value}", str(server)]
+        unit = "M" if self is ServerLimit.MEMORY else ""
+        return " ".join([*words, *self._device, f"{amount}{unit}"])
+
+    def amount(self, text: str) -> int | None:
+        """The limit that the daemon's answer names; None if it names none, or 0."""
+        match = _AMOUNT.fullmatch(text)
+        if match is None:
+            return None
+        amount = int(match[1])
+        in_unit = amount * 1024 if match[2] == "G" else amount
+        return in_unit or None
+
+    @property
+    def _device(self) -> tuple[str, ...]:
+        """The ordinal of the GPU. A daemon of one GPU has that one only."""
+        return ("0",) if self is ServerLimit.MEMORY else ()
 
 
 class Control:
@@ -279,9 +324,9 @@ class Control:
                 f"starts its own, or start it with protocol 2 ({CONTROL} -d -p 2)"
             )
 
-    def servers(self) -> tuple[int, ...]:
+    def servers(self, *, deadline_s: float | None = None) -> tuple[int, ...]:
         """PIDs of the servers the daemon runs; it starts one with the first client. Raises MpsError."""
-        return _numbers(self.ask("get_server_list"))
+        return _numbers(self.ask("get_server_list", deadline_s=deadline_s))
 
     def clients(self) -> tuple[int, ...]:
         """PIDs of the clients of every server. Raises MpsError."""
@@ -297,6 +342,35 @@ class Control:
     def status(self, server: int) -> str:
         """The state of a server in the daemon's word, such as ``ACTIVE`` or ``FAULT``. Raises MpsError."""
         return self.ask(f"get_server_status {server}").upper()
+
+    def limit(self, limit: ServerLimit, server: int | None = None, *, deadline_s: float | None = None) -> int | None:
+        """A limit of a server, or of those to come. None if none is set, and if the daemon does not know the command.
+
+        Raises:
+            MpsError: no daemon runs there, or it does not answer.
+        """
+        try:
+            text = self.ask(limit.get(server), deadline_s=deadline_s)
+        except (NoDaemonError, HangsError):
+            raise
+        except MpsError:
+            return None
+        return limit.amount(text)
+
+    def set_limit(
+        self, limit: ServerLimit, amount: int, server: int | None = None, *, deadline_s: float | None = None
+    ) -> str:
+        """Set a limit of a server, or of those to come; what the daemon says. Whether it did so, `limit` shows.
+
+        Raises:
+            MpsError: no daemon runs there, or it does not answer.
+        """
+        try:
+            return self.ask(limit.set(amount, server), deadline_s=deadline_s)
+        except (NoDaemonError, HangsError):
+            raise
+        except MpsError as err:
+            return str(err)
 
     def terminate(self, server: int, client: int, *, deadline_s: float) -> None:
         """End a client's contexts safely, also while it has work on the GPU. The daemon takes no new client meanwhile.

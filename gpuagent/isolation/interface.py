@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
@@ -74,6 +75,8 @@ class Need:
             not.
         pod_names: UID of each of `pods` to its name, as far as the API server shows it.
         ending: UID of each of `pods` that is being deleted to when its grace period ends, in seconds since 1970.
+        largest: GPU UUID to the largest share that a container has through this driver, where the driver limits all
+            programs on a GPU together; None if that is not known.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -88,6 +91,7 @@ class Need:
     resized: Mapping[str, PodShares] = field(default_factory=dict)
     pod_names: Mapping[str, str] = field(default_factory=dict)
     ending: Mapping[str, float] = field(default_factory=dict)
+    largest: Mapping[str, GpuShare] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,13 @@ class Starting:
         pods: UIDs of the pods whose containers may be about to start to all their shares. Empty if kubelet's checkpoint
             does not show the pod.
         container: name of the container by kubelet's checkpoint, which lists init containers too; empty for a claim.
+        shares: GPU UUID to what the container may use of it. Empty if kubelet's checkpoint does not show the container.
     """
 
     owner: ContainerRef | None = None
     pods: Mapping[str, PodShares] = field(default_factory=dict)
     container: str = ""
+    shares: Mapping[str, GpuShare] = field(default_factory=dict)
 
 
 class Serving(Protocol):

@@ -1,14 +1,18 @@
 """The need for each isolation driver, from the agent's state."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
+from gpuagent.domain.deviceplugin.gpu_shares import largest_shares
 from gpuagent.domain.deviceplugin.resizing import most_shares, shares_in_force
-from gpuagent.domain.dra.isolation import serving_layer
-from gpuagent.domain.dra.memory_shares import claim_shares
+from gpuagent.domain.dra.isolation import layer_mode, serving_layer
+from gpuagent.domain.dra.memory_shares import claim_shares, claimed_shares
+from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
-from gpuagent.domain.sharing.isolation_layers import NONE, parts
+from gpuagent.domain.sharing.gpu_share import GpuShare, largest
+from gpuagent.domain.sharing.isolation_layers import MPS, NONE, parts
 from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
@@ -30,6 +34,8 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     names = _container_names(state)
     seen = state.pods_by_kubelets_uid
     resized = most_shares(state)
+    # The allocations as last read may lack a container that has started since.
+    knows_largest = not unknown and state.holdings.problem is None
     needs = {}
     for driver in drivers:
         held = frozenset(held_by_driver[driver])
@@ -48,6 +54,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
             resized=resized,
             pod_names={uid: str(pod.name) for uid, pod in present.items()},
             ending=_ends(present),
+            largest=_largest(state) if driver == MPS and knows_largest else None,
         )
     return needs
 
@@ -122,3 +129,29 @@ def pod_shares(state: State) -> dict[str, dict[str, PodShares]]:
         of_claims = claim_shares(claims[driver], state.pods.seen)
         shares[driver] = joined_by_pod(of_devices, of_claims)
     return shares
+
+
+def _largest(state: State) -> dict[str, GpuShare]:
+    """GPU UUID to the largest share that a container has through MPS."""
+    gpus = state.gpus.by_index
+    unit = state.policy.unit
+    entries = state.holdings.checkpoint
+    drivers = {mode: state.layer_of(mode).driver for mode in Mode}
+    alone = [mode for mode, driver in drivers.items() if driver == MPS]
+    with_partner = [mode for mode, driver in drivers.items() if driver != MPS and MPS in parts(driver)]
+    limits_compute = layer_mode(state) is Mode.CORE_MEM
+    shares = [
+        largest_shares(entries, gpus, unit, alone),
+        _with_all_memory(largest_shares(entries, gpus, unit, with_partner), gpus),
+    ]
+    for claim in state.claims.prepared.values():
+        if MPS not in parts(claim.layer):
+            continue
+        of_claim = claimed_shares(claim, state.gpus.by_uuid, unit, limits_compute=limits_compute)
+        shares.append(of_claim if claim.layer == MPS else _with_all_memory(of_claim, gpus))
+    return largest(shares)
+
+
+def _with_all_memory(shares: Mapping[str, GpuShare], gpus: Collection[Gpu]) -> dict[str, GpuShare]:
+    """The shares of containers whose memory another driver limits."""
+    return {gpu.uuid: replace(shares[gpu.uuid], memory_mib=gpu.memory_mib) for gpu in gpus if gpu.uuid in shares}

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.gpu_share import ALL_PERCENT, GpuShare
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS
 from gpuagent.isolation.interface import Isolation, Serving, Starting
@@ -27,7 +29,16 @@ class LimitsAndMps:
     def verify(self, grant: Grant, starting: Starting) -> None:
         """As `Isolation.verify`."""
         self._limits.verify(grant, starting)
-        self._mps.verify(grant, starting)
+        # The first driver may also raise the limit of a container while it runs.
+        shares = {gpu.uuid: _with_all_memory(gpu, starting) for gpu in grant.gpus}
+        self._mps.verify(grant, replace(starting, shares=shares))
+
+
+def _with_all_memory(gpu: Gpu, starting: Starting) -> GpuShare:
+    """The share of a container whose memory MPS does not limit."""
+    share = starting.shares.get(gpu.uuid)
+    percent = share.percent if share else ALL_PERCENT
+    return GpuShare(gpu.memory_mib, percent)
 
 
 def with_pair(drivers: Mapping[str, Isolation]) -> dict[str, Serving]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuagent.domain.dra.claim_users import check_users, container_parts, users_of
 from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.dra.memory_shares import claim_shares
+from gpuagent.domain.dra.memory_shares import claim_shares, claimed_shares
 from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate, reserved_for
 from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
@@ -139,12 +139,15 @@ class ClaimIsolation:
         )
         self._check_one_pod(claim, state.layer_of(mode))
         pods = self._shares_of_users(claim, prepared, state)
+        limits_compute = mode is Mode.CORE_MEM
+        shares = claimed_shares(prepared, state.gpus.by_uuid, state.policy.unit, limits_compute=limits_compute)
+        # Kubelet names the claim, and no container of it.
+        starting = Starting(None, pods, shares=shares)
         parts = []
         for part in container_parts(claim, prepared, state.pods.seen):
             of_resources = [driver.prepare(grant) for grant in grants(part, mode, state.gpus.by_uuid, access)]
             grant = merged(of_resources)
-            # Kubelet names the claim, and no container of it.
-            driver.verify(grant, Starting(None, pods))
+            driver.verify(grant, starting)
             parts.append(ClaimPart(part, grant))
         return IsolatedClaim(prepared, tuple(parts))
 

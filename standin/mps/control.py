@@ -7,6 +7,10 @@ NVIDIA documents (docs.nvidia.com/deploy/mps, the manual page) the options -d an
 defaults, and the PID file. It also documents the commands below with their arguments. A server appears with the first
 client, and `set_default_…` is lost with the daemon. `quit` waits for clients, at most for the time of -t.
 
+Measured on an H200 with driver 580.159.04: `set_default_device_pinned_mem_limit` has no effect on a server that runs,
+and `set_device_pinned_mem_limit` has. Both say nothing, and `get_…` says the amount as it was set. A server without a
+limit says nothing. `set_active_thread_percentage` says the percentage. What a client makes of them is in `client.py`.
+
 Public reports show the socket's name and kind, `control_lock`, control.log, and the option -M. They also show "Cannot
 find MPS control daemon process", "An instance of this daemon is already running", and percentages as "100.0".
 
@@ -16,7 +20,8 @@ real socket, which are not known.
 
 Tests steer it with `standin.json` in the pipe directory, which it reads at each command, all keys optional:
 ``{"clients": [4711], "hang": true, "refuse": "text", "multi_user": false, "protocol": 3}``. With protocol 3, commands
-are arguments (`server list`), and those on standard input mean nothing.
+are arguments (`server list`), and those on standard input mean nothing. With ``{"limits": "unknown"}`` it does not
+know the commands for limits of memory, as before CUDA 11.5; with ``"stuck"`` it takes them and changes nothing.
 
 Programs that use CUDA (`standin.mps.cuda`) connect as clients, with a command of the stand-in's own: ``client PID``. A
 client says ``work`` before it has work on the GPU, and ``done`` after. NVIDIA documents that a client which a signal
@@ -58,6 +63,20 @@ def steering(pipes: Path) -> dict[str, Any]:
     return wanted
 
 
+def is_amount(text: str) -> bool:
+    """Whether it is an amount of memory."""
+    return text[:-1].isdigit() and text[-1] in "GM"
+
+
+class Server:
+    """A server of one user, with the limits of its clients. It begins with the defaults of then."""
+
+    def __init__(self, uid: int, percentage: float, memory: dict[str, str]) -> None:
+        self.uid = uid
+        self.percentage = percentage
+        self.memory = dict(memory)
+
+
 class Client:
     """A program that is connected to the server."""
 
@@ -72,7 +91,7 @@ class Daemon:
 
     def __init__(self, pipes: Path, logs: Path) -> None:
         self._pipes, self._logs = pipes, logs
-        self._servers: dict[int, int] = {}  # PID to UID
+        self._servers: dict[int, Server] = {}  # by PID
         self._percentage = 100.0
         self._memory: dict[str, str] = {}
         self.clients: dict[int, Client] = {}
@@ -154,8 +173,12 @@ class Daemon:
     def _server(self) -> int:
         """PID of the server, which starts with the first client."""
         if not self._servers:
-            self._servers[os.getpid() + 1] = 0
+            self._start_server(0)
         return next(iter(self._servers))
+
+    def _start_server(self, uid: int) -> None:
+        pid = os.getpid() + 1 + len(self._servers)
+        self._servers[pid] = Server(uid, self._percentage, self._memory)
 
     def _connected(self, wanted: dict[str, Any]) -> list[int]:
         """PIDs of the clients."""
@@ -176,7 +199,7 @@ class Daemon:
                 known = wanted.get("status", "FAULT" if wanted.get("fault") else "ACTIVE")
                 return known if int(pid) in self._servers else "Server not found"
             case ["start_server", "-uid", uid]:
-                self._servers[os.getpid() + 1 + len(self._servers)] = int(uid)
+                self._start_server(int(uid))
                 return ""
             case ["get_client_list", pid]:
                 clients = self._connected(wanted) if int(pid) == next(iter(self._servers), None) else []
@@ -188,6 +211,24 @@ class Daemon:
                     f"{pid} 0 {next(iter(self._servers))} GPU-0 4026531836 client" for pid in self._connected(wanted)
                 ]
                 return "\n".join(["PID ID SERVER DEVICE NAMESPACE COMMAND", *rows])
+            case ["quit"]:
+                return self._quit(None)
+            case ["quit", "-t", seconds]:
+                return self._quit(float(seconds))
+        return self._limit(words, wanted.get("limits", ""))
+
+    def _limit(self, words: list[str], odd: str) -> str:
+        """What the daemon says to a command for limits.
+
+        Args:
+            words: of the command.
+            odd: ``unknown`` or ``stuck``, as it is steered.
+        """
+        of_memory = words[0].endswith("device_pinned_mem_limit")
+        is_stuck = odd == "stuck" and words[0].startswith("set_")
+        if is_stuck or (of_memory and odd == "unknown"):
+            return "" if is_stuck else UNKNOWN_COMMAND
+        match words:
             case ["get_default_active_thread_percentage"]:
                 return f"{self._percentage:.1f}"
             case ["set_default_active_thread_percentage", value]:
@@ -195,13 +236,26 @@ class Daemon:
                 return f"{self._percentage:.1f}"
             case ["get_default_device_pinned_mem_limit", device]:
                 return self._memory.get(device, "0M")
-            case ["set_default_device_pinned_mem_limit", device, value] if value[:-1].isdigit() and value[-1] in "GM":
+            case ["set_default_device_pinned_mem_limit", device, value] if is_amount(value):
                 self._memory[device] = value
                 return ""
-            case ["quit"]:
-                return self._quit(None)
-            case ["quit", "-t", seconds]:
-                return self._quit(float(seconds))
+            case [name, pid, *_] if "_default_" not in name and pid.isdigit():
+                return self._server_limit(words) if int(pid) in self._servers else "Server not found"
+        return f"{UNKNOWN_COMMAND}: {' '.join(words)}"
+
+    def _server_limit(self, words: list[str]) -> str:
+        """The same for the limits of one server."""
+        match words:
+            case ["get_active_thread_percentage", pid]:
+                return f"{self._servers[int(pid)].percentage:.1f}"
+            case ["set_active_thread_percentage", pid, value]:
+                self._servers[int(pid)].percentage = float(value)
+                return f"{float(value):.1f}"
+            case ["get_device_pinned_mem_limit", pid, device]:
+                return self._servers[int(pid)].memory.get(device, "")
+            case ["set_device_pinned_mem_limit", pid, device, value] if is_amount(value):
+                self._servers[int(pid)].memory[device] = value
+                return ""
         return f"{UNKNOWN_COMMAND}: {' '.join(words)}"
 
     def _quit(self, force_after_s: float | None) -> str:

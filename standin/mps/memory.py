@@ -2,7 +2,8 @@
 
 It speaks the lines of the simulated driver's device socket (`gpuagent/simulation`), and charges by NVIDIA's documents:
 
-- A client is a process. Each has the cap of its own environment, `standin.mps.client`, so children have one each.
+- A client is a process. Each has the cap of its own environment and that of its server, `standin.mps.client`, so
+  children have one each.
 - A process without CUDA_MPS_PIPE_DIRECTORY, or whose directory has no daemon, is no client. In compute mode Default it
   uses the GPU as if there were no MPS. In Exclusive_Process it gets nothing.
 - Managed memory counts. Imported memory counts for who allocated it.
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from standin.mps.client import effective_caps
+from standin.mps.client import effective_caps, server_limit
 
 MIB = 1 << 20
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -79,10 +80,13 @@ class MpsMemory(socketserver.ThreadingUnixStreamServer):
     def _cap(self, env: Mapping[str, str], root: Path) -> int | None:
         """Bytes that a process may have; None for any amount."""
         pipes = env.get(PIPES, "")
-        is_client = bool(pipes) and (root / pipes.lstrip("/") / "control").exists()
+        directory = root / pipes.lstrip("/")
+        is_client = bool(pipes) and (directory / "control").exists()
         if not is_client:
             return 0 if self._exclusive else None
-        mib = effective_caps(env, [self._gpu])[self._gpu]
+        limit = server_limit(directory)
+        of_server = {} if limit is None else {self._gpu: limit}
+        mib = effective_caps(env, [self._gpu], of_server)[self._gpu]
         return None if mib is None else mib * MIB
 
 

@@ -89,8 +89,9 @@ def _units(
 ) -> dict[_OnGpu, int]:
     """Key of a GPU and kind to the number of these units there."""
     units: dict[_OnGpu, int] = {}
-    for key, kind, count in _units_by_gpu(ids):
-        if key in by_key and kind.mode in modes:
+    for key, kind, count in units_by_gpu(ids):
+        is_limited = kind.is_memory and kind.mode in modes
+        if key in by_key and is_limited:
             units[key, kind] = count
     return units
 
@@ -128,11 +129,11 @@ def share_bytes(gpu: Gpu, kind: Kind, units: int, unit: MemoryUnit, units_then: 
 
 # Between two reads, most containers have the same units.
 @lru_cache(maxsize=1024)
-def _units_by_gpu(ids: frozenset[str]) -> tuple[_UnitsOnGpu, ...]:
-    """The memory units among these ids, by GPU."""
+def units_by_gpu(ids: frozenset[str]) -> tuple[_UnitsOnGpu, ...]:
+    """The units among these ids, by GPU and kind."""
     counts: Counter[tuple[str, Kind]] = Counter()
     for device_id in ids:
         unit = parse_id(device_id)
-        if unit is not None and unit.kind.is_memory:
+        if unit is not None:
             counts[unit.gpu_key, unit.kind] += 1
     return tuple([(key, kind, count) for (key, kind), count in counts.items()])

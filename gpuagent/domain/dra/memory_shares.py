@@ -1,12 +1,14 @@
-"""The memory shares of pods by their ResourceClaims."""
+"""The shares of pods and containers by their ResourceClaims."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
+from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.gpu_share import ALL_PERCENT, GpuShare
 from gpuagent.domain.sharing.memory_shares import PodShares
-from gpuagent.domain.sharing.units import MIB
+from gpuagent.domain.sharing.units import MIB, MemoryUnit
 
 
 def claim_shares(claims: Iterable[PreparedClaim], pods: Iterable[Pod]) -> dict[str, PodShares]:
@@ -57,3 +59,34 @@ def _uses(pod: Pod, claim: PreparedClaim, container: str, request: str) -> bool:
     """Whether a container uses a request of a claim. Without requests of its own, it uses all of them."""
     requests = pod.claim_requests.get((claim.name, container))
     return not requests or request in requests
+
+
+def claimed_shares(
+    claim: PreparedClaim,
+    gpus: Mapping[str, Gpu],
+    unit: MemoryUnit,
+    *,
+    limits_compute: bool,
+) -> dict[str, GpuShare]:
+    """GPU UUID to what a container with this claim may use.
+
+    Args:
+        claim: the claim.
+        gpus: of the node, by UUID.
+        unit: of memory.
+        limits_compute: claims are limited in compute, too.
+    """
+    shares = {}
+    for claimed in claim.used:
+        gpu = gpus.get(claimed.uuid)
+        if gpu is None:
+            continue
+        memory_mib = gpu.memory_mib
+        if not claimed.unlimited:
+            # As for a container with so many units, to which the rest that makes no whole unit is spread.
+            units = claimed.memory_mib // unit.mib
+            of_gpu = gpu.memory_mib // unit.mib
+            memory_mib = gpu.memory_mib * units // max(of_gpu, 1)
+        has_percent = limits_compute and claimed.cores
+        shares[gpu.uuid] = GpuShare(memory_mib, claimed.cores if has_percent else ALL_PERCENT)
+    return shares

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.gpu_share import NO_SHARE, GpuShare, whole_of
 from gpuagent.isolation.interface import Need
+from gpuagent.isolation.mps.ceiling import Held
+from gpuagent.isolation.mps.ceiling_keeper import CeilingKeeper
 from gpuagent.isolation.mps.clients.client_watch import ClientWatch, GpuPods
 from gpuagent.isolation.mps.daemon import MpsDaemon, MpsDaemons
 from gpuagent.isolation.mps.daemon_record import NODE
@@ -72,11 +75,21 @@ class DaemonChoice:
                 self._given_at = self._clock()
             return daemon
 
-    def admit(self, uuid: str) -> None:
-        """Check just before a container starts that the GPU's daemon will serve it. Raises MpsError: it will not."""
-        keeper = self._keepers.get(uuid)
+    def admit(self, gpu: Gpu, share: GpuShare) -> None:
+        """Check just before a container starts that the GPU's own daemon will serve it, with all of its share.
+
+        Raises:
+            MpsError: it will not.
+        """
+        keeper = self._keepers.get(gpu.uuid)
         if keeper is not None and self._node_wide is None:
-            keeper.admit()
+            keeper.admit(share, whole_of(gpu))
+
+    @property
+    def lacks_ceiling(self) -> bool:
+        """Whether a program that leaves its caps has the whole GPU."""
+        is_missing = any(keeper.lacks_ceiling for keeper in self._keepers.values())
+        return is_missing or self._node_wide is not None
 
     @property
     def unprobed(self) -> str:
@@ -213,17 +226,20 @@ class DaemonChoice:
             uuids.update(usable)
         for uuid in sorted(uuids):
             wanted = is_by_gpu and uuid in usable
+            pods = pods_on(uuid, demand.need)
+            held = held_of(uuid, demand.need)
             keeper = self._keepers.get(uuid)
             if keeper is not None:
-                keeper.desire(self._clock(), pods_on(uuid, demand.need), wanted=wanted)
+                keeper.desire(self._clock(), pods, held, wanted=wanted)
                 continue
-            first = GpuDemand(wanted, demand.unneeded_since, pods_on(uuid, demand.need))
+            first = GpuDemand(wanted, demand.unneeded_since, pods, held)
             self._keepers = {**self._keepers, uuid: self._keeper(uuid, first)}
 
     def _keeper(self, uuid: str, demand: GpuDemand) -> GpuKeeper:
         watch = DaemonWatch(self._daemons.of_gpu(uuid), self._policy, self._clock)
         clients = self._watch_clients(watch)
-        return GpuKeeper(watch, clients, self._daemons.node_wide_dirs, demand, self._changed)
+        ceiling = CeilingKeeper(watch.daemon, self._clock)
+        return GpuKeeper(watch, clients, ceiling, self._daemons.node_wide_dirs, demand, self._changed)
 
 
 def pods_on(uuid: str, need: Need) -> GpuPods:
@@ -239,3 +255,14 @@ def pods_on(uuid: str, need: Need) -> GpuPods:
         if gpu.uuid == uuid:
             label = f"GPU {gpu.index}"
     return GpuPods(label, uuid in need.held, names, ending)
+
+
+def held_of(uuid: str, need: Need) -> Held:
+    """What containers have of this GPU through MPS."""
+    whole = NO_SHARE
+    for gpu in need.gpus:
+        if gpu.uuid == uuid:
+            whole = whole_of(gpu)
+    if need.largest is None:
+        return Held(whole)
+    return Held(whole, need.largest.get(uuid, NO_SHARE))

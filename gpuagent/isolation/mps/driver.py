@@ -21,14 +21,16 @@ from gpuagent.isolation.mps.clients.client_state import DEFAULT_WEDGES, WedgePol
 from gpuagent.isolation.mps.clients.client_watch import ClientWatch, PodOf
 from gpuagent.isolation.mps.clients.unseen_starts import Starts, UnseenStarts, container_starts
 from gpuagent.isolation.mps.daemon import NOT_FOUND, MpsDaemon, MpsDaemons
-from gpuagent.isolation.mps.daemon_record import MpsRecord
+from gpuagent.isolation.mps.daemon_record import NODE, MpsRecord
 from gpuagent.isolation.mps.daemon_state import DEFAULT_POLICY, NOT_LOOKED, NOT_WANTED, Demand, MpsPolicy
 from gpuagent.isolation.mps.exclusive import ExclusiveModes
 from gpuagent.isolation.mps.exclusive_gpus import ExclusiveGpus
 from gpuagent.isolation.mps.share import (
     CAVEATS,
+    CEILING,
     MAX_SHARERS,
     MEMORY_CAVEATS,
+    NO_CEILING,
     NO_PROCESSES,
     NODE_WIDE,
     ONE_DAEMON,
@@ -38,6 +40,7 @@ from gpuagent.isolation.mps.share import (
     UNPROBED,
     left_out,
     share,
+    share_of,
     why_not,
 )
 from gpuagent.isolation.mps.summary import Summary
@@ -192,8 +195,11 @@ class MpsIsolation:
         except MpsError as err:
             self._wake()
             raise IsolationError(f"{whose} has to wait for MPS: {err}; the agent brings it back") from err
+        gpu = grant.gpus[0]
+        of_container = starting.shares.get(gpu.uuid) or share_of(grant, self._unit)
         try:
-            self._choice.admit(daemon.gpu)
+            if daemon.gpu != NODE:
+                self._choice.admit(gpu, of_container)
         except MpsError as err:
             raise IsolationError(f"{whose} has to wait: {err}") from err
         if not daemon.is_ours:
@@ -302,7 +308,8 @@ class MpsIsolation:
         )
 
     def _caveats(self) -> list[str]:
-        caveats = list(CAVEATS)
+        other = CEILING if self._choice.lacks_ceiling else NO_CEILING
+        caveats = [caveat for caveat in CAVEATS if caveat != other]
         node_wide = self._choice.node_wide
         if node_wide is not None:
             caveats.append(NODE_WIDE.format(pipe_dir=node_wide.pipe_dir))

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.host.mps_client import MpsError
+from gpuagent.isolation.mps.ceiling import Held
+from gpuagent.isolation.mps.ceiling_keeper import CeilingKeeper
 from gpuagent.isolation.mps.clients.client_watch import ClientWatch, GpuPods
 from gpuagent.isolation.mps.daemon_state import MpsState, Phase
 from gpuagent.isolation.mps.daemon_watch import DaemonWatch
@@ -22,18 +25,20 @@ class GpuDemand:
     Attributes:
         wanted: it has to run.
         pods: that use it.
+        held: what their containers have of it.
         unneeded_since: since when it need not run; has no meaning while it is wanted.
     """
 
     wanted: bool
     unneeded_since: float
     pods: GpuPods = GpuPods()
+    held: Held = Held()
 
-    def changed(self, at: float, pods: GpuPods, *, wanted: bool) -> "GpuDemand":
+    def changed(self, at: float, pods: GpuPods, held: Held, *, wanted: bool) -> "GpuDemand":
         """The demand from now on."""
         has_ended = self.wanted and not wanted
         since = at if has_ended else self.unneeded_since
-        return GpuDemand(wanted, since, pods)
+        return GpuDemand(wanted, since, pods, held)
 
 
 class GpuKeeper:
@@ -42,21 +47,24 @@ class GpuKeeper:
     Args:
         watch: of the daemon.
         clients: of the daemon.
+        ceiling: of the daemon's servers.
         pipe_dirs: where another program may run one, for people.
         demand: the first demand.
         changed: called after each look.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it is put together from)
         self,
         watch: DaemonWatch,
         clients: ClientWatch,
+        ceiling: CeilingKeeper,
         pipe_dirs: Iterable[Path],
         demand: GpuDemand,
         changed: Callable[[], None],
     ) -> None:
         self._watch = watch
         self._clients = clients
+        self._ceiling = ceiling
         self._pipe_dirs = tuple(pipe_dirs)
         self._demand = demand
         self._changed = changed
@@ -83,23 +91,39 @@ class GpuKeeper:
         """Whether the daemon serves one user at a time."""
         return self._watch.daemon.one_user
 
-    def admit(self) -> None:
-        """Check just before a container starts that it will be served. Raises MpsError: it will not."""
+    @property
+    def lacks_ceiling(self) -> bool:
+        """Whether the daemon's servers take no ceiling."""
+        return self._ceiling.is_missing
+
+    def admit(self, share: GpuShare, whole: GpuShare) -> None:
+        """Check just before a container starts that it will be served, with all of its share.
+
+        Args:
+            share: of the container.
+            whole: all of the GPU.
+
+        Raises:
+            MpsError: it will not.
+        """
         try:
+            # Before the check, with which a server may begin.
+            self._ceiling.start(share, whole)
             self._clients.admit()
         except MpsError:
             self.wake()
             raise
 
-    def desire(self, at: float, pods: GpuPods, *, wanted: bool) -> None:
+    def desire(self, at: float, pods: GpuPods, held: Held, *, wanted: bool) -> None:
         """Store what is demanded from now on.
 
         Args:
             at: now.
             pods: that use the GPU.
+            held: what their containers have of it.
             wanted: the daemon has to run.
         """
-        demand = self._demand.changed(at, pods, wanted=wanted)
+        demand = self._demand.changed(at, pods, held, wanted=wanted)
         if demand == self._demand:
             return
         self._demand = demand
@@ -138,6 +162,11 @@ class GpuKeeper:
     def _look(self, demand: GpuDemand) -> None:
         if demand.wanted:
             self._watch.keep(self._pipe_dirs)
+            if self._watch.state.phase is Phase.SERVING:
+                # Before the first server of a new daemon begins, if it can be.
+                self._ceiling.look(demand.held)
             self._clients.look(demand.pods)
+            if self._clients.servers is not None:
+                self._ceiling.cover(self._clients.servers)
         else:
             self._watch.release(demand.unneeded_since)

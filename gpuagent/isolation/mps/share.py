@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.gpu_share import ALL_PERCENT, GpuShare
 from gpuagent.domain.sharing.grant import Grant, Mount
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.isolation.interface import CannotIsolateError
@@ -36,10 +37,23 @@ ONE_DAEMON = (
     "take them with limits"
 )
 
+CEILING = (
+    "The limits are variables of the container's environment; a program that clears or raises them may use as much as "
+    "the largest share of a container on its GPU."
+)
+NO_CEILING = (
+    "The limits are variables of the container's environment; a program that clears or raises them is not limited, "
+    "because the MPS daemon has no limit for all programs. A daemon of one GPU has it, from CUDA 11.5 on."
+)
+VOIDED = (
+    "A limit for a GPU that the program does not see voids all limits, also those of the MPS daemon, so a program can "
+    "do without them on purpose."
+)
 MEMORY_CAVEATS = (
     "The limits hold for each client process; a container that starts several gets its share several times.",
-    "The limits are variables of the container's environment; a program that clears or raises them is not limited.",
-    "A limit for a GPU that the program does not see voids all limits, so a program can do without them on purpose.",
+    CEILING,
+    NO_CEILING,
+    VOIDED,
 )
 """What holds only where MPS limits memory, and not its partner."""
 
@@ -94,6 +108,15 @@ def left_out(gpus: Iterable[Gpu]) -> dict[str, str]:
     return reasons
 
 
+def share_of(grant: Grant, unit: MemoryUnit) -> GpuShare:
+    """What a container may use of each of its GPUs. It has all of what the grant is not about."""
+    gpu = grant.gpus[0]
+    total_units = units_of(gpu, grant.kind, unit)
+    if grant.kind.is_memory:
+        return GpuShare(gpu.memory_mib * grant.units // total_units, ALL_PERCENT)
+    return GpuShare(gpu.memory_mib, grant.units)
+
+
 def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None, caps: bool = True) -> Grant:
     """Return the grant with MPS's environment and mounts. The same grant always gives the same result.
 
@@ -121,11 +144,8 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None, c
         mounts[Mount(str(shm), "/dev/shm", read_only=False)] = None  # noqa: S108 (the container's)
     env = {**grant.env, PIPE_VARIABLE: pipes}
     if is_capped:
-        for gpu in grant.gpus:
-            total_units = units_of(gpu, grant.kind, unit)
-            cap_mib = gpu.memory_mib * grant.units // total_units
-            # 0 is the GPU's ordinal in the container, which has this GPU only.
-            env[MEMORY_VARIABLE] = f"0={cap_mib}M"
+        # 0 is the GPU's ordinal in the container, which has this GPU only.
+        env[MEMORY_VARIABLE] = f"0={share_of(grant, unit).memory_mib}M"
     elif not grant.kind.is_memory:
         env[THREADS_VARIABLE] = str(grant.units)
     return dataclasses.replace(grant, env=env, mounts=tuple(mounts))

@@ -17,6 +17,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.pods.pod import CheckpointEntry, PodName
 from gpuagent.domain.refusal import Refusal
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import (
@@ -32,7 +33,9 @@ from gpuagent.host import cgpu_proc as cgpu_host
 from gpuagent.host.limits_client import Target
 from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
+from gpuagent.isolation.mps.ceiling_keeper import CeilingKeeper
 from gpuagent.isolation.mps.choice import DaemonChoice
+from gpuagent.isolation.mps.daemon import MpsDaemon
 from gpuagent.isolation.mps.driver import MpsIsolation
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from tests.fake_limits_helper import GPU_0
@@ -621,6 +624,21 @@ def mps_that_does_not_answer() -> Refusal:
 def mps_that_hangs() -> Refusal:
     hangs = MpsError("MPS hangs on GPU 0: pods ml/train must end (no answer)")
     with patch.object(DaemonChoice, "admit", side_effect=hangs):
+        return before_a_start(mps().verify)
+
+
+@case
+def mps_that_does_not_raise_its_ceiling() -> Refusal:
+    limited = MpsDaemon(Mock(), "GPU-0a", Path("/var/run/gpuagent/mps/a2b3c4d5e6"), Path("/var/log"))
+    keeper = CeilingKeeper(limited, lambda: 0.0)
+    control = Mock(**{"limit.return_value": 4186, "servers.return_value": ()})
+    whole = GpuShare(23028, 100)
+
+    def admit(*_: object) -> None:
+        with patch.object(MpsDaemon, "control", control):
+            keeper.start(GpuShare(8373, 100), whole)
+
+    with patch.object(DaemonChoice, "admit", side_effect=admit):
         return before_a_start(mps().verify)
 
 

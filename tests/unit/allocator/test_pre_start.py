@@ -7,9 +7,11 @@ import pytest
 from gpuagent.allocator.allocator_state import MOST_GIVEN
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.allocator.fake_kubelet import FakeKubelet, kubelet_in_share
 from tests.unit.domain.builders import (
+    CORE,
     MEM,
     box,
     holding,
@@ -154,3 +156,19 @@ def test_grants_are_remembered_to_a_bound():
     kept = [n for n, stored in enumerate(verified) if stored]
     assert len(verified) == len(units)
     assert kept == list(range(10, MOST_GIVEN + 10)), "the newest"
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_driver_is_told_what_the_container_may_use(shown):
+    """By all of its resources, where kubelet's checkpoint shows them: the call itself is about one of them."""
+    kubelet = FakeKubelet(in_force(Mode.CORE_MEM, box(1))).pods(pod_json("p", {MEM: 4, CORE: 30}))
+    kubelet.serve(owner("p"), MEM, 4)
+    kubelet.serve(owner("p"), CORE, 30)
+    holdings = kubelet.allocations.holdings
+    entries = [CheckpointEntry("uid-p", "main", held.resource, held.ids) for held in holdings]
+    kubelet.allocations.checkpoint = entries if shown else []
+    told = []
+    kubelet.isolation.verify = lambda grant, starting: told.append(starting.shares)
+    for held in holdings:
+        kubelet.allocator.prestart(held.resource, held.ids)
+    assert told == [{uuid(0): GpuShare(4096, 30)} if shown else {}] * 2

@@ -1,17 +1,19 @@
 """What each isolation driver is told of the node, where two of them serve together."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.pod import CheckpointEntry
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS, Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.status.problems import problems
 from gpuagent.isolation.need import isolation_needs
-from tests.unit.domain.builders import MEM, NodeUnderTest, box, holding, in_force, pod_json, unit_ids, uuid
+from tests.unit.domain.builders import CORE, MEM, NodeUnderTest, box, holding, in_force, pod_json, unit_ids, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
 from tests.unit.isolation.test_paired import WORKING
 
@@ -237,3 +239,87 @@ def test_a_driver_is_told_the_names_of_its_pods_and_when_deleted_ones_end():
     assert need.pods.keys() == {"uid-stays", "uid-goes", "uid-gone"}
     assert need.pod_names == {"uid-stays": "ml/stays", "uid-goes": "ml/goes"}
     assert need.ending == {"uid-goes": 1767225660.0}
+
+
+# -- the largest shares ------------------------------------------------------------------------------------------------
+
+WITHOUT_LIMITS = {**WORKING, LIMITS: replace(WORKING[LIMITS], installed=False, problem="driver 580")}
+GPU_MIB = box()[0].memory_mib
+
+
+def with_entries(mode: Mode, *entries: CheckpointEntry, layers: Mapping[str, Layer] = WITHOUT_LIMITS) -> NodeUnderTest:
+    made = NodeUnderTest(mode, box(2))
+    made.isolation(layers=layers)
+    return made.send(ev.HoldingsRead((), made.now, made.now, entries))
+
+
+def entry(
+    pod: str, kind: Kind, units: int, resource: str = MEM, container: str = "main", on: int = 0
+) -> CheckpointEntry:
+    return CheckpointEntry(f"uid-{pod}", container, resource, unit_ids(on, kind, *range(units)))
+
+
+def largest(made: NodeUnderTest, on: int = 0) -> GpuShare | None:
+    """The largest share on a GPU."""
+    known = isolation_needs(made.state, DRIVERS)[MPS].largest
+    assert known is not None
+    return known.get(uuid(on))
+
+
+@pytest.mark.parametrize(("mode", "kind"), [(Mode.MPS, Kind.MEMORY_MPS), (Mode.CGPU, Kind.MEMORY_CGPU)])
+def test_mps_is_told_the_largest_memory_share_of_each_gpu(mode, kind):
+    shown = [entry("p", kind, 4), entry("q", kind, 6), entry("r", kind, 2, on=1)]
+    made = with_entries(mode, *shown, entry("p", kind, 8, container="init"))
+    assert largest(made) == GpuShare(GPU_MIB * 8 // 16, 100), "an init container's, too"
+    assert largest(made, on=1) == GpuShare(GPU_MIB * 2 // 16, 100)
+    assert largest(with_entries(mode)) is None
+
+
+def test_memory_and_compute_have_the_largest_share_each():
+    memory, core = Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM
+    shown = [entry("p", memory, 4), entry("p", core, 50, CORE), entry("q", memory, 8), entry("q", core, 20, CORE)]
+    assert largest(with_entries(Mode.CORE_MEM, *shown)) == GpuShare(GPU_MIB * 8 // 16, 50)
+
+
+@pytest.mark.parametrize(
+    ("kind", "units", "resource", "expected"),
+    [
+        (Kind.MEMORY_CORE_MEM, 4, MEM, GpuShare(GPU_MIB * 4 // 16, 100)),
+        (Kind.CORE_CORE_MEM, 20, CORE, GpuShare(GPU_MIB, 20)),
+    ],
+)
+def test_a_container_has_all_of_what_it_did_not_ask_for(kind, units, resource, expected):
+    assert largest(with_entries(Mode.CORE_MEM, entry("p", kind, units, resource))) == expected
+
+
+def test_where_another_driver_limits_memory_mps_does_not():
+    shown = [entry("p", Kind.MEMORY_CORE_MEM, 4), entry("p", Kind.CORE_CORE_MEM, 30, CORE)]
+    assert largest(with_entries(Mode.CORE_MEM, *shown, layers=WORKING)) == GpuShare(GPU_MIB, 30)
+
+
+def test_a_container_of_former_units_is_not_cut_below_its_cap():
+    """It had 4 of 8 units; the GPU has 16 now."""
+    former = replace(entry("p", Kind.MEMORY_MPS, 4), gpu_units=frozenset([8]))
+    assert largest(with_entries(Mode.MPS, former)) == GpuShare(GPU_MIB // 2, 100)
+
+
+def test_claims_count_with_their_shares():
+    made = NodeUnderTest(Mode.DRA, box(2)).isolation(layers=WITHOUT_LIMITS)
+    claims = (
+        prepared("small", box()[0], mib=4096, cores=30, layer=MPS),
+        prepared("large", box()[0], mib=8192, cores=10, layer=MPS),
+        prepared("other", box()[1], mib=8192, cores=10, layer=LIMITS_AND_MPS),
+        prepared("none", box()[1]),
+    )
+    made.send(ev.ClaimsPrepared(claims, made.now)).pods()
+    assert largest(made) == GpuShare(8192, 30)
+    assert largest(made, on=1) == GpuShare(GPU_MIB, 10)
+
+
+def test_the_largest_share_is_not_known_while_allocations_are_not():
+    made = with_entries(Mode.MPS, entry("p", Kind.MEMORY_MPS, 4))
+    made.send(ev.HoldingsUnavailable("kubelet is down", made.now))
+    assert isolation_needs(made.state, DRIVERS)[MPS].largest is None
+    made.holdings()
+    assert isolation_needs(made.state, DRIVERS)[MPS].largest == {}
+    assert isolation_needs(made.state, DRIVERS)[LIMITS].largest is None, "nobody asks"

@@ -7,6 +7,7 @@ import pytest
 from gpuagent.domain.dra.isolation import layer_mode
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.policy import Policy
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import AUTO, LIMITS, LIMITS_AND_MPS, MPS, NONE, Layer, chosen
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
@@ -108,7 +109,10 @@ def test_containers_get_compute_of_mps_and_no_cap_for_memory():
     assert pair.prepare(grant).env == {THREADS_VARIABLE: "30"}
     starting = Starting()
     pair.verify(grant, starting)
-    assert drivers[LIMITS].verified == drivers[MPS].verified == [starting]
+    assert drivers[LIMITS].verified == [starting]
+    # MPS does not limit the memory, also not of all programs together.
+    all_memory = {gpu(0).uuid: GpuShare(gpu(0).memory_mib, 100)}
+    assert drivers[MPS].verified == [replace(starting, shares=all_memory)]
 
 
 def test_claims_do_without_a_partner_that_the_node_lacks():

@@ -68,6 +68,8 @@ class ClientWatch:
         self._wall = wall
         self._pods = GpuPods()
         self._servers: dict[int, int] = {}
+        self.servers: tuple[int, ...] | None = None
+        """PIDs of the servers; None if the last look has not read them."""
         self.state = ClientState()
         self._changing = threading.Lock()
         # No container starts while the daemon is ended.
@@ -105,6 +107,7 @@ class ClientWatch:
     def look(self, pods: GpuPods) -> None:
         """Look once."""
         self._pods = pods
+        self.servers = None
         daemon = self._watch.state
         if not daemon.is_found:
             self._servers = {}
@@ -121,17 +124,19 @@ class ClientWatch:
 
     def _read(self) -> None:
         """Read the clients, and how their servers are."""
-        control = self._watch.daemon.control
         servers: dict[int, int] = {}
         statuses = []
         try:
-            for server in control.servers():
+            control = self._watch.daemon.control
+            every_server = control.servers()
+            for server in every_server:
                 servers.update(dict.fromkeys(control.clients_of(server), server))
                 statuses.append(control.status(server))
         except MpsError as err:
             log.debug("Failed to read the clients of MPS", extra={"error": str(err)})
             return
         self._servers = servers
+        self.servers = every_server
         self._change(lambda state: state.read(servers, statuses))
 
     def _drain(self, pods: GpuPods) -> None:
@@ -171,6 +176,7 @@ class ClientWatch:
             reason = f"MPS hung on {pods.gpu} ({self.state.symptom}), so its daemon was ended"
             if self._watch.restart(reason, kill=cure is Cure.KILL):
                 self._servers = {}
+                self.servers = None
                 self._change(ClientState.restarted)
 
     def _change(self, event: Callable[[ClientState], ClientState]) -> None:

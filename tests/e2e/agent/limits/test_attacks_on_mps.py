@@ -1,7 +1,7 @@
-"""The same attackers where MPS isolates, by what NVIDIA documents of its caps: for comparison, see `standin.mps.memory`."""
+"""The same attackers where MPS isolates, by what was measured of its caps: for comparison, see `standin.mps.memory`."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,11 @@ from tests.e2e.amounts import only_long
 
 pytestmark = only_long
 STOPPED, SUCCEEDS = "stopped", "succeeds"
-RAISED = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=80G"}
+A_SHARE_MORE = "has one share more"
+CAP = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+RAISED = {CAP: "0=80G"}
+WITHOUT_CAP = {CAP: ""}
+VOIDED = {CAP: "9=1G"}
 CLEARED = {"CUDA_MPS_PIPE_DIRECTORY": ""}
 
 
@@ -72,9 +76,12 @@ def test_what_succeeds_and_what_does_not(node: Node, driver: MpsDriver, request:
         "IPC": outcome(node, driver, "ipc"),
         "nested cgroup": outcome(node, driver, "nested-cgroup"),
         "raised pinned limit": outcome(node, driver, "plain", env=RAISED),
+        "cleared pinned limit": outcome(node, driver, "plain", env=WITHOUT_CAP),
+        "limit of a GPU that is not there": outcome(node, driver, "plain", env=VOIDED),
         "cleared pipe directory": outcome(node, driver, "plain", env=CLEARED),
         "managed memory": outcome(node, driver, "managed"),
-        "kubectl exec": outcome_of_exec(node, driver),
+        "kubectl exec": outcome_of_exec(node, driver, attack("plain")),
+        "kubectl exec without the limit": outcome_of_exec(node, driver, [f"{CAP}=", *attack("plain")]),
         "sidecar without a device": outcome_of_sidecar(node, driver),
     }
     print(f"\nMPS, {'exclusive' if is_exclusive else 'default'}: {results}")
@@ -86,10 +93,13 @@ def test_what_succeeds_and_what_does_not(node: Node, driver: MpsDriver, request:
         "second process": SUCCEEDS,
         "IPC": SUCCEEDS,
         "nested cgroup": STOPPED,
-        "raised pinned limit": SUCCEEDS,
+        "raised pinned limit": STOPPED,
+        "cleared pinned limit": STOPPED,
+        "limit of a GPU that is not there": SUCCEEDS,
         "cleared pipe directory": without_mps,
         "managed memory": STOPPED,
-        "kubectl exec": SUCCEEDS,
+        "kubectl exec": A_SHARE_MORE,
+        "kubectl exec without the limit": A_SHARE_MORE,
         "sidecar without a device": without_mps,
     }
 
@@ -100,11 +110,14 @@ def outcome(node: Node, driver: MpsDriver, way: str, *, times: int = 1, env: dic
     return result(node, driver)
 
 
-def outcome_of_exec(node: Node, driver: MpsDriver) -> str:
+def outcome_of_exec(node: Node, driver: MpsDriver, command: Sequence[str]) -> str:
+    """Beside the container's own program, which has the whole share."""
     node.run(attacking_pod("attacker", driver, attack("plain")))
     wait_ready(node, "attacker")
-    enter(node, "attacker", attack("plain"))
-    return result(node, driver)
+    enter(node, "attacker", command)
+    is_within_two = driver.memory.used <= 2 * share()
+    of_both = result(node, driver)
+    return A_SHARE_MORE if of_both == SUCCEEDS and is_within_two else of_both
 
 
 def outcome_of_sidecar(node: Node, driver: MpsDriver) -> str:
