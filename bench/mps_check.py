@@ -2,7 +2,9 @@
 
 Starts a control daemon of its own through the driver, in a temporary folder, and CUDA programs in the environment that
 containers would get. It checks caps of 4 and 8 GiB, a /dev/shm of its own, and 30 % of the compute against all of it.
-It then repeats that without MPS, kills the daemon, and kills clients with work. Compute modes stay as they are.
+It then repeats that without MPS, has programs leave their caps, fault and take managed memory, kills the daemon, and
+kills clients with work. Lines begin with `ok`, `WRONG`, or `note` where nothing is promised. Compute modes stay as they
+are. It takes less than a minute.
 Without a driver it reports that and exits with 0.
 
 Not covered: containers, clients of several users, exclusive compute mode.
@@ -16,81 +18,38 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.agent.cuda import Cuda, CudaError
+from bench.mps.ceiling_checks import (
+    CONTEXT_MIB,
+    ceiling_of_a_new_daemon,
+    ceiling_of_compute,
+    ceiling_of_memory,
+    ceiling_under_programs,
+    commands_of_others,
+    managed_memory,
+)
+from bench.mps.checked_driver import Check
+from bench.mps.fault_checks import fault
+from bench.mps.programs import PATIENCE_S, answer, popen, run, work
 from bench.result import machine, now
 from gpuagent import __version__
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.sharing.grant import Grant
-from gpuagent.domain.sharing.isolation_layers import Layer
-from gpuagent.domain.sharing.mode import Kind
-from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.cuda_probe import CudaProbe, Verdict
 from gpuagent.host.mps_client import CONTROL, MpsError, daemon_pid, find_program
 from gpuagent.isolation.interface import IsolationError, Need
-from gpuagent.isolation.mps.daemon import MpsDaemons
-from gpuagent.isolation.mps.daemon_record import MpsRecord
-from gpuagent.isolation.mps.daemon_state import MpsPolicy
-from gpuagent.isolation.mps.driver import MpsIsolation
 from gpuagent.isolation.mps.share import why_not
 from gpuagent.nvml.driver_errors import DriverError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.system.output import exit_with
 
-PATIENCE_S = 60.0
-SPEED_S = 4.0
-CONTEXT_MIB = 1024
-"""The most by which a client may miss its cap: its context counts against the cap, too."""
-
-
-class Check:
-    """One run: the driver, its reports, and the number of faults found."""
-
-    def __init__(self, gpu: Gpu, folder: Path) -> None:
-        self.gpu = gpu
-        self.wrong = 0
-        self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
-        daemons = MpsDaemons(CONTROL, MpsRecord(folder), own=folder / "pipe", logs=folder / "log", known=())
-        self.daemon = daemons.of_gpu(gpu.uuid)
-        self.driver = MpsIsolation(daemons, None, unit=MemoryUnit(), policy=MpsPolicy(release_s=0.0))
-        self.driver.start(self._layers.put)
-
-    def well(self, *, well: bool = True) -> float:
-        """Wait until the driver reports itself working, or not; returns the seconds it took."""
-        began = time.monotonic()
-        while True:
-            layer = self._layers.get(timeout=PATIENCE_S)
-            print(f"  driver: {layer.problem or 'works'}", flush=True)
-            works = layer.problem is None
-            if works is well:
-                return time.monotonic() - began
-
-    def say(self, good: bool, text: str) -> None:
-        """One finding."""
-        if good:
-            print(f"ok    {text}", flush=True)
-            return
-        self.wrong += 1
-        print(f"WRONG {text}", flush=True)
-
-    def environment(self, gib: int, percent: int | None = None) -> dict[str, str]:
-        """The environment of a container with that share."""
-        visible = {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
-        grant = Grant(resource="", kind=Kind.MEMORY_CORE_MEM, gpus=(self.gpu,), units=gib, env=visible)
-        env = dict(self.driver.prepare(grant).env)
-        if percent is not None:
-            core = Grant(resource="", kind=Kind.CORE_CORE_MEM, gpus=(self.gpu,), units=percent, env={})
-            env |= self.driver.prepare(core).env
-        return env
-
 
 def main() -> int:
     """Print the check; 1 if something is not as the driver promises."""
     if sys.argv[1:]:
-        print(json.dumps(client(sys.argv[1])))
+        print(json.dumps(work(*sys.argv[1:])))
         return 0
     try:
         inventory = discover()
@@ -138,6 +97,12 @@ def every_check(check: Check) -> None:
     memory(check)
     shared_memory(check)
     compute(check, alone)
+    managed_memory(check)
+    ceiling_of_memory(check)
+    commands_of_others(check)
+    ceiling_under_programs(check)
+    ceiling_of_compute(check)
+    fault(check)
     death(check)
     kills(check)
 
@@ -146,7 +111,7 @@ def memory(check: Check) -> None:
     """Two clients at once, each refused beyond its own cap."""
     running = {gib: popen(check.environment(gib), "fill") for gib in (4, 8)}
     for gib, process in running.items():
-        cap = cap_mib(check, gib)
+        cap = check.share(gib).memory_mib
         result = answer(process)
         taken = result.get("taken_mib", 0)
         error = result.get("error", "")
@@ -154,19 +119,12 @@ def memory(check: Check) -> None:
         check.say(cap - CONTEXT_MIB <= taken <= cap, text)
 
 
-def cap_mib(check: Check, gib: int) -> int:
-    """The cap of a client with so many units of 1 GiB, to which the rest of the GPU's memory is spread."""
-    mib = check.gpu.memory_mib
-    units = mib // 1024
-    return mib * gib // units
-
-
 def shared_memory(check: Check) -> None:
     """A client with /dev/shm and an IPC namespace of its own, as a container has, is served and has its cap."""
     own = ("unshare", "--mount", "--ipc", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
-    result = run(check.environment(4), "fill", own)
+    result = run(check.environment(4), "fill", prefix=own)
     taken = result.get("taken_mib", 0)
-    good = 0 < taken <= cap_mib(check, 4)
+    good = 0 < taken <= check.share(4).memory_mib
     check.say(good, f"a client of 4 GiB with a /dev/shm of its own: {json.dumps(result)}")
 
 
@@ -199,6 +157,7 @@ def death(check: Check) -> None:
     check.say(noticed < 2.0, f"its death was reported after {noticed:.2f} s")
     print(f"  the client that ran meanwhile: {json.dumps(answer(neighbour))}")
     healed = check.well()
+    ceiling_of_a_new_daemon(check)
     result = run(check.environment(4), "fill")
     check.say("error" not in result, f"healed after {healed:.2f} s; a new client: {json.dumps(result)}")
 
@@ -209,7 +168,6 @@ def kills(check: Check) -> None:
     NVIDIA says of the second that it can leave the server in an undefined state. Whether it does is a finding.
     """
     uuid = check.gpu.uuid
-    check.driver.desire(Need(gpus=(check.gpu,), serves=True, in_use=True, held=frozenset({uuid})))
     probe = CudaProbe()
     pipe_dir = check.daemon.pipe_dir
     for is_drained in (True, False):
@@ -252,43 +210,6 @@ def finish(check: Check) -> None:
         time.sleep(0.1)
     check.driver.stop()
     check.say(not check.daemon.started_one, f"the daemon (process {pid}) quit")
-
-
-def client(what: str) -> dict[str, Any]:
-    """Do the work of one container, in a process of its own; returns the results."""
-    try:
-        cuda = Cuda()
-        if what == "fill":
-            return {"taken_mib": cuda.fill()}
-        return {"kernels_per_s": round(cuda.speed(SPEED_S), 1), "multiprocessors": cuda.multiprocessors}
-    except (OSError, CudaError) as err:
-        return {"error": str(err)}
-
-
-def popen(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> "subprocess.Popen[str]":
-    """Start a client in that environment, through the command `prefix`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-    command = [*prefix, sys.executable, "-m", "bench.mps_check", what]
-    return subprocess.Popen(command, env=kept | dict(env), stdout=subprocess.PIPE, text=True)  # noqa: S603 (ourselves)
-
-
-def answer(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """A client's result; a client without output has died."""
-    try:
-        said, _ = process.communicate(timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        said = ""
-    try:
-        result: dict[str, Any] = json.loads(said)
-    except ValueError:
-        return {"error": f"it ended with {process.wait()} and said {said!r}"}
-    return result
-
-
-def run(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """A client from start to end."""
-    return answer(popen(env, what, prefix))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from collections.abc import Callable
 
 OUT_OF_MEMORY = 2
 MIB = 1 << 20
@@ -29,6 +30,9 @@ again:
 }
 \0"""
 """A kernel that only computes, so that its speed is proportional to the multiprocessors that it may use."""
+
+FAULT = SPIN.replace(b"st.global.u32 [%a], %r2;", b"mov.u64 %a, 16;\n    st.global.u32 [%a], %r2;")
+"""The same, and it writes to an address that is not mapped."""
 
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
@@ -87,22 +91,22 @@ class Cuda:
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
-    def fill(self, step_mib: int = 64) -> int:
-        """Take memory until the driver refuses it; returns how many MiB it gave."""
-        taken = 0
-        while True:
-            try:
-                self.allocate(step_mib)
-            except CudaError as err:
-                if not err.is_out_of_memory:
-                    raise
-                return taken
-            taken += step_mib
+    def fill(self, step_mib: int = 64, *, most_mib: int | None = None) -> int:
+        """Take memory until the driver refuses it, or until `most_mib`; returns how many MiB it gave."""
+        return _fill(self.allocate, step_mib, most_mib)
 
-    def speed(self, seconds: float) -> float:
+    def fill_managed(self, step_mib: int, *, most_mib: int | None = None) -> int:
+        """The same with unified memory."""
+        return _fill(self.allocate_managed, step_mib, most_mib)
+
+    def fault(self) -> None:
+        """Have a fatal fault. Raises CudaError, as the fault ends the context."""
+        self.speed(1.0, FAULT)
+
+    def speed(self, seconds: float, code: bytes = SPIN) -> float:
         """Kernels per second over about that time."""
         module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), SPIN)
+        self._call("cuModuleLoadData", ctypes.byref(module), code)
         self._call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
         out, rounds = ctypes.c_uint64(self.allocate(1)), ctypes.c_uint32(_ROUNDS)
         values = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in (out, rounds)]
@@ -123,3 +127,17 @@ class Cuda:
         code = getattr(self._library, name)(*arguments)
         if code:
             raise CudaError(name, code)
+
+
+def _fill(take: Callable[[int], int], step_mib: int, most_mib: int | None) -> int:
+    """Take memory until the driver refuses it, or until `most_mib`; returns how many MiB it gave."""
+    taken = 0
+    while most_mib is None or taken < most_mib:
+        try:
+            take(step_mib)
+        except CudaError as err:
+            if not err.is_out_of_memory:
+                raise
+            break
+        taken += step_mib
+    return taken

@@ -1,0 +1,32 @@
+"""What a fatal fault of one program does to the others of its GPU."""
+
+import json
+import time
+
+from bench.mps.checked_driver import Check
+from bench.mps.programs import PATIENCE_S, answer, begun, run
+from gpuagent.host.cuda_probe import CudaProbe, Verdict
+
+
+def fault(check: Check) -> None:
+    """A program writes to an address that is not mapped, while its neighbor computes."""
+    neighbor = begun(check.environment(4), 64)
+    faulty = run(check.environment(4), "fault")
+    began = time.monotonic()
+    control = check.daemon.control
+    statuses = {server: control.status(server) for server in control.servers()}
+    check.note(f"a program has a fatal fault: {json.dumps(faulty)}; servers just after it: {statuses}")
+    probe = CudaProbe()
+    probed = probe.run(check.daemon.pipe_dir, check.gpu.uuid)
+    while probed.verdict is not Verdict.SERVED and time.monotonic() - began < PATIENCE_S:
+        probed = probe.run(check.daemon.pipe_dir, check.gpu.uuid)
+    after_s = time.monotonic() - began
+    check.say(
+        probed.verdict is Verdict.SERVED, f"a new program is {probed.verdict.value} {after_s:.1f} s after the fault"
+    )
+    check.note(f"its neighbor: {json.dumps(answer(neighbor))}")
+    result = run(check.environment(4), "fill")
+    cap = check.share(4).memory_mib
+    taken = result.get("taken_mib", 0)
+    check.say(0 < taken <= cap, f"the next program has its cap of {cap} MiB: {json.dumps(result)}")
+    print(f"  {check.limits()}")
