@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -44,7 +44,7 @@ test: $(STAMP)  ## every test that needs no cluster
 test-stability: $(STAMP)  ## make test 20 times, the second half beside a build of Kubernetes (RUNS=4, BESIDE='a load', ARGS=--help)
 	$(BIN)/python -m bench.stability $(if $(RUNS),--runs $(RUNS)) $(if $(BESIDE),--beside '$(BESIDE)') $(ARGS)
 
-fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each, and random clusters for gpuscheduler, 100,000 steps each
+fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each, and 2,000 lives of a random cluster for gpuscheduler
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
 	  tests/unit/domain/pods/test_annotations.py tests/unit/domain/scheduling/test_decision.py tests/unit/domain/deviceplugin/test_job.py \
 	  tests/unit/domain/pods/test_pod.py tests/unit/domain/pods/test_quantity.py tests/unit/domain/pods/test_exchange.py tests/unit/domain/pods/test_written_and_read.py \
@@ -132,6 +132,9 @@ inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as 
 
 random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, against an exact solver
 	RANDOM_JOBS=2000 $(BIN)/python -m pytest -q -p no:xdist tests/unit/gpuscheduler/core/test_random_plans.py
+
+random-cluster: $(STAMP)  ## 200,000 steps of random clusters for gpuscheduler, counted (STEPS=50000, SEED=7)
+	$(BIN)/python -m tests.unit.gpuscheduler.core.long_random_cluster $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
 generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, docs/reference/, docs/problems.md, the chart's README
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .

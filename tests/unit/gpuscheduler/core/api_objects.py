@@ -39,12 +39,12 @@ def whole_node(name="n1", gpus=8, cpu="96", held=None):
     return node(name, NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(gpus))), cpu, held)
 
 
-def node(name, gpus, cpu="32", held=None):
+def node(name, gpus, cpu="32", held=None, labels=None):
     """A node with these GPUs; `held` is what its agent publishes of pods, None for an agent that publishes nothing."""
     annotations = {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)}
     if held is not None:
         annotations[HELD_GPUS_ANNOTATION] = held_gpus_text(held)
-    metadata = {"name": name, "annotations": annotations}
+    metadata = {"name": name, "annotations": annotations, "labels": labels or {}}
     return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": cpu}}})
 
 

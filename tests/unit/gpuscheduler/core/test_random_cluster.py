@@ -2,8 +2,9 @@
 
 The machine plays API server, kube-scheduler, watch and agents. The watch shows the changes of each object in order, but
 late, and those of different objects in any order. Binding calls and writes take time, fail, or lose their answers. The
-scheduler may crash at any moment and read everything again, or another replica may lead. The invariants, checked in
-each step:
+scheduler may crash at any moment and read everything again, or another replica may lead. Pods have gates, affinities
+and spread constraints, come in two namespaces, and ask for CPU: kube-scheduler's own filters decide which nodes it
+names. The invariants, checked in each step:
 
 - I1 No GPU is bound or reserved beyond its units.
 - I2 A job that has not started reserves GPUs for all of its pods, or for none.
@@ -17,6 +18,7 @@ each step:
 """
 
 from collections import Counter, defaultdict, deque
+from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 
@@ -44,10 +46,11 @@ from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.ahead import AheadLimits
 from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, node, pod_object
+from tests.unit.gpuscheduler.core.random_rules import RULES, accepted, node_labels, put_rule
 
 STEPS = 50
 LIVES = max(20, settings.default.max_examples // STEPS)
-"""2,000 lives, which are 100,000 steps, with `make fuzz`."""
+"""2,000 lives with `make fuzz`. Some end early: `make random-cluster` counts the steps."""
 LAG_S = 30.0
 """The watch is never further behind: beyond that, the scheduler answers no call."""
 WRITE_S = 12.0
@@ -139,6 +142,7 @@ def shape(containers, first):
             "gpu_count": st.sampled_from([None, None, None, 2]),
             "cpu": st.sampled_from(["0", "1", "12"]),
             "wishes": st.booleans(),
+            "rule": st.sampled_from([None] * len(RULES) + list(RULES)),
         }
     )
 
@@ -149,7 +153,7 @@ shapes = shape(st.one_of(shares, shares, whole, odd), st.one_of(none, none, firs
 simple = shape(
     st.one_of(whole, whole, st.integers(1, 10).map(lambda units: [container(mem=units)]), st.just([container()])), none
 )
-accepted = st.one_of(st.just(NAMES), st.just(NAMES), st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+suitable = st.one_of(st.just(NAMES), st.just(NAMES), st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
 """The nodes that kube-scheduler names for a pod, as by its node selector."""
 
 
@@ -170,6 +174,8 @@ class RandomCluster(RuleBasedStateMachine):
         self.accepts, self.former = {}, {}
         self.seen_nodes, self.seen_pods, self.unseen = {}, {}, defaultdict(deque)  # as the watch has shown them
         self.called, self.in_bind, self.asleep = {}, {}, set()  # kube-scheduler's pods
+        self.cut = set()
+        """UIDs of pods that kube-scheduler's own filters keep off nodes, so that it tries them after other pods' events."""
         self.bindings, self.late, self.commits = {}, [], []  # writes in progress
         self.weather = "fine"
         self.written = defaultdict(list)
@@ -189,7 +195,7 @@ class RandomCluster(RuleBasedStateMachine):
 
     # -- pods come and go ----------------------------------------------------------------------------------------------
 
-    @rule(shape=shapes, accepts=accepted, count=st.sampled_from([1, 1, 2, 5]), data=st.data())
+    @rule(shape=shapes, accepts=suitable, count=st.sampled_from([1, 1, 2, 5]), data=st.data())
     def create(self, shape, accepts, count, data):
         priority = data.draw(st.integers(0, 3))
         owner = data.draw(st.sampled_from([None, "o1", "o2"]))
@@ -198,7 +204,7 @@ class RandomCluster(RuleBasedStateMachine):
         for _ in range(count):
             self.make(shape, accepts, namespace=namespace, priority=priority, owner=owner, scheduler=scheduler)
 
-    @rule(shape=simple, accepts=accepted, count=st.integers(1, 6), priority=st.integers(0, 3), waits=st.booleans())
+    @rule(shape=simple, accepts=suitable, count=st.integers(1, 6), priority=st.integers(0, 3), waits=st.booleans())
     def a_backlog_comes(self, shape, accepts, count, priority, waits):
         """kube-scheduler is busy with one pod while others come, which it has not asked about yet."""
         others = sorted(self.waiting())
@@ -215,7 +221,7 @@ class RandomCluster(RuleBasedStateMachine):
         replicas=st.integers(1, 4),
         missing=st.sampled_from([0, 0, 0, 1, 2]),
         shape=st.one_of(simple, simple, shapes),
-        accepts=accepted,
+        accepts=suitable,
         gated=st.sampled_from([(), (), (GATE,), (FOREIGN_GATE,), (GATE, FOREIGN_GATE)]),
     )
     def create_job(self, job, replicas, missing, shape, accepts, gated):
@@ -545,6 +551,7 @@ class RandomCluster(RuleBasedStateMachine):
         commits = [commit for commit, _, _ in self.commits]
         self.in_bind.clear()
         self.bindings.clear()
+        self.room_changes()
         self.commits.clear()
         self.late = late if fate == "late" else []
         if fate == "before":
@@ -566,12 +573,16 @@ class RandomCluster(RuleBasedStateMachine):
         self.created[given["namespace"]] += 1
         name = f"p{self.created[given['namespace']]}"
         uid = f"uid-{self.created.total():05}"
+        # Pods of one shape, and those of other lives, must not share what is written into them.
+        shape = deepcopy(shape)
         made = pod_object(name, *shape["containers"], uid=uid, gpu_count=shape["gpu_count"], **given)
         made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": shape["cpu"]}
         made["spec"]["initContainers"] = shape["init"]
         made["spec"]["schedulingGates"] = [{"name": name} for name in gated]
         if shape["wishes"]:
             made["spec"]["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}
+        if shape["rule"]:
+            put_rule(made, shape["rule"])
         self.pods[uid], self.accepts[uid] = made, accepts
         self.changed(uid)
 
@@ -645,7 +656,7 @@ class RandomCluster(RuleBasedStateMachine):
         self.unseen[name].append((self.now, self.nodes[name]))
 
     def node_with(self, name, gpus):
-        return replace(node(name, gpus), held=self.published.get(name))
+        return replace(node(name, gpus, labels=node_labels(name)), held=self.published.get(name))
 
     def truth(self, name, without=""):
         """The node as its agent has it."""
@@ -673,11 +684,38 @@ class RandomCluster(RuleBasedStateMachine):
             and made["spec"]["schedulerName"] == OURS
         ]
 
+    def named(self, uid, made):
+        """The nodes that pass kube-scheduler's own filters for a pod. It may name one that is gone by now."""
+        placed = []
+        for other, found in self.pods.items():
+            assumed = self.called.get(other) or self.in_bind.get(other)
+            if other in self.bindings:
+                assumed = self.bindings[other][0].node
+            where = bound_to(found) or assumed
+            if other != uid and where in self.nodes and not ended(found):
+                placed.append(found | {"spec": found["spec"] | {"nodeName": where}})
+        passing = accepted(made, list(self.nodes), placed)
+        return [name for name in self.accepts[uid] if name not in self.nodes or name in passing]
+
+    def room_changes(self):
+        """kube-scheduler tries pods again that it has kept off nodes itself."""
+        self.asleep -= self.cut
+
     def ask(self, uid, made, left_out=(), *, stale=False):
         pod = pod_facts(made)
-        names = [name for name in self.accepts[uid] if name not in left_out]
+        named = self.named(uid, made)
+        if not stale:
+            self.cut.discard(uid)
+            if len(named) < len(self.accepts[uid]):
+                self.cut.add(uid)
+        names = [name for name in named if name not in left_out]
+        if not names:
+            # kube-scheduler calls nobody.
+            if not (stale or left_out):
+                self.asleep.add(uid)
+            return
         if pod.request.kind is RequestKind.NONE:  # kube-scheduler binds it by itself
-            if names and not stale:
+            if not stale:
                 self.pods[uid]["spec"]["nodeName"] = names[0]
                 self.changed(uid)
             return
@@ -712,6 +750,7 @@ class RandomCluster(RuleBasedStateMachine):
 
     def start_bind(self, uid, name):
         del self.called[uid]
+        self.room_changes()
         if uid in self.pods and not bound_to(self.pods[uid]):
             self.in_bind[uid] = name
             self.poll([uid])
@@ -735,12 +774,14 @@ class RandomCluster(RuleBasedStateMachine):
                 self.act()
 
     def leave_bind(self, uid):
+        self.room_changes()
         if pod := self.scheduling.pods.get(uid):
             self.scheduling.jobs.left_bind(pod)
         self.act()
 
     def end_binding(self, uid):
         write, _, weather = self.bindings.pop(uid)
+        self.room_changes()
         outcome = BindOutcome.REFUSED
         if weather in ("fine", "written and lost") and self.land(write):
             outcome = BindOutcome.BOUND
@@ -825,6 +866,8 @@ class RandomCluster(RuleBasedStateMachine):
     def changed(self, uid):
         made = self.pods.get(uid)
         self.unseen[uid].append((self.now, pod_facts(made) if made else None))
+        if made is None or bound_to(made):
+            self.room_changes()
 
     def show(self, key):
         if not self.unseen[key]:
@@ -1164,7 +1207,8 @@ class RandomCluster(RuleBasedStateMachine):
                 and not pod.request.problem
             ):
                 kept = self.scheduling.jobs.precedence.kept_from(pod)
-                there = [name for name in self.accepts[uid] if name in nodes and name not in kept]
+                named = self.named(uid, self.pods[uid])
+                there = [name for name in named if name in nodes and name not in kept]
                 fitting = [name for name in there if fit(pod.request, nodes[name])]
                 assert not fitting, f"a pod that fits on {fitting[0]} is not placed"
         for job, (uids, needed) in self.complete_jobs().items():
@@ -1176,7 +1220,12 @@ class RandomCluster(RuleBasedStateMachine):
             without = {uid: frozenset(NAMES).difference(self.accepts[uid]) | kept for uid in uids}
             near = {pod.node for pod in self.seen_pods.values() if job_key(pod) == job}
             places = plan(
-                [pod_facts(self.pods[uid]) for uid in uids], nodes, self.scheduling.links, near=near, without=without
+                [pod_facts(self.pods[uid]) for uid in uids],
+                nodes,
+                self.scheduling.links,
+                near=near,
+                without=without,
+                beside=self.scheduling.usage.pods,
             )
             assert len(places) < needed, f"job {job} fits and does not run"
 
