@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.result import Results, Say
 from bench.trace.cluster import Cluster
-from bench.trace.product import Product
+from bench.trace.product import CpuPods, Product
 from bench.trace.published import BestFit, GpuPacking, Random
 from bench.trace.trace import Arrival, Pod, Trace, read, variants, with_departures, without_departures
 from gpuscheduler.core.policy.fgd import Fgd
@@ -36,9 +36,9 @@ ARRIVED = 1.3
 LOAD, WARM, UNTIL = 1.0, 2.0, 4.0
 """Departures: load, and mean lifetimes from the empty cluster to the first and the last measured moment."""
 BAR_DEFAULT, BAR_DEPARTURES = 95.9, 0.5
-APART, BESIDE = "CPU-only pods elsewhere", "CPU-only pods beside"
-SET_UPS = (APART, BESIDE)
-"""GPU nodes with a taint that keeps pods without GPUs away; without one, kube-scheduler spreads them by itself."""
+APART = CpuPods.APART.value
+SET_UPS = tuple(cpu_pods.value for cpu_pods in CpuPods)
+"""Who places pods without GPUs in an installation."""
 PRODUCT = "strand"
 """The product's default policy."""
 
@@ -190,7 +190,7 @@ def simulate(run: Run) -> Allocated:
     cluster: Cluster | Product
     learned = mix if run.policy in NAMES else None
     if run.set_up:
-        cluster = Product(trace.nodes, policy, mix, rng, cpu_pods_apart=run.set_up == APART)
+        cluster = Product(trace.nodes, policy, mix, rng, cpu_pods=CpuPods(run.set_up))
         # The product learns the mix by itself.
         learned = None
     else:

@@ -4,6 +4,7 @@ What kube-scheduler does beside it is modeled here: it names the nodes that have
 pod, and it places pods without GPUs by the scores of its default profile.
 """
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from gpuscheduler.core.policy.accepted_models import MODEL_LABEL
 from gpuscheduler.core.policy.fleet import CostPolicy, Ints
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods.scores import HIGHEST
 
 Json = dict[str, Any]
 
@@ -29,6 +31,19 @@ MIB_A_UNIT = 16
 """A GPU has a thousand units, so that each part of a GPU in the trace is a whole number of units."""
 BEST = 100
 """kube-scheduler's highest score."""
+WEIGHT = 10
+"""Of gpuscheduler's scores, as in the documented configuration. kube-scheduler takes the highest of them for `BEST`."""
+
+
+class CpuPods(enum.Enum):
+    """Who places pods without GPUs."""
+
+    APART = "CPU-only pods elsewhere"
+    """GPU nodes have a taint that keeps them away; they count as placed elsewhere."""
+    BESIDE = "CPU-only pods beside"
+    """kube-scheduler spreads them over the GPU nodes by itself."""
+    SCORED = "CPU-only pods scored"
+    """kube-scheduler adds gpuscheduler's scores to its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,7 @@ class Product:
         policy: rates choices.
         mix: that the policy uses.
         rng: decides between nodes to which kube-scheduler gives equal scores.
-        cpu_pods_apart: pods without GPUs are kept off these nodes, as by a taint; they count as placed elsewhere.
+        cpu_pods: who places pods without GPUs.
     """
 
     def __init__(
@@ -58,10 +73,10 @@ class Product:
         mix: Mix,
         rng: np.random.Generator,
         *,
-        cpu_pods_apart: bool,
+        cpu_pods: CpuPods,
     ) -> None:
         self._rng = rng
-        self._cpu_pods_apart = cpu_pods_apart
+        self._cpu_pods = cpu_pods
         self._models = nodes.model
         self._cpu = np.round(nodes.cores * MILLI).astype(np.int64)
         self._memory = nodes.memory.copy()
@@ -87,7 +102,7 @@ class Product:
         feasible = self._feasible(pod)
         if pod.demand.gpus:
             return self._place_by_extender(pod, uid, feasible)
-        if self._cpu_pods_apart:
+        if self._cpu_pods is CpuPods.APART:
             return Running(pod, -1, uid)
         return self._place_by_scores(pod, uid, feasible)
 
@@ -125,7 +140,7 @@ class Product:
         return self._run(pod, uid, created, node)
 
     def _place_by_scores(self, pod: Pod, uid: str, feasible: Ints) -> Running | None:
-        """A pod that gpuscheduler is not asked about, by NodeResourcesFit and NodeResourcesBalancedAllocation."""
+        """A pod without GPUs, by NodeResourcesFit and NodeResourcesBalancedAllocation, and by gpuscheduler if asked."""
         if not len(feasible):
             return None
         cpu = (self._cpu_free[feasible] - _milli_cpu(pod)) / self._cpu[feasible]
@@ -133,10 +148,20 @@ class Product:
         least_allocated = np.floor((np.floor(cpu * BEST) + np.floor(memory * BEST)) / 2)
         # With two resources, the standard deviation is half of the difference.
         balanced = np.floor((1 - np.abs(cpu - memory) / 2) * BEST)
+        created = _pod(pod, uid)
         scores = least_allocated + balanced
+        if self._cpu_pods is CpuPods.SCORED:
+            scores += self._scores(created, feasible)
         best = np.flatnonzero(scores == scores.max())
         row = int(feasible[self._rng.choice(best)])
-        return self._run(pod, uid, _pod(pod, uid), str(self._names[row]))
+        return self._run(pod, uid, created, str(self._names[row]))
+
+    def _scores(self, created: Json, feasible: Ints) -> Ints:
+        """What kube-scheduler adds to its own scores."""
+        names = self._names[feasible].tolist()
+        by_name = self._core.scores(pod_facts(created), names)
+        of_rows = np.array([by_name[name] for name in names])
+        return of_rows * WEIGHT * BEST // HIGHEST
 
     def _run(self, pod: Pod, uid: str, created: Json, node: str) -> Running:
         """Show the core the pod as the API server shows it once it is bound."""

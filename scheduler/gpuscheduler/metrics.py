@@ -28,7 +28,8 @@ CALL_SECONDS = Family(
     "Time to answer calls of kube-scheduler.",
     ("verb",),
     "histogram",
-    more="`filter`, `bind` or `preempt`. The bind call of a job's pod includes the wait for the job's other pods.",
+    more="`filter`, `prioritize`, `bind` or `preempt`. The bind call of a job's pod includes the wait for the job's "
+    "other pods.",
 )
 CALLS = Family(
     "gpuscheduler_calls_total",
@@ -38,7 +39,7 @@ CALLS = Family(
     more="Filter: `placed`. Refused: `full` (no node has room), `fragmented` (GPUs have it together), "
     "`impossible` (no node can take the pod), `job` (its job waits). Not ready: `error`. "
     "Bind: `bound`, `refused`, `unknown` (no answer from the API server). "
-    "Preempt: `victims` or `none`. All: `malformed`, `failed` (a bug).",
+    "Preempt: `victims` or `none`. Prioritize: `scored` or `none`. All: `malformed`, `failed` (a bug).",
 )
 READY = Family(
     "gpuscheduler_ready",

@@ -166,6 +166,13 @@ class Service:
         # Nobody binds by the answer, so it may also come from a process that does not lead.
         return await self._carried_calls.answer(call)
 
+    def prioritize(self, call: FilterCall) -> Mapping[str, int]:
+        """Score nodes for a pod without GPUs, see `Scheduling.scores`; none if the view of the cluster is too old."""
+        if self.problem():
+            return {}
+        # Nothing is reserved, so it does not matter who leads.
+        return self.core.scores(self._pod(call.pod), call.node_names)
+
     async def bind(self, call: BindCall, left: Left) -> tuple[str, str]:
         """Bind a pod, for a member of a job together with the others."""
         answer = self._bind(call)

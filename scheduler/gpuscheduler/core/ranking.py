@@ -97,6 +97,25 @@ class Ranking:
         for row in unrated:
             yield self._nodes.names[row], 0, UNRATED
 
+    def without_gpus(self, cpu: float, among: Collection[str]) -> dict[str, float]:
+        """What a pod without GPUs costs GPU pods on those of `among` that have GPUs, by its cores.
+
+        Nodes in equal states cost the same, so each state is rated once. At most `MOST_RATED` states are, and nodes in
+        others are as bad as the worst of these.
+        """
+        self._read_changes()
+        rows = self._nodes.rows_of(among)
+        if not len(rows):
+            return {}
+        _, first, state_of = np.unique(self._nodes.columns.state[rows], return_index=True, return_inverse=True)
+        examples = rows[first[:MOST_RATED]]
+        demand = Demand(gpus=0, fraction=0.0, cpu=cpu)
+        rated, _ = self._policy.costs(self._nodes.fleet(), examples, demand)
+        costs = np.full(len(first), rated.max())
+        costs[: len(rated)] = rated
+        by_row = costs[state_of].tolist()
+        return {self._nodes.names[row]: cost for row, cost in zip(rows.tolist(), by_row, strict=True)}
+
     def no_room(self, request: GpuRequest, cpu: float, names: Collection[str]) -> None:
         """Record that a search found no room for the request on these nodes. Each is searched again once it changes."""
         table = self._tables.get((request, cpu))

@@ -24,6 +24,7 @@ from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.ahead import AheadLimits
 from gpuscheduler.core.single_pods.preemption import Preemption
+from gpuscheduler.core.single_pods.scores import scores
 from gpuscheduler.core.single_pods.single_pods import SinglePods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.group_cycles import GroupCycles
@@ -297,6 +298,13 @@ class Scheduling:
             return answer
         starts_whole = is_member and not self.jobs.is_running(pod)
         return self._group_cycles.paced(pod, answer, now, starts_whole=starts_whole)
+
+    def scores(self, pod: PodFacts, names: Collection[str]) -> dict[str, int]:
+        """How well nodes suit a pod without GPUs, 0 to 10; nothing of other pods, whose nodes `filter` chooses."""
+        if not self._ready or pod.request.kind is not RequestKind.NONE:
+            return {}
+        costs = self._ranking.without_gpus(pod.cpu, names)
+        return scores(costs, names)
 
     def bind(
         self,

@@ -54,7 +54,7 @@ class NodeNames(Collection[str]):
 
 @dataclass(frozen=True, slots=True)
 class FilterCall:
-    """Which of the nodes can take the pod?
+    """Which of the nodes can take the pod? Or, of a call to prioritize them: how well do they suit it?
 
     Attributes:
         pod: the Pod object.
@@ -65,6 +65,11 @@ class FilterCall:
     pod: Json
     names: NodeNames | None
     nodes: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+
+    @property
+    def node_names(self) -> Collection[str]:
+        """Names of the nodes, in either form of the call."""
+        return self.nodes if self.names is None else self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,11 @@ def _bounded(reasons: Mapping[str, str]) -> dict[str, str]:
 def error_result(error: str) -> bytes:
     """ExtenderBindingResult, where `error` is empty if the pod is bound; any other result with an error alone."""
     return msgspec.json.encode({"Error": error})
+
+
+def prioritize_result(scores: Mapping[str, int]) -> bytes:
+    """HostPriorityList."""
+    return msgspec.json.encode([{"Host": node, "Score": score} for node, score in scores.items()])
 
 
 def preempt_result(victims: Mapping[str, Sequence[str]], violations: Mapping[str, int]) -> bytes:

@@ -23,6 +23,7 @@ from gpuscheduler.extender.protocol import (
     filter_result,
     preempt_call,
     preempt_result,
+    prioritize_result,
 )
 from gpuscheduler.metrics import SchedulerMetrics
 
@@ -59,6 +60,9 @@ class Extender(Protocol):
         `left` returns when the caller has gone.
         """
 
+    def prioritize(self, call: FilterCall) -> Mapping[str, int]:
+        """Node name to score, 0 to 10; empty if all nodes suit the pod equally well."""
+
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Node name to UIDs of the pods to evict there."""
 
@@ -76,6 +80,7 @@ class Routes:
         self._metrics = metrics
         self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {
             "/filter": self._filter,
+            "/prioritize": self._prioritize,
             "/bind": self._bind,
             "/preempt": self._preempt,
         }
@@ -119,6 +124,11 @@ class Routes:
         service = self._service
         answer = await (service.filter_carried(call) if carries_nodes else service.filter(call))
         return _word(answer), filter_result(answer, call)
+
+    async def _prioritize(self, body: bytes, _: Left) -> tuple[str, bytes]:
+        scores = self._service.prioritize(filter_call(body))
+        result = "scored" if scores else "none"
+        return result, prioritize_result(scores)
 
     async def _bind(self, body: bytes, left: Left) -> tuple[str, bytes]:
         result, error = await self._service.bind(bind_call(body), left)

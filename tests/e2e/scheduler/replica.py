@@ -56,6 +56,7 @@ class Replica:
         alone: whether no other replica ever takes over from it. If not, wait with `revived_while`.
         certificates: folder with those of the documentation, by which the extender recognizes kube-scheduler.
         scheduler_flags: further flags of kube-scheduler.
+        scores: whether the extender also scores nodes for pods without GPUs.
 
     Attributes:
         name: the host name of both.
@@ -75,6 +76,7 @@ class Replica:
         alone: bool = True,
         certificates: Path | None = None,
         scheduler_flags: Iterable[str] = (),
+        scores: bool = False,
     ) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
@@ -95,7 +97,7 @@ class Replica:
         self._scheduler_port = free_port()
         config = self._configuration(
             control_plane.kubeconfig("system:kube-scheduler"),
-            _extender(address, certificates) if extends else None,
+            _extenders(address, certificates, scores=scores) if extends else [],
             LEASE_OF_ONE if alone else _LEASE_OF_SEVERAL,
         )
         self.scheduler = control_plane.process(
@@ -154,7 +156,7 @@ class Replica:
         path.write_text(json.dumps(config))
         return path
 
-    def _configuration(self, kubeconfig: Path, extender: Json | None, lease: Mapping[str, str]) -> Path:
+    def _configuration(self, kubeconfig: Path, extenders: list[Json], lease: Mapping[str, str]) -> Path:
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
@@ -164,7 +166,7 @@ class Replica:
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
             "profiles": [{"schedulerName": SCHEDULER_NAME}],
-            "extenders": [extender] if extender else [],
+            "extenders": extenders,
         }
         path = self._directory / "scheduler.json"
         path.write_text(json.dumps(config, indent=2))
@@ -182,23 +184,23 @@ def tls_flags(certificates: Path | None) -> tuple[str, ...]:
     )
 
 
-def _extender(address: str, certificates: Path | None) -> Json:
+def _extenders(address: str, certificates: Path | None, *, scores: bool) -> list[Json]:
     """How kube-scheduler calls the extender."""
-    tls: Json = {}
+    reached: Json = {"urlPrefix": f"http://{address}", "nodeCacheCapable": True}
     if certificates:
         files = {"certFile": "caller.crt", "keyFile": "caller.key", "caFile": "ca.crt"}
-        tls = {"enableHTTPS": True, "tlsConfig": {key: str(certificates / name) for key, name in files.items()}}
-    return {
-        "urlPrefix": f"https://{address}" if certificates else f"http://{address}",
+        tls = {key: str(certificates / name) for key, name in files.items()}
+        reached |= {"urlPrefix": f"https://{address}", "enableHTTPS": True, "tlsConfig": tls}
+    of_gpu_pods = reached | {
         "filterVerb": "filter",
         "bindVerb": "bind",
         "preemptVerb": "preempt",
-        "nodeCacheCapable": True,
         "ignorable": False,
         "httpTimeout": "30s",
         "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
-        **tls,
     }
+    of_all_pods = reached | {"prioritizeVerb": "prioritize", "weight": 10, "ignorable": True, "httpTimeout": "1s"}
+    return [of_gpu_pods, of_all_pods] if scores else [of_gpu_pods]
 
 
 def revived_while(replicas: Collection[Replica], wait: Callable[[float], Result]) -> Result:

@@ -7,7 +7,7 @@ from bench.result import Results
 from bench.trace import placing
 from bench.trace.cluster import Cluster
 from bench.trace.placing import SET_UPS, Run, simulate
-from bench.trace.product import Product
+from bench.trace.product import CpuPods, Product
 from bench.trace.published import BestFit, GpuPacking
 from bench.trace.trace import Pod, Trace, read, variants, with_departures, without_departures
 from gpuscheduler.core.policy.fleet import Demand
@@ -111,7 +111,7 @@ def test_a_run_through_the_product_repeats_itself(folder, set_up, departures):
 @pytest.fixture
 def product(trace):
     mix = Mix()
-    return Product(trace.nodes, named("strand", mix), mix, np.random.default_rng(0), cpu_pods_apart=False)
+    return Product(trace.nodes, named("strand", mix), mix, np.random.default_rng(0), cpu_pods=CpuPods.BESIDE)
 
 
 def test_the_product_places_pods_while_they_fit_and_never_beyond(product):

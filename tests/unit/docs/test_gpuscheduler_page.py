@@ -97,7 +97,13 @@ def test_the_example_is_the_charts_configuration_without_a_scheduler_of_its_own(
     example = yaml.safe_load((ROOT / "examples/kube-scheduler-gpuscheduler.yaml").read_text(encoding="utf-8"))
     template = (ROOT / "manifests/helm/gpuagent/templates/_scheduler.tpl").read_text(encoding="utf-8")
     (extender,) = example["extenders"]
-    for name, value in extender.items():
+    for_all_pods = ROOT / "examples/kube-scheduler-gpuscheduler-all-pods.yaml"
+    first, of_all_pods = yaml.safe_load(for_all_pods.read_text(encoding="utf-8"))["extenders"]
+    assert first == extender
+    # Otherwise no pod of the cluster would start while it is away.
+    assert of_all_pods["ignorable"]
+    assert "filterVerb" not in of_all_pods
+    for name, value in [*extender.items(), *of_all_pods.items()]:
         if name not in {"managedResources", "httpTimeout", "urlPrefix", "enableHTTPS", "tlsConfig"}:
             assert re.search(rf"\b{name}: {str(value).lower() if isinstance(value, bool) else value}\n", template), name
     assert [one["name"] for one in extender["managedResources"]] == [*RESOURCES, mode.GPU_COUNT]

@@ -58,6 +58,15 @@ extenders:
       {{- end }}
       # It gives a pod no GPU; gpuscheduler refuses such a pod and says what to ask for.
       - {name: aliyun.com/gpu-count, ignoredByScheduler: false}
+  {{- if .Values.scheduler.scorePodsWithoutGpus }}
+  # Of all pods. While the extender is away, kube-scheduler goes by its own scores.
+  - urlPrefix: http://127.0.0.1:9446
+    prioritizeVerb: prioritize
+    weight: 10
+    nodeCacheCapable: true
+    ignorable: true
+    httpTimeout: {{ eq $api "v1alpha2" | ternary "1000000000" "1s" }}
+  {{- end }}
 {{- end }}
 
 {{- define "gpuscheduler.resources" -}}

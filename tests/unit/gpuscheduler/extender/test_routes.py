@@ -21,7 +21,7 @@ class FirstNodeExtender:
 
     error = trouble = ""
 
-    def filter(self, call):
+    async def filter(self, call):
         if self.trouble == "filter":
             raise RuntimeError("a bug")
         return FilterAnswer(nodes=(next(iter(call.names)),))
@@ -34,6 +34,9 @@ class FirstNodeExtender:
 
     def preempt(self, call):
         return call.proposed
+
+    def prioritize(self, call):
+        return dict.fromkeys(call.node_names, 7)
 
 
 class Caller:
@@ -76,7 +79,13 @@ def test_why_a_pod_is_not_bound_is_the_error(caller):
     assert caller.call("/bind", BIND) == {"Error": "the GPUs are taken"}
 
 
-@pytest.mark.parametrize("path", ["/filter", "/bind", "/preempt"])
+@pytest.mark.parametrize("nodes", [{}, {"NodeNames": None, "Nodes": {"items": [{"metadata": {"name": "n1"}}]}}])
+def test_nodes_are_scored_whether_they_are_named_or_carried(caller, nodes):
+    scores = caller.call("/prioritize", FILTER | nodes)
+    assert {"Host": "n1", "Score": 7} in scores
+
+
+@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/bind", "/preempt"])
 def test_what_is_no_call_is_refused(caller, path):
     for body in (b"", b"{}", b"hello", b"\x00" * 100):
         status, answer = caller.request(path, body)
