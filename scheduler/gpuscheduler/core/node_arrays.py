@@ -149,8 +149,10 @@ class NodeArrays:
         if among is self._usage.nodes:
             # All of them. To look up thousands of names would take longer than to rate their rows.
             return np.arange(len(self.names), dtype=np.int64)
-        rows = map(self._rows.get, among)
-        return np.array([row for row in rows if row is not None], dtype=np.int64)
+        rows = list(map(self._rows.get, among))
+        if None in rows:
+            rows = [row for row in rows if row is not None]
+        return np.array(rows, dtype=np.int64)
 
     def fleet(self) -> Fleet:
         """The numbers that a policy rates."""

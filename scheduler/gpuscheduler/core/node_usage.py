@@ -167,22 +167,26 @@ class NodeUsage:
         return max(min(parts, default=0.0), 0.0)
 
     def _room_now(self) -> Room:
-        most = NOTHING
+        most_memory = 0
+        most_core = 0
         with_units: list[Amounts] = []
         unused: list[int] = []
         for position, gpu in self.usable():
             free = self.free[position]
-            most = most.at_least(free)
+            most_memory = max(most_memory, free.memory)
+            most_core = max(most_core, free.core)
             has_units = free != NOTHING and NOTHING.within(free)
             if has_units:
                 with_units.append(free)
             if gpu.whole and self.is_unused(position):
                 unused.append(position)
+        total_memory = sum([free.memory for free in with_units])
+        total_core = sum([free.core for free in with_units])
         # One value for all nodes that are alike, which `alike` compares by its identity.
         units = _first((tuple(self.free), tuple(self.pods_left)))
         return Room(
-            most=most,
-            total=sum(with_units, NOTHING),
+            most=Amounts(most_memory, most_core),
+            total=Amounts(total_memory, total_core),
             gpus=len(with_units),
             largest=max(with_units, default=NOTHING),
             unused=tuple(unused),

@@ -172,20 +172,21 @@ class Ranking:
 
     def _in_order(self, rows: Ints, costs: Floats) -> Iterator[int]:
         """Rows with finite costs, cheapest first. The first is usually enough, so the others are sorted later."""
+        least = costs.min(initial=np.inf)
+        if least == np.inf:
+            return
+        cheapest = rows[costs == least]
+        tie = self._nodes.columns.tie
+        first_tie = tie[cheapest].argmin()
+        first = int(cheapest[first_tie])
+        yield first
         finite = np.isfinite(costs)
         rows = rows[finite]
         costs = costs[finite]
-        if not len(rows):
-            return
-        ties = self._nodes.columns.tie[rows]
-        is_cheapest = costs == costs.min()
-        cheapest = np.flatnonzero(is_cheapest)
-        first_tie = ties[cheapest].argmin()
-        first = int(cheapest[first_tie])
-        yield int(rows[first])
-        for index in np.lexsort((rows, ties, costs)):
-            if index != first:
-                yield int(rows[index])
+        for index in np.lexsort((rows, tie[rows], costs)):
+            row = int(rows[index])
+            if row != first:
+                yield row
 
     def _table(
         self,
@@ -247,11 +248,9 @@ class Ranking:
             # In the order of ties, as the callers' order would prefer the nodes that they name first.
             by_tie = np.argsort(columns.tie[rows], kind="stable")
             rows = rows[by_tie]
-        _, first, state_of = np.unique(columns.state[rows], return_index=True, return_inverse=True)
-        examples = rows[first]
+        examples, state_of = _states(rows, columns.state[rows])
         fitting = np.flatnonzero(self._nodes.fit(request, examples))
-        in_turn = np.argsort(first[fitting])
-        rated = fitting[in_turn[:most]]
+        rated = fitting[:most]
         costs = np.full(len(examples), np.inf)
         gpus = np.zeros(len(examples), dtype=np.int8)
         if len(rated):
@@ -260,7 +259,7 @@ class Ranking:
         table.costs[rows] = costs[state_of]
         table.gpus[rows] = gpus[state_of]
         is_unrated = np.zeros(len(examples), dtype=np.bool_)
-        is_unrated[fitting[in_turn[most:]]] = True
+        is_unrated[fitting[most:]] = True
         of_unrated = is_unrated[state_of]
         done = rows[~of_unrated]
         table.versions[done] = columns.version[done]
@@ -278,12 +277,13 @@ class Ranking:
         rated = np.full(len(fitting), np.inf)
         preferred = np.zeros(len(fitting), dtype=np.int64)
         # A policy rates a part of a GPU, which is another one on nodes with other GPUs.
-        for part in np.unique(parts):
+        different_parts = set(parts.tolist())
+        for part in sorted(different_parts):
             is_equal = parts == part
             rows = fitting[is_equal]
             demand = Demand(
                 gpus=request.gpus,
-                fraction=float(part),
+                fraction=part,
                 cpu=cpu,
             )
             costs, gpus = self._policy.costs(fleet, rows, demand)
@@ -299,3 +299,12 @@ class Ranking:
         if any_new:
             # The typical node, and the models that a pod accepts, may be others from now on.
             self._demands.clear()
+
+
+def _states(rows: Ints, states: Ints) -> tuple[Ints, Ints]:
+    """A row in each state, in the order in which the states first occur, and for each row the index of its state."""
+    listed = states.tolist()
+    example_of = dict(zip(listed, rows.tolist(), strict=True))
+    index_of = dict(zip(example_of, range(len(example_of)), strict=True))
+    indexes = [index_of[state] for state in listed]
+    return np.array(list(example_of.values())), np.array(indexes)

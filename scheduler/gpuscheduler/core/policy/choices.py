@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscheduler.core.policy.fleet import EPSILON, Bools, Demand, Fleet, Floats, Ints, on_grid
+from gpuscheduler.core.policy.fleet import EPSILON, GRID, Bools, Demand, Fleet, Floats, Ints, on_grid
 
 COST_DIGITS = 9
 """Decimals of a cost. Costs that differ only by errors of rounding are equal."""
@@ -42,8 +42,8 @@ class Choices:
         taken: Bools | None = None
         if demand.gpus == 1 and demand.fraction < 1:
             fits = roomy
-            columns = np.arange(free.shape[1])
-            first = np.broadcast_to(columns, free.shape)
+            first = np.zeros(free.shape, dtype=np.int64)
+            first += np.arange(free.shape[1])
         else:
             # All sets of several GPUs would be too many. The fullest ones that have room leave most to later pods.
             has_enough = np.count_nonzero(roomy, axis=1) >= demand.gpus
@@ -57,7 +57,7 @@ class Choices:
             accepted = np.isin(fleet.model[rows], models)
             fits = fits & accepted[:, None]
         free = on_grid(free)
-        part = float(on_grid(np.array(demand.fraction)))
+        part = round(demand.fraction / GRID) * GRID
         cpu = on_grid(fleet.cpu_free[rows])
         return cls(
             free=free,

@@ -72,5 +72,5 @@ class CostPolicy(Protocol):
 
 def on_grid(values: Floats) -> Floats:
     """Parts of a GPU or cores, in whole steps of `GRID`."""
-    steps = np.round(values / GRID)
+    steps = np.rint(values / GRID)
     return np.asarray(steps * GRID)
