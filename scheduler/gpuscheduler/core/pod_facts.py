@@ -144,6 +144,11 @@ class PodFacts:
         return any(text in self.unscheduled for text in _SHORT)
 
     @property
+    def has_our_gate_only(self) -> bool:
+        """Whether nothing but our own scheduling gate keeps kube-scheduler from trying it."""
+        return self.gated and not self.foreign_gate and not self.node and not self.deleting
+
+    @property
     def ended(self) -> bool:
         """Whether it succeeded or failed."""
         return self.end is not None

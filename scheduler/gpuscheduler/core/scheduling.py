@@ -5,7 +5,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
-from gpuscheduler.core.calls import Action, BindOutcome, BindRefused, BindWait, BindWrite, FilterAnswer, Nominate
+from gpuscheduler.core.calls import (
+    Action,
+    BindOutcome,
+    BindRefused,
+    BindWait,
+    BindWrite,
+    FilterAnswer,
+    Nominate,
+    Ungate,
+)
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.gangs.gang import Gang, GangSource
@@ -140,6 +149,8 @@ class Scheduling:
             return
         is_member = self.jobs.is_member(pod)
         self._leave_job(pod, now)
+        if self._ready:
+            self._let_in(pod)
         asks_for_nothing = pod.request.kind is RequestKind.NONE and not self._counts_without_gpus(pod)
         if asks_for_nothing or self._is_of_another(pod):
             return
@@ -162,6 +173,17 @@ class Scheduling:
             self._line_up(pod, former, now)
         if self._ready:
             self._actions += self._hidden_reasons.seen(pod, now)
+
+    def _let_in(self, pod: PodFacts) -> None:
+        """Take our scheduling gate off a pod that waits for no others. Its author may not know that it is alone."""
+        former = self.pods.get(pod.uid)
+        was_let_in = former is not None and self._is_kept_in_vain(former)
+        if self._is_kept_in_vain(pod) and not was_let_in:
+            self._actions.append(Ungate(pod.name, pod.uid))
+
+    def _is_kept_in_vain(self, pod: PodFacts) -> bool:
+        """Whether our gate alone keeps a pod back, and no other pod that comes takes it off."""
+        return pod.has_our_gate_only and not self.jobs.is_member(pod) and not self._is_of_another(pod)
 
     def _line_up(self, pod: PodFacts, former: PodFacts | None, now: float) -> None:
         """Have a single pod decided ahead, or end that."""
@@ -232,6 +254,8 @@ class Scheduling:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         self._ranking.warm(_common_requests(pods))
         for pod in pods:
+            if self._is_kept_in_vain(pod):
+                self._actions.append(Ungate(pod.name, pod.uid))
             # A former run may have refused it for GPUs that it reserved.
             may_wait = not pod.node and not pod.gated
             if may_wait and not self.jobs.is_member(pod):

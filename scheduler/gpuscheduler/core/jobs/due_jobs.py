@@ -144,7 +144,8 @@ class DueJobs:
         """Take our scheduling gate off the pods of a job, once all of them are there."""
         is_complete = job.is_complete
         if is_complete and not job.let_in:
-            gated = [pod for pod in job.members.pending.values() if pod.gated]
+            # Also of those without GPUs, which kube-scheduler places.
+            gated = [pod for pod in job.members.living.values() if pod.has_our_gate_only]
             for pod in gated:
                 self._planning.actions.append(Ungate(pod.name, pod.uid))
         job.let_in = is_complete

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.jobs.latest_run import LatestRun, run_of
 from gpuscheduler.core.pod_facts import PodEnd, PodFacts
 
 MOST_PODS = 1000
@@ -143,6 +144,7 @@ class Members:
         self._bad: dict[str, PodFacts] = {}
         self._counts = (self._living, self.pending, self.held_back, self._bound, self._bad)
         self.labels = LabelNumbers()
+        self._run = LatestRun()
         self._surplus: frozenset[str] | None = None
 
     def __len__(self) -> int:
@@ -168,6 +170,8 @@ class Members:
         former = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
         self.ended.pop(pod.uid, None)
+        if self._run.begins_with(pod):
+            self._uncount_former_run()
         # Most updates change nothing that is counted.
         if former and _counts_as(former) == _counts_as(pod):
             for pods in self._counts:
@@ -319,10 +323,10 @@ class Members:
         done = [pod for pod in self.ended.values() if failed or pod.end is PodEnd.SUCCEEDED]
         if not done:
             return 0
-        runs = {_run_of(pod) for pod in self._living.values()}
+        runs = {run_of(pod) for pod in self._living.values()}
         if len(runs) == 1 and "" not in runs:
             # All Jobs of a JobSet and all of their completions are of one run, so nothing has to be concluded.
-            return sum(_run_of(pod) in runs for pod in done)
+            return sum(run_of(pod) in runs for pod in done)
         before = self._of_this_start(done)
         most = max(self.wanted, self.start.size)
         is_next_job = len(before) + self.present > most
@@ -362,7 +366,7 @@ class Members:
 
     def _count(self, pod: PodFacts) -> None:
         self.changed()
-        if pod.deleting:
+        if pod.deleting or self._run.is_former(pod):
             return
         if pod.foreign_gate:
             self.held_back[pod.uid] = pod
@@ -379,6 +383,12 @@ class Members:
         elif pod.request.kind.gives_gpus:
             # Other pods on nodes do not make the job run.
             self._bound[pod.uid] = pod
+
+    def _uncount_former_run(self) -> None:
+        """Count the pods of an earlier start no longer, as those of the next one come."""
+        for pod in self._pods.values():
+            if self._run.is_former(pod):
+                self._uncount(pod)
 
     def _count_number(self, gang: Gang) -> None:
         """Take what a pod says of the number of pods."""
@@ -397,11 +407,6 @@ class Members:
             self.labels.remove(pod.job.pods)
         for pods in self._counts:
             pods.pop(pod.uid, None)
-
-
-def _run_of(pod: PodFacts) -> str:
-    """Which start of its object the pod is of; empty if no controller writes that."""
-    return pod.gang_ref.run if pod.gang_ref else ""
 
 
 def _by_age(pods: Collection[PodFacts], started: Collection[str]) -> list[PodFacts]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from gpuagent.domain.pods.pod import PodName
 from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
@@ -178,9 +177,7 @@ class Planning:
         needed = job.needed
         places = self._plan(job, pending, unsuitable)
         if len(places) < needed < len(pending):
-            # Those that came first may fit, although not as many others do.
-            first = sorted(pending, key=_by_age)[:needed]
-            places = self._plan(job, first, unsuitable)
+            places = self._plan_minimum(job, pending, unsuitable, fitting=len(places))
         if len(places) < needed:
             # Nothing is held while a job waits.
             self.precedence.wanted(job, pending, unsuitable, now)
@@ -194,6 +191,35 @@ class Planning:
         self.keep(job, job.plan)
         others = [pod for pod in pending if pod.uid in places and pod.uid != calling]
         self._wake(job, places, others)
+
+    def _plan_minimum(
+        self,
+        job: Job,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+        *,
+        fitting: int,
+    ) -> Places:
+        """Places for as many of the pods as have to start together; fewer if they are not found.
+
+        Which of them start is open, and too many to try them all. Those that came first are tried, as the first one
+        often leads, and then those that ask for the least.
+
+        Args:
+            job: of the pods.
+            pending: all pods that may be planned, for which no plan was found together.
+            unsuitable: UID of each pod to the nodes that kube-scheduler did not accept for it.
+            fitting: how many of all of them had a place.
+        """
+        places = Places()
+        for order in (_by_age, _by_gpus, _by_cpu):
+            first = sorted(pending, key=order)[: job.needed]
+            places = self._plan(job, first, unsuitable)
+            if len(places) == len(first):
+                break
+            fitting = max(fitting, len(places))
+        job.fitting = max(fitting, len(places))
+        return places
 
     def _plan(
         self,
@@ -363,8 +389,16 @@ def _nodes_of(job: Job) -> set[str]:
     return bound | planned
 
 
-def _by_age(pod: PodFacts) -> tuple[str, PodName]:
+def _by_age(pod: PodFacts) -> tuple[object, ...]:
     return pod.created, pod.name
+
+
+def _by_gpus(pod: PodFacts) -> tuple[object, ...]:
+    return pod.request.gpus, pod.request.need, pod.requests.cpu, pod.requests.memory, *_by_age(pod)
+
+
+def _by_cpu(pod: PodFacts) -> tuple[object, ...]:
+    return pod.requests.cpu, pod.requests.memory, pod.request.gpus, pod.request.need, *_by_age(pod)
 
 
 def _only_nominated(names: Collection[str], pod: PodFacts) -> bool:

@@ -71,7 +71,9 @@ def _more_than_the_cluster(
     usage: ClusterUsage,
 ) -> str:
     """That the job asks for more than all nodes have, in use or not; empty if it does not."""
-    pods = [*pending, *job.members.bound()]
+    # Of those that wait, the rest may follow when there is room.
+    least = sorted(pending, key=_size)[: job.needed]
+    pods = [*least, *job.members.bound()]
     requests = [pod.request for pod in pods]
     units, whole = usage.in_all()
     short = short_in_all(requests, units, whole)

@@ -378,3 +378,30 @@ def test_a_restart_reads_objects_first_and_completes_a_plan(cluster):
         scheduling.pod_seen(pod_facts(made), 0.0)
     scheduling.synced(0.0)
     assert again.filter("b").nodes == (on["b"],)
+
+
+def attempt(number, index):
+    """A pod of a JobSet's start with that number."""
+    labels = {"jobset.sigs.k8s.io/jobset-uid": "js", "jobset.sigs.k8s.io/restart-attempt": str(number)}
+    return job_set_pod(f"w-{index}-of-{number}", "w", index, labels=labels, whole=4)
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_the_next_attempt_of_a_job_set_does_not_start_beside_what_is_left_of_the_former(cluster, is_read_again):
+    cluster.show(read_job_set(job_set(replicated_job("w", jobs=2, pods=1))))
+    for index in range(2):
+        cluster.see(attempt(9, index))
+    cluster.run("w-0-of-9", "w-1-of-9")
+    del cluster.pods["w-0-of-9"]
+    cluster.scheduling.pod_gone("w-0-of-9", cluster.now)
+    cluster.see(attempt(10, 0))
+    if is_read_again:
+        cluster.pods = dict(reversed(cluster.pods.items()))
+        cluster.start()
+        cluster.show(read_job_set(job_set(replicated_job("w", jobs=2, pods=1))))
+    assert cluster.why("w-0-of-10") == "node(s) not given to JobSet train: 1 of 2 pods are there"
+    assert cluster.reserved() == 0
+    del cluster.pods["w-1-of-9"]
+    cluster.scheduling.pod_gone("w-1-of-9", cluster.now)
+    cluster.see(attempt(10, 1))
+    assert len(cluster.run("w-0-of-10", "w-1-of-10")) == 2
