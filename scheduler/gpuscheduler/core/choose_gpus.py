@@ -6,15 +6,13 @@ from itertools import combinations
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
 from gpuagent.domain.sharing.mode import Placement
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, Group, RequestKind, Used
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 
 NODE_TRIES = 500
 """Sets of GPUs that are tried for one pod on one node of eight GPUs; fewer on a larger one."""
-CALL_TRIES = 1000
-"""Tries of all nodes together in one call, which then takes less than 10 ms: any author of pods may write a pod whose
-containers are hard to place, and thousands of nodes may have to be looked at for it."""
 
 Free = dict[int, Amounts]
 """Position of a usable GPU to its free units."""
@@ -31,27 +29,6 @@ class Choice:
 
     used: Used
     containers: Mapping[int, Mapping[int, Amounts]]
-
-
-class Tries:
-    """The work that one call may still spend on the search for GPUs. All nodes of the call share it.
-
-    Attributes:
-        left: tries that are left; negative once the search gave up.
-    """
-
-    def __init__(self, count: int = CALL_TRIES) -> None:
-        self.left = count
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether a search ended for lack of tries, so that its answer is not certain."""
-        return self.left < 0
-
-    def spend(self, count: int = 1) -> bool:
-        """Take tries; False if so many are not left."""
-        self.left -= count
-        return self.left >= 0
 
 
 def fit(  # noqa: PLR0913 (by name)

@@ -6,5 +6,8 @@
 - `affinity`, `spread`, `host_ports`: what a pod wants of the pods on the node, or in the node's zone.
 - `pod_rules`: all rules of one pod, read once.
 - `occupant`, `neighborhood`: a pod on a node to other pods, and all of them.
+- `kept_off`: the domains that pods on nodes keep others out of.
+- `checks`: what one rule says about nodes, while pods are placed.
 - `admission`: which nodes are left for the pods of a plan, while they are placed.
+- `tries`: how much work one call may do on these rules, and on the search for GPUs.
 """

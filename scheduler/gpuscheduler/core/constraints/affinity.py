@@ -31,15 +31,26 @@ class AffinityTerm:
     namespace_selector: Selector = NOTHING
 
     @property
+    def size(self) -> int:
+        """How many steps it takes to compare it with a pod."""
+        return 1 + len(self.selector.requirements)
+
+    @property
+    def known_namespaces(self) -> frozenset[str] | None:
+        """The namespaces of the pods that it may select; None if these may be any."""
+        return self.namespaces if self.namespace_selector.nothing else None
+
+    @property
     def is_certain(self) -> bool:
         """Whether it is known which namespaces are meant: only their names are known here, not all of their labels."""
         return all(wanted.key == NAMESPACE_NAME for wanted in self.namespace_selector.requirements)
 
     def matches(self, namespace: str, labels: Labels) -> bool:
         """Whether it selects a pod with these labels."""
-        return self._has_namespace(namespace) and self.selector.matches(labels)
+        return self.has_namespace(namespace) and self.selector.matches(labels)
 
-    def _has_namespace(self, namespace: str) -> bool:
+    def has_namespace(self, namespace: str) -> bool:
+        """Whether it selects pods of a namespace."""
         if namespace in self.namespaces:
             return True
         if self.namespace_selector.nothing or not self.is_certain:

@@ -1,7 +1,7 @@
 """Labels as small values: a cluster has tens of thousands of pods and nodes, most with equal ones."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,6 +38,10 @@ class Labels:
                 keys.append(key)
                 values.append(value)
         return Labels(tuple(keys), tuple(values))
+
+    def has_all(self, keys: Iterable[str]) -> bool:
+        """Whether the object has these labels."""
+        return all(self.get(key) is not None for key in keys)
 
     def get(self, key: str) -> str | None:
         """The value of a label; None if the object does not have it."""

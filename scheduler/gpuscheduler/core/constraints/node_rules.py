@@ -1,7 +1,7 @@
 """Which nodes a pod may be on: its node selector, its required node affinity, and the taints that it tolerates."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,6 +93,25 @@ class NodeRules:
         """Whether it has a selector or an affinity."""
         return bool(self.selector) or self.terms is not None
 
+    @property
+    def size(self) -> int:
+        """How many steps it takes to compare it with a node."""
+        terms = self.terms or ()
+        of_terms = sum(1 + len(term.labels) + len(term.names) for term in terms)
+        return 1 + len(self.selector) + of_terms + len(self.tolerations)
+
+    def label_keys(self) -> set[str]:
+        """The labels of nodes at which it looks."""
+        keys = {wanted.key for wanted in self.selector}
+        for term in self.terms or ():
+            keys.update(wanted.key for wanted in term.labels)
+        return keys
+
+    @property
+    def looks_at_names(self) -> bool:
+        """Whether it looks at names of nodes."""
+        return any(term.names for term in self.terms or ())
+
     def selects(self, site: NodeSite) -> bool:
         """Whether the node selector and the node affinity accept the node."""
         for wanted in self.selector:
@@ -118,6 +137,24 @@ class NodeRules:
 
 ANY_NODE = NodeRules(tolerations=(Toleration("", "Exists", "", ""),))
 """Rules that are not known here, so that kube-scheduler checks them alone."""
+
+
+def alike_sites(rules: NodeRules, sites: Iterable[NodeSite]) -> list[list[NodeSite]]:
+    """The nodes, in lists of those between which the rules do not tell: thousands of nodes are of a few kinds."""
+    wanted = rules.label_keys()
+    are_named = rules.looks_at_names
+    # Most nodes share the value of their keys, so that these are looked through once.
+    positions: dict[int, list[int]] = {}
+    alike: dict[Hashable, list[NodeSite]] = {}
+    for site in sites:
+        keys = site.labels.keys
+        if id(keys) not in positions:
+            positions[id(keys)] = [position for position, key in enumerate(keys) if key in wanted]
+        values = [site.labels.values[position] for position in positions[id(keys)]]
+        name = site.name if are_named else ""
+        seen = (id(keys), tuple(values), site.taints, site.cordoned, name)
+        alike.setdefault(seen, []).append(site)
+    return list(alike.values())
 
 
 def node_rules(spec: Mapping[str, Any]) -> NodeRules:

@@ -10,6 +10,8 @@ from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 """The taint that stands for a cordoned node."""
+HOSTNAME = "kubernetes.io/hostname"
+"""The label of nodes by which each is a domain of its own."""
 
 
 class Taint(NamedTuple):

@@ -49,6 +49,13 @@ class PodRules:
         return "" if nodes.selects(site) else "did not match its node selector or node affinity"
 
     @property
+    def size(self) -> int:
+        """How many steps it takes to look through them."""
+        of_pods = sum(term.size for term in (*self.affinity, *self.anti_affinity))
+        spread = sum(1 + len(constraint.selector.requirements) for constraint in self.spread)
+        return self.nodes.size + of_pods + spread + len(self.ports)
+
+    @property
     def depend_on_pods(self) -> bool:
         """Whether the nodes that it may be on depend on where other pods are."""
         return bool(self.affinity or self.anti_affinity or self.spread or self.ports)

@@ -6,6 +6,8 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mappings, number, text
 from gpuscheduler.core.constraints.labels import Labels
+from gpuscheduler.core.constraints.node_rules import NodeRules
+from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.constraints.selectors import Requirement, Selector, TooLarge, label_selector
 
 MOST_CONSTRAINTS = 16
@@ -35,6 +37,12 @@ class SpreadConstraint:
     def counts(self, labels: Labels) -> bool:
         """Whether a pod on a node counts. With an empty selector, kube-scheduler counts none."""
         return not self.selector.is_empty and self.selector.matches(labels)
+
+    def counts_on(self, nodes: NodeRules, site: NodeSite) -> bool:
+        """Whether pods on a node count for a pod with these rules about nodes."""
+        if self.honors_affinity and not nodes.selects(site):
+            return False
+        return not self.honors_taints or nodes.tolerates(site)
 
 
 def spread_constraints(spec: Mapping[str, Any], labels: Labels) -> tuple[SpreadConstraint, ...]:

@@ -4,7 +4,8 @@ from collections.abc import Hashable
 from heapq import nlargest
 from itertools import islice
 
-from gpuscheduler.core.choose_gpus import Tries, fit
+from gpuscheduler.core.choose_gpus import fit
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.defragment.acceptance import Acceptance
 from gpuscheduler.core.defragment.surroundings import Surroundings
 from gpuscheduler.core.gpu_request import Amounts

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import combinations
 
-from gpuscheduler.core.choose_gpus import Choice, Tries, fit
+from gpuscheduler.core.choose_gpus import Choice, fit
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.defragment.acceptance import has_resources
 from gpuscheduler.core.gpu_request import Amounts, RequestKind
 from gpuscheduler.core.links import Links

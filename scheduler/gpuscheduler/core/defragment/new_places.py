@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuscheduler.core.choose_gpus import Choice, Tries, fit
+from gpuscheduler.core.choose_gpus import Choice, fit
 from gpuscheduler.core.constraints.pod_rules import PodRules
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.defragment.acceptance import has_resources
 from gpuscheduler.core.defragment.candidates import Candidates
 from gpuscheduler.core.defragment.leavers import LeaverSearch

@@ -7,7 +7,8 @@ pods may be moved within the same number.
 
 from collections.abc import Generator
 
-from gpuscheduler.core.choose_gpus import Tries, fit
+from gpuscheduler.core.choose_gpus import fit
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.defragment.acceptance import has_resources
 from gpuscheduler.core.defragment.candidates import Candidates
 from gpuscheduler.core.defragment.leavers import Leavers, LeaverSearch

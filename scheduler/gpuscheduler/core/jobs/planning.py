@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
-from gpuscheduler.core.choose_gpus import Choice, Tries, serves, still_fits
+from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
@@ -184,7 +185,8 @@ class Planning:
             job.tried = self._made_of(job)
             if any(unsuitable.values()):
                 job.ask_at = now + UNSUITABLE_S
-            if len(pending) > MOST_AT_ONCE:
+            if len(pending) > MOST_AT_ONCE or job.gave_up:
+                # To plan it takes long, and others wait meanwhile.
                 job.delay(now)
             return
         job.plan = StartPlan(places, now + BARRIER_S)
@@ -246,7 +248,10 @@ class Planning:
         if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
             self._usage.pods_matter = True
-        if kept and len(places) < len(pending):
+        if tries.gave_up:
+            # The rules of its pods may be too large to be looked through once more.
+            job.shortage = ""
+        elif kept and len(places) < len(pending):
             job.shortage = f"{len(kept)} {self.precedence.why(job.key.namespace)}"
         else:
             job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)

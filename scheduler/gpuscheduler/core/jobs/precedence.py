@@ -8,8 +8,8 @@ both wait for ever.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gpuscheduler.core.choose_gpus import Tries
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.job import Job, JobKey, key_of
 from gpuscheduler.core.jobs.places.groups import Passed
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, plan
@@ -17,6 +17,8 @@ from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
+NODES_TRIES = 2 * PLAN_TRIES
+"""Work that one choice of nodes may take: it makes a plan for ever more nodes."""
 Rank = tuple[int, str]
 """Negative priority, and creation time: the least comes first."""
 
@@ -156,14 +158,15 @@ class Precedence:
         """
         names = sorted(self._usage.nodes, key=self._busy)
         count = 1
-        while True:
+        tries = Tries(NODES_TRIES)
+        while not tries.gave_up:
             emptied = {name: self._emptied(self._usage.nodes[name], below) for name in names[:count]}
             places = plan(
                 pending,
                 emptied,
                 self._links,
                 without=unsuitable,
-                tries=Tries(PLAN_TRIES),
+                tries=tries,
                 beside=self._usage.pods,
             )
             if len(places) == len(pending):
@@ -172,6 +175,7 @@ class Precedence:
                 return frozenset()
             # A few nodes more than needed cost less than to try each number.
             count *= 2
+        return frozenset()
 
     def _busy(self, name: str) -> tuple[int, str]:
         return len(self._usage.nodes[name].users), name

@@ -10,6 +10,9 @@ from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import common_unit, main_reason, memory_words, short_in_all
 
+FEW_REQUIREMENTS = 16
+"""Requirements about nodes and other pods that a pod may have without being named for it. Kubernetes adds some."""
+
 
 def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     """Why a complete job has no place for a pod, after the job's title.
@@ -47,9 +50,11 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
         example = to_come[0].name.name
         return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
     if job.gave_up:
-        requests = {pod.request for pod in pending}
-        why = f"{len(requests)} different requests, for which no plan was found in {PLAN_TRIES} tries"
-        return f"its {count} pods have {why}"
+        what = f"{len({pod.request for pod in pending})} different requests"
+        size = sum(pod.rules.size for pod in pending)
+        if size > count * FEW_REQUIREMENTS:
+            what = f"{what} and {size} requirements about nodes and other pods"
+        return f"its {count} pods have {what}, for which no plan was found in {PLAN_TRIES} tries"
     if job.to_plan() and job.fitting >= job.needed:
         return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     # Other nodes may have room: the job waits until kube-scheduler names its nodes again.

@@ -6,7 +6,8 @@ They are answered from these objects. Nothing is reserved and nothing is remembe
 from collections.abc import Mapping
 
 from gpuscheduler.core.calls import FilterAnswer
-from gpuscheduler.core.choose_gpus import CALL_TRIES, Tries, fits
+from gpuscheduler.core.choose_gpus import fits
+from gpuscheduler.core.constraints.tries import CALL_TRIES, Tries
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage

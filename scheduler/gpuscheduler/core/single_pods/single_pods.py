@@ -4,8 +4,9 @@ from collections.abc import Collection, Container, Hashable, Iterator, Mapping, 
 from itertools import islice
 
 from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Nominate, Report
-from gpuscheduler.core.choose_gpus import CALL_TRIES, Choice, Tries, fit, still_fits
+from gpuscheduler.core.choose_gpus import Choice, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.tries import CALL_TRIES, Tries
 from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from gpuscheduler.core.choose_gpus import Tries, fits
+from gpuscheduler.core.choose_gpus import fits
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts

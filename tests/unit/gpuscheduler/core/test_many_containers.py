@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscheduler.core.choose_gpus import CALL_TRIES
+from gpuscheduler.core.constraints.tries import CALL_TRIES
 from gpuscheduler.core.gpu_request import MOST_CONTAINERS, Amounts
 from gpuscheduler.core.pod_facts import MOST_READ, pod_facts
 from gpuscheduler.core.scheduling import Scheduling

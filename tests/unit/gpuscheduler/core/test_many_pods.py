@@ -4,7 +4,7 @@ import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Nudge
-from gpuscheduler.core.choose_gpus import Tries
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.members import MOST_PODS
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, OtherThan, plan
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE

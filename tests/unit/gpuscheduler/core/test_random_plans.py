@@ -7,10 +7,9 @@ from random import Random
 import pytest
 
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
-from gpuscheduler.core.choose_gpus import Tries
-from gpuscheduler.core.constraints.admission import Kind
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import node_facts
@@ -130,7 +129,8 @@ def test_a_pod_may_be_just_where_kube_scheduler_accepts_it(seed):
     cluster = RandomCluster(seed)
     pod = cluster.pod("new")
     facts = pod_facts(pod)
-    admission = cluster.neighborhood().admission([Kind(facts.occupant, facts.rules)])
+    neighborhood = cluster.neighborhood()
+    admission = neighborhood.admission(neighborhood.kinds([(facts.occupant, facts.rules)]))
     for node in cluster.nodes:
         name = node["metadata"]["name"]
         is_accepted = name not in admission.refuses(0) and admission.accepts(0, name)

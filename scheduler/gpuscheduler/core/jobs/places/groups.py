@@ -1,13 +1,15 @@
 """The pods of a plan in groups that are alike, so that each may have the place of another of its group."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuscheduler.core.constraints.admission import Admission, Kind
+from gpuscheduler.core.constraints.admission import STEPS_A_TRY, Admission
+from gpuscheduler.core.constraints.checks import Kind
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.pod_rules import PodRules
 from gpuscheduler.core.constraints.resources import Resources
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -70,17 +72,22 @@ def groups_of(
     pods: Iterable[PodFacts],
     without: Mapping[str, Passed],
     beside: Neighborhood,
+    tries: Tries,
 ) -> tuple[list[Group], Admission]:
-    """The groups, and what kube-scheduler would say to their kinds."""
+    """The groups, and what kube-scheduler would say to their kinds. Both are incomplete once the tries are used up."""
     by_name = sorted(pods, key=_by_number)
-    keys = beside.label_keys({pod.rules for pod in by_name})
+    # Each pod may have large rules of its own, which are compared with those of the others first.
+    size = sum(pod.rules.size for pod in by_name)
+    if not tries.spend(size // STEPS_A_TRY):
+        return [], beside.admission([], tries)
     kinds: dict[Kind, int] = {}
     alike: dict[tuple[GpuRequest, Resources, Passed, int], list[PodFacts]] = {}
-    for pod in by_name:
-        kind = _kind(pod, keys)
+    described = beside.kinds([(pod.occupant, pod.rules) for pod in by_name])
+    for pod, own_kind in zip(by_name, described, strict=True):
+        kind = own_kind
         if kind not in kinds and len(kinds) >= MOST_KINDS:
             # Only kube-scheduler knows the rules of the others.
-            kind = Kind(Occupant(), PodRules(pod.rules.nodes))
+            kind = Kind(Occupant(), PodRules(pod.rules.nodes), own_kind.kept_off)
         number = kinds.setdefault(kind, len(kinds))
         passed = without.get(pod.uid, frozenset())
         equal = alike.setdefault((pod.request, pod.requests, passed, number), [])
@@ -97,7 +104,7 @@ def groups_of(
                 number=len(groups),
             )
         )
-    return groups, beside.admission(list(kinds))
+    return groups, beside.admission(list(kinds), tries)
 
 
 def exchanged_places(groups: Iterable[Group], places: Mapping[str, str]) -> dict[str, str]:
@@ -130,15 +137,3 @@ def _by_number(pod: PodFacts) -> tuple[str, int, str]:
     """Pods in the order of the numbers at the end of their names."""
     namespace, name = pod.name
     return namespace, len(name), name
-
-
-def _kind(pod: PodFacts, keys: Collection[str]) -> Kind:
-    """What rules see of a pod: of its labels only those that some rule names."""
-    labels = pod.labels.only(keys)
-    occupant = Occupant(
-        namespace=pod.name.namespace,
-        labels=labels,
-        anti_affinity=pod.rules.anti_affinity,
-        ports=pod.rules.ports,
-    )
-    return Kind(occupant, pod.rules)

@@ -8,9 +8,9 @@ tried, and then a search, before the job is said not to fit.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from gpuscheduler.core.choose_gpus import Tries
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.places.groups import Group, OtherThan, Passed, exchanged_places, groups_of
 from gpuscheduler.core.jobs.places.rooms import NODES_A_TRY, Rooms
 from gpuscheduler.core.jobs.places.search import Search
@@ -56,14 +56,17 @@ def plan(  # noqa: PLR0913 (by name)
     tries = Tries(PLAN_TRIES) if tries is None else tries
     if beside is None:
         beside = Neighborhood(node.facts.site for node in nodes.values())
-    groups, admission = groups_of(pods, without or {}, beside)
+    groups, admission = groups_of(pods, without or {}, beside, tries)
     planner = _Planner(groups, nodes, links, near, admission, tries)
     most = Places()
     for attempt in planner.attempts(prefer or {}):
+        if tries.gave_up:
+            # Perhaps in reading the rules of the pods, so that not all are known.
+            break
         places = attempt()
         if len(places) > len(most):
             most = places
-        if len(most) == len(pods) or tries.gave_up:
+        if len(most) == len(pods):
             break
     return most
 
@@ -135,7 +138,7 @@ class _Planner:
             pods.update((pod.uid, (group, pod)) for pod in group.pods)
         waiting = [(*pods[uid], name) for uid, name in prefer.items() if uid in pods]
         before = -1
-        while waiting and before < len(trial.places):
+        while waiting and before < len(trial.places) and not self._tries.gave_up:
             before = len(trial.places)
             later: list[tuple[Group, PodFacts, str]] = []
             for group, pod, name in waiting:
@@ -193,7 +196,7 @@ class _Planner:
         order = rooms.best_first()
         left = {room.name: room.pods for room in order}
         names = list(left)
-        while pods:
+        while pods and not self._tries.gave_up:
             name = self._first_accepted(group, names, left)
             if name is None or not trial.place(group, pods[:1], name):
                 break

@@ -4,7 +4,8 @@ from collections.abc import Collection, Hashable, Mapping
 from heapq import heapify, heappop
 from typing import NamedTuple
 
-from gpuscheduler.core.choose_gpus import Tries, fit, keeps_rules
+from gpuscheduler.core.choose_gpus import fit, keeps_rules
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.jobs.places.groups import Group
 from gpuscheduler.core.links import Links

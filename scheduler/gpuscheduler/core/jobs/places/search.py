@@ -10,9 +10,10 @@ from collections.abc import Collection, Generator, Hashable, Iterable, Iterator,
 from contextlib import closing
 from typing import NamedTuple
 
-from gpuscheduler.core.choose_gpus import Tries, fit
+from gpuscheduler.core.choose_gpus import fit
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.resources import free_amounts
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.jobs.places.groups import Group
 from gpuscheduler.core.node_usage import NodeUsage

@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from gpuscheduler.core.choose_gpus import Tries, fits
+from gpuscheduler.core.choose_gpus import fits
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.places.groups import Group, Passed, groups_of
+from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
 from gpuscheduler.core.jobs.places.trial import Places
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -44,10 +46,13 @@ def shortage(
     """
     if len(places) == len(pods):
         return ""
-    groups, admission = groups_of(pods, without, beside)
+    tries = Tries(PLAN_TRIES)
+    groups, admission = groups_of(pods, without, beside, tries)
     filled = _with_places(groups, places, nodes, admission)
     short = [group for group in groups if any(pod.uid not in places for pod in group.pods)]
     for group in short[:MOST_GROUPS]:
+        if tries.gave_up:
+            break
         waiting = [pod for pod in group.pods if pod.uid not in places]
         obstacles = _obstacles(group, filled, admission)
         # Without an obstacle, a node takes one more pod, and then has no room for one of another group.

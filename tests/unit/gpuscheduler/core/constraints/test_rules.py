@@ -4,7 +4,6 @@ import copy
 
 import pytest
 
-from gpuscheduler.core.constraints.admission import Kind
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.pod_facts import pod_facts
@@ -245,7 +244,7 @@ def accepted(asked, pods, nodes=NODES):
         facts = pod_facts(other)
         neighborhood.put(f"{number}", (facts.occupant, (facts.node,)))
     facts = pod_facts(asked)
-    admission = neighborhood.admission([Kind(facts.occupant, facts.rules)])
+    admission = neighborhood.admission(neighborhood.kinds([(facts.occupant, facts.rules)]))
     names = {made["metadata"]["name"] for made in nodes} - admission.refuses(0)
     return {name for name in names if admission.accepts(0, name)}
 
@@ -306,7 +305,7 @@ def test_rules_that_are_too_large_are_left_to_kube_scheduler(asked):
 def test_what_is_placed_counts_for_what_is_placed_later():
     neighborhood = Neighborhood(map(node_site, NODES))
     facts = pod_facts(pod(affinity=apart(HOST, "a"), topologySpreadConstraints=spread(ZONE)))
-    admission = neighborhood.admission([Kind(facts.occupant, facts.rules)])
+    admission = neighborhood.admission(neighborhood.kinds([(facts.occupant, facts.rules)]))
     steps = []
     for name in ("n1", "n3", "n2"):
         steps.append({name for name in ALL if admission.accepts(0, name)})

@@ -1,0 +1,26 @@
+"""How much work one call may do."""
+
+CALL_TRIES = 1000
+"""Tries of all nodes together in one call, which then takes less than 10 ms: any author of pods may write a pod whose
+containers are hard to place, and thousands of nodes may have to be looked at for it."""
+
+
+class Tries:
+    """The work that one call may still spend on the search for GPUs. All nodes of the call share it.
+
+    Attributes:
+        left: tries that are left; negative once the search gave up.
+    """
+
+    def __init__(self, count: int = CALL_TRIES) -> None:
+        self.left = count
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a search ended for lack of tries, so that its answer is not certain."""
+        return self.left < 0
+
+    def spend(self, count: int = 1) -> bool:
+        """Take tries; False if so many are not left."""
+        self.left -= count
+        return self.left >= 0
