@@ -193,6 +193,10 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     gates = _gates(spec)
     is_on_node = bool(spec.get("nodeName"))
     labels = labels_on_node(parsed.labels) if is_on_node else labels_of(parsed.labels)
+    rules = pod_rules(spec, parsed.name.namespace, labels)
+    if gang is not None and rules.unread and not request.problem and not is_on_node:
+        # The plan of its job would not know all of its rules, and kube-scheduler would refuse the planned nodes.
+        request = shared(replace(request, problem=f"has {rules.unread}; a pod of a job may not"))
     holds_gpus = is_on_node and request.kind.gives_gpus
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),
@@ -202,7 +206,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         request=request,
         requests=shared(pod_resources(spec, status)),
         labels=labels,
-        rules=pod_rules(spec, parsed.name.namespace, labels),
+        rules=rules,
         used=used,
         priority=priority if isinstance(priority, int) else 0,
         created=shared(parsed.created),

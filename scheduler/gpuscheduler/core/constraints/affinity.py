@@ -67,7 +67,7 @@ def affinity_terms(spec: Mapping[str, Any], kind: str, namespace: str) -> tuple[
 def _terms(required: object, namespace: str) -> Iterator[AffinityTerm]:
     for number, term in enumerate(mappings(required)):
         if number >= MOST_TERMS:
-            raise TooLarge
+            raise TooLarge(MOST_TERMS, "terms of affinity to pods")
         named = term.get("namespaces")
         names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         namespace_selector = term.get("namespaceSelector")

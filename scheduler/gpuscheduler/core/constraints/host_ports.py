@@ -6,9 +6,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.json_values import mappings, number, text
+from gpuscheduler.core.constraints.selectors import TooLarge
 
 MOST_PORTS = 128
-"""Ports of a pod that are kept."""
+"""Ports of a pod that are read."""
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 (it is compared, not listened on)
 
 
@@ -37,7 +38,9 @@ def host_ports(spec: Mapping[str, Any]) -> tuple[HostPort, ...]:
                 protocol = text(port.get("protocol")) or "TCP"
                 address = text(port.get("hostIP")) or ANY_ADDRESS
                 ports.add(HostPort(host_port, protocol, address))
-    return tuple(sorted(ports)[:MOST_PORTS])
+                if len(ports) > MOST_PORTS:
+                    raise TooLarge(MOST_PORTS, "host ports")
+    return tuple(sorted(ports))
 
 
 def have_conflict(wanted: Collection[HostPort], taken: Sequence[HostPort]) -> bool:

@@ -161,7 +161,7 @@ def node_rules(spec: Mapping[str, Any]) -> NodeRules:
     """Read the rules of a pod."""
     written = mapping(spec.get("nodeSelector"))
     if len(written) > MOST_REQUIREMENTS:
-        raise TooLarge
+        raise TooLarge(MOST_REQUIREMENTS, "labels in its node selector")
     selector = [Requirement(key, "In", frozenset([text(value)])) for key, value in written.items()]
     required = mapping_at(spec, "affinity", "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
     terms = None if required is None else _terms(mapping(required))
@@ -172,7 +172,7 @@ def _terms(required: Mapping[str, Any]) -> tuple[NodeTerm, ...]:
     terms: list[NodeTerm] = []
     for number, term in enumerate(mappings(required.get("nodeSelectorTerms"))):
         if number >= MOST_TERMS:
-            raise TooLarge
+            raise TooLarge(MOST_TERMS, "terms of node affinity")
         has_any = term.get("matchExpressions") or term.get("matchFields")
         if not has_any:
             # An empty term selects no node.
@@ -196,7 +196,7 @@ def _names(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
             raise Unreadable("a field must be metadata.name with one value")
         names.append(wanted)
         if len(names) > MOST_REQUIREMENTS:
-            raise TooLarge
+            raise TooLarge(MOST_REQUIREMENTS, "fields in one term of node affinity")
     return tuple(names)
 
 
@@ -205,7 +205,7 @@ def tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
     read: list[Toleration] = []
     for number, toleration in enumerate(mappings(spec.get("tolerations"))):
         if number >= MOST_TERMS:
-            raise TooLarge
+            raise TooLarge(MOST_TERMS, "tolerations")
         read.append(
             Toleration(
                 key=text(toleration.get("key")),

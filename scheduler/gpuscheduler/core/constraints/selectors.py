@@ -1,7 +1,7 @@
 """Selectors of labels, as kube-scheduler reads them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,10 @@ class Unreadable(Exception):  # noqa: N818 (it is no error of ours)
 
 
 class TooLarge(Exception):  # noqa: N818
-    """A rule that is too large to be checked here. kube-scheduler checks it."""
+    """A rule that is too large to be checked here. kube-scheduler checks it. It says what there is more of."""
+
+    def __init__(self, most: int, what: str) -> None:
+        super().__init__(f"more than {most} {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,7 @@ def label_selector(written: object) -> Selector:
         return NOTHING
     selector = mapping(written)
     match_labels = mapping(selector.get("matchLabels"))
-    if len(match_labels) > MOST_REQUIREMENTS:
-        raise TooLarge
+    _check_size(match_labels)
     requirements = [Requirement(key, "In", frozenset([text(value)])) for key, value in match_labels.items()]
     for expression in mappings(selector.get("matchExpressions")):
         requirements.append(requirement(expression, {"In", "NotIn", "Exists", "DoesNotExist"}))
@@ -118,7 +120,7 @@ def requirement(expression: Mapping[str, Any], operators: Iterable[str]) -> Requ
     written = expression.get("values")
     values = written if isinstance(written, list) else []
     if len(values) > MOST_VALUES:
-        raise TooLarge
+        raise TooLarge(MOST_VALUES, "values in one requirement")
     texts = frozenset(value for value in values if isinstance(value, str))
     if operator in {"In", "NotIn"} and not texts:
         raise Unreadable(f"operator {operator} has no values")
@@ -131,6 +133,6 @@ def requirement(expression: Mapping[str, Any], operators: Iterable[str]) -> Requ
     return Requirement(text(expression.get("key")), operator, texts)
 
 
-def _check_size(requirements: list[Requirement]) -> None:
+def _check_size(requirements: Sized) -> None:
     if len(requirements) > MOST_REQUIREMENTS:
-        raise TooLarge
+        raise TooLarge(MOST_REQUIREMENTS, "requirements in one selector")

@@ -52,7 +52,7 @@ def spread_constraints(spec: Mapping[str, Any], labels: Labels) -> tuple[SpreadC
         if constraint.get("whenUnsatisfiable") != "DoNotSchedule":
             continue
         if len(constraints) >= MOST_CONSTRAINTS:
-            raise TooLarge
+            raise TooLarge(MOST_CONSTRAINTS, "topology spread constraints")
         selector = label_selector(constraint.get("labelSelector"))
         constraints.append(
             SpreadConstraint(
@@ -72,7 +72,7 @@ def _with_own_labels(selector: Selector, keys: object, labels: Labels) -> Select
     if selector.nothing or not isinstance(keys, list):
         return selector
     if len(keys) > MOST_CONSTRAINTS:
-        raise TooLarge
+        raise TooLarge(MOST_CONSTRAINTS, "keys in matchLabelKeys")
     own: list[Requirement] = []
     for key in keys:
         value = labels.get(key) if isinstance(key, str) else None

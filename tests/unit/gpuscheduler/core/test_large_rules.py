@@ -8,6 +8,7 @@ from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods.ahead import AheadLimits
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod_object
 from tests.unit.gpuscheduler.core.work import calls_of
 
@@ -191,3 +192,66 @@ def answered(scheduling, pod):
     """The node of a pod."""
     (node,) = scheduling.filter(pod, NODES, 3.0).nodes
     return node
+
+
+NODE_TERM = {"matchExpressions": [{"key": "k", "operator": "NotIn", "values": [f"{n}" for n in range(20)]}] * 64}
+TOO_LARGE = {
+    "2048 parts in its rules about nodes and other pods": {
+        "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NODE_TERM] * 64}}}
+    },
+    "64 terms of node affinity": {
+        "affinity": {
+            "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [{"key": "k", "operator": "In"}]}] * 65}}
+        }
+    },
+    "64 labels in its node selector": {"nodeSelector": {f"k{n}": "v" for n in range(65)}},
+    "32 terms of affinity to pods": near("podAffinity", [selects({"key": "k", "operator": "Exists"})] * 33),
+    "16 topology spread constraints": {
+        "topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}] * 17
+    },
+    "64 tolerations": {"tolerations": [{"operator": "Exists"}] * 65},
+    "128 host ports": {
+        "containers": [
+            {
+                "name": "c",
+                "ports": [{"hostPort": 1 + n} for n in range(10_000)],
+                "resources": {"limits": {"aliyun.com/gpu": "1"}},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(("most", "rules"), TOO_LARGE.items(), ids=TOO_LARGE)
+def test_a_pod_of_a_job_with_too_large_rules_is_refused_and_a_single_pod_is_left_to_kube_scheduler(most, rules):
+    scheduling = cluster()
+    scheduling.synced(0.0)
+    _, answer = work(scheduling, gang(2, lambda n: rules))
+    said = f"node(s) not given to job j: pod evil/evil-0 has more than {most}; a pod of a job may not"
+    assert answer.unresolvable["n0"] == said
+    made = pod_object("single", uid="single", whole=1)
+    made["spec"] |= rules
+    reading, facts = calls_of(lambda: pod_facts(made))
+    assert reading < 60_000
+    _, answer = work(scheduling, [facts])
+    assert answer.nodes
+
+
+def test_pods_in_line_with_large_rules_are_not_decided_ahead():
+    scheduling = Scheduling(LeastFree(), ahead=AheadLimits(nodes=10, least_lead=0, most_lead=1))
+    for name in NODES:
+        scheduling.node_seen(node(name))
+    scheduling.synced(0.0)
+    first = pod_facts(pod_object("first", uid="first", whole=1))
+    scheduling.pod_seen(first, 0.5)
+    terms = [{"matchExpressions": [{"key": f"k{k}", "operator": "Exists"}] * 4} for k in range(64)]
+    for n in range(8):
+        made = pod_object(f"e{n}", uid=f"e{n}", whole=1, namespace="evil")
+        made["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+        scheduling.pod_seen(pod_facts(made), 1.0)
+    plain = pod_facts(pod_object("plain", uid="plain", whole=1))
+    scheduling.pod_seen(plain, 1.0)
+    scheduling.filter(first, NODES, 1.0)
+    calls, _ = calls_of(lambda: scheduling.tick(1.1))
+    assert calls < 20_000
+    assert scheduling.reservations.get("plain"), "the next one in line is decided"
