@@ -17,7 +17,10 @@ MOST_OTHERS = 64
 """Other resources of a pod or a node that are kept: any author of pods may name thousands of them."""
 MILLI = 1000
 GIB = 2**30
-_CPU = re.compile(r"([0-9]{1,12})(?:\.([0-9]{0,12}))?([num]?)", re.ASCII)
+_CPU = re.compile(
+    r"\+?(?P<whole>[0-9]{0,12})(?:\.(?P<part>[0-9]{0,12}))?(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[num]?))",
+    re.ASCII,
+)
 _MILLI_POWERS = {"": 3, "m": 0, "u": -3, "n": -6}
 """Suffix to the power of ten of one unit, in thousandths of a core."""
 _LONGEST_KEPT = 32
@@ -267,12 +270,14 @@ def _kept_units(quantity: str) -> int:
 
 def _milli_cpu(quantity: str) -> int:
     match = _CPU.fullmatch(quantity)
-    if match is None:
+    if match is None or not (match["whole"] or match["part"]):
         whole_cores = amount(quantity) or 0
         return min(whole_cores * MILLI, MOST)
-    whole, part, suffix = match[1], match[2] or "", match[3]
-    power = _MILLI_POWERS[suffix] - len(part)
-    digits = int(whole + part)
+    part = match["part"] or ""
+    suffix = match["suffix"]
+    exponent = 3 + int(match["exponent"]) if match["exponent"] else _MILLI_POWERS[suffix]
+    power = exponent - len(part)
+    digits = int(match["whole"] + part)
     if power >= 0:
         return min(digits * int(10**power), MOST)
     # Twice negative, because `//` rounds down.
