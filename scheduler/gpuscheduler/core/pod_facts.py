@@ -12,7 +12,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
-from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of, labels_on_node
+from gpuscheduler.core.constraints.labels import MOST_LABELS, NO_LABELS, Labels, labels_of, labels_on_node
 from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
@@ -194,9 +194,10 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     is_on_node = bool(spec.get("nodeName"))
     labels = labels_on_node(parsed.labels) if is_on_node else labels_of(parsed.labels)
     rules = pod_rules(spec, parsed.name.namespace, labels)
-    if gang is not None and rules.unread and not request.problem and not is_on_node:
+    unread = f"more than {MOST_LABELS} labels" if len(parsed.labels) > MOST_LABELS else rules.unread
+    if gang is not None and unread and not request.problem and not is_on_node:
         # The plan of its job would not know all of its rules, and kube-scheduler would refuse the planned nodes.
-        request = shared(replace(request, problem=f"has {rules.unread}; a pod of a job may not"))
+        request = shared(replace(request, problem=f"has {unread}; a pod of a job may not"))
     holds_gpus = is_on_node and request.kind.gives_gpus
     return PodFacts(
         name=PodName(shared(parsed.name.namespace), parsed.name.name),

@@ -4,9 +4,10 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import intern
 
 MOST_LABELS = 128
-"""Labels of an object that are kept. Kubernetes sets no limit, and any author of pods may write thousands."""
+"""Labels of a pod that are kept. Kubernetes sets no limit, and any author of pods may write thousands."""
 _OF_ONE_POD = frozenset(
     {
         "apps.kubernetes.io/pod-index",
@@ -55,12 +56,24 @@ NO_LABELS = Labels()
 
 
 def labels_of(written: Mapping[str, object]) -> Labels:
-    """The labels that an object has; values of another type than text are left out."""
-    texts = sorted((key, value) for key, value in written.items() if isinstance(value, str))
-    kept = texts[:MOST_LABELS]
+    """The labels that a pod has; values of another type than text are left out."""
+    kept = _texts(written)[:MOST_LABELS]
     keys = tuple(key for key, _ in kept)
     values = tuple(value for _, value in kept)
     return _first(Labels(_first_texts(keys), _first_texts(values)))
+
+
+def labels_of_node(written: Mapping[str, object]) -> Labels:
+    """All labels of a node, which may be hundreds where its features are discovered: no author of pods writes them."""
+    texts = _texts(written)
+    keys = tuple(key for key, _ in texts)
+    # Thousands of nodes have the same few values.
+    values = tuple(intern(value) for _, value in texts)
+    return Labels(_first_texts(keys), values)
+
+
+def _texts(written: Mapping[str, object]) -> list[tuple[str, str]]:
+    return sorted((key, value) for key, value in written.items() if isinstance(value, str))
 
 
 def labels_on_node(written: Mapping[str, object]) -> Labels:

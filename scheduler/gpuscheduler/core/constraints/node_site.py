@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of
+from gpuscheduler.core.constraints.labels import NO_LABELS, Labels, labels_of_node
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 """The taint that stands for a cordoned node."""
@@ -51,7 +51,7 @@ def node_site(node: Mapping[str, Any]) -> NodeSite:
             taints.append(Taint(text(taint.get("key")), text(taint.get("value")), effect))
     return NodeSite(
         name=text(metadata.get("name")),
-        labels=labels_of(mapping(metadata.get("labels"))),
+        labels=labels_of_node(mapping(metadata.get("labels"))),
         taints=_first(tuple(taints)),
         cordoned=spec.get("unschedulable") is True,
     )

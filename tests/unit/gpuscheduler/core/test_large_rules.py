@@ -237,6 +237,15 @@ def test_a_pod_of_a_job_with_too_large_rules_is_refused_and_a_single_pod_is_left
     assert answer.nodes
 
 
+def test_a_pod_of_a_job_with_more_labels_than_are_kept_is_refused():
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"} | {f"x{n}": "v" for n in range(200)}
+    scheduling = cluster()
+    scheduling.synced(0.0)
+    _, answer = work(scheduling, [pod_facts(pod_object(f"p{n}", labels=labels, whole=1)) for n in range(2)])
+    said = "node(s) not given to job j: pod default/p0 has more than 128 labels; a pod of a job may not"
+    assert answer.unresolvable["n0"] == said
+
+
 def test_pods_in_line_with_large_rules_are_not_decided_ahead():
     scheduling = Scheduling(LeastFree(), ahead=AheadLimits(nodes=10, least_lead=0, most_lead=1))
     for name in NODES:

@@ -302,6 +302,14 @@ def test_rules_that_are_too_large_are_left_to_kube_scheduler(asked):
     assert accepted(asked, [pod("b", "n1"), pod("a", "n2")]) >= ALL
 
 
+def test_all_labels_of_a_node_count():
+    """Node feature discovery and the GPU operator write 100 to 200 of them."""
+    many = {f"feature.node.kubernetes.io/cpu-{n}": "true" for n in range(300)}
+    nodes = [node("n1", "z1", **many), node("n2", "z2", **many)]
+    assert accepted(pod(nodeSelector={ZONE: "z2"}), [], nodes) == {"n2"}
+    assert accepted(pod(affinity=apart(ZONE, "b")), [pod("b", "n1")], nodes) == {"n2"}
+
+
 def test_what_is_placed_counts_for_what_is_placed_later():
     neighborhood = Neighborhood(map(node_site, NODES))
     facts = pod_facts(pod(affinity=apart(HOST, "a"), topologySpreadConstraints=spread(ZONE)))
