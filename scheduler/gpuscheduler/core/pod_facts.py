@@ -192,7 +192,9 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     job = ref.provisional if ref else cast(Gang | None, gang)
     gates = _gates(spec)
     is_on_node = bool(spec.get("nodeName"))
-    labels = labels_on_node(parsed.labels) if is_on_node else labels_of(parsed.labels)
+    # Pods that come again may have to be near one pod of their job, such as rank 0.
+    is_sought = gang is not None or request.kind is not RequestKind.NONE
+    labels = labels_of(parsed.labels) if is_sought or not is_on_node else labels_on_node(parsed.labels)
     rules = pod_rules(spec, parsed.name.namespace, labels)
     unread = f"more than {MOST_LABELS} labels" if len(parsed.labels) > MOST_LABELS else rules.unread
     if gang is not None and unread and not request.problem and not is_on_node:

@@ -77,7 +77,7 @@ def _texts(written: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def labels_on_node(written: Mapping[str, object]) -> Labels:
-    """The labels of a pod on a node, without those that tell it from the others of its template.
+    """The labels of a pod without GPUs on a node, without those that tell it from the others of its template.
 
     Hardly any rule looks at these, and with them, tens of thousands of pods would share no value.
     """

@@ -1,13 +1,18 @@
 """Members of a job that come again after others have ended: they do not wait for ever, and no job starts in part."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Nudge, Ungate
+from gpuscheduler.core.constraints.labels import labels_of_node
+from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.jobs.due_jobs import FAILED_S
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.pod_facts import pod_facts
-from tests.unit.gpuscheduler.core.api_objects import pod_object, whole_node
+from gpuscheduler.core.scheduling import Scheduling
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod_object, whole_node
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
 
 
@@ -273,3 +278,31 @@ def test_a_job_is_forgotten_when_its_last_pod_is(cluster):
         delete(cluster, name)
     again(cluster, "b2")
     assert waits(cluster, "b2", "1 of 2")
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "batch.kubernetes.io/job-completion-index",
+        "apps.kubernetes.io/pod-index",
+        "statefulset.kubernetes.io/pod-name",
+    ],
+)
+def test_a_pod_that_comes_again_gets_a_place_near_one_pod_of_its_job(label):
+    scheduling = Scheduling(LeastFree())
+    for name in ("n1", "n2"):
+        site = NodeSite(name, labels_of_node({"zone": name}))
+        scheduling.node_seen(replace(whole_node(name), site=site))
+    members = []
+    for n in range(3):
+        labels = {JOB_LABEL: "j", REPLICAS_LABEL: "3", label: str(n)}
+        members.append(pod_object(f"p{n}", uid=f"p{n}", labels=labels, whole=int(n == 2)))
+    for made, name in zip(members, ("n2", "n1"), strict=False):
+        made["spec"]["nodeName"] = name
+        scheduling.pod_seen(pod_facts(made), 0.0)
+    scheduling.synced(0.0)
+    near = {"topologyKey": "zone", "labelSelector": {"matchLabels": {label: "0"}}}
+    again = members[2]
+    again["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    scheduling.pod_seen(pod_facts(again), 1.0)
+    assert scheduling.filter(pod_facts(again), ["n1", "n2"], 1.0).nodes == ("n2",)
