@@ -41,6 +41,8 @@ MOST_TEXT = 1024
 MOST_READ = 1000
 """Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
 _NAMES = (*RESOURCES, GPU_COUNT)
+_CLAIMED = frozenset({"ephemeral", "persistentVolumeClaim"})
+"""Volumes that are claimed. Kubernetes makes the claim of an ephemeral one for the pod."""
 _SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
 _Value = TypeVar("_Value", bound=Hashable)
 
@@ -393,7 +395,7 @@ def _unscheduled(status: Mapping[str, Any]) -> str:
 def _has_claims(spec: Mapping[str, Any]) -> bool:
     """Whether the pod claims volumes or devices, which may be on some nodes only."""
     volumes = mappings(spec.get("volumes"))
-    return bool(spec.get("resourceClaims")) or any("persistentVolumeClaim" in volume for volume in volumes)
+    return bool(spec.get("resourceClaims")) or not all(map(_CLAIMED.isdisjoint, volumes))
 
 
 def _has_preferences(spec: Mapping[str, Any]) -> bool:

@@ -195,10 +195,15 @@ class SinglePods:
         resting: Container[str],
         tries: Tries,
     ) -> dict[str, Choice]:
-        """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
+        """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences.
+
+        Not for one with claims: the volumes may take minutes to be made, or never be, and meanwhile kube-scheduler does
+        not say which of the nodes it has chosen.
+        """
         choices: dict[str, Choice] = {}
         # GPUs are reserved on each of the nodes, so that more than one costs other pods room.
-        most = MOST_CANDIDATES if pod.has_preferences else 1
+        may_choose = pod.has_preferences and not pod.has_claims
+        most = MOST_CANDIDATES if may_choose else 1
         limit = float("inf")
         too_full: list[str] = []
         alike_full: set[Hashable] = set()

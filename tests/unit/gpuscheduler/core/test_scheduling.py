@@ -354,6 +354,23 @@ def test_a_pod_that_states_preferences_gets_the_nodes_that_are_as_good():
     assert [sum(free(scheduling, name)) for name in names].count(20) == 7
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "never-made"}}]},
+        {"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]},
+        {"resourceClaims": [{"name": "r", "resourceClaimName": "r"}]},
+    ],
+)
+def test_a_pod_that_waits_for_its_volume_holds_one_node_only(claims):
+    scheduling = cluster(*[shared_node(f"n{n}") for n in range(8)])
+    asked = pod_object(mem=4)
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+    asked["spec"] |= {"affinity": {"nodeAffinity": preferred}} | claims
+    answer = scheduling.filter(pod_facts(asked), [f"n{n}" for n in range(8)], 0.0)
+    assert len(answer.nodes) == 1
+
+
 def test_why_a_pod_waits():
     large = [shared_node(name, gpus=1, memory=40) for name in ("n1", "n2", "n3")]
     scheduling = cluster(*large, shared_node("small", memory=24))
