@@ -21,6 +21,8 @@ MOST_PARTS = 2048
 """Texts, lists and so on in the rules of a pod that waits. With more, only kube-scheduler checks them."""
 MOST_PARTS_ON_NODE = 512
 """The same of a pod on a node, which are kept for as long as it runs. There may be tens of thousands."""
+MOST_LIGHT = 32
+"""Requirements, tolerations and ports of light rules. Hardly any pod has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class PodRules:
         of_pods = sum(term.size for term in (*self.affinity, *self.anti_affinity))
         spread = sum(1 + len(constraint.selector.requirements) for constraint in self.spread)
         return self.nodes.size + of_pods + spread + len(self.ports)
+
+    @property
+    def are_light(self) -> bool:
+        """Whether they are few enough to be compared with tens of nodes for one pod."""
+        return self.size <= MOST_LIGHT
 
     @property
     def depend_on_pods(self) -> bool:

@@ -28,8 +28,6 @@ from gpuscheduler.core.single_pods.pauses import Pauses
 
 DECIDED_A_TICK = 8
 """Decisions of one tick, between which no call is answered."""
-MOST_REQUIREMENTS = 32
-"""Requirements about nodes that a pod which is decided may have: they are compared with many nodes."""
 MOST_SURPRISES = 4.0
 """Calls about pods further back in line, less those about the next ones, until the order counts as unknown."""
 REFUSALS = 3
@@ -329,5 +327,4 @@ def _may_be_decided(pod: PodFacts) -> bool:
     # A nominated pod may wait for pods that are evicted for it. A search for several containers takes long.
     is_simple = len(pod.request.groups) <= 1 and not pod.request.problem
     has_wishes = pod.has_preferences or pod.has_claims or pod.rules.depend_on_pods or bool(pod.rules.unread)
-    is_light = pod.rules.size <= MOST_REQUIREMENTS
-    return is_simple and is_light and not has_wishes and not pod.nominated and _may_wait(pod)
+    return is_simple and pod.rules.are_light and not has_wishes and not pod.nominated and _may_wait(pod)

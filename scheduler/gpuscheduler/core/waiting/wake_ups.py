@@ -8,6 +8,7 @@ the nodes. In each case the pod would wait for five minutes.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 
 from gpuscheduler.core.calls import Nominate, Nudge
 from gpuscheduler.core.cluster_usage import ClusterUsage
@@ -28,6 +29,8 @@ MOST_EARLY = 10_000
 """Pods about which kube-scheduler may ask before the watch shows them. It may never show some of them."""
 MOST_TRIED = 16
 """Nodes that a pod was nominated for without success, which are passed over."""
+MOST_LOOKED_AT = 64
+"""Nodes whose labels and taints are compared with the rules of one pod."""
 ALL_NAMED = 100
 """kube-scheduler names all nodes of a cluster up to this size. In a larger one, a pod is nominated for its node."""
 
@@ -205,12 +208,24 @@ class WakeUps:
         may_nominate = pod.nominated in {"", *refused.tried}
         if not self._is_large() or not may_nominate:
             return Nudge(pod.name, pod.uid)
-        for name in self._fitting(pod, now):
-            if name not in nominated_for and name not in refused.tried:
+        fitting = self._fitting(pod, now)
+        untried = (name for name in fitting if name not in nominated_for and name not in refused.tried)
+        any_untried = False
+        for name in islice(untried, MOST_LOOKED_AT):
+            any_untried = True
+            if self._may_be_on(pod, name):
                 nominated_for.add(name)
                 refused.tried.add(name)
                 return Nominate(pod.name, pod.uid, name)
-        return None
+        # kube-scheduler finds the few nodes that such a pod accepts by itself.
+        return Nudge(pod.name, pod.uid) if any_untried else None
+
+    def _may_be_on(self, pod: PodFacts, name: str) -> bool:
+        """Whether kube-scheduler may accept a node for a pod: it would look at no other one first."""
+        node = self._usage.nodes.get(name)
+        if node is None or not pod.rules.are_light:
+            return True
+        return not pod.rules.obstacle(node.facts.site)
 
     def _is_large(self) -> bool:
         return len(self._usage.nodes) > ALL_NAMED

@@ -1,9 +1,13 @@
 """When pods that were refused are looked at again, and until when: neither all the time nor never."""
 
+from dataclasses import replace
+
 import pytest
 
-from gpuscheduler.core.calls import Nudge
+from gpuscheduler.core.calls import Nominate, Nudge
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.labels import labels_of
+from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S, LIMIT_S, MOST_EARLY, WakeUps
@@ -146,3 +150,21 @@ def test_the_higher_priority_and_then_the_older_is_woken_first(world):
     world.refuse(waiting("first", priority=1, created="2026-01-01T00:00:03Z"))
     world.usage.frees += 1
     assert world.woken(FIRST_S) == ["first", "old", "young"]
+
+
+@pytest.mark.parametrize(("nodes", "nominated"), [(["n0", "other-pool", "n7"], "n7"), (["n0", "other-pool"], None)])
+def test_a_pod_is_woken_for_a_node_that_its_rules_accept(nodes, nominated):
+    """kube-scheduler tries the nominated node first, and clears the nomination if its selector leaves the node out."""
+    usage = ClusterUsage()
+    for n in range(101):
+        site = NodeSite(f"n{n}", labels_of({"pool": f"pool-{n}"}))
+        usage.node_seen(replace(shared_node(f"n{n}"), site=site))
+    made = pod_object("p", uid="a", mem=1)
+    made["spec"]["nodeSelector"] = {"pool": "pool-7"}
+    waits = pod_facts(made)
+    wake_ups = WakeUps(usage, {"a": waits}, lambda _pod, _now: iter(nodes), lambda _pod, _now: frozenset())
+    usage.node_seen(replace(shared_node("other-pool"), site=NodeSite("other-pool", labels_of({"pool": "x"}))))
+    wake_ups.refused("a", 0.0)
+    usage.frees += 1
+    (action,) = wake_ups.wake(FIRST_S)
+    assert action == (Nominate(waits.name, "a", nominated) if nominated else Nudge(waits.name, "a"))
