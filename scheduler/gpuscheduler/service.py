@@ -200,7 +200,7 @@ class Service:
         if self._why_no_answer() or self._is_behind():
             return {}
         pod = self._pod(call.pod)
-        victims = self.core.preempt(pod, call.proposed, time.monotonic())
+        victims = self.core.preempt(pod, call.proposed, time.monotonic(), call.violations)
         self._settle()
         return victims
 

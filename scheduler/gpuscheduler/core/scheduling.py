@@ -108,7 +108,7 @@ class Scheduling:
             self.usage,
             self.reservations,
             self.pods,
-            self.jobs.size,
+            self.jobs.ending,
             self._single_pods.choice,
         )
         self._bound_pods = BoundPods(self.usage, self.reservations, self.pods)
@@ -366,6 +366,7 @@ class Scheduling:
         pod: PodFacts,
         proposed: Mapping[str, Sequence[str]],
         now: float,
+        violations: Mapping[str, int] | None = None,
     ) -> dict[str, list[str]]:
         """Choose the pods to evict for a pod, by node, see `Preemption.victims`."""
         pod = self.gang_objects.resolved(pod)
@@ -373,7 +374,7 @@ class Scheduling:
             # One by one, they might evict pods for a job that does not start.
             allowed = self.jobs.preemptable(pod)
             proposed = {name: uids for name, uids in proposed.items() if name in allowed}
-        return self._preemption.victims(pod, proposed, now)
+        return self._preemption.victims(pod, proposed, violations or {}, now)
 
     def fragmented_bytes(self, now: float) -> int:
         """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""

@@ -81,6 +81,30 @@ def test_jobs_that_cannot_start_say_why_and_hold_nothing(control_plane: ControlP
 
 
 @pytest.mark.usefixtures("replica")
+def test_a_pod_evicts_another_pod_before_it_breaks_a_job(
+    control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations]
+) -> None:
+    """kube-scheduler itself would evict the youngest, which is a pod of the job."""
+    allocations = make_allocations(whole_node(f"node-{n}") for n in range(3))
+    for name, value in (("low", 1), ("high", 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        control_plane.client.apply(kind | {"metadata": {"name": name}, "value": value})
+    control_plane.add_pods([pod("single", {GPU_WHOLE: 8}, priorityClassName="low")])
+    control_plane.pods.wait(lambda pods: [pod["status"]["phase"] for pod in pods.values()] == ["Running"])
+    # Start times count in seconds.
+    time.sleep(1.1)
+    members = job("job", 2, {GPU_WHOLE: 8})
+    for member in members:
+        member["spec"]["priorityClassName"] = "low"
+    control_plane.add_pods(members)
+    control_plane.pods.wait(lambda pods: len(pods) == 3 and all(map(_is_bound, pods.values())))
+    control_plane.add_pods([pod("urgent", {GPU_WHOLE: 8}, priorityClassName="high")])
+    left = control_plane.pods.wait(lambda pods: "urgent" in pods and _is_bound(pods["urgent"]))
+    assert left.keys() == {"urgent", "job-0", "job-1"}
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("replica")
 def test_a_job_of_higher_priority_gets_what_becomes_free(
     control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations]
 ) -> None:

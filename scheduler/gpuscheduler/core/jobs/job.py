@@ -210,6 +210,10 @@ class Job:
             return 0
         return max(self._missing - self.members.done_and_gone, 0)
 
+    def breaks_without(self, evicted: int) -> bool:
+        """Whether the job runs, and lacks pods once so many of those that run are evicted."""
+        return self.members.any_bound and self._missing + evicted > 0
+
     @property
     def waits(self) -> bool:
         """Whether the job is to be planned as soon as there is room."""

@@ -80,10 +80,12 @@ class Jobs:
         """Whether the pod belongs to a job of several pods."""
         return pod.job is not None and pod.job.pods != 1
 
-    def size(self, pod: PodFacts) -> int:
-        """How many pods run with this one in a job, itself included."""
+    def ending(self, pod: PodFacts, evicted: int) -> int:
+        """How many pods cannot go on once so many pods of this one's job, itself included, are evicted."""
         job = self._job_of(pod)
-        return max(job.members.running, 1) if job else 1
+        if job is None or not job.breaks_without(evicted):
+            return evicted
+        return max(job.members.running, evicted)
 
     def is_running(self, pod: PodFacts) -> bool:
         """Whether pods of its job run, so that this one was added or replaces another."""

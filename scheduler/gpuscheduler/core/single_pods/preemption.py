@@ -8,7 +8,7 @@ from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
-from gpuscheduler.core.single_pods.victims import victims
+from gpuscheduler.core.single_pods.victims import Ending, cost_of, victims
 
 EVICTED_S = 30.0
 """How long no more pods are evicted for a pod whose victims were not seen to end."""
@@ -25,7 +25,7 @@ class Preemption:
         usage: nodes and their users.
         reservations: of all pods.
         pods: by UID, as the watch shows them.
-        size: how many pods cannot go on without a pod, itself included.
+        ending: how many pods end with their jobs.
         choice: the GPUs for a pod on a node, by its name; None if there are none.
     """
 
@@ -34,13 +34,13 @@ class Preemption:
         usage: ClusterUsage,
         reservations: Reservations,
         pods: Mapping[str, PodFacts],
-        size: Callable[[PodFacts], int],
+        ending: Ending,
         choice: Callable[[PodFacts, str], Choice | None],
     ) -> None:
         self._usage = usage
         self._reservations = reservations
         self._pods = pods
-        self._size = size
+        self._ending = ending
         self._choice = choice
         self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
         """UID of a pod that waits to its victims by node, and until when they may be on their way."""
@@ -49,13 +49,18 @@ class Preemption:
         self,
         pod: PodFacts,
         proposed: Mapping[str, Sequence[str]],
+        violations: Mapping[str, int],
         now: float,
     ) -> dict[str, list[str]]:
         """Choose victims by GPU. A node where evictions do not help is left out.
 
+        kube-scheduler takes one of the nodes, and counts the victims there alone. So a node where a job would end is
+        left out as well if fewer pods end on another one.
+
         Args:
             pod: the pod that waits.
             proposed: node name to the UIDs that kube-scheduler would evict there.
+            violations: node name to how many disruption budgets forbid that.
             now: monotonic seconds.
         """
         if pod.request.problem or self._are_ending(pod, now):
@@ -73,7 +78,7 @@ class Preemption:
                     node,
                     self._pods,
                     uids,
-                    self._size,
+                    self._ending,
                     tries,
                 )
                 if node
@@ -82,9 +87,32 @@ class Preemption:
             if node and by_gpu is not None:
                 others = self._others(pod, node, uids, by_gpu)
                 chosen[name] = [*others, *sorted(by_gpu.difference(others))]
+        chosen = self._without_jobs(chosen, violations)
         # kube-scheduler may take any of these nodes.
         self._evictions[pod.uid] = chosen, now + EVICTED_S
         return chosen
+
+    def _without_jobs(
+        self,
+        chosen: Mapping[str, list[str]],
+        violations: Mapping[str, int],
+    ) -> dict[str, list[str]]:
+        """The nodes without those where a job ends, and another one is cheaper by all that counts before."""
+        costs = {name: cost_of(uids, self._pods, self._ending) for name, uids in chosen.items()}
+
+        def rank(name: str) -> tuple[int, int]:
+            return violations.get(name, 0), costs[name].highest
+
+        fewest: dict[tuple[int, int], int] = {}
+        for name, cost in costs.items():
+            ended = fewest.get(rank(name), cost.ended)
+            fewest[rank(name)] = min(ended, cost.ended)
+        # What kube-scheduler ranks behind others is not looked at, so only equal ranks are compared.
+        return {
+            name: uids
+            for name, uids in chosen.items()
+            if not costs[name].breaks_jobs or costs[name].ended <= fewest[rank(name)]
+        }
 
     def keep_freed(self, victim: str, now: float) -> None:
         """Reserve what a victim freed for the pod that it went for, until kube-scheduler tries that pod again."""

@@ -1,6 +1,7 @@
 """Preemption: the pods of one node that have to go so that a request fits, chosen by GPU."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from gpuscheduler.core.choose_gpus import fits
@@ -12,13 +13,21 @@ from gpuscheduler.core.pod_facts import PodFacts
 PODS_A_TRY = 4
 """Pods that are taken from a node in the time of one try."""
 
+Ending = Callable[[PodFacts, int], int]
+"""How many pods cannot go on once so many pods of a pod's job, itself included, are evicted."""
+
+
+def alone(_pod: PodFacts, evicted: int) -> int:
+    """No other pods end."""
+    return evicted
+
 
 def victims(  # noqa: PLR0913 (what a choice is made of)
     pod: PodFacts,
     node: NodeUsage,
     pods: Mapping[str, PodFacts],
     proposed: Collection[str] = (),
-    size: Callable[[PodFacts], int] = lambda _: 1,
+    ending: Ending = alone,
     tries: Tries | None = None,
 ) -> frozenset[str] | None:
     """UIDs of the pods to evict; None if even all of lower priority are not enough, or the tries are used up.
@@ -29,17 +38,23 @@ def victims(  # noqa: PLR0913 (what a choice is made of)
         pod: the pod that waits.
         node: with what is in use.
         pods: UID to pod, for the pods that use the node.
-        proposed: UIDs that kube-scheduler proposes. They are evicted where they are enough.
-        size: how many pods cannot go on without a pod, itself included: those of its job.
+        proposed: UIDs that kube-scheduler proposes. They are evicted where they are enough, unless another set has the
+            same top priority, and fewer pods end with it, because no pod of a job is in it.
+        ending: how many pods end.
         tries: of the call, in which kube-scheduler proposes hundreds of nodes.
     """
     tries = Tries() if tries is None else tries
     request = pod.request
-    if proposed and _fits_without(request, node, proposed, tries):
-        return frozenset(proposed)
+    are_enough = bool(proposed) and _fits_without(request, node, proposed, tries)
+    if are_enough:
+        cost = cost_of(proposed, pods, ending)
+        # If there is room for the GPUs, the proposed pods have to go for another reason.
+        are_for_gpus = cost.breaks_jobs and not fits(request, node, tries)
+        if not are_for_gpus:
+            return frozenset(proposed)
     lower = _lower(pod, node, pods)
     if not _fits_without(request, node, lower, tries):
-        return None
+        return frozenset(proposed) if are_enough else None
     sets: list[frozenset[str]] = []
     for pool in _pools(request, node, lower):
         fewest = _fewest(
@@ -51,9 +66,49 @@ def victims(  # noqa: PLR0913 (what a choice is made of)
         )
         if fewest is not None:
             sets.append(fewest)
-    if tries.gave_up:
+    if are_enough:
+        sets.append(frozenset(proposed))
+    elif tries.gave_up:
         return None
-    return min(sets, key=lambda uids: _price(uids, pods, size), default=None)
+    return min(sets, key=lambda uids: _price(uids, pods, ending), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What it costs to evict pods.
+
+    Attributes:
+        highest: their top priority.
+        ended: how many pods end, with those of their jobs.
+        breaks_jobs: a job cannot go on.
+    """
+
+    highest: int
+    ended: int
+    breaks_jobs: bool
+
+
+def cost_of(
+    uids: Iterable[str],
+    pods: Mapping[str, PodFacts],
+    ending: Ending,
+) -> Cost:
+    """What it costs to evict these pods; those that are not known count as one each."""
+    evicted = [pods[uid] for uid in uids if uid in pods]
+    highest = max((pod.priority for pod in evicted), default=0)
+    # The pods of a job end together, so a job counts once, with all of its pods.
+    jobs: dict[Hashable, list[PodFacts]] = {}
+    for pod in evicted:
+        # Not by what its label says, because the labels of a job that was scaled differ.
+        key: Hashable = pod.job.key_in(pod.name.namespace) if pod.job else pod.uid
+        jobs.setdefault(key, []).append(pod)
+    ended = 0
+    breaks_jobs = False
+    for members in jobs.values():
+        pods_that_end = ending(members[0], len(members))
+        ended += pods_that_end
+        breaks_jobs |= pods_that_end > len(members)
+    return Cost(highest, ended, breaks_jobs)
 
 
 def _lower(
@@ -139,23 +194,12 @@ def _without(node: NodeUsage, evicted: Collection[str], tries: Tries) -> NodeUsa
 def _price(
     uids: frozenset[str],
     pods: Mapping[str, PodFacts],
-    size: Callable[[PodFacts], int],
+    ending: Ending,
 ) -> tuple[int, int, float]:
     """What it costs to evict these pods, in the order that counts, see `victims`."""
-    evicted = [pods[uid] for uid in uids]
-    highest = max((pod.priority for pod in evicted), default=0)
-    oldest = min((pod.created for pod in evicted), default="")
-    # The pods of a job end together, so a job counts once, with all of its pods.
-    ended: dict[Hashable, int] = {}
-    for pod in evicted:
-        pods_that_end = size(pod)
-        key: Hashable = pod.uid
-        if pod.job and pods_that_end > 1:
-            # Not by what its label says, because the labels of a job that was scaled differ.
-            key = pod.job.key_in(pod.name.namespace)
-        ended[key] = pods_that_end
-    all_that_end = sum(ended.values())
-    return highest, all_that_end, -created_s(oldest)
+    cost = cost_of(uids, pods, ending)
+    oldest = min((pods[uid].created for uid in uids if uid in pods), default="")
+    return cost.highest, cost.ended, -created_s(oldest)
 
 
 def created_s(created: str) -> float:

@@ -6,7 +6,7 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.single_pods.victims import victims
+from gpuscheduler.core.single_pods.victims import alone, victims
 from tests.unit.gpuscheduler.core.api_objects import container, pod, pod_object, shared_node, whole_node
 
 MORNING, NOON = "2026-01-01T06:00:00Z", "2026-01-01T12:00:00Z"
@@ -16,13 +16,13 @@ def bound(uid, units, **given):
     return pod(uid, uid=uid, mem=units, on="n1", **given)
 
 
-def chosen(wanted, *on, priority=5, proposed=(), size=lambda _: 1):
+def chosen(wanted, *on, priority=5, proposed=(), ending=alone):
     """UIDs of the victims on a node with two GPUs of 10; `on` are pods, each with the number of its GPU."""
     node = NodeUsage(shared_node("n1"))
     for user, minor in on:
         node.use(user.uid, ((minor, Amounts(user.request.need.memory, 0)),))
     pods = {user.uid: user for user, _ in on}
-    return victims(pod(mem=wanted, priority=priority), node, pods, proposed, size)
+    return victims(pod(mem=wanted, priority=priority), node, pods, proposed, ending)
 
 
 @pytest.mark.parametrize(("priority", "expected"), [(4, {"a"}), (5, None), (6, None)])
@@ -104,8 +104,8 @@ def test_a_job_counts_once_with_all_of_its_pods_and_equal_names_are_two_jobs():
 
     singles = [(bound(uid, 2), 1) for uid in ("s1", "s2", "s3")]
 
-    def size(user):
-        return 2 if user.job else 1
+    def ending(user, evicted):
+        return 2 if user.job else evicted
 
-    assert chosen(10, *on_first("one", "one"), *singles, size=size) == {"m0", "m1"}
-    assert chosen(10, *on_first("one", "two"), *singles, size=size) == {"s1", "s2", "s3"}
+    assert chosen(10, *on_first("one", "one"), *singles, ending=ending) == {"m0", "m1"}
+    assert chosen(10, *on_first("one", "two"), *singles, ending=ending) == {"s1", "s2", "s3"}
