@@ -102,12 +102,6 @@ class LimitInForce:
         in_force = self.whole if default is None else default
         return replace(self, asked=wanted, default=in_force, servers={})
 
-    def to_ask(self, servers: Iterable[int]) -> list[int]:
-        """Those of the daemon's servers that have to be asked. A server that begins takes the default of then."""
-        if self.asked is None or self.is_missing:
-            return []
-        return [server for server in servers if server not in self.servers]
-
     def with_server(self, server: int, limit: int) -> "LimitInForce":
         """A server was asked, and has this limit now."""
         return replace(self, servers={**self.servers, server: limit})

@@ -120,9 +120,14 @@ class CeilingKeeper:
     def _set_servers(self, limit: ServerLimit, servers: tuple[int, ...], deadline_s: float | None = None) -> None:
         """Set a limit for those servers that do not have it yet."""
         in_force = self._limits[limit].with_only(servers)
+        wanted = in_force.asked
+        if wanted is None or in_force.is_missing:
+            return
         control = self._daemon.control
-        for server in in_force.to_ask(servers):
-            control.set_limit(limit, in_force.asked or in_force.whole, server, deadline_s=deadline_s)
+        for server in servers:
+            if server in in_force.servers:
+                continue
+            control.set_limit(limit, wanted, server, deadline_s=deadline_s)
             amount = control.limit(limit, server, deadline_s=deadline_s)
             # One without an answer has ended. If not, the next look asks it again.
             if amount is not None:
