@@ -7,6 +7,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.pod import CheckpointEntry
+from gpuagent.domain.sharing.gpu_share import GpuShare
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.isolation.interface import Starting
@@ -70,7 +71,8 @@ def pods(*made: dict[str, Any]) -> LimitedKubelet:
 
 def test_the_driver_is_told_the_pod_by_its_uid_and_its_share():
     kubelet = pods(pod_json("a", {MEM: 4}))
-    assert kubelet.start(kubelet.admit("a")) == Starting(owner("a"), {"uid-a": shares(main=4)}, "main")
+    of_container = {uuid(0): GpuShare(4 * 1024, 100)}
+    assert kubelet.start(kubelet.admit("a")) == Starting(owner("a"), {"uid-a": shares(main=4)}, "main", of_container)
 
 
 def test_kubelets_allocations_are_read_again_while_its_checkpoint_lacks_the_pod():
