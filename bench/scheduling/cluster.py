@@ -185,6 +185,11 @@ def _processor_row(results: Results, runs: Mapping[bool, Sequence[Run]], mix: st
     without = f"alone {scheduler_alone_ms:.2f}, {api_alone_ms:.2f}"
     text = f"{with_it}; {without}; {nominated * 100:.0f} % nominated ahead"
     results.row(f"processor time a pod, {mix}", text)
+    in_all_ms = extender_ms + scheduler_ms + api_ms
+    alone_ms = scheduler_alone_ms + api_alone_ms
+    # With few processors, they are what limits the pods a second. With many, the turns of kube-scheduler's queue do.
+    bound = f"{alone_ms:.2f} of {in_all_ms:.2f} ms: {alone_ms / in_all_ms * 100:.0f} %"
+    results.row(f"pods a second if processors are the limit ({os.cpu_count()} here), {mix}", bound)
     kept = {
         "extender": extender_ms,
         "kube-scheduler": scheduler_ms,

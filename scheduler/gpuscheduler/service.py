@@ -41,7 +41,7 @@ CATCH_UP_S = 5.0
 FIRST_CALL_S = 1.0
 """Longest wait of a call for that, and for the lease: kube-scheduler asks about one pod at a time, so a call keeps the
 others back."""
-TICK_GAP_S = 0.02
+TICK_GAP_S = 0.005
 """Least time between two ticks: calls come in between."""
 TICK_PART = 3.0
 """The same as a multiple of what a tick took."""

@@ -26,7 +26,7 @@ from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.pauses import Pauses
 
-DECIDED_A_TICK = 8
+DECIDED_A_TICK = 4
 """Decisions of one tick, between which no call is answered."""
 MOST_SURPRISES = 4.0
 """Calls about pods further back in line, less those about the next ones, until the order counts as unknown."""
