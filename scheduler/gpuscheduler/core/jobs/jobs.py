@@ -22,6 +22,7 @@ from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning, nudges
 from gpuscheduler.core.jobs.precedence import Precedence
+from gpuscheduler.core.jobs.turns import EarlyCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -74,6 +75,7 @@ class Jobs:
         self._broken_jobs = BrokenJobs(self._planning.actions, limits.evict_broken_s)
         self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs)
         self._ended: dict[str, JobKey] = {}
+        self._early = EarlyCalls()
         self.actions = self._planning.actions
 
     def is_member(self, pod: PodFacts) -> bool:
@@ -143,7 +145,9 @@ class Jobs:
     def _note_turn(self, job: Job, uid: str, *, was_pending: bool) -> None:
         """Note that a pod begins or ends to wait."""
         is_pending = uid in job.members.pending
-        if is_pending and not was_pending:
+        is_new = is_pending and not was_pending
+        was_asked_about = self._early.take(uid)
+        if is_new and not was_asked_about:
             job.turns.came(uid)
         elif not is_pending:
             job.turns.forget(uid)
@@ -204,7 +208,7 @@ class Jobs:
         if not is_seen and job.place_of(pod.uid) is None:
             # It counts once the watch shows it, as it may be gone.
             job.members.remove(pod.uid)
-            job.turns.asked_early(pod.uid)
+            self._early.add(pod.uid)
         self._due_jobs.settle(job, now)
         return answer
 

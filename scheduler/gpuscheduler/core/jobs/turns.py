@@ -6,8 +6,31 @@ start, for example because of a volume or a selector. So nothing is reserved for
 
 from collections.abc import Collection, Iterable
 
-MOST_EARLY = 1000
-"""Pods of a job that kube-scheduler may ask about before the watch shows them."""
+MOST_EARLY = 10_000
+"""Pods of all jobs that kube-scheduler may ask about before the watch shows them."""
+
+
+class EarlyCalls:
+    """Pods of jobs about which kube-scheduler has asked before the watch shows them, by UID.
+
+    The watch may never show some of them. They are not kept with their job, which is not there before its first pod is.
+    """
+
+    def __init__(self) -> None:
+        self._uids: dict[str, None] = {}
+
+    def add(self, uid: str) -> None:
+        """Take that kube-scheduler asks about a pod. If there are too many, the first one is forgotten."""
+        self._uids[uid] = None
+        if len(self._uids) > MOST_EARLY:
+            first = next(iter(self._uids))
+            del self._uids[first]
+
+    def take(self, uid: str) -> bool:
+        """Forget a pod; whether kube-scheduler has asked about it."""
+        is_known = uid in self._uids
+        self._uids.pop(uid, None)
+        return is_known
 
 
 class Turns:
@@ -21,13 +44,9 @@ class Turns:
     def __init__(self) -> None:
         self.unasked: set[str] = set()
         self.uncalled: set[str] = set()
-        self._early: dict[str, None] = {}
 
     def came(self, uid: str) -> None:
-        """Take that a pod waits from now on."""
-        if uid in self._early:
-            del self._early[uid]
-            return
+        """Take that a pod waits from now on, about which kube-scheduler has not asked."""
         self.unasked.add(uid)
         self.uncalled.add(uid)
 
@@ -35,13 +54,6 @@ class Turns:
         """Take that kube-scheduler asks about pods that wait."""
         self.unasked.difference_update(uids)
         self.uncalled.difference_update(uids)
-
-    def asked_early(self, uid: str) -> None:
-        """Take that kube-scheduler has asked about a pod that the watch has not shown yet, and may never show."""
-        self._early[uid] = None
-        if len(self._early) > MOST_EARLY:
-            first = next(iter(self._early))
-            del self._early[first]
 
     def call_again(self) -> None:
         """Take that what was woken before may not have been heard: another scheduler led until now."""
@@ -58,4 +70,3 @@ class Turns:
     def forget(self, uid: str) -> None:
         """Take that a pod does not wait any more."""
         self.asked([uid])
-        self._early.pop(uid, None)

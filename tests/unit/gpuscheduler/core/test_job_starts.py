@@ -5,6 +5,7 @@ import pytest
 from gpuscheduler.core.calls import Nominate, Nudge
 from gpuscheduler.core.jobs.due_jobs import CALL_S
 from gpuscheduler.core.jobs.planning import BARRIER_S
+from gpuscheduler.core.jobs.turns import MOST_EARLY, EarlyCalls
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import whole_node
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
@@ -74,6 +75,31 @@ def test_a_pod_that_is_asked_about_before_the_watch_shows_it_is_not_asked_about_
     cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
     cluster.act()
     assert cluster.reserved() == 2
+
+
+@pytest.mark.parametrize("early", ["a", "ab"], ids=["the first pod", "all pods"])
+def test_a_job_knows_which_of_its_pods_were_asked_about_before_the_watch_showed_any(early):
+    cluster = cluster_of(2)
+    pods = {name: cluster.create(name, whole=4, asked=False) for name in "ab"}
+    for name in pods:
+        cluster.scheduling.pod_gone(name, cluster.now)
+    for name in early:
+        assert not cluster.filter(name).nodes
+    for made in pods.values():
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+        cluster.act()
+    for name in sorted(pods.keys() - set(early)):
+        cluster.filter(name)
+    assert cluster.reserved() == 2
+
+
+def test_of_pods_of_jobs_that_the_watch_never_shows_the_latest_are_kept():
+    early = EarlyCalls()
+    for number in range(MOST_EARLY + 1):
+        early.add(str(number))
+    assert not early.take("0")
+    assert early.take(str(MOST_EARLY))
+    assert not early.take(str(MOST_EARLY))
 
 
 # -- nominations -----------------------------------------------------------------------------------------------------
