@@ -28,6 +28,7 @@ def entered(
         planning.note_absent(job)
         planning.drop(job, {pod.uid}, now)
         return BindRefused(f"not all pods of {job.title} came within {BARRIER_S:.0f} s")
+    was_in_bind = pod.uid in job.plan.in_bind
     plan = job.plan.entered(pod.uid)
     job.plan = plan
     if not still_fit(job, _to_check(plan, pod.uid), planning.nodes):
@@ -40,6 +41,8 @@ def entered(
         job.plan = plan.writing()
         text = commit_text(plan.places)
         planning.actions.append(CommitJob(pod.name, pod.uid, pod.version, job.key, text))
+    elif not was_in_bind:
+        planning.wake_deferred(job)
     return BindWait(job.key, plan.until)
 
 

@@ -62,6 +62,8 @@ class StartPlan:
         in_bind: UIDs of the pods whose bind call waits.
         refused: UID to the nodes that kube-scheduler did not accept for the pod. Other pods of this plan that it has
             placed by then may be why, so this counts no longer than the plan.
+        deferred: UIDs of the pods whose place kube-scheduler may accept once others of this plan are on theirs.
+        deferrals: how often pods were deferred.
     """
 
     places: Mapping[str, tuple[str, Choice]]
@@ -69,6 +71,8 @@ class StartPlan:
     stage: PlanStage = PlanStage.GATHERING
     in_bind: frozenset[str] = frozenset()
     refused: Mapping[str, Passed] = field(default_factory=dict)
+    deferred: frozenset[str] = frozenset()
+    deferrals: int = 0
 
     @property
     def is_written(self) -> bool:
@@ -92,6 +96,15 @@ class StartPlan:
             return self
         return replace(self, in_bind=self.in_bind - {uid})
 
+    def defers(self, uid: str) -> "StartPlan":
+        """kube-scheduler does not accept the pod's place now, and may do so when others of the plan are on theirs."""
+        return replace(self, deferred=self.deferred | {uid}, deferrals=self.deferrals + 1)
+
+    def comes_after_others(self, uid: str) -> bool:
+        """Whether pods of the plan are still to come, on which kube-scheduler's answer about this one may depend."""
+        to_come = self.places.keys() - self.in_bind - self.deferred - {uid}
+        return bool(to_come)
+
     def writing(self) -> "StartPlan":
         """The plan is being written from now on."""
         return replace(self, stage=PlanStage.WRITING)
@@ -110,7 +123,7 @@ class StartPlan:
         if self.places.keys().isdisjoint(uids):
             return self
         places = {uid: place for uid, place in self.places.items() if uid not in uids}
-        return replace(self, places=places)
+        return replace(self, places=places, deferred=self.deferred.difference(uids))
 
 
 @dataclass(slots=True)

@@ -228,6 +228,8 @@ class Jobs:
         node, _ = place
         if node in names:
             return FilterAnswer(nodes=(node,))
+        if job.plan and pod.uid in job.plan.deferred:
+            return _refused(job, names, f"planned on node {node}, which suits the pod after other pods of the job")
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
         self._planning.nominate(job, pod, node)
         return _refused(job, names, f"planned on node {node}, which kube-scheduler tries next")

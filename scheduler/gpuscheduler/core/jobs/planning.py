@@ -1,6 +1,7 @@
 """Makes, keeps and breaks the plans of jobs: GPUs are reserved for all pods of a job, or for none."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
@@ -23,6 +24,9 @@ UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
 MOST_AT_ONCE = 64
 """Pods of the largest job that is planned during a call: any author of pods may label thousands of them alike."""
+
+MOST_DEFERRALS = 100
+"""How often pods of one plan wait until kube-scheduler has placed others of it."""
 
 
 class Planning:
@@ -128,6 +132,10 @@ class Planning:
             if len(places) == len(plan.places):
                 break
         else:
+            if _may_wait_for_others(pod, plan):
+                job.plan = plan.defers(pod.uid)
+                self.keep(job, job.plan)
+                return
             self.break_plan(job, now)
             # Until kube-scheduler asks again: the next plan would be the same one.
             for uid, nodes in {**plan.refused, pod.uid: refused[-1]}.items():
@@ -259,13 +267,23 @@ class Planning:
         job.gave_up = tries.gave_up
         return places
 
-    def _wake(self, job: Job, places: Places, pods: Collection[PodFacts]) -> None:
+    def _wake(self, job: Job, places: Mapping[str, tuple[str, Choice]], pods: Collection[PodFacts]) -> None:
         """Have kube-scheduler try pods of a plan, each on its node."""
         if len(self._usage.nodes) > ALL_NAMED:
             for pod in pods:
                 node, _ = places[pod.uid]
                 self.nominate(job, pod, node)
         self.actions += nudges(pods)
+
+    def wake_deferred(self, job: Job) -> None:
+        """Have kube-scheduler try pods again whose places depend on the pods of the plan that it has placed since."""
+        plan = job.plan
+        if plan is None or not plan.deferred:
+            return
+        pods = [job.members[uid] for uid in sorted(plan.deferred)]
+        # They are to come again, so that others may wait for them.
+        job.plan = replace(plan, deferred=frozenset())
+        self._wake(job, plan.places, pods)
 
     def nominate(self, job: Job, pod: PodFacts, node: str) -> None:
         """Have kube-scheduler try the node first for a pod, and count the pod there, as long as it is planned there."""
@@ -430,6 +448,16 @@ def _has_seen(
     if _only_nominated(names, pod):
         return False
     return named_all or pod.nominated == node
+
+
+def _may_wait_for_others(pod: PodFacts, plan: StartPlan) -> bool:
+    """Whether kube-scheduler may accept the pod's place later: it counts only those pods that it has placed.
+
+    The plan keeps the rules of its pods once all of them are on their nodes.
+    """
+    # Each time, another place is searched before, which takes long for a large job.
+    is_cheap = len(plan.places) <= MOST_AT_ONCE and plan.deferrals < MOST_DEFERRALS
+    return is_cheap and pod.rules.depend_on_pods and plan.comes_after_others(pod.uid)
 
 
 def nudges(pods: Iterable[PodFacts]) -> list[Nudge]:

@@ -1,13 +1,18 @@
 """When a job is planned, with how many of its pods, and what happens to the others of a plan when one is refused."""
 
+from itertools import permutations
+
 import pytest
 
-from gpuscheduler.core.calls import Nominate, Nudge
+from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.calls import BindWrite, Nominate, Nudge
 from gpuscheduler.core.jobs.due_jobs import CALL_S
-from gpuscheduler.core.jobs.planning import BARRIER_S
+from gpuscheduler.core.jobs.planning import BARRIER_S, MOST_DEFERRALS
 from gpuscheduler.core.jobs.turns import MOST_EARLY, EarlyCalls
 from gpuscheduler.core.pod_facts import pod_facts
-from tests.unit.gpuscheduler.core.api_objects import whole_node
+from tests.unit.gpuscheduler.core.api_objects import node, pod_object, whole_node
+from tests.unit.gpuscheduler.core.random_rules import accepted, node_labels, put_rule
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -102,6 +107,64 @@ def test_of_pods_of_jobs_that_the_watch_never_shows_the_latest_are_kept():
     assert not early.take(str(MOST_EARLY))
 
 
+# -- places that depend on other pods --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", list(permutations(["even-1", "even-2", "fixed-1", "fixed-2"])), ids="".join)
+def test_pods_start_in_any_order_although_some_suit_their_nodes_only_after_others(order):
+    """Two pods are spread evenly over two zones, and count two others that may be in one zone only.
+
+    Together, two and two are even. But kube-scheduler accepts the second one in its zone only after one of the others.
+    """
+    gpus = NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(2)))
+    cluster = JobUnderTest(*(node(name, gpus, labels=node_labels(name)) for name in ("n1", "n3")))
+    for name in order:
+        made = cluster.pods[name] = pod_object(
+            name, uid=name, labels={JOB_LABEL: "j", REPLICAS_LABEL: "4"}, namespace="default", whole=1
+        )
+        put_rule(made, "even by zone" if name.startswith("even") else "one zone only")
+        cluster.scheduling.pod_seen(pod_facts(made), 0.0)
+    cluster.act()
+    cluster.done.clear()
+    queue, on = list(order), {}
+    for _ in range(30):
+        if not queue:
+            break
+        name = queue.pop(0)
+        made = cluster.pods[name]
+        placed = [
+            cluster.pods[other] | {"spec": cluster.pods[other]["spec"] | {"nodeName": where}}
+            for other, where in on.items()
+        ]
+        answer = cluster.filter(name, accepted(made, ["n1", "n3"], placed))
+        if answer.nodes:
+            on[name] = answer.nodes[0]
+            cluster.bind(name, on[name])
+        queue += [other for other in dict.fromkeys(nudged(cluster)) if other not in {*on, *queue}]
+        cluster.done.clear()
+    assert sorted(on.values()) == ["n1", "n1", "n3", "n3"]
+    writes = [cluster.bind(name, where) for name, where in on.items()]
+    assert all(isinstance(write, BindWrite) for write in writes), writes
+
+
+def test_pods_wait_for_others_of_their_plan_a_limited_number_of_times():
+    """The others never come, and each search for another place takes time."""
+    cluster = JobUnderTest(whole_node("n1", gpus=3), whole_node("n2", gpus=4))
+    for port, (name, gpus) in enumerate([("a", 1), ("b", 1), ("c", 1), ("large", 4)], 1):
+        labels = {JOB_LABEL: "j", REPLICAS_LABEL: "4"}
+        made = cluster.pods[name] = pod_object(name, uid=name, labels=labels, whole=gpus)
+        made["spec"]["containers"][0]["ports"] = [{"hostPort": port}]
+        cluster.scheduling.pod_seen(pod_facts(made), 0.0)
+    for name in cluster.pods:
+        cluster.filter(name)
+    assert cluster.reserved() == 4
+    number = 0
+    while cluster.reserved():
+        assert not cluster.filter("large", ["n1"]).nodes
+        number += 1
+    assert number == MOST_DEFERRALS + 1
+
+
 # -- nominations -----------------------------------------------------------------------------------------------------
 
 
@@ -119,8 +182,8 @@ def test_nominations_of_a_former_run_end_when_the_scheduler_starts():
     cluster = cluster_of(150)
     for name in ("a", "b"):
         cluster.create(name, whole=4)
-    for name, node in nominations(cluster).items():
-        cluster.pods[name]["status"]["nominatedNodeName"] = node
+    for name, nominated in nominations(cluster).items():
+        cluster.pods[name]["status"]["nominatedNodeName"] = nominated
     cluster.start()
     assert not nominations(cluster)
 

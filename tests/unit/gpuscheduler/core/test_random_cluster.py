@@ -750,10 +750,11 @@ class RandomCluster(RuleBasedStateMachine):
 
     def start_bind(self, uid, name):
         del self.called[uid]
-        self.room_changes()
         if uid in self.pods and not bound_to(self.pods[uid]):
             self.in_bind[uid] = name
             self.poll([uid])
+        else:
+            self.room_changes()
 
     def poll(self, uids):
         """Bind calls ask again. As many times as there are pods, because one may have others go on."""
@@ -781,13 +782,13 @@ class RandomCluster(RuleBasedStateMachine):
 
     def end_binding(self, uid):
         write, _, weather = self.bindings.pop(uid)
-        self.room_changes()
         outcome = BindOutcome.REFUSED
         if weather in ("fine", "written and lost") and self.land(write):
             outcome = BindOutcome.BOUND
         if weather == "late":
             self.late.append((write, self.now + LATE_S))
         self.scheduling.bound(uid, BindOutcome.UNKNOWN if weather not in ("fine", "refused") else outcome)
+        self.room_changes()
         self.act()
 
     def land(self, write):
