@@ -66,6 +66,7 @@ _SECONDS = {"type": "number", "minimum": 0, "maximum": values.MOST_SECONDS}
 NUMBERS: Mapping[Any, dict[str, Any]] = {
     values.count: {"type": "integer", "minimum": 1},
     values.seconds: _SECONDS,
+    values.count_or_off: {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["off"]}]},
     values.seconds_or_off: {"anyOf": [_SECONDS, {"enum": ["off"]}]},
 }
 """The schema of a number, by its parser."""

@@ -51,6 +51,10 @@ def count(text: str) -> int:
     return int(text)
 
 
+def count_or_off(text: str) -> int | None:
+    return None if text in {"", "off"} else count(text)
+
+
 def step(text: str) -> int:
     step = count(text)
     if CORE_PERCENT_PER_GPU % step:

@@ -20,7 +20,9 @@ from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.optional_kind import OptionalKind
 from gpuscheduler.cluster_api.writes import Change, Writes
 from gpuscheduler.core.calls import Nominate
-from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind
+from gpuscheduler.core.defragment.course import Outcome
+from gpuscheduler.core.defragment.defragmentation import DefragmentLimits
+from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind, ServedAs
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.jobs.jobs import JobLimits
 from gpuscheduler.core.policy.mix import Mix
@@ -29,8 +31,16 @@ from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.caller_tls import TlsError, TlsFiles, caller_tls
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import BACKLOG, CallServer
-from gpuscheduler.followers import CONFIG_MAPS, ConfigMapFollower, GangFollower, NodeFollower, PodFollower
+from gpuscheduler.followers import (
+    CONFIG_MAPS,
+    BudgetFollower,
+    ConfigMapFollower,
+    GangFollower,
+    NodeFollower,
+    PodFollower,
+)
 from gpuscheduler.metrics import SchedulerMetrics, Values
+from gpuscheduler.pages.defragment_page import defragment_page
 from gpuscheduler.pages.heartbeat import Heartbeat
 from gpuscheduler.pages.paced_reading import PacedReading
 from gpuscheduler.pages.page_server import page_server
@@ -44,6 +54,7 @@ NEEDED = ("nodes", "pods")
 """Without them no call is answered."""
 KINDS_S = 5.0
 """Longest wait for the objects that group pods before pods are read. The webhook of a custom resource may be away."""
+BUDGETS = ServedAs("policy", ("v1", "v1beta1"), "poddisruptionbudgets")
 GAP_S = 2.0
 """How long the API server may not be followed until calls are no longer answered: Bindings may be unseen."""
 
@@ -68,13 +79,20 @@ class App:
             mix,
             settings.scheduler_name,
             job_limits=JobLimits(settings.job_patience or 0.0, settings.job_evict_broken or 0.0),
+            defragment=DefragmentLimits(
+                settings.defragment_moves or 0,
+                settings.defragment_after,
+                settings.defragment_pause,
+            ),
         )
         self._follows: dict[str, ListWatch] = {}
         self._kinds: dict[ObjectKind, OptionalKind] = {}
+        self._budgets: OptionalKind | None = None
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._value_reading = PacedReading(self._values)
         self._usage_reading = PacedReading(lambda: usage_page(self._core))
+        self._moves_reading = PacedReading(lambda: defragment_page(self._core.defragmentation))
         self._metrics = SchedulerMetrics(self._value_reading.get)
         self._heartbeat = Heartbeat()
         self._pages = self._page_server(settings.http_address) if settings.http_address else None
@@ -126,8 +144,12 @@ class App:
                 self._follow_kind(kind, connection, service)
             work = [self._follow_in_turn(resource) for resource in self._follows]
             work += [follow.run() for follow in self._kinds.values()]
+            if self._core.defragmentation.is_on:
+                self._budgets = self._following_of_budgets(connection, service)
+                work.append(self._budgets.run())
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
+            work.append(self._moves_reading.run())
             if lease:
                 work.append(lease.run())
             else:
@@ -172,6 +194,15 @@ class App:
             served_as,
             GangFollower(kind, service),
             lambda: self._metrics.watch_failed(name),
+        )
+
+    def _following_of_budgets(self, connection: Connection, service: Service) -> OptionalKind:
+        return OptionalKind(
+            connection,
+            "PodDisruptionBudget",
+            BUDGETS,
+            BudgetFollower(service),
+            lambda: self._metrics.watch_failed(_name_of(BUDGETS)),
         )
 
     async def _follow_in_turn(self, resource: str) -> None:
@@ -219,6 +250,7 @@ class App:
                 address,
                 metrics=self._metrics.page,
                 usage=self._usage_reading.get,
+                defragment=self._moves_reading.get,
                 alive=self._heartbeat.problem,
                 problem=self._problem,
             )
@@ -237,10 +269,15 @@ class App:
         # Also the states that no job has, because an alert cannot rely on a series that comes and goes.
         jobs_by_state = {state.value: jobs[state] for state in JobState}
         up = {name: follow.lost_at is None for name, follow in self._follows.items()}
-        for kind, follow in self._kinds.items():
+        optional = {_resource_name(kind): follow for kind, follow in self._kinds.items()}
+        if self._budgets is not None:
+            optional[_name_of(BUDGETS)] = self._budgets
+        for name, follow in optional.items():
             is_up = follow.is_up
             if is_up is not None:
-                up[_resource_name(kind)] = is_up
+                up[name] = is_up
+        ended = core.defragmentation.ended
+        defragmentations = {outcome.value: ended[outcome] for outcome in Outcome}
         fragmented = core.fragmented_bytes(time.monotonic())
         return {
             families.READY: _value(not self._problem()),
@@ -250,14 +287,18 @@ class App:
             families.RESERVATIONS: _value(len(core.reservations)),
             families.JOBS: _by_label(jobs_by_state),
             families.FRAGMENTED: _value(fragmented),
+            families.DEFRAGMENTATIONS: _by_label(defragmentations),
             families.AGENT_REFUSALS: _value(core.refusals.total()),
             families.WATCH: _by_label(up),
         }
 
 
 def _resource_name(kind: ObjectKind) -> str:
+    return _name_of(SERVED_AS[kind])
+
+
+def _name_of(served_as: ServedAs) -> str:
     """The resource with its group, which two kinds have in common without it."""
-    served_as = SERVED_AS[kind]
     return f"{served_as.resource}.{served_as.group}"
 
 

@@ -8,6 +8,7 @@ from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
 from gpuscheduler.cluster_api.connection import Json
 from gpuscheduler.core.constraints.node_site import node_site
+from gpuscheduler.core.defragment.budgets import disruption_budget
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -179,6 +180,35 @@ class GangFollower:
     def is_wanted(self) -> bool:
         """Whether pods refer to objects of the kind."""
         return self._service.core.gang_objects.is_referred_to(self._kind)
+
+
+class BudgetFollower:
+    """Follows PodDisruptionBudgets."""
+
+    key = "uid"
+
+    def __init__(self, service: Service) -> None:
+        self._budgets = service.core.budgets
+
+    def seen(self, found: Json) -> None:
+        """Take a budget."""
+        self._budgets.seen(disruption_budget(found))
+
+    def gone(self, key: str) -> None:
+        """Forget a budget."""
+        self._budgets.gone(key)
+
+    def none_left(self) -> None:
+        """Forget all budgets."""
+        self._budgets.clear()
+
+    def readable(self, problem: str) -> None:
+        """Take why no budgets can be seen; empty if they can."""
+        self._budgets.are_read = not problem
+
+    def is_wanted(self) -> bool:
+        """Whether pods wait for budgets. None does."""
+        return False
 
 
 def _minors(listed: str) -> set[int]:

@@ -73,6 +73,14 @@ FRAGMENTED = Family(
     "Free memory on GPUs that have room for no pod such as those of the last hour.",
     more="0 also where no pod asked for a share.",
 )
+DEFRAGMENTATIONS = Family(
+    "gpuscheduler_defragmentations_total",
+    "Plans that moved pods so that another pod had room, by outcome.",
+    ("outcome",),
+    "counter",
+    more="`done`, or the plan was given up: `refused` (the Eviction API refused a pod), `changed` (the plan no longer "
+    "held) or `late` (a pod did not start in time).",
+)
 AGENT_REFUSALS = Family(
     "gpuscheduler_agent_refusals_total",
     "Pods that failed admission on the node that the scheduler chose.",
@@ -116,13 +124,13 @@ EVICTIONS = Family(
     "Tries to evict a pod, by cause and result.",
     ("cause", "result"),
     "counter",
-    more="Cause `broken-job`. Result `evicted`, `gone` (the pod was gone), `later` (a PodDisruptionBudget does not "
-    "allow it now, or the API server gave no good answer) or `refused` (missing right).",
+    more="Cause `broken-job` or `defragmentation`. Result `evicted`, `gone` (the pod was gone), `later` (a "
+    "PodDisruptionBudget does not allow it now, or the API server gave no good answer) or `refused` (missing right).",
 )
 
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Calls of kube-scheduler": (BUILD, READY, LEADING, CALL_SECONDS, CALLS),
-    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS, FRAGMENTED, AGENT_REFUSALS),
+    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS, FRAGMENTED, DEFRAGMENTATIONS, AGENT_REFUSALS),
     "The scheduler's API server": (WATCH, WATCH_ERRORS, WATCH_LAG, API_REQUESTS, WRITES, EVICTIONS),
 }
 

@@ -95,6 +95,25 @@ class SchedulerSettings:
         "PodDisruptionBudgets; off: they are left alone",
         metavar="SECONDS",
     )
+    defragment_moves: int | None = setting(
+        None,
+        values.count_or_off,
+        "the most running pods that are evicted so that one that waits has room on a GPU (docs/defragmentation.md); "
+        "off for none",
+        metavar="N",
+    )
+    defragment_after: float = setting(
+        30.0,
+        values.seconds,
+        "seconds that a pod waits before others are moved for it",
+        metavar="SECONDS",
+    )
+    defragment_pause: float = setting(
+        60.0,
+        values.seconds,
+        "seconds between two plans that move pods; each plan that fails doubles it, up to an hour",
+        metavar="SECONDS",
+    )
     lease: str = setting(
         "kube-system/gpu-scheduler",
         lease,

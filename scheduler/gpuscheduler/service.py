@@ -21,7 +21,9 @@ from gpuscheduler.core.calls import (
     BindWrite,
     CommitJob,
     Evict,
+    EvictOutcome,
     FilterAnswer,
+    MoveAway,
 )
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
@@ -41,6 +43,8 @@ CATCH_UP_S = 5.0
 FIRST_CALL_S = 1.0
 """Longest wait of a call for that, and for the lease: kube-scheduler asks about one pod at a time, so a call keeps the
 others back."""
+DEFRAGMENTATION = "defragmentation"
+"""Cause of evictions, in metrics."""
 TICK_GAP_S = 0.005
 """Least time between two ticks: calls come in between."""
 TICK_PART = 3.0
@@ -219,6 +223,7 @@ class Service:
                     async with asyncio.timeout(wait_s):
                         await self._changed.wait()
                 continue
+            self.core.defragmentation.may_begin = self._decides()
             try:
                 self.core.tick(now)
             except Exception:
@@ -274,6 +279,8 @@ class Service:
                 self._begin(self._commit(action))
             case Evict():
                 self._begin(self._evict(action))
+            case MoveAway():
+                self._begin(self._move_away(action))
             case _:
                 self._writes.add(action)
 
@@ -326,6 +333,10 @@ class Service:
         pod = self.core.pods.get(uid)
         return pod is not None and int(pod.version) >= version
 
+    def _decides(self) -> bool:
+        """Whether this process leads, and knows what is bound."""
+        return not (self.problem() or self._not_leading() or self._is_behind())
+
     def _is_behind(self) -> bool:
         """Whether the watch may not have shown yet what a former leader bound."""
         return self._caught_up != self._term()
@@ -344,6 +355,16 @@ class Service:
             is_wanted=lambda: jobs.wants_evicted(action),
         )
         jobs.evicted(action, outcome, why, time.monotonic())
+        self._settle()
+
+    async def _move_away(self, action: MoveAway) -> None:
+        if action.is_trial:
+            outcome, why = await self._evictions.would_evict(action.pod, action.uid)
+        else:
+            outcome, why = await self._evictions.evict(action.pod, action.uid, DEFRAGMENTATION)
+            if outcome is EvictOutcome.EVICTED:
+                log.info("Evicted a pod so that another has room", extra={"pod": str(action.pod)})
+        self.core.eviction_answered(action.uid, outcome, why, time.monotonic())
         self._settle()
 
     def _wake(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gpuagent.domain.pods.json_values import mappings, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
-from gpuscheduler.cluster_api.connection import Connection, decoded
+from gpuscheduler.cluster_api.connection import Connection, Json, decoded
 from gpuscheduler.core.calls import EvictOutcome
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,13 @@ class Evictions:
             log.warning("Failed to evict a pod", extra={"pod": str(pod), "error": why})
         return outcome, why
 
-    async def _outcome(self, pod: PodName, uid: str) -> tuple[EvictOutcome, str]:
+    async def would_evict(self, pod: PodName, uid: str) -> tuple[EvictOutcome, str]:
+        """What `evict` would do now. Nothing is evicted."""
+        return await self._outcome(pod, uid, is_trial=True)
+
+    async def _outcome(self, pod: PodName, uid: str, *, is_trial: bool = False) -> tuple[EvictOutcome, str]:
         try:
-            await self._evict(pod, uid)
+            await self._evict(pod, uid, is_trial=is_trial)
         except ApiError as err:
             is_gone = err.status in (_NOT_FOUND, _CONFLICT)
             if is_gone:
@@ -80,15 +84,18 @@ class Evictions:
             return EvictOutcome.LATER, str(err)
         return EvictOutcome.EVICTED, ""
 
-    async def _evict(self, pod: PodName, uid: str) -> None:
+    async def _evict(self, pod: PodName, uid: str, *, is_trial: bool) -> None:
         """Raises KubeError."""
         if not self._version:
             self._version = await self._served_version()
+        options: Json = {"preconditions": {"uid": uid}}
+        if is_trial:
+            options["dryRun"] = ["All"]
         body = {
             "apiVersion": self._version,
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
+            "deleteOptions": options,
         }
         await self._connection.create(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
 

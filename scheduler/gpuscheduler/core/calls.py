@@ -143,6 +143,21 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveAway:
+    """Evict a pod, so that its controller makes a new one, which is placed elsewhere.
+
+    Attributes:
+        pod: namespace and name.
+        uid: a precondition.
+        is_trial: only ask whether the Eviction API would evict it.
+    """
+
+    pod: PodName
+    uid: str
+    is_trial: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CommitJob:
     """Write the plan of a job on one member, before its first binding, at the version that was read.
 
@@ -161,4 +176,4 @@ class CommitJob:
     text: str
 
 
-Action = Nominate | Nudge | Ungate | Report | Evict | CommitJob
+Action = Nominate | Nudge | Ungate | Report | Evict | MoveAway | CommitJob

@@ -11,12 +11,16 @@ from gpuscheduler.core.calls import (
     BindRefused,
     BindWait,
     BindWrite,
+    EvictOutcome,
     FilterAnswer,
     Nominate,
     Ungate,
 )
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.node_site import NodeSite
+from gpuscheduler.core.defragment.budgets import Budgets
+from gpuscheduler.core.defragment.defragmentation import Defragmentation, DefragmentLimits
+from gpuscheduler.core.defragment.surroundings import Surroundings
 from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.gang_objects import GangObjects
@@ -57,6 +61,7 @@ class Scheduling:
         schedulers: `spec.schedulerName` of the pods to place; empty for any. Pods of others count once they are bound.
         ahead: when and how far ahead pods are decided before kube-scheduler asks about them.
         job_limits: what the operator sets for jobs.
+        defragment: whether pods may be moved so that others start, and how many.
 
     Attributes:
         usage: units in use on each node, reservations included.
@@ -67,15 +72,18 @@ class Scheduling:
         links: between the GPUs of nodes.
         refusals: how many pods agents refused, by node.
         ahead: pods that are decided before kube-scheduler asks about them.
+        budgets: PodDisruptionBudgets.
+        defragmentation: moves pods so that others start.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by name)
         self,
         policy: CostPolicy,
         mix: Mix | None = None,
         schedulers: Collection[str] = (),
         ahead: AheadLimits | None = None,
         job_limits: JobLimits = NO_LIMITS,
+        defragment: DefragmentLimits | None = None,
     ) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
@@ -113,6 +121,22 @@ class Scheduling:
         )
         self._bound_pods = BoundPods(self.usage, self.reservations, self.pods)
         self._bindings = Bindings(self.usage, self.reservations, self.jobs, self._single_pods, self._bound_pods)
+        self.budgets = Budgets()
+        surroundings = Surroundings(
+            self.usage,
+            self.links,
+            self._ranking,
+            self.pods,
+            self.budgets,
+            self._single_pods.passed_over,
+            self._why_not_moved,
+        )
+        self.defragmentation = Defragmentation(
+            defragment or DefragmentLimits(),
+            surroundings,
+            self.reservations,
+            self._actions,
+        )
         self._group_cycles = GroupCycles()
         self._ended_members: list[PodFacts] = []
         self._ready = False
@@ -158,6 +182,8 @@ class Scheduling:
         former = self.pods.get(pod.uid)
         if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
+        if former is None:
+            self.defragmentation.pod_came(pod)
         if pod.node:
             self._group_cycles.forget(pod.uid)
             self._wake_ups.forget(pod.uid)
@@ -165,6 +191,7 @@ class Scheduling:
         self._bound_pods.count(pod)
         if former is None:
             self._wake_ups.came(pod.uid)
+        self.defragmentation.pod_seen(pod, now)
         if is_member:
             # An object may say later than its pods that these start together.
             self.ahead.withdraw(pod)
@@ -234,6 +261,7 @@ class Scheduling:
         self.reservations.end([uid])
         self._bindings.forget(uid)
         self._preemption.keep_freed(uid, now)
+        self.defragmentation.pod_gone(uid, now)
         if pod:
             self.gang_objects.forget(pod)
         if pod and self.jobs.is_member(pod):
@@ -284,6 +312,7 @@ class Scheduling:
         self._actions += self._hidden_reasons.explain_some(self.pods, now)
         self._actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
+        self.defragmentation.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
@@ -295,6 +324,7 @@ class Scheduling:
             self.reservations.next_end(),
             self.ahead.next_due(now),
             self._wake_ups.next_due(),
+            self.defragmentation.next_due(),
         ]
         return min((at for at in times if at is not None), default=None)
 
@@ -314,10 +344,15 @@ class Scheduling:
         why = self._why_not_placed(pod)
         if why:
             return FilterAnswer(error=why)
+        if pod.uid not in self.pods:
+            # The watch has not shown it yet.
+            self.defragmentation.pod_came(pod)
         self.ahead.called(pod, now)
         is_member = self.jobs.is_member(pod)
         part = self.jobs if is_member else self._single_pods
         answer = part.filter(pod, names, now)
+        if not answer.nodes:
+            self.defragmentation.refused(pod)
         if not pod.in_native_group or pod.uid not in self.pods:
             return answer
         starts_whole = is_member and not self.jobs.is_running(pod)
@@ -369,6 +404,8 @@ class Scheduling:
         violations: Mapping[str, int] | None = None,
     ) -> dict[str, list[str]]:
         """Choose the pods to evict for a pod, by node, see `Preemption.victims`."""
+        if self.defragmentation.serves(pod.uid):
+            return {}
         pod = self.gang_objects.resolved(pod)
         if self.jobs.is_member(pod):
             # One by one, they might evict pods for a job that does not start.
@@ -379,6 +416,10 @@ class Scheduling:
     def fragmented_bytes(self, now: float) -> int:
         """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._single_pods.fragmented_bytes(now)
+
+    def eviction_answered(self, uid: str, outcome: EvictOutcome, why: str, now: float) -> None:
+        """Take the result of a MoveAway."""
+        self.defragmentation.answered(uid, outcome, why, now)
 
     def wants(self, nomination: Nominate) -> bool:
         """Whether a nomination that is not written yet is still of use."""
@@ -397,6 +438,12 @@ class Scheduling:
     def _is_of_another(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""
         return not pod.node and self._names_another(pod)
+
+    def _why_not_moved(self, pod: PodFacts, now: float) -> str:
+        """Why a pod must not be moved for a reason that it does not say itself, after "it "; empty if it may."""
+        if self._names_another(pod):
+            return f"is placed by scheduler {pod.scheduler}"
+        return self.defragmentation.why_kept(pod, now)
 
     def _names_another(self, pod: PodFacts) -> bool:
         return bool(self._schedulers) and pod.scheduler not in self._schedulers

@@ -9,11 +9,12 @@ from gpuscheduler.metrics import CONTENT_TYPE
 JSON = "application/json"
 
 
-def page_server(
+def page_server(  # noqa: PLR0913 (by name)
     address: tuple[str, int],
     *,
     metrics: Callable[[], bytes],
     usage: Callable[[], tuple[bytes, ...]],
+    defragment: Callable[[], bytes],
     alive: Probe,
     problem: Callable[[], str],
 ) -> HttpServer:
@@ -23,12 +24,14 @@ def page_server(
         address: where it listens.
         metrics: makes the page /metrics, in a thread of the server.
         usage: makes the page /usage in the same way.
+        defragment: makes the page /defragment in the same way.
         alive: what is wrong with the process.
         problem: why calls cannot be answered now; empty if they can.
     """
     pages: dict[str, Page] = {
         "/metrics": lambda: (CONTENT_TYPE, metrics()),
         "/usage": lambda: (JSON, usage()),
+        "/defragment": lambda: (JSON, defragment()),
         **_cluster_pages(),
     }
     return HttpServer(address, pages, {"/healthz": alive, "/readyz": lambda: problem() or None})

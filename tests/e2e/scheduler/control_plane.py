@@ -230,6 +230,7 @@ RIGHTS = (
             {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["patch"]},
             {"apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"]},
+            {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
             *(
                 {"apiGroups": [served_as.group], "resources": [served_as.resource], "verbs": ["list", "watch"]}

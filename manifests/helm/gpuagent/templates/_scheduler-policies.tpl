@@ -128,8 +128,9 @@ validations:
     message: the scheduler may change its own Events only
   - expression: >-
       !variables.writes || has(variables.event.reason) && variables.event.reason in
-      ['Scheduled', 'FailedScheduling', 'Preempted', 'BindingConditionsPending', 'LeaderElection', 'EvictionBlocked',
-      'GPUsFragmented', 'JobBroken', 'JobEvicted', 'NodeAvoided', 'WaitingForGPUs']
+      ['Scheduled', 'FailedScheduling', 'Preempted', 'BindingConditionsPending', 'LeaderElection',
+      'DefragmentationGaveUp', 'Defragmenting', 'EvictedToDefragment', 'EvictionBlocked', 'GPUsFragmented',
+      'JobBroken', 'JobEvicted', 'NodeAvoided', 'WaitingForGPUs']
     message: the scheduler may send Events with the reasons of its own list only
   - expression: >-
       !variables.writes

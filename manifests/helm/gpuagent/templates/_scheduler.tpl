@@ -83,10 +83,15 @@ extenders:
 
 {{/* Not empty if a setting has the scheduler evict pods: it gets the right only then. */}}
 {{- define "gpuscheduler.evicts" -}}
-{{- range list "job-evict-broken" -}}
+{{- range list "job-evict-broken" "defragment-moves" -}}
 {{- $value := get $.Values.scheduler.settings . -}}
 {{- if and $value (ne (toString $value) "off") -}}{{ . }} {{ end -}}
 {{- end -}}
+{{- end }}
+
+{{/* Not empty if it moves pods: then it reads PodDisruptionBudgets. */}}
+{{- define "gpuscheduler.defragments" -}}
+{{- if contains "defragment-moves" (include "gpuscheduler.evicts" .) }}true{{ end -}}
 {{- end }}
 
 {{- define "gpuscheduler.refusals" -}}

@@ -78,6 +78,11 @@ class Budgets:
         if not of_namespace:
             del self._by_namespace[namespace]
 
+    def clear(self) -> None:
+        """Forget all budgets."""
+        self._namespace_of.clear()
+        self._by_namespace.clear()
+
     def obstacle(self, pods: Iterable[PodFacts]) -> str:
         """Why these pods may not all be evicted now, in words about one of them; empty if they may."""
         evicted = Counter[str]()

@@ -114,8 +114,8 @@ def _share(
     in_the_way = victims(above_all, roomiest, pods)
     if not in_the_way:
         return text
-    named = _named([pods[uid] for uid in in_the_way], pod.name.namespace)
-    return f"{text}. The pod fits on node {roomiest.facts.name} without {named}"
+    pods_in_words = named([pods[uid] for uid in in_the_way], pod.name.namespace)
+    return f"{text}. The pod fits on node {roomiest.facts.name} without {pods_in_words}"
 
 
 def _roominess(node: NodeUsage) -> tuple[Amounts, str]:
@@ -123,7 +123,7 @@ def _roominess(node: NodeUsage) -> tuple[Amounts, str]:
     return node.room.largest, node.facts.name
 
 
-def _named(pods: Sequence[PodFacts], namespace: str) -> str:
+def named(pods: Sequence[PodFacts], namespace: str) -> str:
     """These pods, for an Event in `namespace`: its readers need not know the names of others' pods."""
     names = [str(pod.name) for pod in pods if pod.name.namespace == namespace]
     names.sort()

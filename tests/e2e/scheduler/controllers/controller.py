@@ -23,6 +23,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 PROBE_LABEL = "gpuagent.test/probe"
 _SETTINGS = "controller_manager_config.yaml"
+_MAKE_PODS = ("job", "statefulset", "garbage-collector")
 
 
 class Controller:
@@ -164,9 +165,8 @@ def define_kinds(control_plane: ControlPlane, definitions: Sequence[Json]) -> No
         time.sleep(0.05)
 
 
-def kubernetes_controllers(control_plane: ControlPlane) -> Process:
-    """The controllers of Kubernetes that make pods of Jobs and StatefulSets, and collect garbage."""
-    names = ("job", "statefulset", "garbage-collector")
+def kubernetes_controllers(control_plane: ControlPlane, names: Iterable[str] = _MAKE_PODS) -> Process:
+    """Controllers of Kubernetes: those that make pods of Jobs and StatefulSets, and collect garbage, or others."""
     return control_plane.process(
         "kube-controller-manager",
         (
