@@ -19,11 +19,14 @@ from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.following import Following
+from inspectcgpu.fetch.scheduler import PORT, read_moves
 from inspectcgpu.read.gpu_node import ReadNode, read_node, read_node_with_gpus
 from inspectcgpu.report import ClusterFacts, ClusterReport, build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.show.health import has_problem, health
+from inspectcgpu.show.moves import document as moves_document
+from inspectcgpu.show.moves import moves
 from inspectcgpu.show.narrow import fits, narrow
 from inspectcgpu.show.screen import Screen
 from inspectcgpu.show.summary import summary
@@ -39,6 +42,7 @@ EXAMPLES = (
     "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
     "kubectl inspect cgpu --health     # what is wrong on which node",
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
+    "kubectl inspect cgpu --defragment # what would move for pods that wait",
     "kubectl inspect cgpu -o json      # for a program",
 )
 _DAY_S = 86400
@@ -53,6 +57,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     options = _parser().parse_args(arguments)
     try:
         client = connect(options.kubeconfig, options.context, environ)
+        if options.defragment:
+            return _defragment(client, options, environ)
         return _watch(client, options, environ) if options.watch else _once(client, options, environ)
     except (UsageError, ApiConfigError) as err:
         _complain(str(err))
@@ -86,6 +92,20 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
     for name in nodes.missing:
         _complain(f"there is no node {name}")
     return 1 if nodes.missing or (options.health and any(map(has_problem, report.nodes))) else 0
+
+
+def _defragment(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    page = read_moves(client, options.agent_namespace, options.scheduler_port)
+    match options.output:
+        case "json":
+            print(json_text(moves_document(page)))
+        case "yaml":
+            from gpuagent.system import yaml_text  # noqa: PLC0415 (only this output needs it)
+
+            print(yaml_text.dump(moves_document(page)), end="")
+        case _:
+            print("\n".join(moves(page, colour=has_colour(sys.stdout, environ))))
+    return 0
 
 
 def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -187,6 +207,11 @@ def _parser() -> CommandLine:
     parser.add_argument("-d", "--details", action="store_true", help="show the pods on each node, and what they use")
     parser.add_argument("--health", action="store_true", help="show what is wrong on which node, and nothing else")
     parser.add_argument(
+        "--defragment",
+        action="store_true",
+        help="show which pods gpuscheduler would move for those that wait, or moves; nothing is moved by this",
+    )
+    parser.add_argument(
         "-o",
         "--output",
         choices=["table", "wide", "json", "yaml"],
@@ -209,7 +234,7 @@ def _parser() -> CommandLine:
         "--agent-namespace": {
             "default": "kube-system",
             "metavar": "NAME",
-            "help": "namespace of gpuagent (default: kube-system)",
+            "help": "namespace of gpuagent and gpuscheduler (default: kube-system)",
         },
         "--agent-port": {
             "type": int,
@@ -222,6 +247,12 @@ def _parser() -> CommandLine:
             "default": 5.0,
             "metavar": "SECONDS",
             "help": "seconds to wait for agents: without any response, and per 250 agents (default: 5)",
+        },
+        "--scheduler-port": {
+            "type": int,
+            "default": PORT,
+            "metavar": "PORT",
+            "help": f"with --defragment, HTTP port of gpuscheduler (default: {PORT})",
         },
         "--no-agents": {"action": "store_true", "help": "use labels and annotations only, and query no agent"},
     }
