@@ -64,6 +64,10 @@ class Product:
         mix: that the policy uses.
         rng: decides between nodes to which kube-scheduler gives equal scores.
         cpu_pods: who places pods without GPUs.
+
+    Attributes:
+        core: of gpuscheduler.
+        now: seconds since the start.
     """
 
     def __init__(
@@ -84,19 +88,19 @@ class Product:
         self._memory_free = self._memory.copy()
         self._names = np.array([f"node-{row:04}" for row in range(len(nodes.gpus))])
         self._rows = {str(name): row for row, name in enumerate(self._names)}
-        self._core = Scheduling(policy, mix)
-        self._now = 0.0
+        self.core = Scheduling(policy, mix)
+        self.now = 0.0
         self._count = 0
         # In a random order, as the API server lists nodes by names that mean nothing.
         for row in rng.permutation(len(nodes.gpus)).tolist():
             facts = node_facts(_node(str(self._names[row]), nodes, row))
             assert facts is not None
-            self._core.node_seen(facts)
-        self._core.synced(self._now)
+            self.core.node_seen(facts)
+        self.core.synced(self.now)
 
     def place(self, pod: Pod) -> Running | None:
         """Place a pod; None if it fits on no node."""
-        self._now += CALL_S
+        self.now += CALL_S
         self._count += 1
         uid = f"uid-{self._count:06}"
         feasible = self._feasible(pod)
@@ -111,8 +115,8 @@ class Product:
         if running.row < 0:
             return
         self._take(running, -1)
-        self._core.pod_gone(running.uid, self._now)
-        self._core.actions()
+        self.core.pod_gone(running.uid, self.now)
+        self.core.actions()
 
     def _feasible(self, pod: Pod) -> Ints:
         """The nodes that kube-scheduler accepts by CPU, memory and node affinity."""
@@ -124,17 +128,17 @@ class Product:
         return np.flatnonzero(accepted)
 
     def _place_by_extender(self, pod: Pod, uid: str, feasible: Ints) -> Running | None:
-        created = _pod(pod, uid)
+        created = pod_object(pod, uid)
         waiting = pod_facts(created)
-        self._core.pod_seen(waiting, self._now)
+        self.core.pod_seen(waiting, self.now)
         names = self._names[feasible].tolist()
-        answer = self._core.filter(waiting, names, self._now) if names else None
+        answer = self.core.filter(waiting, names, self.now) if names else None
         if answer is None or not answer.nodes:
-            self._core.pod_gone(uid, self._now)
-            self._core.actions()
+            self.core.pod_gone(uid, self.now)
+            self.core.actions()
             return None
         node = answer.nodes[0]
-        write = self._core.bind(uid, node, self._now, wall_ns=self._count)
+        write = self.core.bind(uid, node, self.now, wall_ns=self._count)
         assert isinstance(write, BindWrite), write
         created["metadata"]["annotations"] = dict(write.annotations)
         return self._run(pod, uid, created, node)
@@ -148,7 +152,7 @@ class Product:
         least_allocated = np.floor((np.floor(cpu * BEST) + np.floor(memory * BEST)) / 2)
         # With two resources, the standard deviation is half of the difference.
         balanced = np.floor((1 - np.abs(cpu - memory) / 2) * BEST)
-        created = _pod(pod, uid)
+        created = pod_object(pod, uid)
         scores = least_allocated + balanced
         if self._cpu_pods is CpuPods.SCORED:
             scores += self._scores(created, feasible)
@@ -159,7 +163,7 @@ class Product:
     def _scores(self, created: Json, feasible: Ints) -> Ints:
         """What kube-scheduler adds to its own scores."""
         names = self._names[feasible].tolist()
-        by_name = self._core.scores(pod_facts(created), names)
+        by_name = self.core.scores(pod_facts(created), names)
         of_rows = np.array([by_name[name] for name in names])
         return of_rows * WEIGHT * BEST // HIGHEST
 
@@ -167,8 +171,8 @@ class Product:
         """Show the core the pod as the API server shows it once it is bound."""
         created["spec"]["nodeName"] = node
         created["metadata"]["resourceVersion"] = "2"
-        self._core.pod_seen(pod_facts(created), self._now)
-        self._core.actions()
+        self.core.pod_seen(pod_facts(created), self.now)
+        self.core.actions()
         running = Running(pod, self._rows[node], uid)
         self._take(running, 1)
         return running
@@ -199,7 +203,7 @@ def _node(name: str, nodes: Nodes, row: int) -> Json:
     }
 
 
-def _pod(pod: Pod, uid: str) -> Json:
+def pod_object(pod: Pod, uid: str) -> Json:
     """The pod as its author creates it."""
     demand = pod.demand
     requests = {"cpu": f"{_milli_cpu(pod)}m", "memory": f"{pod.memory}Mi"}
@@ -221,6 +225,8 @@ def _pod(pod: Pod, uid: str) -> Json:
         "resourceVersion": "1",
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "labels": labels,
+        # A service, whose pods may be moved.
+        "ownerReferences": [{"kind": "ReplicaSet", "name": uid, "uid": f"owner-{uid}", "controller": True}],
     }
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
