@@ -182,8 +182,6 @@ class Scheduling:
         former = self.pods.get(pod.uid)
         if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
-        if former is None:
-            self.defragmentation.pod_came(pod)
         if pod.node:
             self._group_cycles.forget(pod.uid)
             self._wake_ups.forget(pod.uid)
@@ -191,7 +189,7 @@ class Scheduling:
         self._bound_pods.count(pod)
         if former is None:
             self._wake_ups.came(pod.uid)
-        self.defragmentation.pod_seen(pod, now)
+        self.defragmentation.pod_seen(pod, now, is_new=former is None)
         if is_member:
             # An object may say later than its pods that these start together.
             self.ahead.withdraw(pod)

@@ -104,8 +104,10 @@ class Defragmentation:
         if self._held.take(pod) and self.course is not None:
             self.course = self.course.pod_made(pod.uid, has_node=bool(pod.node))
 
-    def pod_seen(self, pod: PodFacts, now: float) -> None:
+    def pod_seen(self, pod: PodFacts, now: float, *, is_new: bool) -> None:
         """Take a pod as it is now."""
+        if is_new:
+            self.pod_came(pod)
         self.waits.seen(pod, now)
         course = self.course
         if course is None or not pod.node:

@@ -60,7 +60,7 @@ def why_not_served(pod: PodFacts) -> str:
         return "asks for no GPUs that a node can give"
     if pod.has_claims:
         return "claims volumes or devices, which may keep it off nodes"
+    if pod.rules.unread:
+        return f"has {pod.rules.unread}, so not all of its rules are known"
     # A pod that leaves, or comes elsewhere, may change which nodes such rules accept.
-    if pod.rules.affinity or pod.rules.spread:
-        return "has rules about other pods"
-    return ""
+    return "has rules about other pods" if pod.rules.affinity or pod.rules.spread else ""

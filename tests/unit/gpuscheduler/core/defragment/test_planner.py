@@ -12,7 +12,8 @@ from gpuscheduler.core.constraints.selectors import Requirement, Selector
 from gpuscheduler.core.defragment.budgets import DisruptionBudget
 from gpuscheduler.core.defragment.move_plan import MovePlan, NoPlan
 from gpuscheduler.core.defragment.planner import SEARCH_TRIES, search, search_steps
-from tests.unit.gpuscheduler.core.api_objects import pod, shared_node
+from gpuscheduler.core.pod_facts import pod_facts
+from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node
 from tests.unit.gpuscheduler.core.defragment.fragmented import Fragmented, gpus, moves, running
 
 
@@ -190,6 +191,14 @@ WAITING = {
     "a gang": {"labels": {JOB_LABEL: "job", REPLICAS_LABEL: "2"}},
     "gated": {"gates": ["example.com/later"]},
 }
+
+
+def test_nothing_is_moved_for_a_pod_whose_rules_are_not_all_read():
+    made = pod_object("w", mem=10)
+    made["spec"]["nodeSelector"] = {f"label-{number}": "x" for number in range(1000)}
+    found = search(pod_facts(made), halves().surroundings, 1, 0.0)
+    assert isinstance(found, NoPlan)
+    assert "not all of its rules are known" in found.why
 
 
 @pytest.mark.parametrize("given", WAITING.values(), ids=WAITING.keys())
