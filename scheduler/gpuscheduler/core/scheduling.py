@@ -108,6 +108,7 @@ class Scheduling:
             ahead or AheadLimits(),
         )
         self.ahead = self._single_pods.ahead
+        self.jobs.plan_over(self.ahead)
         self._wake_ups = self._single_pods.wake_ups
         self._hidden_reasons = HiddenReasons(
             self.usage.nodes, self.jobs.why, self._single_pods.fitting, self._single_pods.passed_over

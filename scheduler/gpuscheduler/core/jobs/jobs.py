@@ -20,7 +20,7 @@ from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.places.plan import Places
-from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Planning, nudges
+from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Decisions, Planning, nudges
 from gpuscheduler.core.jobs.precedence import Precedence
 from gpuscheduler.core.jobs.turns import EarlyCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
@@ -77,6 +77,10 @@ class Jobs:
         self._ended: dict[str, JobKey] = {}
         self._early = EarlyCalls()
         self.actions = self._planning.actions
+
+    def plan_over(self, decisions: Decisions) -> None:
+        """Have decisions give way to plans."""
+        self._planning.decisions = decisions
 
     def is_member(self, pod: PodFacts) -> bool:
         """Whether the pod belongs to a job of several pods."""

@@ -1,7 +1,8 @@
 """Makes, keeps and breaks the plans of jobs: GPUs are reserved for all pods of a job, or for none."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
@@ -29,6 +30,16 @@ MOST_DEFERRALS = 100
 """How often pods of one plan wait until kube-scheduler has placed others of it."""
 
 
+class Decisions(Protocol):
+    """Decisions on pods that kube-scheduler has not asked about yet. They give way to others."""
+
+    def behind(self, pod: PodFacts) -> Iterator[tuple[str, list[str]]]:
+        """Nodes with the UIDs of pods that are decided for them and behind this one."""
+
+    def take_back(self, uids: Collection[str]) -> None:
+        """End the decisions for these pods."""
+
+
 class Planning:
     """The plans of all jobs. What is to be written is added to `actions`.
 
@@ -44,6 +55,7 @@ class Planning:
         nodes: by name, with their users.
         ready: whether plans may be made.
         again: whether jobs that wait are to be planned at the next tick, although no units have become free.
+        decisions: that give way to plans; None if there are none.
     """
 
     def __init__(
@@ -64,6 +76,7 @@ class Planning:
         self.actions: list[Action] = []
         self.ready = False
         self.again = False
+        self.decisions: Decisions | None = None
 
     @property
     def may_fit(self) -> bool:
@@ -188,6 +201,8 @@ class Planning:
         if len(places) < needed < len(pending):
             places = self._plan_minimum(job, pending, unsuitable, fitting=len(places))
         if len(places) < needed:
+            places = self._plan_on_decided(job, pending, unsuitable, places)
+        if len(places) < needed:
             # Nothing is held while a job waits.
             self.precedence.wanted(job, pending, unsuitable, now)
             job.tried = self._made_of(job)
@@ -231,21 +246,64 @@ class Planning:
         job.fitting = max(fitting, len(places))
         return places
 
+    def _plan_on_decided(
+        self,
+        job: Job,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+        places: Places,
+    ) -> Places:
+        """The places if pods give way that are behind the job, and only decided; the former ones if that is no help.
+
+        kube-scheduler has asked about all pods of the job, and about none of those.
+        """
+        if self.decisions is None or job.gave_up:
+            return places
+        urgent = max(pending, key=lambda pod: pod.priority)
+        behind = dict(self.decisions.behind(urgent))
+        without = {name: self._without(name, uids) for name, uids in behind.items() if name in self.nodes}
+        if not without:
+            return places
+        why = job.shortage, job.fitting, job.gave_up
+        needed = sorted(pending, key=_by_age)[: job.needed]
+        on_decided = self._plan(job, needed, unsuitable, nodes={**self.nodes, **without})
+        if len(on_decided) < len(needed):
+            job.shortage, job.fitting, job.gave_up = why
+            return places
+        for name in {node for node, _ in on_decided.values()} & behind.keys():
+            self.decisions.take_back(behind[name])
+        # With what is in use now, because the trial may have left a decision where it was.
+        return self._plan(job, needed, unsuitable)
+
+    def _without(self, name: str, uids: Iterable[str]) -> NodeUsage:
+        """The node without some of its users."""
+        node = self.nodes[name].copy()
+        for uid in uids:
+            node.release(uid)
+            if uid in self._pods:
+                node.used -= self._pods[uid].requests
+        return node
+
     def _plan(
         self,
         job: Job,
         pending: Collection[PodFacts],
         unsuitable: Mapping[str, Passed],
         prefer: Mapping[str, str] | None = None,
+        nodes: Mapping[str, NodeUsage] | None = None,
     ) -> Places:
-        """Nodes and GPUs for the pods; fewer if not all fit. `prefer` has the nodes on which pods stay if possible."""
+        """Nodes and GPUs for the pods; fewer if not all fit.
+
+        `prefer` has the nodes on which pods stay if possible. `nodes` are as they would be; None for as they are.
+        """
+        nodes = self._usage.nodes if nodes is None else nodes
         tries = Tries(PLAN_TRIES)
         kept = self.precedence.kept_from_job(job)
         if kept:
             unsuitable = {pod.uid: _and_also(unsuitable.get(pod.uid), kept) for pod in pending}
         places = plan(
             pending,
-            self._usage.nodes,
+            nodes,
             self._links,
             near=_nodes_of(job),
             without=unsuitable,
@@ -262,7 +320,7 @@ class Planning:
         elif kept and len(places) < len(pending):
             job.shortage = f"{len(kept)} {self.precedence.why(job.key.namespace)}"
         else:
-            job.shortage = shortage(pending, places, self._usage.nodes, self._usage.pods, unsuitable)
+            job.shortage = shortage(pending, places, nodes, self._usage.pods, unsuitable)
         job.fitting = len(places)
         job.gave_up = tries.gave_up
         return places

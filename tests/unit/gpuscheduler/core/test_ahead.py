@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import BindOutcome, BindWrite, Nominate
 from gpuscheduler.core.constraints.labels import labels_of
 from gpuscheduler.core.constraints.node_site import NodeSite, Taint
@@ -410,3 +411,41 @@ def test_nominations_that_come_too_late_do_not_end_decisions_for_good():
         cluster.core.pod_gone(name, cluster.now)
     assert cluster.reserved()
     assert late > 2 * limits.most
+
+
+def job_of_two(cluster, **given):
+    """The pods of a job, about which kube-scheduler asks; the nodes that both get."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    cluster.create("j0", "j1", labels=labels, **given)
+    cluster.ask("j0")
+    second = cluster.ask("j1").nodes
+    return [*cluster.ask("j0").nodes, *second]
+
+
+def test_a_decision_gives_way_to_a_job_at_once():
+    """Its pods were asked about, and the others in line were not."""
+    cluster = Cluster(AheadLimits(nodes=1, least_lead=0, most=9))
+    cluster.create("a", "b", "c", "d", "e", "f", "g")
+    cluster.tick()
+    assert len(cluster.reserved()) == 7
+    nodes = job_of_two(cluster)
+    assert len(nodes) == 2
+    taken_back = cluster.tick()
+    assert list(taken_back.values()).count("") == 2
+    assert len(cluster.reserved()) == 7, "two pods of the job, and five that stay decided"
+
+
+def test_no_more_decisions_give_way_than_a_job_needs_and_none_in_vain():
+    cluster = Cluster(AheadLimits(nodes=1, least_lead=0, most=9))
+    cluster.create("a", "b", "c", "d", "e", "f", "g")
+    cluster.tick()
+    assert job_of_two(cluster, mem=11) == []
+    assert len(cluster.reserved()) == 7
+
+
+def test_a_decision_of_higher_priority_does_not_give_way_to_a_job():
+    cluster = Cluster(AheadLimits(nodes=1, least_lead=0, most=9))
+    cluster.create("a", "b", "c", "d", "e", "f", "g", priority=5)
+    cluster.tick()
+    assert job_of_two(cluster) == []
+    assert len(cluster.reserved()) == 7
