@@ -26,6 +26,7 @@ def entered(
         return BindRefused(f"{job.title} is planned with this pod on node {planned_node}")
     if job.plan.until <= now:
         planning.note_absent(job)
+        planning.note_lapse(job, now)
         planning.drop(job, {pod.uid}, now)
         return BindRefused(f"not all pods of {job.title} came within {BARRIER_S:.0f} s")
     was_in_bind = pod.uid in job.plan.in_bind

@@ -9,6 +9,7 @@ from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
+from gpuscheduler.core.jobs.lapses import Lapses
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.jobs.precedence import Precedence
@@ -77,6 +78,7 @@ class Planning:
         self.ready = False
         self.again = False
         self.decisions: Decisions | None = None
+        self._lapses = Lapses()
 
     @property
     def may_fit(self) -> bool:
@@ -186,10 +188,9 @@ class Planning:
         pending = job.to_plan()
         if not pending:
             return
-        # A pod that may be bound needs the GPUs that are reserved for it, until the watch decides.
-        certain_at = max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)
-        if certain_at > now:
-            job.retry_at = certain_at
+        may_plan_at = self._may_plan_at(job, pending, now)
+        if may_plan_at > now:
+            job.retry_at = may_plan_at
             return
         job.retry_at = float("-inf")
         job.ask_at = float("inf")
@@ -245,6 +246,14 @@ class Planning:
             fitting = max(fitting, len(places))
         job.fitting = max(fitting, len(places))
         return places
+
+    def _may_plan_at(self, job: Job, pending: Collection[PodFacts], now: float) -> float:
+        """When the job may be planned, as far as that is not its own doing."""
+        paused_until = self._lapses.until(job.key.namespace)
+        job.is_paused = paused_until > now
+        # A pod that may be bound needs the GPUs that are reserved for it, until the watch decides.
+        certain_at = max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)
+        return max(paused_until, certain_at)
 
     def _plan_on_decided(
         self,
@@ -361,6 +370,8 @@ class Planning:
             pods = job.members.to_place() if job.plan.is_written else job.may_start()
             coming = {pod.uid for pod in pods}
             not_coming = job.plan.places.keys() - coming
+            if not_coming:
+                self.note_lapse(job, now)
             self.drop(job, not_coming, now)
         if job.plan and job.is_part(job.plan):
             self.break_plan(job, now)
@@ -368,7 +379,13 @@ class Planning:
     def expire(self, job: Job, now: float) -> None:
         """End a plan whose pods were not all in bind or bound in time."""
         self.note_absent(job)
+        self.note_lapse(job, now)
         self.break_plan(job, now)
+
+    def note_lapse(self, job: Job, now: float) -> None:
+        """Count against the namespace that GPUs were held for pods that do not come into bind."""
+        if job.plan and job.plan.stage is PlanStage.GATHERING:
+            self._lapses.count(job.key.namespace, job.plan.until - BARRIER_S, now)
 
     def note_absent(self, job: Job) -> None:
         """Note which pods are not in bind, and have kube-scheduler come to them again, if it can place them."""

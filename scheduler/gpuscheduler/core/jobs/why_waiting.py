@@ -6,6 +6,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_LIMIT_S, Job
+from gpuscheduler.core.jobs.lapses import PAUSE_LIMIT_S
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reasons import common_unit, main_reason, memory_words, short_in_all
@@ -28,6 +29,7 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
         len(job.turns.unasked),
         job.fitting,
         job.gave_up,
+        job.is_paused,
         job.ask_at,
         len(names),
     )
@@ -49,14 +51,15 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     if to_come and not job.to_plan():
         example = to_come[0].name.name
         return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
+    why_later = _why_planned_later(job)
+    if why_later:
+        return why_later
     if job.gave_up:
         what = f"{len({pod.request for pod in pending})} different requests"
         size = sum(pod.rules.size for pod in pending)
         if size > count * FEW_REQUIREMENTS:
             what = f"{what} and {size} requirements about nodes and other pods"
         return f"its {count} pods have {what}, for which no plan was found in {PLAN_TRIES} tries"
-    if job.to_plan() and job.fitting >= job.needed:
-        return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     # Other nodes may have room: the job waits until kube-scheduler names its nodes again.
     waits_for_names = job.ask_at < float("inf")
     where = " on the nodes that kube-scheduler names" if waits_for_names else ""
@@ -68,6 +71,15 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     reason = main_reason(largest.request, names, usage.nodes)
     example = f"{largest.name.name}: {reason}"
     return f"its {count} pods do not fit together, {fitting} ({example})"
+
+
+def _why_planned_later(job: Job) -> str:
+    """Why the job is planned after a delay, whatever room there is; empty if it is not."""
+    if job.is_paused:
+        return f"pods of its namespace did not come to their GPUs, and it is planned within {PAUSE_LIMIT_S:.0f} s"
+    if job.to_plan() and job.fitting >= job.needed and not job.gave_up:
+        return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
+    return ""
 
 
 def _more_than_the_cluster(

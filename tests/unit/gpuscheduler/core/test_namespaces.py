@@ -46,7 +46,7 @@ def test_a_job_shows_no_gpus_of_a_job_of_another_namespace():
             scheduling.pod_seen(member(namespace, name, on="n1", annotations={GROUP_ANNOTATION: minors}), 0.0)
     for n, namespace in enumerate(BOTH):
         assert scheduling.jobs.visible(member(namespace, "a"), "n1") == {4 * n + gpu for gpu in range(4)}
-        assert scheduling.jobs.size(member(namespace, "a")) == 2
+        assert scheduling.jobs.ending(member(namespace, "a"), 1) == 2
 
 
 def test_two_jobs_of_one_name_end_both_for_victims_of_each():
