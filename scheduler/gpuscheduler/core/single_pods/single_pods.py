@@ -21,6 +21,9 @@ from gpuscheduler.core.waiting.wake_ups import WakeUps
 
 RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""
+TRIAL_S = 10.0
+"""The same for a pod of a group that kube-scheduler tries in one cycle. It binds the pods after the cycle, which takes
+seconds for a group of hundreds, and it does not say which placements it drops."""
 MOST_CANDIDATES = 5
 """Nodes in an answer for a pod that states preferences among nodes."""
 MOST_LOOKED_AT = 64
@@ -113,7 +116,8 @@ class SinglePods:
                 now,
                 gave_up=tries.gave_up,
             )
-        self._reservations.keep(pod, choices, now + RESERVED_S)
+        held_s = TRIAL_S if pod.in_native_group else RESERVED_S
+        self._reservations.keep(pod, choices, now + held_s)
         self.wake_ups.forget(pod.uid)
         return FilterAnswer(nodes=tuple(choices))
 

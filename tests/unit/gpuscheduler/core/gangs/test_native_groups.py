@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscheduler.core.gangs.native_pod_group import read_native_pod_group
+from gpuscheduler.core.single_pods.single_pods import TRIAL_S
 from gpuscheduler.core.waiting.group_cycles import AGAIN, AT_ONCE_S
 from tests.unit.gpuscheduler.core.api_objects import pod_object, whole_node
 from tests.unit.gpuscheduler.core.gangs.test_gang_objects import GangUnderTest
@@ -57,6 +58,25 @@ def test_pods_of_a_group_that_start_alone_get_an_error_only_if_they_are_asked_ab
     assert cluster.filter("c").error
     cluster.now += AT_ONCE_S
     assert not cluster.filter("c").error
+
+
+def test_a_trial_placement_of_a_pod_that_starts_alone_is_held_for_a_short_time(cluster):
+    """kube-scheduler does not say that it dropped it."""
+    members(cluster, {"basic": {}}, "a")
+    assert cluster.filter("a").nodes
+    assert cluster.reserved() == 1
+    cluster.now += TRIAL_S
+    cluster.scheduling.tick(cluster.now)
+    assert cluster.reserved() == 0
+    assert cluster.filter("a").nodes
+
+
+def test_a_binding_after_that_time_is_still_made_if_the_gpus_are_free(cluster):
+    members(cluster, {"basic": {}}, "a")
+    (node,) = cluster.filter("a").nodes
+    cluster.now += TRIAL_S
+    cluster.scheduling.tick(cluster.now)
+    cluster.write("a", cluster.bind("a", node))
 
 
 def test_a_pod_that_is_added_to_a_running_gang_does_not_end_the_cycle_of_others(cluster):
