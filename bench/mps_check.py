@@ -30,6 +30,7 @@ from bench.mps.ceiling_checks import (
     ceiling_under_programs,
     commands_of_others,
     managed_memory,
+    small_ceiling,
 )
 from bench.mps.checked_driver import Check
 from bench.mps.fault_checks import fault
@@ -99,6 +100,7 @@ def every_check(check: Check) -> None:
     compute(check, alone)
     managed_memory(check)
     ceiling_of_memory(check)
+    small_ceiling(check)
     commands_of_others(check)
     ceiling_under_programs(check)
     ceiling_of_compute(check)

@@ -35,6 +35,13 @@ def ceiling_of_memory(check: Check) -> None:
         check.note(f"ceiling of {cap} MiB: a program that names a GPU which is not there ({limit}) gets {taken} MiB")
 
 
+def small_ceiling(check: Check) -> None:
+    """What the daemon shows of a limit below 1 GiB, as of a node whose unit is MiB."""
+    control = check.daemon.control
+    control.set_limit(ServerLimit.MEMORY, 512)
+    check.note(f"a limit of 512 MiB is shown as {control.ask(ServerLimit.MEMORY.get(None))!r}")
+
+
 def ceiling_under_programs(check: Check) -> None:
     """The ceiling is raised and lowered while a program runs."""
     check.hold(4)

@@ -19,6 +19,8 @@ from gpuagent.isolation.mps.daemon_record import MpsRecord
 from gpuagent.isolation.mps.daemon_state import MpsPolicy
 from gpuagent.isolation.mps.driver import MpsIsolation
 
+GIB_MIB = 1024
+
 
 class Check:
     """One run: the driver, its reports, and the number of faults found."""
@@ -100,7 +102,9 @@ class Check:
         servers: list[int | None] = [None, *control.servers()]
         memory = [control.limit(ServerLimit.MEMORY, server) for server in servers]
         percentage = [control.limit(ServerLimit.PERCENTAGE, server) for server in servers]
-        return {*memory} == {share.memory_mib} and {*percentage} == {share.percent}
+        # The daemon of driver 580 shows whole GiB, rounded down.
+        shown = {None if mib is None else mib // GIB_MIB for mib in memory}
+        return shown == {share.memory_mib // GIB_MIB} and {*percentage} == {share.percent}
 
     def _clock(self) -> float:
         return time.monotonic() + self._ahead_s

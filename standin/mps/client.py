@@ -45,7 +45,7 @@ def effective_caps(
 
 def server_limit(pipes: Path) -> int | None:
     """MiB to which a client at this pipe directory is limited by its server, which begins with the first client."""
-    limit = _ask(pipes, f"get_device_pinned_mem_limit {_server(pipes)} 0")
+    limit = _ask(pipes, f"exact_memory_limit {_server(pipes)} 0")
     return _mib(limit[:-1], limit[-1]) if limit else None
 
 

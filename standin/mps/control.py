@@ -8,8 +8,9 @@ defaults, and the PID file. It also documents the commands below with their argu
 client, and `set_default_…` is lost with the daemon. `quit` waits for clients, at most for the time of -t.
 
 Measured on an H200 with driver 580.159.04: `set_default_device_pinned_mem_limit` has no effect on a server that runs,
-and `set_device_pinned_mem_limit` has. Both say nothing, and `get_…` says the amount as it was set. A server without a
-limit says nothing. `set_active_thread_percentage` says the percentage. What a client makes of them is in `client.py`.
+and `set_device_pinned_mem_limit` has. Both say nothing. `get_…` says whole GiB, rounded down: `4G` for 4107M. A server
+without a limit says nothing. `set_active_thread_percentage` says the percentage. What a client makes of them is in
+`client.py`.
 
 Public reports show the socket's name and kind, `control_lock`, control.log, and the option -M. They also show "Cannot
 find MPS control daemon process", "An instance of this daemon is already running", and percentages as "100.0".
@@ -23,7 +24,8 @@ Tests steer it with `standin.json` in the pipe directory, which it reads at each
 are arguments (`server list`), and those on standard input mean nothing. With ``{"limits": "unknown"}`` it does not
 know the commands for limits of memory, as before CUDA 11.5; with ``"stuck"`` it takes them and changes nothing.
 
-Programs that use CUDA (`standin.mps.cuda`) connect as clients, with a command of the stand-in's own: ``client PID``. A
+Programs that use CUDA (`standin.mps.cuda`) connect as clients, with commands of the stand-in's own: ``client PID``, and
+``exact_memory_limit`` for what a server limits them to. A
 client says ``work`` before it has work on the GPU, and ``done`` after. NVIDIA documents that a client which a signal
 ends with work outstanding can leave its server in an undefined state. Public reports show what follows: the daemon
 answers, and new clients wait forever. `terminate_client` ends a client safely. ``{"wedged": true}`` makes this state,
@@ -66,6 +68,12 @@ def steering(pipes: Path) -> dict[str, Any]:
 def is_amount(text: str) -> bool:
     """Whether it is an amount of memory."""
     return text[:-1].isdigit() and text[-1] in "GM"
+
+
+def shown(value: str) -> str:
+    """An amount as `get_…` says it. What it says of less than 1 GiB was not measured."""
+    mib = int(value[:-1]) * (1024 if value[-1] == "G" else 1)
+    return f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"
 
 
 class Server:
@@ -235,7 +243,7 @@ class Daemon:
                 self._percentage = float(value)
                 return f"{self._percentage:.1f}"
             case ["get_default_device_pinned_mem_limit", device]:
-                return self._memory.get(device, "0M")
+                return shown(self._memory.get(device, "0M"))
             case ["set_default_device_pinned_mem_limit", device, value] if is_amount(value):
                 self._memory[device] = value
                 return ""
@@ -252,6 +260,9 @@ class Daemon:
                 self._servers[int(pid)].percentage = float(value)
                 return f"{float(value):.1f}"
             case ["get_device_pinned_mem_limit", pid, device]:
+                limit = self._servers[int(pid)].memory.get(device, "")
+                return shown(limit) if limit else ""
+            case ["exact_memory_limit", pid, device]:
                 return self._servers[int(pid)].memory.get(device, "")
             case ["set_device_pinned_mem_limit", pid, device, value] if is_amount(value):
                 self._servers[int(pid)].memory[device] = value

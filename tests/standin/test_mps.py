@@ -77,7 +77,7 @@ def test_limits_are_kept_until_the_daemon_ends(host):
     host.run(host.own, "-d")
     get = "get_default_device_pinned_mem_limit 0\n"
     host.run(host.own, asked="set_default_device_pinned_mem_limit 0 4096M\n")
-    assert host.run(host.own, asked=get).stdout.strip() == "4096M"
+    assert host.run(host.own, asked=get).stdout.strip() == "4G"
     host.run(host.own, asked="quit\n")
     host.run(host.own, "-d")
     assert host.run(host.own, asked=get).stdout.strip() == "0M"

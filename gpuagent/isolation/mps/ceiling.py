@@ -82,6 +82,13 @@ class LimitInForce:
         return self.asked is not None and self.asked < self.whole <= self.default
 
     @property
+    def highest(self) -> int:
+        """The most that a program may have at servers that begin later, as far as it is known."""
+        if self.asked is not None:
+            return self.asked
+        return min(self.default + self.slack, self.whole)
+
+    @property
     def lowest(self) -> int:
         """The least that a program may have at one of the servers."""
         return min([self.default, *self.servers.values()])

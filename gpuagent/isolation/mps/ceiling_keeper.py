@@ -91,8 +91,8 @@ class CeilingKeeper:
             self._read(held.whole, deadline_s)
             self._mark = mark
         in_force = GpuShare(
-            self._limits[ServerLimit.MEMORY].default,
-            self._limits[ServerLimit.PERCENTAGE].default,
+            self._limits[ServerLimit.MEMORY].highest,
+            self._limits[ServerLimit.PERCENTAGE].highest,
         )
         wanted = ceiling(held, self._starts.at(self._clock()), in_force)
         self._set(ServerLimit.MEMORY, wanted.memory_mib, deadline_s)
