@@ -8,6 +8,7 @@ from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
+from gpuscheduler.cluster_api.placeholder_pods import FOR_LABEL
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
 from gpuscheduler.core.gangs import job_set, kueue, leader_worker_set, pod_group
 from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION
@@ -96,6 +97,7 @@ ANNOTATIONS = (
     (PREPARE_AGAIN_ANNOTATION, "pod", "agent", "when the agent last let kubelet try the claims again; nanoseconds"),
     (NUDGED_ANNOTATION, "pod", "gpuscheduler", "when the scheduler last woke the pod; nanoseconds"),
     (COMMIT_ANNOTATION, "pod", "gpuscheduler", "the plan of a job, on one of its pods"),
+    (FOR_LABEL, "placeholder", "gpuscheduler", "the pod that it is for: namespace and name; as a label, its UID"),
     (GANG_ANNOTATION, "pod", "you", f"`none`: the pod starts alone; `job`: [with its Job of a JobSet]({_GANGS})"),
     (leader_worker_set.SIZE, "pod", "LeaderWorkerSet", f"read by gpuscheduler: [number of pods]({_GANGS})"),
     (kueue.COUNT, "pod", "you, Kueue", f"read by gpuscheduler: [number of pods]({_GANGS})"),

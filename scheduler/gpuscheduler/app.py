@@ -18,6 +18,7 @@ from gpuscheduler.cluster_api.evictions import Evictions
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.optional_kind import OptionalKind
+from gpuscheduler.cluster_api.placeholder_pods import PlaceholderPods
 from gpuscheduler.cluster_api.writes import Change, Writes
 from gpuscheduler.core.calls import Nominate
 from gpuscheduler.core.defragment.course import Outcome
@@ -28,6 +29,7 @@ from gpuscheduler.core.jobs.jobs import JobLimits
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods.placeholders import Placeholder, scale_up_report
 from gpuscheduler.extender.caller_tls import TlsError, TlsFiles, caller_tls
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import BACKLOG, CallServer
@@ -135,6 +137,7 @@ class App:
                 term=lambda: lease.term if lease else 0,
                 lagged=self._metrics.watch_lagged,
             )
+            placeholder_pods = self._placeholder_pods(connection, writes)
             nodes = NodeFollower(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
             self._follow("pods", connection, "/api/v1/pods", PodFollower(service))
@@ -150,6 +153,8 @@ class App:
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
             work.append(self._moves_reading.run())
+            if placeholder_pods:
+                work.append(placeholder_pods.run())
             if lease:
                 work.append(lease.run())
             else:
@@ -170,6 +175,25 @@ class App:
                     task.cancel()
         if self._pages:
             self._pages.stop()
+
+    def _placeholder_pods(self, connection: Connection, writes: Writes) -> PlaceholderPods | None:
+        """What has an autoscaler add nodes, if it is wanted."""
+        namespace = self._settings.placeholder_namespace
+        if not namespace:
+            return None
+
+        def created(placeholder: Placeholder, name: str) -> None:
+            writes.add(scale_up_report(placeholder, f"{namespace}/{name}"))
+
+        return PlaceholderPods(
+            connection=connection,
+            namespace=namespace,
+            core=self._core,
+            leading=self._leading,
+            is_current=lambda: not self._problem(),
+            created=created,
+            written=self._metrics.written,
+        )
 
     def _follow(
         self,

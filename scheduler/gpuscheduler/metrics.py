@@ -116,8 +116,8 @@ WRITES = Family(
     "Writes to pods other than Bindings, by kind and result.",
     ("kind", "result"),
     "counter",
-    more="Kind `nominate`, `nudge`, `ungate`, `commit` or `event`; result `ok`, `refused`, or `dropped` (the API "
-    "server was away for too long).",
+    more="Kind `nominate`, `nudge`, `ungate`, `commit`, `event`, `placeholder` or `placeholder-end`; result `ok`, "
+    "`refused`, or `dropped` (the API server was away for too long).",
 )
 EVICTIONS = Family(
     "gpuscheduler_evictions_total",

@@ -9,6 +9,7 @@ from gpuagent.settings.table import Table, setting
 from gpuscheduler.core.policy.named import NAMES
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LEASE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -36,6 +37,15 @@ def names(text: str) -> frozenset[str]:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a scheduler")
     return given
+
+
+def namespace(text: str) -> str:
+    """Name of a namespace; empty for ``off``. Raises ValueError."""
+    if text in {"", "off"}:
+        return ""
+    if not _NAMESPACE.fullmatch(text):
+        raise ValueError(f"{text!r} is no name of a namespace, or off")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +123,13 @@ class SchedulerSettings:
         values.seconds,
         "seconds between two plans that move pods; each plan that fails doubles it, up to an hour",
         metavar="SECONDS",
+    )
+    placeholder_namespace: str = setting(
+        "",
+        namespace,
+        "namespace of pods that have a cluster autoscaler add a node for pods that wait only because free units are "
+        "scattered over GPUs (docs/autoscaling.md); off: none",
+        metavar="NAME",
     )
     lease: str = setting(
         "kube-system/gpu-scheduler",

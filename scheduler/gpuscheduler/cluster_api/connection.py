@@ -108,6 +108,11 @@ class Connection:
         ):
             pass
 
+    async def delete(self, path: str, options: Json) -> None:
+        """DELETE an object, with DeleteOptions."""
+        async with self._answer("delete", "DELETE", path, body=options):
+            pass
+
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[bytes]:
         """The JSON of each event, until the server ends the watch. The first item is empty: the watch is open."""
         async with self._answer(

@@ -36,6 +36,7 @@ from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.ahead import AheadLimits
+from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER, Placeholder, Placeholders
 from gpuscheduler.core.single_pods.preemption import Preemption
 from gpuscheduler.core.single_pods.scores import scores
 from gpuscheduler.core.single_pods.single_pods import SinglePods
@@ -138,6 +139,7 @@ class Scheduling:
             self.reservations,
             self._actions,
         )
+        self._placeholders = Placeholders(self.usage.nodes, self.pods, self._waits_alone)
         self._group_cycles = GroupCycles()
         self._ended_members: list[PodFacts] = []
         self._ready = False
@@ -420,6 +422,19 @@ class Scheduling:
         """Take the result of a MoveAway."""
         self.defragmentation.answered(uid, outcome, why, now)
 
+    def placeholders(self, now: float) -> list[Placeholder]:
+        """Pods that are to be there, so that a cluster autoscaler adds nodes, see `Placeholders.wanted`."""
+        return self._placeholders.wanted(now) if self._ready else []
+
+    def needs_placeholder(self, uid: str) -> bool:
+        """Whether a pod still waits, so that its placeholder may be of use."""
+        pod = self.pods.get(uid)
+        return pod is not None and self._placeholders.may_need(pod)
+
+    def _waits_alone(self, pod: PodFacts) -> bool:
+        """Whether a pod in no job has no GPUs reserved for it."""
+        return not self.jobs.is_member(pod) and self.reservations.get(pod.uid) is None
+
     def wants(self, nomination: Nominate) -> bool:
         """Whether a nomination that is not written yet is still of use."""
         return self.ahead.wants(nomination)
@@ -445,7 +460,8 @@ class Scheduling:
         return self.defragmentation.why_kept(pod, now)
 
     def _names_another(self, pod: PodFacts) -> bool:
-        return bool(self._schedulers) and pod.scheduler not in self._schedulers
+        is_left_out = bool(self._schedulers) and pod.scheduler not in self._schedulers
+        return is_left_out or pod.scheduler == PLACEHOLDER_SCHEDULER
 
     def _counts_without_gpus(self, pod: PodFacts) -> bool:
         """Whether a pod without GPUs counts among pods that start together."""

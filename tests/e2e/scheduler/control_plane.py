@@ -244,6 +244,8 @@ RIGHTS = (
         [
             {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]},
+            # Placeholders.
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete"]},
         ],
         namespace="kube-system",
     ),

@@ -21,6 +21,7 @@ import yaml
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from gpuscheduler.core.gangs.kinds import SERVED_AS
+from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER
 from manifests.render import CHART
 from standin.ports import free_port
 from tests.e2e.agent.prometheus import prometheus
@@ -527,7 +528,7 @@ def test_events_are_sent_about_any_pod_and_are_not_taken_back(control_plane: Con
 
 
 @tries(
-    "It cannot make pods, or write to nodes.",
+    "It cannot make other pods, or write to nodes.",
     "It can evict pods, as far as budgets allow it, if a setting needs the right, such as `job-evict-broken`.",
 )
 def test_neither_pods_nor_other_parts_of_them_are_made(request_as: Request) -> None:
@@ -655,8 +656,47 @@ def test_a_stolen_token_evicts_with_a_setting_that_needs_it(
     deployed.scheduler.wait_for(lambda: _evicts(control_plane, with_stolen_token) == http.client.CREATED)
 
 
+@pytest.fixture
+def chart_with_placeholders(control_plane: ControlPlane, deployed: Deployed) -> Iterator[None]:
+    """The chart with the value that has it make placeholders."""
+    kinds = ("Role", "ValidatingAdmissionPolicy")
+    for made in rendered(control_plane, "--set=scheduler.placeholders=true"):
+        if made["kind"] in kinds:
+            control_plane.client.apply(made)
+    yield
+    for made in deployed.objects:
+        if made["kind"] in kinds:
+            control_plane.client.apply(made)
+
+
 @tries(
-    "It cannot make pods, or write to nodes.",
+    "It can make pods in the release's namespace, if `scheduler.placeholders` is on. They name no scheduler that exists, and "
+    "the image `placeholder.invalid/gpuagent`, of which there is none.",
+    "It cannot make other pods, or write to nodes.",
+)
+@pytest.mark.usefixtures("chart_with_placeholders")
+def test_a_stolen_token_makes_placeholders_only(deployed: Deployed, with_stolen_token: Request) -> None:
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+    def makes(path: str = pods, **other: Any) -> int:
+        made = pod("made", {GPU_MEM: 1}, schedulerName=PLACEHOLDER_SCHEDULER)
+        del made["spec"]["initContainers"]
+        made["spec"]["containers"][0]["image"] = "placeholder.invalid/gpuagent"
+        made["spec"] |= other
+        return with_stolen_token("POST", f"{path}?dryRun=All", made)[0]
+
+    # Rights and policies take a moment to be in force.
+    deployed.scheduler.wait_for(lambda: makes() == http.client.CREATED)
+    container = {"name": "main", "image": "busybox:1.36"}
+    assert makes(schedulerName="default-scheduler") == http.client.UNPROCESSABLE_ENTITY
+    assert makes(containers=[container]) == http.client.UNPROCESSABLE_ENTITY
+    assert makes(initContainers=[container]) == http.client.UNPROCESSABLE_ENTITY
+    assert makes(nodeName="node") == http.client.UNPROCESSABLE_ENTITY
+    assert makes(PODS) == http.client.FORBIDDEN
+
+
+@tries(
+    "It cannot make other pods, or write to nodes.",
 )
 def test_a_stolen_token_has_no_right_to_make_pods_and_to_write_nodes(
     control_plane: ControlPlane, with_stolen_token: Request, make_allocations: Make

@@ -20,6 +20,12 @@ validations:
       request.operation == 'UPDATE' && variables.part in ['', 'status']
       || request.operation == 'CREATE' && variables.part == 'binding'
       || request.operation == 'DELETE' && variables.part == ''
+      {{- if .Values.scheduler.placeholders }}
+      || request.operation == 'CREATE' && variables.part == '' && request.namespace == {{ .Release.Namespace | squote }}
+      && variables.newSpec.schedulerName == 'gpuagent.io-placeholder'
+      && !('nodeName' in variables.newSpec) && !('initContainers' in variables.newSpec)
+      && variables.newSpec.containers.all(container, container.image == 'placeholder.invalid/gpuagent')
+      {{- end }}
       {{- if include "gpuscheduler.evicts" . }}
       || request.operation == 'CREATE' && variables.part == 'eviction'
       {{- end }}
@@ -130,7 +136,7 @@ validations:
       !variables.writes || has(variables.event.reason) && variables.event.reason in
       ['Scheduled', 'FailedScheduling', 'Preempted', 'BindingConditionsPending', 'LeaderElection',
       'DefragmentationGaveUp', 'Defragmenting', 'EvictedToDefragment', 'EvictionBlocked', 'GPUsFragmented',
-      'JobBroken', 'JobEvicted', 'NodeAvoided', 'WaitingForGPUs']
+      'JobBroken', 'JobEvicted', 'NodeAvoided', 'ScaleUpRequested', 'WaitingForGPUs']
     message: the scheduler may send Events with the reasons of its own list only
   - expression: >-
       !variables.writes

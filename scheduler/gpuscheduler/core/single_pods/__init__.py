@@ -4,5 +4,6 @@
 - `ahead`, `pauses`: which pods are decided before kube-scheduler asks about them.
 - `preemption`, `victims`: pods of lower priority that have to go, and what they free.
 - `scores`: which nodes suit a pod without GPUs.
+- `placeholders`: pods that have a cluster autoscaler add a node.
 - `fragmentation`: enough is free in all, and no GPU has enough.
 """

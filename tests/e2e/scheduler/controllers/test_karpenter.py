@@ -1,15 +1,14 @@
 """Karpenter adds nodes for GPU pods, by the objects of the example."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.control_plane import EVENTS, ControlPlane
 from tests.e2e.scheduler.controllers.karpenter import GPUS, UNITS, Karpenter, advertise
-from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import share_node
 from tests.e2e.scheduler.pods import pod, why
 from tests.e2e.scheduler.replica import Replica
@@ -47,11 +46,10 @@ def test_a_pod_gets_a_node_where_none_has_as_much_in_all(
 def test_a_pod_gets_no_node_where_units_are_only_scattered(
     control_plane: ControlPlane,
     karpenter: Karpenter,
-    make_allocations: Callable[[Iterable[Json]], Allocations],
     make_replica: Callable[..., Replica],
 ) -> None:
     """Karpenter compares totals, so it takes the pod for one that kube-scheduler is about to bind."""
-    _scatter(control_plane, make_allocations, make_replica)
+    _scatter(control_plane, make_replica)
     control_plane.add_pods([_pod("large", UNITS)])
     karpenter.wait_until_nominated("large", "node/old")
     pods = control_plane.pods.wait(lambda pods: "free on one GPU" in why(pods, "large"))
@@ -59,19 +57,42 @@ def test_a_pod_gets_no_node_where_units_are_only_scattered(
     assert "nodeName" not in pods["large"]["spec"]
 
 
+def test_a_placeholder_has_karpenter_add_a_node_and_goes_before_a_second_one(
+    control_plane: ControlPlane,
+    karpenter: Karpenter,
+    make_replica: Callable[..., Replica],
+) -> None:
+    """The pod waits half a minute before. Then Karpenter sees a pod of one unit more than the node has in all."""
+    _scatter(control_plane, make_replica, "--placeholder-namespace", "kube-system")
+    control_plane.add_pods([_pod("large", UNITS)])
+    (node,) = karpenter.new_nodes(1)
+    pods = control_plane.pods.wait(lambda _: True)
+    (placeholder,) = (pod for name, pod in pods.items() if name.startswith("gpu-placeholder-"))
+    free = GPUS * (UNITS - HALF)
+    limits = placeholder["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {GPU_MEM: str(free + 1), "cpu": "100m"}
+    assert placeholder["spec"]["tolerations"][0]["key"] == "gpu-scheduler"
+    advertise(control_plane, node)
+    bound = _wait_bound(control_plane, "large")
+    assert bound["large"]["spec"]["nodeName"] == node
+    pods = control_plane.pods.wait(lambda pods: placeholder["metadata"]["name"] not in pods)
+    assert len(pods) == GPUS + 1
+    assert len(karpenter.claims()) == 1
+    events = control_plane.client.expect("GET", f"{EVENTS}?fieldSelector=reason=ScaleUpRequested")["items"]
+    assert [event["involvedObject"]["name"] for event in events] == ["large"]
+
+
 def _scatter(
     control_plane: ControlPlane,
-    make_allocations: Callable[[Iterable[Json]], Allocations],
     make_replica: Callable[..., Replica],
     *flags: str,
-) -> Allocations:
+) -> None:
     """A node whose GPUs have less than half free each."""
-    allocations = make_allocations([share_node("old", GPUS, UNITS)])
+    control_plane.add_nodes([share_node("old", GPUS, UNITS)])
     make_replica("a", *flags)
     names = [f"half-{number}" for number in range(GPUS)]
     control_plane.add_pods(_pod(name, HALF) for name in names)
     _wait_bound(control_plane, *names)
-    return allocations
 
 
 def _pod(name: str, units: int) -> Json:
