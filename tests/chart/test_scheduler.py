@@ -348,3 +348,20 @@ def test_values_that_are_wrong_are_refused_by_name(
     chart: Chart, version: str, scheduler: dict[str, Any], expected: str
 ) -> None:
     assert expected in chart.refusal(version=version, scheduler=scheduler)
+
+
+@pytest.mark.parametrize(
+    ("settings", "evicts", "reads_budgets"),
+    [
+        ({}, False, False),
+        ({"defragment-moves": "off"}, False, False),
+        ({"defragment-moves": 2}, True, True),
+    ],
+)
+def test_only_a_setting_that_moves_pods_gives_the_right_to(
+    chart: Chart, settings: dict[str, Any], evicts: bool, reads_budgets: bool
+) -> None:
+    objects = chart.render(scheduler=ON | {"settings": settings})
+    rules = find(objects, "ClusterRole", NAME)["rules"]
+    allowed = {resource for rule in rules for resource in rule["resources"]}
+    assert ("pods/eviction" in allowed, "poddisruptionbudgets" in allowed) == (evicts, reads_budgets)
