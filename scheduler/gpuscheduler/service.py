@@ -45,8 +45,10 @@ FIRST_CALL_S = 1.0
 others back."""
 DEFRAGMENTATION = "defragmentation"
 """Cause of evictions, in metrics."""
-TICK_GAP_S = 0.005
-"""Least time between two ticks: calls come in between."""
+TICK_GAP_S = 0.02
+"""Least time from a change to a tick, as changes come many at a time."""
+TICK_AGAIN_S = 0.005
+"""Least time from a tick to the next one, if more is due: calls come in between."""
 TICK_PART = 3.0
 """The same as a multiple of what a tick took."""
 
@@ -231,7 +233,7 @@ class Service:
                 log.exception("Tick failed")
             self._settle()
             took_s = time.monotonic() - now
-            pause_s = max(TICK_GAP_S, TICK_PART * took_s)
+            pause_s = max(TICK_AGAIN_S, TICK_PART * took_s)
 
     def _bind(self, call: BindCall) -> BindWrite | BindWait | BindRefused:
         # Also after a wait: another leader may have given the GPUs away.
