@@ -4,8 +4,8 @@ All amounts are integers, as in kube-scheduler, so that forty pods of 100m fit o
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +69,16 @@ class Resources:
             self.pods + times * other.pods,
             others,
         )
+
+    def without(self, names: Collection[str]) -> "Resources":
+        """The amounts of other resources than these."""
+        others = tuple((name, units) for name, units in self.others if name not in names)
+        return self if others == self.others else replace(self, others=others)
+
+    def absent_from(self, allocatable: "Resources") -> set[str]:
+        """The other resources that are asked for, and of which a node has none in all."""
+        there = {name for name, _ in allocatable.others}
+        return {name for name, _ in self.others if name not in there and name not in _OF_GPUS}
 
     def names(self) -> set[str]:
         """The resources that are asked for."""

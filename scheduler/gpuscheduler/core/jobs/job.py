@@ -1,6 +1,6 @@
 """One job: its pods, the stage of its plan, and what it waits for. All of it is worked out from these alone."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -134,6 +134,7 @@ class Job:
         key: tells it from other jobs.
         members: its pods.
         plan: for the pods that are not bound; None if there is none.
+        unchecked: resources that kube-scheduler does not check, see `checks_all_but`.
         unnamed: by UID, names of the nodes that kube-scheduler left out for the pod; the latest last.
         ask_at: when a pod that waits for lack of named nodes has kube-scheduler ask again.
         retry_at: when the job may be planned again after its plan broke.
@@ -158,6 +159,7 @@ class Job:
     key: JobKey
     members: Members = field(default_factory=Members)
     plan: StartPlan | None = None
+    unchecked: frozenset[str] = frozenset()
     unnamed: dict[str, Passed] = field(default_factory=dict)
     ask_at: float = float("inf")
     retry_at: float = float("-inf")
@@ -334,6 +336,23 @@ class Job:
         if self.unnamed.pop(uid, None) != nodes:
             self.tried = None
         self.unnamed[uid] = nodes
+
+    def checks_all_but(self, pod: PodFacts, absent: Collection[str]) -> None:
+        """Record of which resources of a pod kube-scheduler accepts a node that has none.
+
+        Its configuration may ignore them, another extender may check them, or a driver of DRA gives them.
+        """
+        checked = {name for name, _ in pod.requests.others if name not in absent}
+        unchecked = (self.unchecked - checked) | frozenset(absent)
+        if unchecked != self.unchecked:
+            self.unchecked = unchecked
+            self.tried = None
+
+    def as_checked(self, pods: Iterable[PodFacts]) -> list[PodFacts]:
+        """The pods with what kube-scheduler checks of their requests."""
+        if not self.unchecked:
+            return list(pods)
+        return [replace(pod, requests=pod.requests.without(self.unchecked)) for pod in pods]
 
     def missing(self, pod: PodFacts) -> str:
         """How many pods are there, after the title; empty if the pod need not wait for others."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Protocol
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
@@ -26,6 +27,8 @@ UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
 MOST_AT_ONCE = 64
 """Pods of the largest job that is planned during a call: any author of pods may label thousands of them alike."""
+MOST_COMPARED = 16
+"""Nodes that kube-scheduler accepts for a pod whose resources are compared with those that the pod asks for."""
 
 MOST_DEFERRALS = 100
 """How often pods of one plan wait until kube-scheduler has placed others of it."""
@@ -122,6 +125,17 @@ class Planning:
         """Note which nodes kube-scheduler accepts for a pod while it has placed no other pod of the job."""
         if _are_all(names, pod, self._usage):
             job.passes_over(pod.uid, _all_but(names, self._usage))
+        if pod.requests.others:
+            job.checks_all_but(pod, self._unchecked(pod, names))
+
+    def _unchecked(self, pod: PodFacts, names: Iterable[str]) -> set[str]:
+        """The resources of a pod of which a node has none, although kube-scheduler accepts it for the pod."""
+        unchecked: set[str] = set()
+        for name in islice(names, MOST_COMPARED):
+            node = self._usage.nodes.get(name)
+            if node:
+                unchecked |= pod.requests.absent_from(node.facts.allocatable)
+        return unchecked
 
     def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:
         if len(job.members) <= MOST_AT_ONCE:
@@ -307,6 +321,7 @@ class Planning:
         """
         nodes = self._usage.nodes if nodes is None else nodes
         tries = Tries(PLAN_TRIES)
+        pending = job.as_checked(pending)
         kept = self.precedence.kept_from_job(job)
         if kept:
             unsuitable = {pod.uid: _and_also(unsuitable.get(pod.uid), kept) for pod in pending}

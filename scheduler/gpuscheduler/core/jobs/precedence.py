@@ -115,7 +115,7 @@ class Precedence:
         if is_in_vain:
             return
         job.nodes_tried = made_of
-        nodes = self._nodes_for(pending, unsuitable)
+        nodes = self._nodes_for(job.as_checked(pending), unsuitable)
         self._set(Claim(job.key, job.age, overdue, nodes) if nodes else None)
 
     def _gives_way(self, claim: Claim, job: Job, *, overdue: bool) -> bool:
@@ -133,7 +133,7 @@ class Precedence:
         pending = [] if job.plan else job.wants_nodes()
         if not pending:
             return frozenset()
-        return self._nodes_for(pending, job.unsuitable(), below=pod.priority)
+        return self._nodes_for(job.as_checked(pending), job.unsuitable(), below=pod.priority)
 
     def ends(self, job: Job) -> None:
         """Take that a job does not wait any more."""

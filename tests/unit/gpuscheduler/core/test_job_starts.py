@@ -1,5 +1,6 @@
 """When a job is planned, with how many of its pods, and what happens to the others of a plan when one is refused."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import BindWrite, Nominate, Nudge
+from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.jobs.due_jobs import CALL_S
 from gpuscheduler.core.jobs.planning import BARRIER_S, MOST_DEFERRALS
 from gpuscheduler.core.jobs.turns import MOST_EARLY, EarlyCalls
@@ -269,3 +271,34 @@ def test_fewer_than_the_number_never_start():
         cluster.create(name, replicas=5, whole=2)
     assert not any(cluster.filter(name).nodes for name in NAMES)
     assert cluster.reserved() == 0
+
+
+def create_with_nic(cluster, *names):
+    """Pods of a job, each with a GPU and a unit of a resource that gpuscheduler does not know."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: str(len(names))}
+    for name in names:
+        limits = {"aliyun.com/gpu": "1", "example.com/nic": "1"}
+        made = pod_object(
+            name, {"name": "c", "resources": {"limits": limits, "requests": limits}}, uid=name, labels=labels
+        )
+        cluster.pods[name] = made
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+        cluster.act()
+
+
+def test_a_resource_that_kube_scheduler_does_not_check_keeps_no_job_from_starting():
+    """By `ignoredResourceGroups`, another extender's `ignoredByScheduler`, or since a DRA driver gives it."""
+    cluster = JobUnderTest(whole_node("n1", gpus=1), whole_node("n2", gpus=1))
+    create_with_nic(cluster, "a", "b")
+    cluster.filter("a")
+    assert {*cluster.filter("b").nodes, *cluster.filter("a").nodes} == {"n1", "n2"}
+
+
+def test_a_resource_of_which_the_named_nodes_have_some_is_checked():
+    one_nic = Resources(cpu=96_000, others=(("example.com/nic", 1),))
+    with_nic = [replace(whole_node(name), allocatable=one_nic) for name in ("n1", "n2")]
+    cluster = JobUnderTest(*with_nic, whole_node("none"))
+    create_with_nic(cluster, "a", "b", "c")
+    for name in ("a", "b", "c"):
+        answer = cluster.filter(name, ["n1", "n2"])
+    assert not answer.nodes
