@@ -55,7 +55,7 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     if why_later:
         return why_later
     if job.gave_up:
-        what = f"{len({pod.request for pod in pending})} different requests"
+        what = f"{len({(pod.request, pod.requests) for pod in pending})} different requests"
         size = sum(pod.rules.size for pod in pending)
         if size > count * FEW_REQUIREMENTS:
             what = f"{what} and {size} requirements about nodes and other pods"

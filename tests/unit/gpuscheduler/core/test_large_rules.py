@@ -107,7 +107,12 @@ def own_ports(n):
     return {"containers": [{"name": "c", "ports": ports, "resources": {"limits": limits}}]}
 
 
-RULES = [own_keys, own_hosts, near_all, node_terms, own_spread, own_tolerations, own_ports]
+def own_resources(n):
+    limits = {f"example.com/r{n % 16}-{k}": "1" for k in range(60)} | {"aliyun.com/gpu": "1"}
+    return {"containers": [{"name": "c", "resources": {"limits": limits, "requests": limits}}]}
+
+
+RULES = [own_keys, own_hosts, near_all, node_terms, own_spread, own_tolerations, own_ports, own_resources]
 
 
 @pytest.mark.parametrize("rules", RULES)

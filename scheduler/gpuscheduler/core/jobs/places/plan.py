@@ -226,6 +226,8 @@ class _Planner:
         """By a search, which may leave pods closer together or further apart than they need to be."""
         accepted = [group.accepted(self._nodes, self._admission) for group in self._groups]
         search = Search(self._groups, accepted, self._admission, self._tries)
+        if self._tries.gave_up:
+            return Places()
         trial = self._trial()
         placed = [0] * len(self._groups)
         for group, count, name in search.filled():

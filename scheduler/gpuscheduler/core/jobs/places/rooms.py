@@ -13,6 +13,13 @@ from gpuscheduler.core.node_usage import NodeUsage
 
 NODES_A_TRY = 2
 """Nodes that are compared in the time of one try."""
+RESOURCES_A_NODE = 4
+"""Resources that are compared in the time of one node with CPU and memory alone."""
+
+
+def look_tries(nodes: int, resources: int) -> int:
+    """What it takes to compare so many nodes, and so many resources of each besides CPU and memory."""
+    return nodes * (1 + resources // RESOURCES_A_NODE) // NODES_A_TRY
 
 
 class Room(NamedTuple):
@@ -59,7 +66,8 @@ class Rooms:
         self._remaining: list[Room] = []
         self._most = 0
         # To compare all nodes takes time even if none is searched.
-        tries.spend(len(nodes) // NODES_A_TRY)
+        if not tries.spend(look_tries(len(nodes), len(group.requests.others))):
+            return
         # Nodes that are alike have the same room, so that each kind is looked at once.
         rooms: dict[tuple[Hashable, int], tuple[int, int, int]] = {}
         for name, node in nodes.items():

@@ -16,6 +16,7 @@ from gpuscheduler.core.constraints.resources import free_amounts
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.jobs.places.groups import Group
+from gpuscheduler.core.jobs.places.rooms import look_tries
 from gpuscheduler.core.node_usage import NodeUsage
 
 MOST_STATES = 300
@@ -98,7 +99,10 @@ class Search:
         nodes: dict[str, NodeUsage] = {}
         for of_group in self._accepted:
             nodes.update(of_group)
-        self._contents = {name: self._content(node) for name, node in nodes.items()}
+        self._contents: dict[str, _Content] = {}
+        # Any author of pods may name a resource on each that no other has.
+        if tries.spend(look_tries(len(nodes), len(self._resources))):
+            self._contents = {name: self._content(node) for name, node in nodes.items()}
 
     def filled(self) -> Iterable[Filled]:
         """Where all pods go; nothing if no places were found."""

@@ -11,6 +11,7 @@ from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.places.groups import Group, Passed, groups_of
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
+from gpuscheduler.core.jobs.places.rooms import look_tries
 from gpuscheduler.core.jobs.places.trial import Places
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -51,9 +52,9 @@ def shortage(
     filled = _with_places(groups, places, nodes, admission)
     short = [group for group in groups if any(pod.uid not in places for pod in group.pods)]
     for group in short[:MOST_GROUPS]:
-        if tries.gave_up:
-            break
         waiting = [pod for pod in group.pods if pod.uid not in places]
+        if not tries.spend(look_tries(len(nodes), len(group.requests.others))):
+            break
         obstacles = _obstacles(group, filled, admission)
         # Without an obstacle, a node takes one more pod, and then has no room for one of another group.
         del obstacles[""]
