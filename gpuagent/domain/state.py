@@ -20,7 +20,7 @@ from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.scheduling.held_gpus import PodsHeld
-from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
 from gpuagent.domain.sharing.units import UnitId
@@ -128,15 +128,16 @@ class State:
                     of_claim[owner] = pod.claim_requests.get((claim, container), frozenset())
         return users
 
-    def claim_owners(self, claim: PreparedClaim, uuid: str) -> list[ContainerRef]:
-        """The containers that have this GPU of a prepared claim."""
-        requests = {gpu.request for gpu in claim.used if gpu.uuid == uuid}
-        owners = []
+    def claim_parts(self, claim: PreparedClaim, uuid: str) -> dict[ContainerRef, list[ClaimedGpu]]:
+        """The containers that have this GPU of a prepared claim, with the parts of it that each has."""
+        parts: dict[ContainerRef, list[ClaimedGpu]] = {}
+        of_gpu = [gpu for gpu in claim.gpus if gpu.uuid == uuid]
         for owner, own_requests in self.claim_holders[claim.uid].items():
-            uses_all = not own_requests
-            if uses_all or not own_requests.isdisjoint(requests):
-                owners.append(owner)
-        return owners
+            # Without requests of its own, the container uses all of them.
+            used = [gpu for gpu in of_gpu if not own_requests or gpu.request in own_requests]
+            if used:
+                parts[owner] = used
+        return parts
 
     @cached_property
     def claim_holdings(self) -> tuple[Holding, ...]:
@@ -152,6 +153,8 @@ class State:
                 if own_requests:
                     gpus = tuple([gpu for gpu in gpus if gpu.request in own_requests])
                 uuids = frozenset([gpu.uuid for gpu in gpus])
+                if not uuids:
+                    continue  # it only watches GPUs
                 holdings.append(Holding(owner, DRA_DRIVER, uuids))
         return tuple(holdings)
 

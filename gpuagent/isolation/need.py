@@ -99,7 +99,8 @@ def _held_by_driver(state: State) -> defaultdict[str, set[str]]:
         for driver in parts(state.layer_of(mode).driver):
             held[driver].add(uuid)
     for claim in state.claims.prepared.values():
-        uuids = [gpu.uuid for gpu in claim.used]
+        # Whole GPUs have no limits, so they are no driver's.
+        uuids = [gpu.uuid for gpu in claim.gpus if not gpu.unlimited]
         for driver in parts(claim.layer):
             held[driver].update(uuids)
     return held

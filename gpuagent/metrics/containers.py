@@ -49,8 +49,7 @@ def _labels(reading: Reading, uuid: str, owner: ContainerRef) -> Labels | None:
 def _claims(shares: Mapping[Labels, Share]) -> Values:
     claims: dict[Labels, float] = {}
     for named, share in shares.items():
-        claim = share.claim
-        if claim is not None:
+        for claim in share.claims:
             claims[*named, claim.name, claim.layer] = 1.0
     return claims
 

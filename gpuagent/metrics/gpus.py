@@ -117,12 +117,14 @@ def _allocated(reading: Reading) -> MetricValues:
 
 
 def _different_shares(holders: Mapping[ContainerRef, Share]) -> list[Share]:
-    """The shares of a GPU, each once: all containers of one claim have one share."""
-    shares: dict[ContainerRef | str, Share] = {}
+    """The shares of a GPU, each once: all containers that use a request of a claim have one share."""
+    keyed: list[tuple[ContainerRef | tuple[str, int], Share]] = []
     for owner, share in holders.items():
-        sharer = owner if share.claim is None else share.claim.uid
-        shares[sharer] = share
-    return list(shares.values())
+        if share.of_claims:
+            keyed.extend(share.of_claims.items())
+        else:
+            keyed.append((owner, share))
+    return list(dict(keyed).values())
 
 
 def _gives_compute(reading: Reading) -> bool:

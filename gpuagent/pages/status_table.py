@@ -190,6 +190,8 @@ def _containers(gpu: dict[str, Any], unit: MemoryUnit) -> Iterator[str]:
         amounts = [_amount(resource, units[resource], unit) for resource in compute_last]
         line = ", ".join(amounts)
         yield f"     {name} {line}"
+    for name in gpu.get("monitors", ()):  # an earlier agent has none
+        yield f"     {name} monitor"
 
 
 def _amount(resource: str, units: int, unit: MemoryUnit) -> str:

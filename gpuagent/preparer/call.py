@@ -21,6 +21,7 @@ class Call:
         name: of the claim.
         is_wanted: whether kubelet still waits for the answer.
         until: monotonic seconds until which the call may wait.
+        together: names of further claims in the namespace that kubelet has prepared in the same call.
     """
 
     uid: str
@@ -28,6 +29,7 @@ class Call:
     name: str
     is_wanted: IsWanted
     until: float
+    together: frozenset[str] = frozenset()
 
 
 class LatestState:

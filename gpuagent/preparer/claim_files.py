@@ -65,18 +65,20 @@ class ClaimFiles:
                 claims[claim.uid] = claim
         return claims
 
-    def write(self, claim: PreparedClaim, spec: dict[str, Any]) -> None:
-        """Write both, the specification also where it is there: a reboot may have emptied its folder.
+    def write(self, claim: PreparedClaim) -> None:
+        """Write the record, before the specification: without a record, that would never be removed.
 
         Raises:
-            OSError: one could not be written.
+            OSError: it could not be written.
             ValueError: the UID cannot be a file's name.
         """
-        record_path = self._record(claim.uid)
-        spec_path = self._spec(claim.uid)
-        # The record first: without one, the specification would never be removed.
-        write_whole(record_path, json.dumps(claim.record()))
-        write_whole(spec_path, json.dumps(spec, indent=1))
+        record = json.dumps(claim.record())
+        write_whole(self._record(claim.uid), record)
+
+    def write_spec(self, uid: str, spec: dict[str, Any]) -> None:
+        """Write the specification, also where it is there: a reboot may have emptied its folder. Raises as `write`."""
+        # After a crash of the machine, kubelet has the claim prepared again, so it need not be on the disk.
+        write_whole(self._spec(uid), json.dumps(spec, indent=1), on_disk=False)
 
     def show(self, claim: PreparedClaim) -> None:
         """Write the record for other agents on the node, without waiting for the disk. Raises as `write`."""

@@ -1,17 +1,18 @@
 """Has a claim isolated: chooses the driver, and waits until the driver and the GPUs can serve the claim."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
-from gpuagent.domain.dra.claim_users import check_users, container_parts, users_of
+from gpuagent.domain.dra.claim_users import check_users, users_of
+from gpuagent.domain.dra.containers.uses import claim_uses, unknown_claims
 from gpuagent.domain.dra.isolation import layer_mode
 from gpuagent.domain.dra.memory_shares import claim_shares, claimed_shares
-from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate, reserved_for
+from gpuagent.domain.dra.prepare import claimed_gpus, has_device, must_isolate, reserved_for
 from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
-from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
+from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.memory_shares import PodShares
 from gpuagent.domain.sharing.mode import PROMISES, Mode
@@ -19,35 +20,14 @@ from gpuagent.domain.state import State
 from gpuagent.isolation.interface import CannotIsolateError, IsolationError, Serving, Starting
 from gpuagent.preparer import waits
 from gpuagent.preparer.call import Call, LatestState
+from gpuagent.preparer.claim_specs import ClaimSpecs, ContainerGrants, claim_specs
 from gpuagent.preparer.prepared_claims import PreparedClaims
 
 Gpus = tuple[ClaimedGpu, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimPart:
-    """GPUs of a claim that a container gets together, and their grant."""
-
-    gpus: Gpus
-    grant: Grant
-
-    @property
-    def devices(self) -> list[str]:
-        """Names of the devices."""
-        return [gpu.device for gpu in self.gpus]
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedClaim:
-    """A claim with the isolation that its containers get.
-
-    Attributes:
-        prepared: the claim, as it is once its GPUs are held.
-        parts: its GPUs, by those that a container gets together.
-    """
-
-    prepared: PreparedClaim
-    parts: tuple[ClaimPart, ...]
+ReadClaim = Callable[[str, str], Mapping[str, Any]]
+"""Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
+MOST_READ = 16
+"""Further claims that are read for one call. A pod may name any number of them."""
 
 
 class ClaimIsolation:
@@ -59,9 +39,10 @@ class ClaimIsolation:
         strategy: how containers get device nodes.
         latest: the agent's state.
         claims: that are prepared.
+        read_claim: whether a further claim of a pod has devices of this driver is known from the claim alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it is put together from)
         self,
         *,
         pool: str,
@@ -69,15 +50,19 @@ class ClaimIsolation:
         strategy: DeviceStrategy,
         latest: LatestState,
         claims: PreparedClaims,
+        read_claim: ReadClaim,
     ) -> None:
         self._pool = pool
         self._drivers = drivers
         self._strategy = strategy
         self._latest = latest
         self._claims = claims
+        self._read_claim = read_claim
 
-    def isolated(self, call: Call, claim: Mapping[str, Any]) -> IsolatedClaim:
-        """The claim (decoded JSON) with its isolation, as soon as its GPUs and the isolation driver can serve it.
+    def isolated(self, call: Call, claim: Mapping[str, Any]) -> tuple[PreparedClaim, frozenset[str]]:
+        """The claim (decoded JSON) as it is once its GPUs are held, and which claims of its pods are still coming.
+
+        Returns as soon as the GPUs and the isolation driver can serve the claim.
 
         Raises:
             Refusal: they cannot within the time of the call, or never.
@@ -97,9 +82,9 @@ class ClaimIsolation:
             try:
                 return self._isolate(call, claim, gpus, state)
             except CannotIsolateError as err:
-                raise Refusal(Reason.ISOLATION, str(err)) from err
+                raise _refusal(err) from err
             except IsolationError as err:
-                not_yet = Refusal(Reason.ISOLATION, str(err))
+                not_yet = _refusal(err)
             except Refusal as refusal:
                 if refusal.reason is not Reason.NOT_READY:
                     raise
@@ -119,10 +104,11 @@ class ClaimIsolation:
                     raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
                 self._latest.wait(waits.RETRY_S)
 
-    def _isolate(self, call: Call, claim: Mapping[str, Any], gpus: Gpus, state: State) -> IsolatedClaim:
+    def _isolate(
+        self, call: Call, claim: Mapping[str, Any], gpus: Gpus, state: State
+    ) -> tuple[PreparedClaim, frozenset[str]]:
         """Raises IsolationError and Refusal; with `Reason.NOT_READY`, it pays to wait."""
         mode, name = serving_driver(claim, gpus, state)
-        driver = self._drivers[name]
         prepared = PreparedClaim(
             uid=call.uid,
             namespace=call.namespace,
@@ -131,25 +117,57 @@ class ClaimIsolation:
             gpus=gpus,
         )
         check_users(claim, prepared, self._claims.every, state.pods)
+        self._check_one_pod(claim, state.layer_of(mode))
+        pods = self._shares_of_users(claim, prepared, state)
+        coming = self._coming(call, prepared, state)
+        specs = self._specs(claim, prepared, coming, state)
+        limits_compute = mode is Mode.CORE_MEM
+        shares = claimed_shares(prepared, state.gpus.by_uuid, state.policy.unit, limits_compute=limits_compute)
+        # Kubelet names the claim, and no container of it.
+        starting = Starting(None, pods, shares=shares)
+        for container in specs.users:
+            for share in container.shares:
+                self._drivers[name].verify(share, starting)
+        return prepared, coming
+
+    def _coming(self, call: Call, prepared: PreparedClaim, state: State) -> frozenset[str]:
+        """Claims with devices of this driver that a container of the claim's pods waits for."""
+        unknown = unknown_claims(prepared, self._claims.every, state.pods.seen)
+        coming = set(call.together.intersection(unknown))
+        others = [name for name in unknown if name not in coming]
+        for name in others[:MOST_READ]:
+            with suppress(Refusal):  # a pod may name a claim that is not there
+                if has_device(self._read_claim(call.namespace, name)):
+                    coming.add(name)
+        return frozenset(coming)
+
+    def specs_now(
+        self, call: Call, claim: Mapping[str, Any], prepared: PreparedClaim, coming: Collection[str]
+    ) -> ClaimSpecs:
+        """What the runtime gives to the containers of a claim that is held. Raises Refusal."""
+        try:
+            return self._specs(claim, prepared, coming, self._known_state(call))
+        except IsolationError as err:
+            raise _refusal(err) from err
+
+    def _specs(
+        self, claim: Mapping[str, Any], prepared: PreparedClaim, coming: Collection[str], state: State
+    ) -> ClaimSpecs:
+        """What the runtime gives to the containers of a claim, and of those that are connected with it.
+
+        Raises:
+            Refusal: the runtime cannot give a container all that it names.
+            IsolationError: an isolation driver cannot.
+        """
+        others = [other for other in self._claims.every if other.uid != prepared.uid]
+        uses = claim_uses(prepared, reserved_for(claim), others, state.pods.seen, coming)
         access = DeviceAccess(
             unit=state.policy.unit,
             device_nodes=state.gpus.device_nodes,
             strategy=self._strategy,
             indexes=state.policy.index_for_uuid,
         )
-        self._check_one_pod(claim, state.layer_of(mode))
-        pods = self._shares_of_users(claim, prepared, state)
-        limits_compute = mode is Mode.CORE_MEM
-        shares = claimed_shares(prepared, state.gpus.by_uuid, state.policy.unit, limits_compute=limits_compute)
-        # Kubelet names the claim, and no container of it.
-        starting = Starting(None, pods, shares=shares)
-        parts = []
-        for part in container_parts(claim, prepared, state.pods.seen):
-            of_resources = [driver.prepare(grant) for grant in grants(part, mode, state.gpus.by_uuid, access)]
-            grant = merged(of_resources)
-            driver.verify(grant, starting)
-            parts.append(ClaimPart(part, grant))
-        return IsolatedClaim(prepared, tuple(parts))
+        return claim_specs(prepared, uses, ContainerGrants(state, access, self._drivers))
 
     @staticmethod
     def _check_one_pod(claim: Mapping[str, Any], layer: Layer) -> None:
@@ -172,6 +190,10 @@ class ClaimIsolation:
         return {uid: shares.get(uid, PodShares()) for uid in reserved_for(claim)}
 
 
+def _refusal(err: IsolationError) -> Refusal:
+    return Refusal(Reason.ISOLATION, str(err))
+
+
 def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[Mode, str]:
     """The mode by which a claim's containers are isolated, and the driver.
 
@@ -181,9 +203,10 @@ def serving_driver(claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[
     promised = must_isolate(claim, gpus)
     mode = layer_mode(state)
     layer = state.layer_of(mode)
-    reasons = [layer.left_out[gpu.uuid] for gpu in gpus if gpu.uuid in layer.left_out]
+    shares = [gpu for gpu in gpus if not gpu.unlimited]
+    reasons = [layer.left_out[gpu.uuid] for gpu in shares if gpu.uuid in layer.left_out]
     works = layer.keeps(mode) and not reasons
-    if gpus[0].unlimited:
+    if not shares:
         return Mode.SHARE, NONE  # whole GPUs and monitors have no limits
     if not promised and not works:
         return Mode.SHARE, NONE  # a share without a promise is isolated only where that is possible

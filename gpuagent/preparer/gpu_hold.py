@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpuagent.domain.dra.claim_users import check_alone, check_users
+from gpuagent.domain.dra.claim_users import check_users, check_uses
 from gpuagent.domain.dra.ledger import Conflict, conflict, in_use, is_same, most_sharers
 from gpuagent.domain.dra.unusable_gpus import unusable_gpu
 from gpuagent.domain.refusal import Reason, Refusal
@@ -43,7 +43,9 @@ class GpuHold:
         self._is_forgotten = is_forgotten
         self._holding = threading.Lock()
 
-    def hold(self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim) -> None:
+    def hold(
+        self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim, coming: Collection[str]
+    ) -> None:
         """Hold the GPUs for the claim, as soon as other claims leave room for it.
 
         If the files cannot be written, the GPUs stay held until kubelet tries again or unprepares the claim.
@@ -52,6 +54,7 @@ class GpuHold:
             call: kubelet's.
             resource_claim: the ResourceClaim.
             claim: to be prepared.
+            coming: names of claims of its pods that are not prepared yet.
 
         Raises:
             Refusal: others have the GPUs and keep them, or kubelet no longer waits.
@@ -59,7 +62,7 @@ class GpuHold:
         began = time.monotonic()
         look_at = began
         while True:
-            in_the_way = self._try_hold(call, resource_claim, claim)
+            in_the_way = self._try_hold(call, resource_claim, claim, coming)
             if in_the_way is None:
                 return
             # API server and kubelet are asked about the claims, so not at each try.
@@ -78,7 +81,9 @@ class GpuHold:
         state = self._latest.state
         return state is not None and in_use(in_the_way.others, state.pods.seen)
 
-    def _try_hold(self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim) -> Conflict | None:
+    def _try_hold(
+        self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim, coming: Collection[str]
+    ) -> Conflict | None:
         """Hold the GPUs for the claim, unless others have them or kubelet no longer waits; what is in the way.
 
         The other front end gives none of them from now on.
@@ -87,7 +92,11 @@ class GpuHold:
         with self._holding, self._files.locked():
             self._claims.refresh()
             with self._latest.changed:
-                in_the_way = self._check(resource_claim, claim, self._latest.state)
+                state = self._latest.state
+                if state is not None:
+                    check_users(resource_claim, claim, self._claims.every, state.pods)
+                    check_uses(resource_claim, claim, self._claims.every, state.pods, coming)
+                in_the_way = self._check(resource_claim, claim, state)
                 if in_the_way is not None:
                     return in_the_way
                 if not call.is_wanted():
@@ -107,8 +116,6 @@ class GpuHold:
         unusable = unusable_gpu(resource_claim, claim.gpus, claims.kept_by(claim.uid), state)
         if unusable is not None:
             raise unusable.refusal
-        check_users(resource_claim, claim, claims.every, state.pods)
-        check_alone(claim, claims.every, state.pods.seen)
         in_the_way = conflict(claim, claims.every, state.gpus.by_uuid, most_sharers(state))
         if in_the_way is None or is_same(claim, claims.get(claim.uid)):
             return None

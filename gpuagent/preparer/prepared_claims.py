@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 from gpuagent.domain.refusal import Reason, Refusal
@@ -33,6 +34,7 @@ class PreparedClaims:
         # A lock lives as long as a call uses it.
         self._locks = WeakValueDictionary[str, threading.Lock]()
         self._claims: dict[str, PreparedClaim] = {}
+        self._writing = threading.Lock()
 
     def start(self) -> None:
         """Read the claims that a former run prepared."""
@@ -65,6 +67,12 @@ class PreparedClaims:
         with self._latest.changed:
             return self._locks.setdefault(uid, threading.Lock())
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While specifications are written: those of several claims change together, and with each claim."""
+        with self._writing, self._files.locked():
+            yield
+
     def hold(self, claim: PreparedClaim) -> None:
         """Count the claim as prepared. Its files are written later."""
         self._set(claim.uid, claim)
@@ -73,7 +81,8 @@ class PreparedClaims:
         """Remove a claim and its files, under its lock; it may be gone by now. Raises Refusal: a file stays."""
         # The files first: with a file that stays, the claim would be prepared again after a restart.
         try:
-            self._files.remove(uid)
+            with self.writing():
+                self._files.remove(uid)
         except (OSError, ValueError) as err:
             raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {error_words(err)}") from err
         claim = self._claims.get(uid)

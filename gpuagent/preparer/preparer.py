@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gpuagent.domain.announcement import EventSink
@@ -17,17 +17,15 @@ from gpuagent.isolation.interface import Serving
 from gpuagent.preparer import waits
 from gpuagent.preparer.call import Call, IsWanted, LatestState
 from gpuagent.preparer.claim_files import ClaimFiles
-from gpuagent.preparer.claim_isolation import ClaimIsolation, IsolatedClaim
+from gpuagent.preparer.claim_isolation import ClaimIsolation, ReadClaim
 from gpuagent.preparer.gpu_hold import GpuHold, IsForgotten
 from gpuagent.preparer.prepared_claims import PreparedClaims
 from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
-CdiNames = Mapping[str, tuple[str, ...]]
-"""CDI devices of others, by the device of the claim with which a container gets them."""
-ReadClaim = Callable[[str, str], Mapping[str, Any]]
-"""Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
+CdiNames = Mapping[tuple[str, str], tuple[str, ...]]
+"""CDI devices of others, by the request and the device of the claim with which a container gets them."""
 
 
 class Preparer:
@@ -68,6 +66,7 @@ class Preparer:
             strategy=strategy,
             latest=self._latest,
             claims=self._claims,
+            read_claim=read_claim,
         )
 
     def start(self) -> None:
@@ -86,8 +85,14 @@ class Preparer:
         """Answer from this state from now on."""
         self._latest.publish(state)
 
-    def prepare(
-        self, uid: str, namespace: str, name: str, is_wanted: IsWanted = lambda: True, until: float | None = None
+    def prepare(  # noqa: PLR0913 (what kubelet's call has)
+        self,
+        uid: str,
+        namespace: str,
+        name: str,
+        is_wanted: IsWanted = lambda: True,
+        until: float | None = None,
+        together: frozenset[str] = frozenset(),
     ) -> tuple[PreparedClaim, CdiNames]:
         """Prepare a claim, also one that is prepared already; it and what else its containers get.
 
@@ -97,13 +102,14 @@ class Preparer:
             name: of the claim.
             is_wanted: whether kubelet still waits.
             until: monotonic seconds until which the call may wait, `WAIT_S` from now by default.
+            together: names of further claims in the namespace that kubelet has prepared in the same call.
 
         Raises:
             Refusal: its containers cannot start now, or kubelet no longer waits.
         """
         if until is None:
             until = time.monotonic() + waits.WAIT_S
-        call = Call(uid, namespace, name, is_wanted, until)
+        call = Call(uid, namespace, name, is_wanted, until, together)
         try:
             with self._claims.lock(uid):
                 return self._prepare(call)
@@ -124,16 +130,12 @@ class Preparer:
         # Only the pods show which GPUs of the claim a container gets, and whether it uses another claim as well.
         self._wait_for_pods(call, reserved_for(claim))
         # Before the GPUs are held: while the call waits for a driver, other claims may have them.
-        isolated = self._isolation.isolated(call, claim)
-        prepared = isolated.prepared
-        self._hold.hold(call, claim, prepared)
-        self._write_files(isolated)
+        prepared, coming = self._isolation.isolated(call, claim)
+        self._hold.hold(call, claim, prepared, coming)
+        others = self._write_files(call, claim, prepared, coming)
         uuids = ",".join(gpu.uuid for gpu in prepared.gpus)
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": uuids})
-        names: dict[str, tuple[str, ...]] = {}
-        for part in isolated.parts:
-            names |= dict.fromkeys(part.devices, part.grant.cdi_names)
-        return prepared, names
+        return prepared, others
 
     def _read(self, call: Call) -> Mapping[str, Any]:
         """The claim, which must be the one that kubelet means and not a later one of the same name."""
@@ -165,10 +167,20 @@ class Preparer:
         seen_uids = {pod.uid for pod in state.pods.seen}
         return uids <= seen_uids
 
-    def _write_files(self, isolated: IsolatedClaim) -> None:
-        prepared = isolated.prepared
-        edits = [(part.devices, part.grant) for part in isolated.parts]
+    def _write_files(
+        self, call: Call, claim: Mapping[str, Any], prepared: PreparedClaim, coming: Collection[str]
+    ) -> CdiNames:
+        """Write the claim's files, and specifications that change with it; CDI devices of others.
+
+        Raises:
+            Refusal: a file cannot be written, or a container that was seen just now cannot get what it names.
+        """
         try:
-            self._files.write(prepared, cdi_spec(prepared.uid, edits))
+            self._files.write(prepared)
+            with self._claims.writing():
+                specs = self._isolation.specs_now(call, claim, prepared, coming)
+                for uid, devices in specs.devices.items():
+                    self._files.write_spec(uid, cdi_spec(uid, devices))
         except (OSError, ValueError) as err:
             raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
+        return specs.others

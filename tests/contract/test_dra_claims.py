@@ -239,24 +239,26 @@ def test_58_after_a_reboot_every_pod_starts_again(claim_node: MakeNode) -> None:
     assert not any("CDI" in text for text in one.texts())
 
 
-def test_59_a_claim_with_two_shares_of_one_gpu_is_refused_with_a_sentence(claim_node: MakeNode) -> None:
-    """`same device with two ShareIDs`: a container cannot have two sizes of one GPU, and the Event says what to do."""
+def test_59_a_container_has_two_shares_of_one_gpu_as_one(claim_node: MakeNode) -> None:
+    """`same device with two ShareIDs`: kubelet keeps the shares apart, and the container has the sum."""
     one = claim_node()
     serving(one)
     spec = one.spec(memory="8Gi")
     spec["devices"]["requests"].append({**spec["devices"]["requests"][0], "name": "other"})
     one.server.objects.create("resourceclaims", "default", {"metadata": {"name": "twice"}, "spec": spec})
     one.create("pod", claim="twice")
-    wait_for(lambda: any("make one request for both" in text for text in one.texts()))
-    assert one.files() == (0, 0)
-    one.create("other", memory="8Gi")
-    one.running("other")
+    env = one.running("pod").env
+    assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "16"
+    assert "," not in env["NVIDIA_VISIBLE_DEVICES"]
     shares = {
         device["ShareID"]
         for claim in one.checkpoint()
         for device in claim["DriverState"]["gpu.gpuagent.io"]["Devices"] or ()
     }
-    assert len(shares) == 1
+    assert len(shares) == 2
+    one.delete("pod")
+    one.gone("pod")
+    assert one.files() == (0, 0)
 
 
 def test_78_many_pods_that_wait_for_isolation_delay_no_other_pod(claim_node: MakeNode) -> None:
@@ -277,25 +279,39 @@ def test_78_many_pods_that_wait_for_isolation_delay_no_other_pod(claim_node: Mak
     isolation.failures = 0
 
 
-def test_83_a_container_with_two_claims_is_refused_with_a_sentence(claim_node: MakeNode) -> None:
-    """Its environment has room for one: the container would run with the limit of one, and the GPUs of both."""
+def test_83_a_container_gets_all_of_its_claims_or_its_pod_is_refused(claim_node: MakeNode) -> None:
+    """`must map configs and devices to the right containers`; what a runtime cannot express is refused."""
     one = claim_node()
     serving(one)
     for name, memory in (("small", "4Gi"), ("large", "8Gi")):
         body = {"metadata": {"name": name}, "spec": one.spec(memory=memory)}
         one.server.objects.create("resourceclaims", "default", body)
-    named = [{"name": name, "resourceClaimName": name} for name in ("small", "large")]
-    container = {"name": "main", "image": "work", "resources": {"claims": [{"name": "small"}, {"name": "large"}]}}
+    _create(one, "pod", [["small", "large"]])
+    assert one.running("pod").env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "12"
+    one.delete("pod", grace_s=0)
+    wait_for(lambda: one.files() == (0, 0))
+    _create(one, "other", [["small", "large"], ["small"]])
+    wait_for(lambda: any("would mix up their variables" in text for text in one.texts()), what=f"{one.texts()}")
+    assert one.phase("other") == "Pending"
+
+
+def _create(one: ClaimNode, name: str, containers: list[list[str]]) -> None:
+    """A pod whose containers use these claims."""
+    named = [{"name": claim, "resourceClaimName": claim} for claim in ("small", "large")]
+    made = [
+        {
+            "name": f"main-{n}" if n else "main",
+            "image": "work",
+            "resources": {"claims": [{"name": claim} for claim in claims]},
+        }
+        for n, claims in enumerate(containers)
+    ]
     body = {
-        "metadata": {"name": "pod"},
-        "spec": {"containers": [container], "resourceClaims": named},
+        "metadata": {"name": name},
+        "spec": {"containers": made, "resourceClaims": named},
         "status": {"phase": "Pending"},
     }
     one.server.objects.create("pods", "default", body)
-    wait_for(lambda: any("has claim small as well" in text for text in one.texts()), what=f"{one.texts()}")
-    assert one.phase("pod") == "Pending"
-    one.delete("pod", grace_s=0)
-    wait_for(lambda: one.files() == (0, 0))
 
 
 def allocated(one: ClaimNode, pod: str) -> bool:

@@ -4,6 +4,7 @@ The scheduler allots the GPUs by the claims at the API server. A claim that is g
 pod was deleted by force, and its containers are ending. So the agent compares with what it has prepared.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -53,13 +54,12 @@ def conflict(
         sharers: how many claims may share one GPU.
     """
     others = [other for other in prepared if other.uid != claim.uid]
-    for wanted in claim.used:
-        uuid = wanted.uuid
+    for uuid in dict.fromkeys(wanted.uuid for wanted in claim.used):
         users = [other for other in others if _parts(other, uuid)]
         gpu = gpus.get(uuid)
         if not users or gpu is None:
             continue  # no other claim has it, or it is not on the node any more
-        shortage = _shortage(wanted, users, gpu, sharers)
+        shortage = _shortage(_parts(claim, uuid), users, gpu, sharers)
         if shortage:
             advice = _advice(users)
             return Conflict(f"GPU {gpu.index} {shortage}{advice}", tuple(users))
@@ -85,12 +85,9 @@ def in_use(claims: Iterable[PreparedClaim], pods: Collection[Pod]) -> bool:
     return False
 
 
-def _amounts(claim: PreparedClaim) -> set[tuple[str, int, int, bool]]:
+def _amounts(claim: PreparedClaim) -> Counter[tuple[str, int, int, bool]]:
     """What the claim has of each GPU."""
-    amounts = set()
-    for gpu in claim.used:
-        amounts.add((gpu.uuid, gpu.memory_mib, gpu.cores, gpu.whole))
-    return amounts
+    return Counter((gpu.uuid, gpu.memory_mib, gpu.cores, gpu.whole) for gpu in claim.used)
 
 
 def _parts(claim: PreparedClaim, uuid: str) -> list[ClaimedGpu]:
@@ -98,28 +95,30 @@ def _parts(claim: PreparedClaim, uuid: str) -> list[ClaimedGpu]:
     return [gpu for gpu in claim.used if gpu.uuid == uuid]
 
 
-def _shortage(wanted: ClaimedGpu, users: list[PreparedClaim], gpu: Gpu, sharers: int) -> str:
-    """What the GPU lacks for the claim; empty if nothing."""
+def _shortage(wanted: list[ClaimedGpu], users: list[PreparedClaim], gpu: Gpu, sharers: int) -> str:
+    """What the GPU lacks for these shares of it; empty if nothing."""
     parts: list[ClaimedGpu] = []
     for user in users:
         parts.extend(_parts(user, gpu.uuid))
     if any(part.whole for part in parts):
         return "is still prepared as a whole GPU"
-    if wanted.whole:
+    if any(part.whole for part in wanted):
         return "is needed whole, and a part of it is still prepared"
     # Below 0 if an earlier agent has prepared claims that need more than the GPU has.
     free_mib = gpu.memory_mib - sum(part.memory_mib for part in parts)
     free_cores = CORE_PERCENT_PER_GPU - sum(part.cores for part in parts)
-    if wanted.memory_mib > free_mib:
+    wanted_mib = sum(part.memory_mib for part in wanted)
+    wanted_cores = sum(part.cores for part in wanted)
+    if wanted_mib > free_mib:
         free = _gib(max(0, free_mib))
-        needed = _gib(wanted.memory_mib)
+        needed = _gib(wanted_mib)
         total = _gib(gpu.memory_mib)
         return f"has {free} of memory free of {total}, and the claim needs {needed}: the rest is prepared"
-    if wanted.cores > free_cores:
+    if wanted_cores > free_cores:
         free_percent = max(0, free_cores)
-        return f"has {free_percent} % of compute free, and the claim needs {wanted.cores} %: the rest is prepared"
+        return f"has {free_percent} % of compute free, and the claim needs {wanted_cores} %: the rest is prepared"
     count = len(parts)
-    if count >= sharers:
+    if count + len(wanted) > sharers:
         return f"takes {sharers} shares at most, and {count} are prepared"
     return ""
 

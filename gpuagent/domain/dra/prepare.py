@@ -3,8 +3,8 @@
 Source of the fields: k8s.io/api/resource/v1, types.go.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuagent.domain.dra.device_classes import CORE_CLASS, SHARE_CLASS
@@ -16,7 +16,7 @@ from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
-from gpuagent.domain.sharing.grant import DeviceAccess, Grant, Mount
+from gpuagent.domain.sharing.grant import DeviceAccess, Grant
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MIB, MemoryUnit
 
@@ -51,35 +51,33 @@ def claimed_gpus(claim: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> 
     claimed: list[ClaimedGpu] = []
     for result in results:
         claimed.extend(_claimed(result, pool, gpus, unit))
-    _check_one_size(claimed)
-    first = claimed[0]  # all have one size
-    # The class promises isolated compute, and a share without cores has no limit that could be isolated.
-    has_compute = first.unlimited or bool(first.cores)
-    if not has_compute and CORE_CLASS in _classes(claim):
-        words = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
-        raise Refusal(Reason.CORE_MEM_BOTH, words)
+    _check_sums(claimed, gpus)
+    _check_compute(claim, claimed)
     return tuple(claimed)
 
 
-def _check_one_size(claimed: Collection[ClaimedGpu]) -> None:
-    """A container has one environment, so all GPUs of a claim have to be of one size."""
+def _check_sums(claimed: list[ClaimedGpu], gpus: GpusByUuid) -> None:
+    """A claim may have several shares of a GPU, and together no more than the GPU."""
     used = [gpu for gpu in claimed if not gpu.admin]
-    has_monitor = len(used) < len(claimed)
-    shares = {(gpu.memory_mib, gpu.cores) for gpu in used if not gpu.whole}
-    has_whole = any(gpu.whole for gpu in used)
-    size_count = len(shares) + has_whole
-    uuids = {gpu.uuid for gpu in used}
-    problem = ""
-    if used and has_monitor:
-        problem = (
-            "the claim has GPUs with adminAccess and others, and a container can have one kind: make a claim for each"
-        )
-    elif size_count > 1:
-        problem = "the claim has different shares, and a container can have one size: make a claim for each size"
-    elif len(uuids) < len(used):
-        problem = "the claim has two shares of one GPU, and a container can have one: make one request for both"
-    if problem:
-        raise Refusal(Reason.MIXED_RESOURCES, problem)
+    for uuid, count in Counter(gpu.uuid for gpu in used).items():
+        of_gpu = [gpu for gpu in used if gpu.uuid == uuid]
+        memory_mib = sum(gpu.memory_mib for gpu in of_gpu)
+        cores = sum(gpu.cores for gpu in of_gpu)
+        is_too_much = memory_mib > gpus[uuid].memory_mib or cores > CORE_PERCENT_PER_GPU
+        if count > 1 and (is_too_much or any(gpu.whole for gpu in of_gpu)):
+            index = gpus[uuid].index
+            text = f"the claim has {count} shares of GPU {index}, which are more than the GPU: create the claim again"
+            raise Refusal(Reason.CLAIM_INVALID, text)
+
+
+def _check_compute(claim: Json, claimed: ClaimedGpus | list[ClaimedGpu]) -> None:
+    """The class promises isolated compute, and a share without cores has no limit that could be isolated."""
+    classes = _classes(claim)
+    for gpu in claimed:
+        has_compute = gpu.unlimited or bool(gpu.cores)
+        if not has_compute and classes.get(gpu.request) == CORE_CLASS:
+            words = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
+            raise Refusal(Reason.CORE_MEM_BOTH, words)
 
 
 def has_device(claim: Json) -> bool:
@@ -204,24 +202,31 @@ def reserved_for(claim: Json) -> frozenset[str]:
 
 def must_isolate(claim: Json, gpus: ClaimedGpus) -> frozenset[Isolates]:
     """The isolation that the classes of the GPUs' requests promise. Only shares have a promise."""
-    first = gpus[0]  # all have one size
-    if first.unlimited or _classes(claim) == {SHARE_CLASS}:
-        return frozenset()
-    if first.cores:
-        return frozenset({Isolates.MEMORY, Isolates.COMPUTE})
-    return frozenset({Isolates.MEMORY})
+    classes = _classes(claim)
+    promised: set[Isolates] = set()
+    for gpu in gpus:
+        if gpu.unlimited or classes.get(gpu.request) == SHARE_CLASS:
+            continue
+        promised.add(Isolates.MEMORY)
+        if gpu.cores:
+            promised.add(Isolates.COMPUTE)
+    return frozenset(promised)
 
 
 def grants(gpus: ClaimedGpus, mode: Mode, known: GpusByUuid, access: DeviceAccess) -> Iterator[Grant]:
-    """The memory and the compute of a claim's containers, as they would get them in `mode`.
+    """The memory and the compute of a container, as it would get them in `mode`.
 
     The GPUs are in bus order: MPS counts them so, and so do limits by number.
+
+    Args:
+        gpus: each once, all of one size.
+        mode: whose isolation the container gets.
+        known: GPUs of the node, by UUID.
+        access: how the container gets devices.
     """
-    # Two requests with adminAccess may have the same GPU.
-    uuids = dict.fromkeys(claimed.uuid for claimed in gpus)
-    devices = [known[uuid] for uuid in uuids]
+    devices = [known[claimed.uuid] for claimed in gpus]
     devices.sort(key=lambda gpu: gpu.pci_bus_id)
-    first = gpus[0]  # all have one size
+    first = gpus[0]
     if first.unlimited:
         yield access.grant(DRA_DRIVER, Kind.WHOLE_TOPOLOGY, 1, devices)
         return
@@ -232,29 +237,13 @@ def grants(gpus: ClaimedGpus, mode: Mode, known: GpusByUuid, access: DeviceAcces
         yield access.grant(DRA_DRIVER, Kind.CORE_CORE_MEM, first.cores, devices)
 
 
-def merged(parts: list[Grant]) -> Grant:
-    """One grant with what all of them have."""
-    env: dict[str, str] = {}
-    # Kept in order, each once: the grants of memory and compute have the same GPUs.
-    device_nodes: dict[str, None] = {}
-    mounts: dict[Mount, None] = {}
-    for part in parts:
-        env |= part.env
-        device_nodes |= dict.fromkeys(part.device_nodes)
-        mounts |= dict.fromkeys(part.mounts)
-    return replace(
-        parts[0],
-        env=env,
-        device_nodes=tuple(device_nodes),
-        mounts=tuple(mounts),
-    )
-
-
-def _classes(claim: Json) -> set[str]:
-    """Classes of the requests, and of the alternatives of requests, that have a device of this driver."""
-    allocated = {text(result.get("request")) for result in _results(claim)}
-    classes = set()
-    for name, request in requests_of(claim).items():
-        if name in allocated:
-            classes.add(text(request.get("deviceClassName")))
+def _classes(claim: Json) -> dict[str, str]:
+    """The request of each device of this driver, as containers name it, to the class of what was allocated for it."""
+    requests = requests_of(claim)
+    classes = {}
+    for result in _results(claim):
+        allocated = text(result.get("request"))
+        name, _, _ = allocated.partition("/")
+        request = requests.get(allocated, {})
+        classes[name] = text(request.get("deviceClassName"))
     return classes

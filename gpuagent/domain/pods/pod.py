@@ -29,8 +29,10 @@ _MOST_NAME = 512
 _SANDBOXED = "PodReadyToStartContainers"
 """Condition of pods (KEP-3085, on by default from Kubernetes 1.29)."""
 _MOST_CLAIMS, _MOST_CLAIM_USES = 32, 256
-"""Claims that are kept in any case, and uses of claims by containers. The uses by containers with several claims come
-first: a claim is checked against these."""
+"""Claims that are kept in any case, and uses of claims by containers. The uses by containers with several come first:
+a claim is checked against these."""
+ALL_REQUESTS = ""
+"""In place of a request's name: the container uses all requests of the claim."""
 _ANOTHER = "another/resource"
 """Stands for all resources of other plugins: a pod can name thousands of them."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
@@ -118,7 +120,7 @@ class Pod:
     claim_requests: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """Name of a claim and container to those of the claim's requests that the container uses, where it is not all."""
     claims_left_out: bool = False
-    """A container may use more claims, or more requests of a claim, than are kept: there are too many."""
+    """Uses of claims are left out, because there are too many, and a container has several claims or requests."""
     sandboxed: bool = False
     """Kubelet has made its sandbox, which it does once the claims are prepared, and again after a reboot."""
 
@@ -228,8 +230,7 @@ def parse_pod(pod: Json) -> Pod:
     status = mapping(pod.get("status"))
     annotations = bounded(mapping(meta.get("annotations")))
     namespace = text(meta.get("namespace"))
-    claims, are_claims_left_out = _claims(spec, status)
-    claim_requests, are_requests_left_out = _claim_requests(status)
+    uses = _claim_uses(spec, status)
     return Pod(
         name=PodName(namespace, text(meta.get("name"))),
         uid=text(meta.get("uid")),
@@ -245,9 +246,9 @@ def parse_pod(pod: Json) -> Pod:
         controller=_controller(meta),
         rejected=_rejected(status),
         container_ids=_container_ids(status),
-        claims=claims,
-        claim_requests=claim_requests,
-        claims_left_out=are_claims_left_out or are_requests_left_out,
+        claims=uses.claims,
+        claim_requests=uses.requests,
+        claims_left_out=uses.left_out,
         sandboxed=_is_sandboxed(status),
     )
 
@@ -384,32 +385,51 @@ def _container_ids(status: Json) -> dict[str, str]:
     return names
 
 
-def _claims(spec: Json, status: Json) -> tuple[dict[str, tuple[str, ...]], bool]:
-    """The pod's claims with the containers that use each; and whether uses by containers of several are missing.
+@dataclass(frozen=True, slots=True)
+class _ClaimUse:
+    """A container's use of one request of a claim, or of all of them."""
 
-    Any author may name thousands of claims and containers.
-    """
-    users = _claim_users(spec, status)
-    claims_by_container = Counter(chain.from_iterable(users.values()))
-    of_several: list[tuple[str, str]] = []
-    of_single: list[tuple[str, str]] = []
-    for claim, containers in users.items():
-        for container in containers:
-            has_several = claims_by_container[container] > 1
-            uses = of_several if has_several else of_single
-            uses.append((claim, container))
-    claims: dict[str, list[str]] = {claim: [] for claim in islice(users, _MOST_CLAIMS)}
-    for claim, container in islice(chain(of_several, of_single), _MOST_CLAIM_USES):
-        claims.setdefault(claim, []).append(container)
-    kept_claims = {claim: tuple(containers) for claim, containers in claims.items()}
-    return kept_claims, len(of_several) > _MOST_CLAIM_USES
+    claim: str
+    container: str
+    request: str
 
 
-def _claim_users(spec: Json, status: Json) -> dict[str, dict[str, None]]:
-    """Each claim, by its name in the namespace, to the containers that use it, in order.
+@dataclass(frozen=True, slots=True)
+class _ClaimUses:
+    """The fields of `Pod` about claims."""
 
-    The claims are those that the pod names, that were made from its templates, and that stand for its extended
-    resources. A pod may name one claim several times.
+    claims: Mapping[str, tuple[str, ...]]
+    requests: Mapping[tuple[str, str], frozenset[str]]
+    left_out: bool
+
+
+def _claim_uses(spec: Json, status: Json) -> _ClaimUses:
+    """The pod's claims with the containers that use each. Any author may name thousands of claims and containers."""
+    claim_of = _claim_names(spec, status)
+    # Once each: a pod may name one claim several times.
+    uses = dict.fromkeys(chain(_named_uses(spec, claim_of), _extended_uses(status)))
+    uses_by_container = Counter(use.container for use in uses)
+    of_several = [use for use in uses if uses_by_container[use.container] > 1]
+    of_single = [use for use in uses if uses_by_container[use.container] == 1]
+    kept_claims: dict[str, dict[str, None]] = {claim: {} for claim in islice(claim_of.values(), _MOST_CLAIMS)}
+    requests: dict[tuple[str, str], frozenset[str]] = {}
+    for use in islice(chain(of_several, of_single), _MOST_CLAIM_USES):
+        kept_claims.setdefault(use.claim, {})[use.container] = None
+        user = use.claim, use.container
+        requests[user] = requests.get(user, frozenset()) | {use.request}
+    return _ClaimUses(
+        claims={claim: tuple(containers) for claim, containers in kept_claims.items()},
+        # All requests of a claim include those that the container names as well.
+        requests={user: names for user, names in requests.items() if ALL_REQUESTS not in names},
+        # One of the others may use a claim that a container of several uses too.
+        left_out=bool(of_several) and len(uses) > _MOST_CLAIM_USES,
+    )
+
+
+def _claim_names(spec: Json, status: Json) -> dict[str, str]:
+    """Each name in the pod of a claim, to the claim's name in the namespace.
+
+    The claims are those that the pod names, and those that were made from its templates.
     """
     claim_of: dict[str, str] = {}
     named = mappings(spec.get("resourceClaims"))
@@ -418,57 +438,40 @@ def _claim_users(spec: Json, status: Json) -> dict[str, dict[str, None]]:
         claim = text(entry.get("resourceClaimName"))
         if _is_name(claim):
             claim_of[text(entry.get("name"))] = claim
-    users: dict[str, dict[str, None]] = {claim: {} for claim in claim_of.values()}
-    for name_in_pod, container in _claim_names(spec):
-        used = claim_of.get(name_in_pod)
-        if used is not None:
-            users[used][container] = None
-    claim, containers = _extended_claim(status)
-    if _is_name(claim):
-        users.setdefault(claim, {}).update(dict.fromkeys(containers))
-    return users
+    return claim_of
 
 
 def _is_name(name: str) -> bool:
     return 0 < len(name) <= _MOST_NAME
 
 
-def _extended_claim(status: Json) -> tuple[str, list[str]]:
-    """The claim for extended resources, and the containers that use it; an empty name without one."""
-    extended = mapping(status.get("extendedResourceClaimStatus"))
-    claim = text(extended.get("resourceClaimName"))
-    # A container has an entry for each of its resources.
-    containers: dict[str, None] = {}
-    for request in mappings(extended.get("requestMappings")):
-        container = text(request.get("containerName"))
-        containers[container] = None
-    return claim, list(containers)
-
-
-def _claim_names(spec: Json) -> Iterator[tuple[str, str]]:
-    """Each name in the pod of a claim, with a container that uses the claim."""
+def _named_uses(spec: Json, claim_of: Mapping[str, str]) -> Iterator[_ClaimUse]:
+    """The claims and requests that containers name."""
     for kind in ("initContainers", "containers"):
         for container in mappings(spec.get(kind)):
             container_name = text(container.get("name"))
             resources = mapping(container.get("resources"))
-            for claim in mappings(resources.get("claims")):
-                yield text(claim.get("name")), container_name
+            for named in mappings(resources.get("claims")):
+                claim = claim_of.get(text(named.get("name")))
+                if claim is not None:
+                    yield _ClaimUse(claim, container_name, _request(named.get("request")))
 
 
-def _claim_requests(status: Json) -> tuple[dict[tuple[str, str], frozenset[str]], bool]:
-    """Of the claim for extended resources, which has a request for each container; and whether some are missing."""
+def _extended_uses(status: Json) -> Iterator[_ClaimUse]:
+    """The requests of the claim for extended resources. A container has an entry for each of its resources."""
     extended = mapping(status.get("extendedResourceClaimStatus"))
     claim = text(extended.get("resourceClaimName"))
-    requests: dict[tuple[str, str], frozenset[str]] = {}
-    entries = list(mappings(extended.get("requestMappings")))
-    for entry in entries[:_MOST_CLAIM_USES]:
-        request = text(entry.get("requestName"))
+    if not _is_name(claim):
+        return
+    for entry in mappings(extended.get("requestMappings")):
         container = text(entry.get("containerName"))
-        if _is_name(request):
-            user = claim, container
-            earlier = requests.get(user, frozenset())
-            requests[user] = earlier | {request}
-    return requests, len(entries) > _MOST_CLAIM_USES
+        yield _ClaimUse(claim, container, _request(entry.get("requestName")))
+
+
+def _request(name: object) -> str:
+    """The name of a request. Without one that Kubernetes would take, the use is of all requests."""
+    request = text(name)
+    return request if _is_name(request) else ALL_REQUESTS
 
 
 def _init_container(container: Json) -> ContainerSpec:

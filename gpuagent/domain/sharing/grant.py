@@ -101,7 +101,7 @@ class DeviceAccess:
             # CUDA would number them by its own order, and the container's own GPUs have to be the first.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
         if kind.is_memory:
-            env |= self._memory_env(gpus, units)
+            env |= self.memory_env(gpus, [units] * len(gpus))
         device_nodes: tuple[str, ...] = ()
         cdi_names: tuple[str, ...] = ()
         if self.strategy is DeviceStrategy.CDI:
@@ -119,16 +119,19 @@ class DeviceAccess:
             visible_gpus=tuple(visible_gpus),
         )
 
-    def _memory_env(self, gpus: Sequence[Gpu], units: int) -> dict[str, str]:
-        """What Aliyun's plugin tells a container of its memory."""
+    def memory_env(self, gpus: Sequence[Gpu], units: Sequence[int]) -> dict[str, str]:
+        """What Aliyun's plugin tells a container of its memory, with the units of each GPU."""
         minors = [str(gpu.minor) for gpu in gpus]
         sizes = [str(gpu.memory_mib // self.unit.mib) for gpu in gpus]
+        are_equal = len(set(units)) == 1
+        # The protocol has one amount, for each of the GPUs. Amounts that differ stand there in the order of the GPUs.
+        amounts = [str(count) for count in (units[:1] if are_equal else units)]
         return {
             "ALIYUN_COM_GPU_MEM_IDX": ",".join(minors),
             # Equal sizes stand there once.
             "ALIYUN_COM_GPU_MEM_DEV": ",".join(dict.fromkeys(sizes)),
-            "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-            "ALIYUN_COM_GPU_MEM_POD": str(units * len(gpus)),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": ",".join(amounts),
+            "ALIYUN_COM_GPU_MEM_POD": str(sum(units)),
             "ALIYUN_COM_GPU_MEM_UNIT": self.unit.name,
         }
 

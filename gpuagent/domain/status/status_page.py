@@ -1,14 +1,14 @@
 """The status page: the node's state as `gpuagent status` shows it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import located
 from gpuagent.domain.pods.pod import Holding
-from gpuagent.domain.sharing.claim import CLAIM_CORES, CLAIM_MEMORY, PreparedClaim
+from gpuagent.domain.sharing.claim import CLAIM_CORES, CLAIM_MEMORY, ClaimedGpu
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, MODE_LABEL, Mode
 from gpuagent.domain.state import State
@@ -113,16 +113,17 @@ def _devices(state: State) -> dict[str, Json]:
     return {DRA_DRIVER: view}
 
 
-def _amounts(claim: PreparedClaim, gpu: Gpu, state: State) -> Iterator[tuple[str, int]]:
-    """Units of memory and percent of compute that a claim has of one GPU. A whole GPU has all of both."""
-    for claimed in claim.used:
-        if claimed.uuid != gpu.uuid:
+def _amounts(parts: Iterable[ClaimedGpu], state: State) -> dict[str, int]:
+    """Units of memory and percent of compute of some parts of a GPU. A whole GPU has all of both."""
+    amounts: Counter[str] = Counter()
+    for claimed in parts:
+        if claimed.admin:
             continue
-        units = claimed.memory_mib // state.policy.unit.mib
-        yield CLAIM_MEMORY, units
+        amounts[CLAIM_MEMORY] += claimed.memory_mib // state.policy.unit.mib
         cores = CORE_PERCENT_PER_GPU if claimed.whole else claimed.cores
         if cores:
-            yield CLAIM_CORES, cores
+            amounts[CLAIM_CORES] += cores
+    return dict(amounts)
 
 
 def _gpu(gpu: Gpu, state: State) -> Json:
@@ -146,6 +147,7 @@ def _gpu(gpu: Gpu, state: State) -> Json:
         "units": _totals(gpu, state),
         "held": _held(gpu, containers, state),
         "containers": [*containers, *_claim_containers(gpu, state)],
+        "monitors": _monitors(gpu, state),
     }
 
 
@@ -173,8 +175,8 @@ def _held(gpu: Gpu, containers: Iterable[Json], state: State) -> dict[str, int]:
         held[resource] += container["units"]
     # All containers of a claim have its share together.
     for claim in state.claims.prepared.values():
-        for resource, units in _amounts(claim, gpu, state):
-            held[resource] += units
+        parts = [claimed for claimed in claim.gpus if claimed.uuid == gpu.uuid]
+        held.update(_amounts(parts, state))
     return dict(held)
 
 
@@ -193,8 +195,8 @@ def _claim_containers(gpu: Gpu, state: State) -> list[Json]:
     """The containers of claims that have a part of the GPU."""
     containers = []
     for claim in state.claims.prepared.values():
-        for resource, units in _amounts(claim, gpu, state):
-            for owner in state.claim_owners(claim, gpu.uuid):
+        for owner, parts in state.claim_parts(claim, gpu.uuid).items():
+            for resource, units in _amounts(parts, state).items():
                 view = {
                     "container": str(owner),
                     "resource": resource,
@@ -203,3 +205,13 @@ def _claim_containers(gpu: Gpu, state: State) -> list[Json]:
                 }
                 containers.append(view)
     return containers
+
+
+def _monitors(gpu: Gpu, state: State) -> list[str]:
+    """The containers that look at the GPU by a claim with `adminAccess`, and hold nothing of it."""
+    owners: dict[str, None] = {}
+    for claim in state.claims.prepared.values():
+        for owner, parts in state.claim_parts(claim, gpu.uuid).items():
+            if any(claimed.admin for claimed in parts):
+                owners[str(owner)] = None
+    return list(owners)

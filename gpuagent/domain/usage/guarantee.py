@@ -1,8 +1,8 @@
 """Shares of containers on each GPU, in bytes and parts of its compute."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.deviceplugin.resizing import most_in_force
 from gpuagent.domain.gpus.gpu import Gpu
@@ -24,14 +24,17 @@ class Share:
         compute: part of the GPU's compute that it may use, 0 to 1; None without a limit.
         mode: the mode of its units; None if another device plugin assigned the GPU. A whole GPU of a claim counts as
             one of mode `default`.
-        claim: the ResourceClaim that it is a share of. All containers with one claim have one share.
+        of_claims: UID of a ResourceClaim and place of the GPU in it to the share of that; empty for a share by device
+            ids. All containers that use the same request of a claim have one share together.
+        claims: the ResourceClaims.
         lowered_from: bytes that kubelet allocated, if the limit was lowered since; other containers cannot get them.
     """
 
     memory_bytes: int | None
     compute: float | None
     mode: Mode | None
-    claim: PreparedClaim | None = None
+    of_claims: Mapping[tuple[str, int], "Share"] = field(default_factory=dict)
+    claims: tuple[PreparedClaim, ...] = ()
     lowered_from: int | None = None
 
     @property
@@ -53,27 +56,50 @@ def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
             units = resized[owner] // gpu_counts[owner]
             share = _resized(share, gpu, counts, units, state.policy.unit)
         shares_[uuid, owner] = share
+    return shares_ | _of_claims(state)
+
+
+def _of_claims(state: State) -> dict[tuple[str, ContainerRef], Share]:
+    """GPU UUID and container to its share by claims."""
+    by_key: dict[tuple[str, ContainerRef], Share] = {}
     for claim in state.claims.prepared.values():
-        for uuid, share in _claimed(claim, state):
-            for owner in state.claim_owners(claim, uuid):
-                shares_[uuid, owner] = share
-    return shares_
+        for place, claimed in enumerate(claim.gpus):
+            gpu = state.gpus.by_uuid.get(claimed.uuid)
+            if gpu is None or claimed.admin:
+                continue
+            share = _claimed(claim, place, gpu, state.policy.unit)
+            for owner, parts in state.claim_parts(claim, claimed.uuid).items():
+                if claimed not in parts:
+                    continue
+                key = claimed.uuid, owner
+                earlier = by_key.get(key)
+                by_key[key] = share if earlier is None else _joined(earlier, share)
+    return by_key
 
 
-def _claimed(claim: PreparedClaim, state: State) -> Iterator[tuple[str, Share]]:
-    """GPU UUID and the claim's share of it."""
-    unit = state.policy.unit
+def _joined(first: Share, second: Share) -> Share:
+    """Two shares of one GPU that a container has by claims."""
+    compute = (first.compute or 0) + (second.compute or 0)
+    return Share(
+        memory_bytes=(first.memory_bytes or 0) + (second.memory_bytes or 0),
+        compute=compute or None,
+        mode=first.mode,
+        of_claims={**first.of_claims, **second.of_claims},
+        claims=tuple(dict.fromkeys((*first.claims, *second.claims))),
+    )
+
+
+def _claimed(claim: PreparedClaim, place: int, gpu: Gpu, unit: MemoryUnit) -> Share:
+    """The share of one GPU of a claim."""
+    claimed = claim.gpus[place]
     kind = Kind.MEMORY_SHARE if claim.layer == NONE else Kind.MEMORY_CGPU
-    for claimed in claim.used:
-        gpu = state.gpus.by_uuid.get(claimed.uuid)
-        if gpu is None:
-            continue
-        if claimed.whole:
-            yield gpu.uuid, Share(_all_memory(gpu), 1.0, Mode.DEFAULT, claim)
-            continue
+    if claimed.whole:
+        share = Share(_all_memory(gpu), 1.0, Mode.DEFAULT)
+    else:
         memory = _claimed_limit(gpu, kind, claimed.memory_mib, unit)
         compute = claimed.cores / CORE_PERCENT_PER_GPU or None
-        yield gpu.uuid, Share(memory, compute, Mode.DRA, claim)
+        share = Share(memory, compute, Mode.DRA)
+    return replace(share, of_claims={(claim.uid, place): share}, claims=(claim,))
 
 
 def _claimed_limit(gpu: Gpu, kind: Kind, memory_mib: int, unit: MemoryUnit) -> int:

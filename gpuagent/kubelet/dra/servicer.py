@@ -11,7 +11,7 @@ from gpuagent._pb import dra_health_v1alpha1_pb2_grpc as health_grpc
 from gpuagent._pb import dra_v1_pb2 as pb
 from gpuagent._pb import pluginregistration_v1_pb2 as reg
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
-from gpuagent.domain.dra.cdi_spec import cdi_name
+from gpuagent.domain.dra.cdi_spec import ALL_DEVICE, cdi_name, device_names
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 SERVICES = tuple(f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
 """Names on the wire. The versions have the same messages, but for a field that v1beta1 ignores."""
+OF_NO_REQUEST = "*"
+"""In place of a request's name, which has letters, digits and hyphens."""
 
 
 class Meter(Protocol):
@@ -74,7 +76,7 @@ class DraServicer:
             entry.error = self._counted(
                 "NodePrepareResources",
                 claim,
-                lambda c=claim, e=entry: self._fill(c, e, context, until),  # type: ignore[misc]
+                lambda c=claim, e=entry: self._fill(c, e, request, context, until),  # type: ignore[misc]
             )
         return answer
 
@@ -82,19 +84,28 @@ class DraServicer:
         self,
         claim: pb.Claim,
         entry: pb.NodePrepareResourceResponse,
+        request: pb.NodePrepareResourcesRequest,
         context: grpc.ServicerContext,
         until: float,
     ) -> None:
-        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name, context.is_active, until)
+        # All are of one pod.
+        together = frozenset([other.name for other in request.claims])
+        prepared, others = self._preparer.prepare(
+            claim.uid, claim.namespace, claim.name, context.is_active, until, together
+        )
+        names = device_names(prepared)
         devices = [(gpu.request, gpu.pool, gpu.device, gpu.share_id) for gpu in prepared.gpus]
-        for request, pool, device, share_id in dict.fromkeys(devices):  # a set of GPUs is one device
+        for name_of_request, pool, device, share_id in dict.fromkeys(devices):  # a set of GPUs is one device
+            name = names[name_of_request, device]
             entry.devices.add(
-                request_names=[request],
+                request_names=[name_of_request],
                 pool_name=pool,
                 device_name=device,
-                cdi_device_ids=[cdi_name(claim.uid, device), *others[device]],
+                cdi_device_ids=[cdi_name(claim.uid, name), *others[name_of_request, device]],
                 share_id=share_id or None,
             )
+        if len({gpu.request for gpu in prepared.gpus}) > 1:
+            _add_whole(claim.uid, entry)
 
     def _unprepare(
         self, request: pb.NodeUnprepareResourcesRequest, _: grpc.ServicerContext
@@ -126,6 +137,19 @@ class DraServicer:
         finally:
             self._meter.timer(method, DRA_DRIVER)(time.perf_counter() - began)
         return ""
+
+
+def _add_whole(uid: str, entry: pb.NodePrepareResourceResponse) -> None:
+    """Add what only containers get that use all requests: no request has this name, and kubelet keeps the order.
+
+    Its first CDI device is that of the device before it, because kubelet shows the health of a device under that name.
+    """
+    whole = entry.devices.add()
+    whole.CopyFrom(entry.devices[-2])
+    del whole.request_names[:]
+    del whole.cdi_device_ids[1:]
+    whole.request_names.append(OF_NO_REQUEST)
+    whole.cdi_device_ids.append(cdi_name(uid, ALL_DEVICE))
 
 
 class RegistrationServicer(reg_grpc.RegistrationServicer):

@@ -43,14 +43,14 @@ def with_two_sizes(one: Prepared) -> None:
 
 
 @case
-def with_one_gpu_twice(one: Prepared) -> None:
-    one.add(result(0), result(0, shareID="s9"))
+def with_more_shares_of_a_gpu_than_it_has(one: Prepared) -> None:
+    one.add(result(0, "9Gi"), result(0, "9Gi", shareID="s9"))
     one.prepare()
 
 
 @case
-def beside_another_of_the_container(one: Prepared) -> None:
-    one.node.pods(two_claims(one, containers=[[0, 1]]))
+def that_another_container_has_with_others(one: Prepared) -> None:
+    one.node.pods(two_claims(one, containers=[[0], [0, 1]]))
     one.preparer.publish(one.node.state)
     one.prepare()
     one.prepare("d", OTHER_UID)

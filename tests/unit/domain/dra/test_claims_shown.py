@@ -222,6 +222,24 @@ def test_a_refused_claim_is_an_event_on_the_pods_that_wait_for_it():
     assert refusal_event(None, "ml", "one", Refusal(Reason.NOT_READY, "later")).pods == ()
 
 
+def test_two_requests_of_one_gpu_are_shown_by_the_containers_that_name_them():
+    """One container names both, and has their sum; the GPU counts each once."""
+    both = prepared("both", GPUS[0], GPUS[0], cores=10)
+    both = replace(both, gpus=tuple(replace(gpu, request=name) for gpu, name in zip(both.gpus, "ab", strict=True)))
+    pod = claiming("p", "both", containers=3)
+    for container, request in zip(pod["spec"]["containers"], ("a", "b"), strict=False):
+        container["resources"]["claims"][0]["request"] = request
+    found = node(both).pods(pod)
+    shown = page(found)["gpus"][0]
+    assert shown["held"] == {MEMORY: 8, CORES: 20}
+    memory = {one["container"]: one["units"] for one in shown["containers"] if one["resource"] == MEMORY}
+    assert memory == {"ml/p[main]": 4, "ml/p[main-1]": 4, "ml/p[main-2]": 8}
+    found_shares = {owner.container: share for (_, owner), share in shares(found.state).items()}
+    gib = {name: (share.memory_bytes >> 30, round(share.compute, 2)) for name, share in found_shares.items()}
+    assert gib == {"main": (4, 0.1), "main-1": (4, 0.1), "main-2": (8, 0.2)}
+    assert len({place for share in found_shares.values() for place in share.of_claims}) == 2
+
+
 def test_a_monitor_is_no_use_of_a_gpu():
     """With adminAccess: it is in no sum, in no limit, and no switch waits for it."""
     watch = prepared("watch", *GPUS, mib=0)
@@ -229,6 +247,8 @@ def test_a_monitor_is_no_use_of_a_gpu():
     found, idle = node(watch).pods(claiming("m", "watch")), node()
     shown = page(found)["gpus"]
     assert [(gpu["held"], gpu["containers"]) for gpu in shown] == [({}, [])] * 2
+    assert [gpu["monitors"] for gpu in shown] == [["ml/m[main]"]] * 2
+    assert "ml/m[main] monitor" in render(page(found))
     assert shares(found.state) == {}
     assert slice_spec(found.state, "n") == slice_spec(idle.state, "n")
     assert found.state.claims.held == frozenset()

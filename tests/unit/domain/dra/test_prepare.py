@@ -4,27 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
-from gpuagent.domain.dra.claim_users import check_alone, container_parts
+from gpuagent.domain.dra.cdi_spec import CdiDevice, cdi_name, cdi_spec
+from gpuagent.domain.dra.containers.union import merged
 from gpuagent.domain.dra.gpu_sets import set_name
 from gpuagent.domain.dra.prepare import (
     claimed_gpus,
     grants,
     has_device,
     has_device_of,
-    merged,
     must_isolate,
     reserved_for,
 )
 from gpuagent.domain.dra.resource_slice import device_name
-from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Mount
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
-from tests.unit.domain.builders import box, gpu, nodes, pod_json
-from tests.unit.domain.dra.prepared_claims import claiming, prepared
+from tests.unit.domain.builders import box, gpu, nodes
 
 GPUS = {one.uuid: one for one in box(4, 16)}
 UNIT = MemoryUnit()
@@ -129,9 +126,9 @@ def test_a_set_is_its_gpus_whole_in_the_order_of_the_bus():
         ([result(0, device="gpu-7")], Reason.UNKNOWN_DEVICE, "not on this node"),
         ([result(0, memory="0")], Reason.INTERNAL, "does not say"),
         ([result(0, consumedCapacity=None)], Reason.INTERNAL, "does not say"),
-        ([result(0), result(1, memory="8Gi")], Reason.MIXED_RESOURCES, "a claim for each size"),
-        ([result(0), result(1, memory="16Gi")], Reason.MIXED_RESOURCES, "a claim for each size"),
-        ([result(0), result(0)], Reason.MIXED_RESOURCES, "make one request for both"),
+        ([result(0, "9Gi"), result(0, "8Gi")], Reason.CLAIM_INVALID, "2 shares of GPU 0, which are more than the GPU"),
+        ([result(0, cores="60"), result(0, cores="50")], Reason.CLAIM_INVALID, "more than the GPU"),
+        ([result(0), result(0, memory="16Gi")], Reason.CLAIM_INVALID, "more than the GPU"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_a_sentence(results, reason, words):
@@ -192,17 +189,24 @@ def test_of_alternatives_the_chosen_one_says_what_has_to_be_isolated(chosen, pro
 
 def test_the_cdi_specification_has_what_the_grant_has():
     (grant,) = grants(read(result(1)), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
-    spec = cdi_spec("u-1", [(["gpu-a", "gpu-b", "gpu-a"], grant)])
+    given = [CdiDevice("gpu-a", grant.device_nodes, grant), CdiDevice("gpu-b", ("/dev/b",), None)]
+    spec = cdi_spec("u-1", given)
     assert cdi_name("u-1", "gpu-a") == "gpu.gpuagent.io/claim=u-1-gpu-a"
     assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
         "gpu.gpuagent.io/claim",
         ["u-1-gpu-a", "u-1-gpu-b"],
     )
     first, second = (device["containerEdits"] for device in spec["devices"])
-    assert first == second, "a container may get one of them or both"
     assert f"NVIDIA_VISIBLE_DEVICES={list(GPUS)[1]}" in first["env"]
     assert {"path": "/dev/nvidia1"} in first["deviceNodes"]
     assert "mounts" not in first
+    assert second == {"deviceNodes": [{"path": "/dev/b"}]}
+
+
+def test_no_cdi_device_is_empty():
+    """The runtime would refuse all devices of the file for its sake."""
+    (device,) = cdi_spec("u-1", [CdiDevice("all", (), None)])["devices"]
+    assert device["containerEdits"]["env"]
 
 
 def test_a_gpu_that_does_not_report_its_memory_is_claimed_whole():
@@ -231,39 +235,6 @@ def test_a_merged_grant_has_what_each_part_has():
     assert found.device_nodes == ("/dev/x", "/dev/y", "/dev/z")
     assert found.mounts == (shared, own)
     assert (found.kind, found.units, found.gpus) == (memory.kind, memory.units, memory.gpus)
-
-
-def test_each_of_three_containers_gets_the_gpus_of_its_request():
-    results = [result(n, "16Gi", request=name) for n, name in enumerate(["b", "a", "b", "c"])]
-    limits = claim(*results, device_class="gpu.gpuagent.io")
-    limits["status"]["reservedFor"] = [{"resource": "pods", "uid": "uid-p"}]
-    gpus = claimed_gpus(limits, "n", GPUS, UNIT)
-    own = replace(prepared("limits"), gpus=gpus)
-    assert container_parts(limits, own, []) == (gpus,)
-    pod = pod_json("p", {}, {}, {})
-    mappings = [{"containerName": f"of-{name}", "requestName": name} for name in "bac"]
-    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "limits", "requestMappings": mappings}
-    parts = container_parts(limits, own, [parse_pod(pod)])
-    assert [[gpu.uuid for gpu in part] for part in parts] == [
-        [list(GPUS)[n] for n in numbers] for numbers in ([0, 2], [1], [3])
-    ]
-
-
-def test_a_container_in_another_namespace_with_a_claim_of_the_same_name_has_another_claim():
-    small, large = (prepared(name, gpu) for name, gpu in zip(("small", "large"), GPUS.values(), strict=False))
-    pods = [parse_pod(claiming("p", "small", "large"))]
-    with pytest.raises(Refusal, match="has claim large as well"):
-        check_alone(small, [large], pods)
-    elsewhere = [replace(one, namespace="blue") for one in (small, large)]
-    check_alone(elsewhere[0], [elsewhere[1]], pods)
-    check_alone(small, [elsewhere[1]], pods)
-    check_alone(elsewhere[0], [large], pods)
-
-
-def test_pods_without_the_claim_are_no_obstacle():
-    small, large = (prepared(name, gpu) for name, gpu in zip(("small", "large"), GPUS.values(), strict=False))
-    pods = [parse_pod(claiming(name, name)) for name in ("small", "large", "other")]
-    check_alone(small, [large], pods)
 
 
 def test_a_claim_is_reserved_for_pods_alone():

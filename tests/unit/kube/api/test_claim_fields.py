@@ -80,7 +80,7 @@ def test_what_is_read_of_a_claim_is_the_same_without_the_other_fields():
 
 @pytest.mark.parametrize(
     ("part", "count"),
-    [('{"tolerations": [%s]}', 300_000), ('{"labels": {%s}}', 80_000), ('{"selectors": [%s]}', 150_000)],
+    [('{"conditions": [%s]}', 300_000), ('{"labels": {%s}}', 80_000), ('{"selectors": [%s]}', 150_000)],
 )
 def test_a_claim_that_is_made_of_small_parts_stays_small(part, count):
     """As a tenant could write it, so that it takes twenty times its size once it is decoded."""

@@ -35,14 +35,14 @@ class Preparing:
     def __init__(self):
         self.unprepared = []
 
-    def prepare(self, uid, namespace, name, _wanted, _until):
+    def prepare(self, uid, namespace, name, _wanted, _until, _together):
         if name == "refused":
             raise Refusal(Reason.ISOLATION, "the layer is not ready")
         if name == "odd":
             raise KeyError("x")
         gpus = (replace(GPU, device="gpus-2"), replace(GPU, device="gpus-2", uuid="GPU-b")) if name == "set" else (GPU,)
         claim = PreparedClaim(uid=uid, namespace=namespace, name=name, layer="none", gpus=gpus)
-        return claim, {one.device: (f"k={uid}",) for one in gpus}
+        return claim, {(one.request, one.device): (f"k={uid}",) for one in gpus}
 
     def unprepare(self, uid):
         self.unprepared.append(uid)
