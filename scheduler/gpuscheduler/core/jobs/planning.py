@@ -252,9 +252,11 @@ class Planning:
             fitting: how many of all of them had a place.
         """
         places = Places()
+        # Together they take no longer than one plan.
+        tries = Tries(PLAN_TRIES)
         for order in (_by_age, _by_gpus, _by_cpu):
             first = sorted(pending, key=order)[: job.needed]
-            places = self._plan(job, first, unsuitable)
+            places = self._plan(job, first, unsuitable, tries=tries)
             if len(places) == len(first):
                 break
             fitting = max(fitting, len(places))
@@ -307,20 +309,21 @@ class Planning:
                 node.used -= self._pods[uid].requests
         return node
 
-    def _plan(
+    def _plan(  # noqa: PLR0913 (by name)
         self,
         job: Job,
         pending: Collection[PodFacts],
         unsuitable: Mapping[str, Passed],
         prefer: Mapping[str, str] | None = None,
         nodes: Mapping[str, NodeUsage] | None = None,
+        tries: Tries | None = None,
     ) -> Places:
         """Nodes and GPUs for the pods; fewer if not all fit.
 
         `prefer` has the nodes on which pods stay if possible. `nodes` are as they would be; None for as they are.
         """
         nodes = self._usage.nodes if nodes is None else nodes
-        tries = Tries(PLAN_TRIES)
+        tries = Tries(PLAN_TRIES) if tries is None else tries
         pending = job.as_checked(pending)
         kept = self.precedence.kept_from_job(job)
         if kept:
