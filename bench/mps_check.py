@@ -83,7 +83,7 @@ def checked(gpu: Gpu) -> int:
         check = Check(gpu, folder)
         try:
             every_check(check)
-        except (IsolationError, queue.Empty, subprocess.SubprocessError) as err:
+        except (IsolationError, MpsError, queue.Empty, subprocess.SubprocessError) as err:
             check.say(good=False, text=f"the check ended early: {err!r}")
         finally:
             finish(check)
@@ -154,6 +154,7 @@ def death(check: Check) -> None:
         return
     neighbour = popen(check.environment(4), "speed")
     time.sleep(1.0)
+    check.forget_reports()
     os.kill(pid, signal.SIGKILL)
     noticed = check.well(well=False)
     check.say(noticed < 2.0, f"its death was reported after {noticed:.2f} s")

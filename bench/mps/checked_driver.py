@@ -11,7 +11,7 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.host.mps_client import CONTROL, ServerLimit
+from gpuagent.host.mps_client import CONTROL, MpsError, ServerLimit
 from gpuagent.isolation.interface import Need, Starting
 from gpuagent.isolation.mps.ceiling import RECENT_S
 from gpuagent.isolation.mps.daemon import MpsDaemons
@@ -35,6 +35,12 @@ class Check:
         policy = MpsPolicy(release_s=0.0)
         self.driver = MpsIsolation(daemons, None, unit=MemoryUnit(), policy=policy, clock=self._clock)
         self.driver.start(self._layers.put)
+
+    def forget_reports(self) -> None:
+        """Look at later reports only."""
+        while not self._layers.empty():
+            layer = self._layers.get_nowait()
+            self.note(f"the driver said meanwhile: {layer.problem or 'works'}")
 
     def well(self, *, well: bool = True) -> float:
         """Wait until the driver reports itself working, or not; returns the seconds it took."""
@@ -99,9 +105,12 @@ class Check:
     def _has(self, share: GpuShare) -> bool:
         """Whether the daemon has that ceiling, and so have its servers."""
         control = self.daemon.control
-        servers: list[int | None] = [None, *control.servers()]
-        memory = [control.limit(ServerLimit.MEMORY, server) for server in servers]
-        percentage = [control.limit(ServerLimit.PERCENTAGE, server) for server in servers]
+        try:
+            servers: list[int | None] = [None, *control.servers()]
+            memory = [control.limit(ServerLimit.MEMORY, server) for server in servers]
+            percentage = [control.limit(ServerLimit.PERCENTAGE, server) for server in servers]
+        except MpsError:
+            return False  # the daemon is on its way
         # The daemon of driver 580 shows whole GiB, rounded down.
         shown = {None if mib is None else mib // GIB_MIB for mib in memory}
         return shown == {share.memory_mib // GIB_MIB} and {*percentage} == {share.percent}

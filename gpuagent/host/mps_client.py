@@ -43,6 +43,8 @@ RESTARTED_MARK = "restarted-by-mps-control"
 _LONGEST_SOCKET = "control_privileged"
 _SOCKET_PATH_BYTES = 107
 _NOBODY = "cannot find mps control daemon"
+_ALIVE = "get_default_active_thread_percentage"
+"""A command that changes nothing."""
 _PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it, and the server's name begins with the same
 _OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
 _END_S = 1.0
@@ -285,19 +287,32 @@ class Control:
         Raises:
             MpsError: it does not answer, or not with a percentage.
         """
-        command = "get_default_active_thread_percentage"
+        odd = self._odd_answer(deadline_s)
+        if odd is not None:
+            # One odd answer is no death. A real daemon gave one beside many other commands.
+            odd = self._odd_answer(deadline_s)
+        if odd is None:
+            return
+        text, error = odd
+        self._check_protocol(text)
+        raise error
+
+    def _odd_answer(self, deadline_s: float | None) -> tuple[str, MpsError] | None:
+        """What the daemon says instead of a percentage, with the error to raise; None if it says one.
+
+        Raises:
+            NoDaemonError: no daemon runs there.
+            HangsError: no answer came within the deadline.
+        """
         try:
-            text = self.ask(command, deadline_s=deadline_s)
+            text = self.ask(_ALIVE, deadline_s=deadline_s)
         except (NoDaemonError, HangsError):
             raise
         except MpsError as err:
-            self._check_protocol(str(err))
-            raise
-        try:
-            float(text.split()[-1])
-        except (IndexError, ValueError):
-            self._check_protocol(text)
-            raise MpsError(f"{command!r} at {self.pipe_dir} was answered with {text!r}, not a percentage") from None
+            return str(err), err
+        if _is_percentage(text):
+            return None
+        return text, MpsError(f"{_ALIVE!r} at {self.pipe_dir} was answered with {text!r}, not a percentage")
 
     def _check_protocol(self, text: str) -> None:
         """Raise ProtocolError if the daemon speaks protocol 3, whose commands are arguments.
@@ -308,17 +323,20 @@ class Control:
         try:
             answer = subprocess.run(  # noqa: S603 (the driver's own program)
                 [self._program, "server", "list"],
-                stdin=subprocess.DEVNULL,
+                input=f"{_ALIVE}\n",
                 capture_output=True,
                 env=environment(CUDA_MPS_PIPE_DIRECTORY=str(self.pipe_dir)),
                 timeout=self._deadline_s,
+                text=True,
+                errors="replace",
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
             return
-        # The same answer as without arguments shows that the arguments were ignored.
-        took_arguments = answer.stdout.decode(errors="replace").strip() != text
-        if answer.returncode == 0 and took_arguments:
+        said = answer.stdout.strip()
+        # A program that ignores arguments obeys its standard input, and says the same again or a percentage by now.
+        ignored_arguments = said == text or _is_percentage(said) or _NOBODY in said.lower()
+        if answer.returncode == 0 and not ignored_arguments:
             raise ProtocolError(
                 f"the MPS control daemon at {self.pipe_dir} speaks protocol 3 and is not adopted. End it and the agent "
                 f"starts its own, or start it with protocol 2 ({CONTROL} -d -p 2)"
@@ -389,6 +407,15 @@ class Control:
             MpsError: the daemon did not shut down.
         """
         self.ask("quit" if force_after_s is None else f"quit -t {force_after_s}", deadline_s=deadline_s)
+
+
+def _is_percentage(text: str) -> bool:
+    words = text.split()
+    try:
+        float(words[-1])
+    except (IndexError, ValueError):
+        return False
+    return True
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -81,6 +81,22 @@ def test_an_answer_that_is_no_percentage_is_no_life(host):
         Control(script(host, "cat >/dev/null; echo hello"), host.own).alive()
 
 
+def test_one_odd_answer_is_no_death(host):
+    """As a real daemon gave one beside many other commands, and a percentage a moment later."""
+    asked = host.root / "asked"
+    first = f"if [ ! -e {asked} ]; then touch {asked}; exit 0; fi"
+    Control(script(host, f"cat >/dev/null; {first}; echo 100.0"), host.own).alive()
+
+
+@pytest.mark.parametrize("later", ["100.0", "Cannot find MPS control daemon process"])
+def test_a_program_that_ignores_arguments_is_not_of_a_later_protocol(host, later):
+    """It obeys its standard input, whatever its arguments are."""
+    answer = f'if [ "$1" = server ]; then echo "{later}"; else echo; fi'
+    with pytest.raises(MpsError, match="was answered with ''") as raised:
+        Control(script(host, f"cat >/dev/null; {answer}"), host.own).alive()
+    assert not isinstance(raised.value, ProtocolError)
+
+
 def test_a_daemon_of_a_later_protocol_is_named(host, control):
     """From driver 615 on, a daemon can speak protocol 3, whatever the program is called with."""
     host.steer(host.own, protocol=3)
