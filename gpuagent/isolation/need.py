@@ -1,16 +1,17 @@
 """The need for each isolation driver, from the agent's state."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent.domain.deviceplugin.gpu_shares import largest_shares
 from gpuagent.domain.deviceplugin.resizing import most_shares, shares_in_force
+from gpuagent.domain.dra.containers.union import together
 from gpuagent.domain.dra.isolation import layer_mode, serving_layer
 from gpuagent.domain.dra.memory_shares import claim_shares, claimed_shares
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import Pod
-from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.pods.pod import ContainerRef, Pod
+from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.gpu_share import GpuShare, largest
 from gpuagent.domain.sharing.isolation_layers import MPS, NONE, parts
 from gpuagent.domain.sharing.memory_shares import PodShares, joined_by_pod
@@ -145,12 +146,26 @@ def _largest(state: State) -> dict[str, GpuShare]:
         largest_shares(entries, gpus, unit, alone),
         _with_all_memory(largest_shares(entries, gpus, unit, with_partner), gpus),
     ]
-    for claim in state.claims.prepared.values():
-        if MPS not in parts(claim.layer):
-            continue
+    for claim in _used_together(state):
         of_claim = claimed_shares(claim, state.gpus.by_uuid, unit, limits_compute=limits_compute)
         shares.append(of_claim if claim.layer == MPS else _with_all_memory(of_claim, gpus))
     return largest(shares)
+
+
+def _used_together(state: State) -> Iterator[PreparedClaim]:
+    """The claims through MPS, as one claim for each container: it may use several shares of a GPU as one."""
+    used: dict[ContainerRef, list[tuple[PreparedClaim, ClaimedGpu]]] = {}
+    for uid, owners in state.claim_holders.items():
+        claim = state.claims.prepared[uid]
+        if MPS not in parts(claim.layer):
+            continue
+        for owner, requests in owners.items():
+            # Without requests of its own, the container uses all of them.
+            of_claim = [(claim, gpu) for gpu in claim.used if not requests or gpu.request in requests]
+            used.setdefault(owner, []).extend(of_claim)
+    for of_container in used.values():
+        for claim, _ in of_container[:1]:
+            yield replace(claim, gpus=together(of_container))
 
 
 def _with_all_memory(shares: Mapping[str, GpuShare], gpus: Collection[Gpu]) -> dict[str, GpuShare]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain.dra.claim_users import check_users, users_of
@@ -122,10 +123,11 @@ class ClaimIsolation:
         coming = self._coming(call, prepared, state)
         specs = self._specs(claim, prepared, coming, state)
         limits_compute = mode is Mode.CORE_MEM
-        shares = claimed_shares(prepared, state.gpus.by_uuid, state.policy.unit, limits_compute=limits_compute)
-        # Kubelet names the claim, and no container of it.
-        starting = Starting(None, pods, shares=shares)
         for container in specs.users:
+            of_container = replace(prepared, gpus=container.gpus)
+            shares = claimed_shares(of_container, state.gpus.by_uuid, state.policy.unit, limits_compute=limits_compute)
+            # Kubelet names the claim, and no container of it.
+            starting = Starting(None, pods, shares=shares)
             for share in container.shares:
                 self._drivers[name].verify(share, starting)
         return prepared, coming

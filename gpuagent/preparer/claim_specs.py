@@ -26,10 +26,12 @@ class ContainerGrant:
     Attributes:
         whole: all of it.
         shares: those parts of it that an isolation driver limits.
+        gpus: each once, with all that the container has of it.
     """
 
     whole: Grant
     shares: tuple[Grant, ...]
+    gpus: ClaimedGpus
 
 
 class ContainerGrants:
@@ -61,7 +63,7 @@ class ContainerGrants:
         whole = [self._of_size(of_size, mode, NONE) for of_size in by_size if of_size[0].unlimited]
         every = [*shares, *whole]
         grant = every[0] if len(every) == 1 else of_sizes(every, self._access)
-        return ContainerGrant(grant, tuple(shares))
+        return ContainerGrant(grant, tuple(shares), gpus)
 
     def device_grant(self, gpus: ClaimedGpus) -> Grant:
         """The device nodes of some GPUs, or the CDI devices of others that have these."""

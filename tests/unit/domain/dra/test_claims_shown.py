@@ -240,6 +240,13 @@ def test_two_requests_of_one_gpu_are_shown_by_the_containers_that_name_them():
     assert len({place for share in found_shares.values() for place in share.of_claims}) == 2
 
 
+def test_two_claims_of_a_container_are_one_share_for_mps():
+    """A ceiling for the programs of a GPU has to let the container have both."""
+    both = [prepared("one", GPUS[0], layer="mps"), prepared("two", GPUS[0], mib=2048, layer="mps")]
+    need = isolation_needs(node(*both).pods(claiming("p", "one", "two")).state, ["mps"])["mps"]
+    assert need.largest[GPUS[0].uuid].memory_mib == 6144
+
+
 def test_a_monitor_is_no_use_of_a_gpu():
     """With adminAccess: it is in no sum, in no limit, and no switch waits for it."""
     watch = prepared("watch", *GPUS, mib=0)
@@ -248,7 +255,7 @@ def test_a_monitor_is_no_use_of_a_gpu():
     shown = page(found)["gpus"]
     assert [(gpu["held"], gpu["containers"]) for gpu in shown] == [({}, [])] * 2
     assert [gpu["monitors"] for gpu in shown] == [["ml/m[main]"]] * 2
-    assert "ml/m[main] monitor" in render(page(found))
+    assert "ml/m[main] monitor" in render({**page(found), "node": "n", "version": "0"})
     assert shares(found.state) == {}
     assert slice_spec(found.state, "n") == slice_spec(idle.state, "n")
     assert found.state.claims.held == frozenset()
