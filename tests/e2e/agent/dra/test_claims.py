@@ -125,8 +125,13 @@ def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.C
 
 def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node, two_sizes: str) -> None:
     node.pods.append("odd")
-    node.cluster.create_pod(claiming("odd", two_sizes))
+    manifest = claiming("odd", two_sizes)
+    (first,) = manifest["spec"]["containers"]
+    one = {"name": "main", "request": "gpu"}
+    first["resources"]["claims"] = [one, {"name": "main", "request": "whole"}]
+    manifest["spec"]["containers"].append({**first, "name": "side", "resources": {"claims": [one]}})
+    node.cluster.create_pod(manifest)
 
-    event(node, "odd", "GPURefused", "the claim has different shares")
+    event(node, "odd", "GPURefused", "would mix up their variables")
     metrics = (node.agent.page("metrics") or b"").decode()
     assert f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"' in metrics
