@@ -153,8 +153,10 @@ class State:
                 if own_requests:
                     gpus = tuple([gpu for gpu in gpus if gpu.request in own_requests])
                 uuids = frozenset([gpu.uuid for gpu in gpus])
-                if not uuids:
-                    continue  # it only watches GPUs
+                # A record that cannot be read names no GPUs either, and its claim may have any of them.
+                watches_alone = bool(claim.gpus) and not uuids
+                if watches_alone:
+                    continue
                 holdings.append(Holding(owner, DRA_DRIVER, uuids))
         return tuple(holdings)
 
