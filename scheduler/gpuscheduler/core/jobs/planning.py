@@ -254,8 +254,12 @@ class Planning:
         places = Places()
         # Together they take no longer than one plan.
         tries = Tries(PLAN_TRIES)
+        tried: list[list[PodFacts]] = []
         for order in (_by_age, _by_gpus, _by_cpu):
             first = sorted(pending, key=order)[: job.needed]
+            if first in tried:
+                continue  # pods that are alike have one order
+            tried.append(first)
             places = self._plan(job, first, unsuitable, tries=tries)
             if len(places) == len(first):
                 break
