@@ -14,7 +14,7 @@ from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import Control, MpsError, ServerLimit
 from gpuagent.isolation.interface import IsolationError, Need, Starting
-from gpuagent.isolation.mps import share
+from gpuagent.isolation.mps import ceiling_keeper, share
 from gpuagent.isolation.mps.ceiling import RECENT_S, Held, LimitInForce, RecentStarts, ceiling
 from gpuagent.isolation.mps.share import MEMORY_VARIABLE
 from standin.mps.client import effective_caps, server_limit, server_percentage
@@ -71,6 +71,12 @@ def default_mib(agent: MpsUnderTest) -> int | None:
 def shown_mib(units: int) -> int:
     """A share as the daemon shows it, in whole GiB."""
     return share_of(units).memory_mib // 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def patient_starts(monkeypatch) -> None:
+    """A start waits for a slow daemon here: the machine may be busy, and how long a start may take is not tested."""
+    monkeypatch.setattr(ceiling_keeper, "START_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -308,13 +314,13 @@ def test_a_container_waits_for_each_server_of_the_daemon(agent, host, monkeypatc
     ) -> str:
         return "" if server == last else set_limit(control, limit, amount, server, **options)
 
-    monkeypatch.setattr(Control, "set_limit", only_others)
-    host.steer(host.pipes, clients=[4711])  # so that each look reads the servers
-    for _ in range(3):
-        with pytest.raises(IsolationError, match="does not raise that to 8373"):
-            start(one, 8)
-        time.sleep(0.1)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(Control, "set_limit", only_others)
+        host.steer(host.pipes, clients=[4711])  # so that each look reads the servers
+        for _ in range(3):
+            with pytest.raises(IsolationError, match="does not raise that to 8373"):
+                start(one, 8)
+            time.sleep(0.1)
     start(one, 8)
 
 
