@@ -203,7 +203,7 @@ class Service:
 
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Choose victims, see `Scheduling.preempt`; none while filter calls get an error."""
-        if self._why_no_answer() or self._is_behind():
+        if not self._decides():
             return {}
         pod = self._pod(call.pod)
         victims = self.core.preempt(pod, call.proposed, time.monotonic(), call.violations)
@@ -337,7 +337,7 @@ class Service:
 
     def _decides(self) -> bool:
         """Whether this process leads, and knows what is bound."""
-        return not (self.problem() or self._not_leading() or self._is_behind())
+        return not (self._why_no_answer() or self._is_behind())
 
     def _is_behind(self) -> bool:
         """Whether the watch may not have shown yet what a former leader bound."""
