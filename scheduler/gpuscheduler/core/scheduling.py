@@ -176,8 +176,7 @@ class Scheduling:
             return
         is_member = self.jobs.is_member(pod)
         self._leave_job(pod, now)
-        if self._ready:
-            self._let_in(pod)
+        self._let_in(pod)
         asks_for_nothing = pod.request.kind is RequestKind.NONE and not self._counts_without_gpus(pod)
         if asks_for_nothing or self._is_of_another(pod):
             return
@@ -204,9 +203,10 @@ class Scheduling:
 
     def _let_in(self, pod: PodFacts) -> None:
         """Take our scheduling gate off a pod that waits for no others. Its author may not know that it is alone."""
+        if not self._is_kept_in_vain(pod):
+            return
         former = self.pods.get(pod.uid)
-        was_let_in = former is not None and self._is_kept_in_vain(former)
-        if self._is_kept_in_vain(pod) and not was_let_in:
+        if former is None or not self._is_kept_in_vain(former):
             self._actions.append(Ungate(pod.name, pod.uid))
 
     def _is_kept_in_vain(self, pod: PodFacts) -> bool:
@@ -283,8 +283,6 @@ class Scheduling:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         self._ranking.warm(_common_requests(pods))
         for pod in pods:
-            if self._is_kept_in_vain(pod):
-                self._actions.append(Ungate(pod.name, pod.uid))
             # A former run may have refused it for GPUs that it reserved.
             may_wait = not pod.node and not pod.gated
             if may_wait and not self.jobs.is_member(pod):
