@@ -12,6 +12,7 @@ from standin.kubelet.dra.driver import Driver, DriverCall
 from standin.kubelet.dra.health import DeviceHealths
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.dra.registry import DriverRegistry
+from standin.kubelet.pods import StartError
 from standin.scheduler.allocator import results
 from standin.scheduler.scheduler import claim_names
 
@@ -93,18 +94,31 @@ class Claims:
                 continue
 
     def cdi_names(self, pod: Json, container: Json) -> list[str]:
-        """CDI devices of a container."""
+        """CDI devices of a container. Raises StartError: kubelet has no claim that the container names."""
+        devices: list[str] = []
+        namespace = pod["metadata"]["namespace"]
         with self._infos.lock:
-            return [name for _, request, info in self._of(pod, container) for name in info.cdi_names(request)]
+            for claim, _, request in self._named(pod, container):
+                info = self._infos.infos.get((namespace, claim))
+                # A pod that came while the claim was unprepared: the driver is not called for it again.
+                if info is None:
+                    text = f"unable to get claim info for ResourceClaim {claim} in namespace {namespace}"
+                    raise StartError(f"internal error: {text}")
+                devices += info.cdi_names(request)
+        return devices
 
     def healths(self, pod: Json, container: Json) -> list[Json]:
         """``allocatedResourcesStatus`` of a container."""
+        statuses: dict[str, list[Json]] = {}
+        namespace = pod["metadata"]["namespace"]
         with self._infos.lock:
-            found = {
-                f"claim:{name}{'/' if request else ''}{request}": [*self._healths.entries(info.drivers, request)]
-                for name, request, info in self._of(pod, container)
-            }
-        return [{"name": name, "resources": resources} for name, resources in found.items() if resources]
+            for claim, name, request in self._named(pod, container):
+                info = self._infos.infos.get((namespace, claim))
+                if info is None:
+                    continue
+                resource = f"claim:{name}/{request}" if request else f"claim:{name}"
+                statuses[resource] = [*self._healths.entries(info.drivers, request)]
+        return [{"name": name, "resources": resources} for name, resources in statuses.items() if resources]
 
     def pods_with(self, driver: str, devices: Collection[tuple[str, str]]) -> set[str]:
         """UIDs of the pods whose claims have one of these devices."""
@@ -116,13 +130,14 @@ class Claims:
                 for uid in info.pods
             }
 
-    def _of(self, pod: Json, container: Json) -> Iterator[tuple[str, str, ClaimInfo]]:
-        """Name, request (may be empty) and claim, as the container names them."""
-        named = dict(zip((one["name"] for one in pod["spec"]["resourceClaims"]), claim_names(pod), strict=True))
-        for one in (container.get("resources") or {}).get("claims") or ():
-            info = self._infos.infos.get((pod["metadata"]["namespace"], named[one["name"]]))
-            if info:
-                yield one["name"], one.get("request", ""), info
+    @staticmethod
+    def _named(pod: Json, container: Json) -> Iterator[tuple[str, str, str]]:
+        """What a container names: a claim, the pod's name for it, and a request of it (may be empty)."""
+        names = [reference["name"] for reference in pod["spec"]["resourceClaims"]]
+        claims = dict(zip(names, claim_names(pod), strict=True))
+        for named in (container.get("resources") or {}).get("claims") or ():
+            name = named["name"]
+            yield claims[name], name, named.get("request", "")
 
     def _checked(self, pod: Json, name: str) -> tuple[ClaimInfo, list[Driver]]:
         """The claim and its drivers, before anything is changed."""
