@@ -80,7 +80,7 @@ class ClaimNode(Node):
         uid = self.pod(name)["metadata"]["uid"]
         wait_for(
             lambda: self.phase(name) == "Running" and self.kubelet.claims.container(uid, "main"),
-            what=f"{name} does not run: {self.texts()}",
+            what=lambda: f"{name} does not run: {self.texts()}",
         )
         found = self.kubelet.claims.container(uid, "main")
         assert found
@@ -99,7 +99,7 @@ class ClaimNode(Node):
 
     def gone(self, name: str) -> None:
         """Wait until the pod is gone."""
-        wait_for(lambda: not self.phase(name), what=f"{name} stays: {self.kubelet.claims.calls[-3:]}")
+        wait_for(lambda: not self.phase(name), what=lambda: f"{name} stays: {self.kubelet.claims.calls[-3:]}")
 
     def phase(self, name: str) -> str:
         """The pod's phase; empty if there is no such pod."""
@@ -166,5 +166,5 @@ class ClaimNode(Node):
 
     def registered(self, count: int = 1) -> list[str]:
         """The sockets of the registered agents; waits until there are `count`."""
-        wait_for(lambda: len(self.instances()) == count, what=f"{self.kubelet.claims.registrations}")
+        wait_for(lambda: len(self.instances()) == count, what=lambda: self.kubelet.claims.registrations)
         return self.instances()

@@ -395,11 +395,21 @@ def pod(name: str, *containers: Mapping[str, int], init: Sequence[Container] = (
     )
 
 
-def wait_for(condition: Callable[[], object], timeout: float = PATIENCE_S, what: str = "") -> None:
-    """Wait for what nobody announces."""
+def wait_for(
+    condition: Callable[[], object], timeout: float = PATIENCE_S, what: str | Callable[[], object] = ""
+) -> None:
+    """Wait for what nobody announces.
+
+    Args:
+        condition: has to become true.
+        timeout: in seconds.
+        what: the message if it does not. A function is called at the end of the wait, to say what is there then.
+    """
     end = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < end, what or "it did not come to be"
+        if time.monotonic() >= end:
+            problem = what() if callable(what) else what
+            raise AssertionError(problem or "it did not come to be")
         time.sleep(0.01)
 
 

@@ -16,7 +16,7 @@ def shown(one: ClaimNode, name: str = "pod") -> list[tuple[str, str]]:
 
 
 def shows(one: ClaimNode, *healths: str, name: str = "pod") -> None:
-    wait_for(lambda: [health for health, _ in shown(one, name)] == [*healths], what=str(shown(one, name)))
+    wait_for(lambda: [health for health, _ in shown(one, name)] == [*healths], what=lambda: shown(one, name))
 
 
 def number(one: ClaimNode, name: str) -> int:

@@ -130,7 +130,7 @@ def test_84_a_socket_that_cannot_be_made_is_reported_and_made_later(claim_node: 
         path.rmdir()
     path.touch()
     agent = one.run()
-    wait_for(lambda: folder in (agent.state.claims.registration_problem or ""), what=str(agent.state.claims))
+    wait_for(lambda: folder in (agent.state.claims.registration_problem or ""), what=lambda: agent.state.claims)
     path.unlink()
     one.kubelet.start()
     one.registered()

@@ -24,11 +24,11 @@ def test_a_kubelet_that_never_looks_is_a_problem_until_it_does(
     one = claim_node(registry=0.1)
     one.kubelet.claims.stop()
     agent = one.run()
-    wait_for(lambda: reasons(agent) == ["DRADriverNotRegistered"], what=f"{reasons(agent)}")
+    wait_for(lambda: reasons(agent) == ["DRADriverNotRegistered"], what=lambda: reasons(agent))
     assert "plugins_registry" in agent.status()["resources"]["gpu.gpuagent.io"]["problem"]
     assert "gpu.gpuagent.io: it has not asked for the driver" in (agent.unready_because() or "")
     one.kubelet.claims.start()
-    wait_for(lambda: not reasons(agent), what=f"{reasons(agent)}")
+    wait_for(lambda: not reasons(agent), what=lambda: reasons(agent))
     wait_for(lambda: agent.unready_because() is None)
 
 
@@ -46,28 +46,28 @@ def test_a_driver_that_comes_back_is_not_ready_before_kubelet_has_accepted_it(
     wait_for(lambda: not agent.state.claims.registered)
     one.kubelet.claims.stop()
     one.label("dra")
-    wait_for(lambda: "DRADriverNotRegistered" in reasons(agent), what=f"{reasons(agent)}")
+    wait_for(lambda: "DRADriverNotRegistered" in reasons(agent), what=lambda: reasons(agent))
     one.kubelet.claims.start()
-    wait_for(lambda: "DRADriverNotRegistered" not in reasons(agent), what=f"{reasons(agent)}")
+    wait_for(lambda: "DRADriverNotRegistered" not in reasons(agent), what=lambda: reasons(agent))
 
 
 def test_a_slice_that_the_api_server_refuses_is_the_condition_of_the_node(claim_node: MakeNode) -> None:
     one = claim_node()
     one.server.deny("create", "resourceslices")
     agent = one.run()
-    wait_for(lambda: reasons(agent) == ["ResourceSliceNotWritten"], what=f"{reasons(agent)}")
+    wait_for(lambda: reasons(agent) == ["ResourceSliceNotWritten"], what=lambda: reasons(agent))
     (problem,) = agent.status()["problems"]
     assert "create, patch and delete on resourceslices" in problem["message"]
     one.server.allow("create", "resourceslices")
     one.published()
-    wait_for(lambda: not reasons(agent), what=f"{reasons(agent)}")
+    wait_for(lambda: not reasons(agent), what=lambda: reasons(agent))
 
 
 def test_slices_that_cannot_be_followed_are_a_problem(claim_node: MakeNode) -> None:
     one = claim_node()
     one.server.deny("list", "resourceslices")
     agent = one.run()
-    wait_for(lambda: reasons(agent) == ["ResourceSlicesUnavailable"], what=f"{reasons(agent)}")
+    wait_for(lambda: reasons(agent) == ["ResourceSlicesUnavailable"], what=lambda: reasons(agent))
     one.server.allow("list", "resourceslices")
     one.published()
-    wait_for(lambda: not reasons(agent), what=f"{reasons(agent)}")
+    wait_for(lambda: not reasons(agent), what=lambda: reasons(agent))

@@ -245,7 +245,7 @@ def test_88_an_api_server_that_drops_fields_gets_no_endless_writes(
     one.server.objects.gates_off = {gate}
     agent = one.run(gpu_sets=True)
     agent.post(XidRaised(one.uuids[0], 79, 0.0))
-    wait_for(lambda: gate in reasons(agent).get("FeatureGateOff", ""), what=f"{reasons(agent)}")
+    wait_for(lambda: gate in reasons(agent).get("FeatureGateOff", ""), what=lambda: reasons(agent))
     assert one.server.objects.all("resourceslices")[0]
     wait_for(lambda: writes_in_two_seconds(one) == 0, what="the end of its writes")
     assert slice_requests(one) <= WRITES_AT_MOST
@@ -294,7 +294,7 @@ def test_89_a_webhook_that_changes_a_slice_is_named(claim_node: MakeNode, monkey
     monkeypatch.setattr(objects, "drop_fields", mutated)
     one = claim_node()
     agent = one.run()
-    wait_for(lambda: "rack" in reasons(agent).get("ResourceSliceChanged", ""), what=f"{reasons(agent)}")
+    wait_for(lambda: "rack" in reasons(agent).get("ResourceSliceChanged", ""), what=lambda: reasons(agent))
     agent.kube.flush(PATIENCE_S)
     writes = slice_requests(one)
     observe(1.5)

@@ -203,7 +203,7 @@ def test_a_pod_gets_events_about_the_gpu_that_it_holds(node: MakeNode, caplog: p
         about = [(event["involvedObject"], event["reason"]) for event in one.server.events()]
         return sorted((thing["name"], reason) for thing, reason in about if thing["kind"] == "Pod")
 
-    wait_for(lambda: events() == [("first", "GPURecovered"), ("first", "GPUUnhealthy")], what=str(events()))
+    wait_for(lambda: events() == [("first", "GPURecovered"), ("first", "GPUUnhealthy")], what=events)
     pods = [getattr(record, "pods", "") for record in caplog.records if record.getMessage() == "GPUUnhealthy"]
     assert sorted(pods) == ["", "default/first"]
 
