@@ -170,4 +170,4 @@ def _used_together(state: State) -> Iterator[PreparedClaim]:
 
 def _with_all_memory(shares: Mapping[str, GpuShare], gpus: Collection[Gpu]) -> dict[str, GpuShare]:
     """The shares of containers whose memory another driver limits."""
-    return {gpu.uuid: replace(shares[gpu.uuid], memory_mib=gpu.memory_mib) for gpu in gpus if gpu.uuid in shares}
+    return {gpu.uuid: shares[gpu.uuid].with_all_memory(gpu) for gpu in gpus if gpu.uuid in shares}

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.sharing.gpu_share import ALL_PERCENT, GpuShare
+from gpuagent.domain.sharing.gpu_share import whole_of
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import LIMITS, LIMITS_AND_MPS, MPS
 from gpuagent.isolation.interface import Isolation, Serving, Starting
@@ -29,16 +28,12 @@ class LimitsAndMps:
     def verify(self, grant: Grant, starting: Starting) -> None:
         """As `Isolation.verify`."""
         self._limits.verify(grant, starting)
-        # The first driver may also raise the limit of a container while it runs.
-        shares = {gpu.uuid: _with_all_memory(gpu, starting) for gpu in grant.gpus}
+        shares = {}
+        for gpu in grant.gpus:
+            share = starting.shares.get(gpu.uuid, whole_of(gpu))
+            # The first driver limits memory, and may also raise the limit of a container while it runs.
+            shares[gpu.uuid] = share.with_all_memory(gpu)
         self._mps.verify(grant, replace(starting, shares=shares))
-
-
-def _with_all_memory(gpu: Gpu, starting: Starting) -> GpuShare:
-    """The share of a container whose memory MPS does not limit."""
-    share = starting.shares.get(gpu.uuid)
-    percent = share.percent if share else ALL_PERCENT
-    return GpuShare(gpu.memory_mib, percent)
 
 
 def with_pair(drivers: Mapping[str, Isolation]) -> dict[str, Serving]:

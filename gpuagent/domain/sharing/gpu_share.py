@@ -1,7 +1,7 @@
 """What a container may use of one GPU, for isolation drivers that limit all programs on it together."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.gpus.gpu import Gpu
 
@@ -21,6 +21,10 @@ class GpuShare:
             max(self.memory_mib, other.memory_mib),
             max(self.percent, other.percent),
         )
+
+    def with_all_memory(self, gpu: Gpu) -> "GpuShare":
+        """The share of a container whose memory another driver limits."""
+        return replace(self, memory_mib=gpu.memory_mib)
 
 
 NO_SHARE = GpuShare()
