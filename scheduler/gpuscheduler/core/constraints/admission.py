@@ -8,6 +8,7 @@ any author of pods may write large rules. Once these are used up, the answers he
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from gpuscheduler.core.constraints.affinity import AffinityTerm
 from gpuscheduler.core.constraints.checks import Affinity, AntiAffinity, Check, KeepsOff, Kind, Ports, Spread
 from gpuscheduler.core.constraints.kept_off import Domain
 from gpuscheduler.core.constraints.node_rules import NodeRules, alike_sites
@@ -56,9 +57,12 @@ class Admission:
         self._count(occupied)
         self._keep_each_other_off()
         self._all = [check for checks in self._checks for check in checks]
+        self._regional = [check for check in self._all if not check.is_local]
+        self._is_each_a_region = any(HOSTNAME in check.keys for check in self._regional)
         self._sizes = sum(check.size for check in self._all)
-        self._lookups = [sum(len(check.keys) for check in checks) for checks in self._checks]
+        self._lookups = [_lookups(checks) for checks in self._checks]
         """By kind: labels of a node that are looked up."""
+        self._all_lookups = sum(self._lookups)
         self._counted: dict[int, list[Check]] = {}
 
     def depends_on_pods(self, kind: int) -> bool:
@@ -109,18 +113,17 @@ class Admission:
         return not all(check.is_local for check in (*self._checks[kind], *self._counted_by(kind)))
 
     def region(self, name: str) -> Hashable:
-        """Equal for nodes between which only rules about the pods of one node tell; None if each is a region."""
+        """Equal for nodes that differ at most in rules about the pods of one node; None if each node is a region."""
         site = self._sites.get(name)
-        self._spend(sum(self._lookups))
-        regional = [check for check in self._all if not check.is_local]
-        if any(HOSTNAME in check.keys for check in regional):
+        self._spend(self._all_lookups)
+        if self._is_each_a_region:
             return None
-        return () if site is None else tuple(check.state(site) for check in regional)
+        return () if site is None else tuple(check.state(site) for check in self._regional)
 
     def state(self, name: str) -> Hashable:
         """Equal for two nodes between which pods of the plan may be exchanged, as far as rules about pods go."""
         site = self._sites.get(name)
-        self._spend(sum(self._lookups))
+        self._spend(self._all_lookups)
         return None if site is None else tuple(check.state(site) for check in self._all)
 
     def place(self, kind: int, name: str, count: int = 1) -> None:
@@ -187,10 +190,15 @@ class Admission:
 
     def _keep_each_other_off(self) -> None:
         """Add what the plan's pods keep each other out of."""
-        terms = list(dict.fromkeys(term for kind in self._kinds for term in kind.rules.anti_affinity))
+        terms: set[AffinityTerm] = set()
+        for kind in self._kinds:
+            terms.update(kind.rules.anti_affinity)
+        if not terms:
+            return
+        # Each kind is compared with the terms of all.
         size = sum(term.size for term in terms)
         for kind, checks in zip(self._kinds, self._checks, strict=True):
-            if not terms or not self._spend(size):
+            if not self._spend(size):
                 return
             own = kind.occupant
             keys = {term.key for term in terms if term.matches(own.namespace, own.labels)}
@@ -243,11 +251,13 @@ class Admission:
         return refused
 
     def _alike_for(self, rules: NodeRules) -> list[list[NodeSite]]:
-        """All nodes, in lists of those between which the rules do not tell."""
+        """All nodes, in lists of those that are alike to the rules; none if that takes too many tries."""
         alike = self._alike.get(id(rules))
         if alike is None:
-            is_affordable = self._spend(len(self._sites) * (1 + len(rules.label_keys()) // STEPS_A_TRY))
-            alike = alike_sites(rules, self._sites.values()) if is_affordable else []
+            alike = []
+            steps_a_node = 1 + len(rules.label_keys()) // STEPS_A_TRY
+            if self._spend(len(self._sites) * steps_a_node):
+                alike = alike_sites(rules, self._sites.values())
             self._alike[id(rules)] = alike
         return alike
 
@@ -275,3 +285,8 @@ class Admission:
         count = self._steps // STEPS_A_TRY
         self._steps %= STEPS_A_TRY
         return self._tries.spend(count)
+
+
+def _lookups(checks: Iterable[Check]) -> int:
+    """How many labels of a node the checks look up."""
+    return sum(len(check.keys) for check in checks)

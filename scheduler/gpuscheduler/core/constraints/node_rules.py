@@ -140,7 +140,7 @@ ANY_NODE = NodeRules(tolerations=(Toleration("", "Exists", "", ""),))
 
 
 def alike_sites(rules: NodeRules, sites: Iterable[NodeSite]) -> list[list[NodeSite]]:
-    """The nodes, in lists of those between which the rules do not tell: thousands of nodes are of a few kinds."""
+    """The nodes, in lists of those that are alike to the rules: thousands of nodes are of a few kinds."""
     wanted = rules.label_keys()
     are_named = rules.looks_at_names
     # Most nodes share the value of their keys, so that these are looked through once.
@@ -162,8 +162,12 @@ def node_rules(spec: Mapping[str, Any]) -> NodeRules:
     written = mapping(spec.get("nodeSelector"))
     if len(written) > MOST_REQUIREMENTS:
         raise TooLarge(MOST_REQUIREMENTS, "labels in its node selector")
-    selector = [Requirement(key, "In", frozenset([text(value)])) for key, value in written.items()]
-    required = mapping_at(spec, "affinity", "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
+    selector: list[Requirement] = []
+    for key, value in written.items():
+        values = frozenset([text(value)])
+        selector.append(Requirement(key, "In", values))
+    affinity = mapping_at(spec, "affinity", "nodeAffinity")
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     terms = None if required is None else _terms(mapping(required))
     return NodeRules(tuple(selector), terms, tolerations(spec))
 
