@@ -135,16 +135,22 @@ class _Planner:
         """Place pods on the nodes that are preferred for them, in an order in which kube-scheduler accepts them."""
         pods: dict[str, tuple[Group, PodFacts]] = {}
         for group in self._groups:
-            pods.update((pod.uid, (group, pod)) for pod in group.pods)
-        waiting = [(*pods[uid], name) for uid, name in prefer.items() if uid in pods]
-        before = -1
-        while waiting and before < len(trial.places) and not self._tries.gave_up:
-            before = len(trial.places)
+            for pod in group.pods:
+                pods[pod.uid] = group, pod
+        waiting: list[tuple[Group, PodFacts, str]] = []
+        for uid, name in prefer.items():
+            if uid in pods:
+                group, pod = pods[uid]
+                waiting.append((group, pod, name))
+        while waiting and not self._tries.gave_up:
+            # A pod may have its place only beside a later one.
             later: list[tuple[Group, PodFacts, str]] = []
             for group, pod, name in waiting:
                 is_placed = self._has_room(group, name, trial) and trial.place(group, [pod], name)
                 if not is_placed:
                     later.append((group, pod, name))
+            if len(later) == len(waiting):
+                break
             waiting = later
 
     def _has_room(self, group: Group, name: str, trial: Trial) -> bool:
