@@ -116,21 +116,17 @@ class BrokenJobs:
 
     def _evict(self, job: Job, now: float) -> None:
         """Evict the pods whose turn it is; all of them at first."""
-        # Without its last pod with GPUs, the job no longer counts as started. So pods without GPUs go first.
-        in_order = sorted(self._left(job), key=lambda pod: (pod.request.kind.gives_gpus, pod.created, pod.name))
+        in_order = sorted(self._left(job), key=_eviction_order)
         left = {pod.uid: pod for pod in in_order}
         if not job.losses.evictions:
             job.losses = job.losses.evicting(left, now)
-        for uid, eviction in job.losses.evictions.items():
-            if eviction.at > now:
-                continue
-            job.losses = job.losses.tried(uid, eviction.asked())
+        due = [uid for uid, eviction in job.losses.evictions.items() if eviction.at <= now]
+        job.losses = job.losses.asked(due)
+        reason = f"{job.title} has lacked {_lost(job)} for {self._evict_s:.0f} s or longer"
+        for uid in due:
             if uid in left:
-                self._actions.append(Evict(left[uid].name, uid, CAUSE, job.key, self._reason(job)))
-
-    def _reason(self, job: Job) -> str:
-        number = f"{job.lost} of its {job.members.wanted} pods"
-        return f"{job.title} has lacked {number} for {self._evict_s:.0f} s or longer"
+                pod = left[uid]
+                self._actions.append(Evict(pod.name, uid, CAUSE, job.key, reason))
 
     def _say(self, job: Job) -> None:
         """Say on the oldest pod that is left that others of its job are lost: it holds its GPUs, and may do nothing."""
@@ -139,10 +135,18 @@ class BrokenJobs:
         if not left:
             return
         oldest = min(left, key=lambda pod: (pod.created, pod.name))
-        number = f"{job.lost} of its {job.members.wanted} pods"
-        why = f"{job.title} has lost {number} {BROKEN_S:.0f} s ago or longer"
+        why = f"{job.title} has lost {_lost(job)} {BROKEN_S:.0f} s ago or longer"
         what = "keep their GPUs: delete them if they cannot go on alone"
         if self._evict_s and self._may_be_evicted(job):
             what = f"are evicted {self._evict_s:.0f} s after the loss, unless the job is whole by then"
         text = f"{why}. The other {len(left)} {what}."
         self._actions.append(Report(oldest.name, oldest.uid, "JobBroken", text))
+
+
+def _eviction_order(pod: PodFacts) -> tuple[object, ...]:
+    """Pods without GPUs go first: without its last pod with GPUs, the job no longer counts as started."""
+    return pod.request.kind.gives_gpus, pod.created, pod.name
+
+
+def _lost(job: Job) -> str:
+    return f"{job.lost} of its {job.members.wanted} pods"

@@ -75,6 +75,11 @@ class Losses:
         """These pods are to be evicted from now on."""
         return replace(self, evictions={uid: EvictionTry(now) for uid in uids})
 
+    def asked(self, uids: Collection[str]) -> "Losses":
+        """The API server is asked to evict these pods now."""
+        asked = {uid: self.evictions[uid].asked() for uid in uids}
+        return replace(self, evictions={**self.evictions, **asked})
+
     def tried(self, uid: str, eviction: EvictionTry) -> "Losses":
         """The eviction of a pod has come so far."""
         return replace(self, evictions={**self.evictions, uid: eviction})
