@@ -23,12 +23,12 @@ class FullCluster(JobUnderTest):
         self.write(name, self.bind(name, node))
         return made
 
-    def job(self, *places, replicas=None, **given):
+    def job(self, *places, job="j", replicas=None, **given):
         """A job that runs, with a pod on each of these nodes."""
-        names = [f"j{number}" for number in range(len(places))]
+        names = [f"{job}{number}" for number in range(len(places))]
         for name, node in zip(names, places, strict=True):
             # kube-scheduler names one node for each pod, as with a node selector.
-            self.create(name, replicas=replicas or len(places), whole=1, asked=False, **given)
+            self.create(name, job=job, replicas=replicas or len(places), whole=1, asked=False, **given)
             self.filter(name, [node])
         on = {name: self.filter(name, [node]).nodes[0] for name, node in zip(names, places, strict=True)}
         for name in names:
@@ -62,38 +62,31 @@ def test_a_pod_of_a_job_goes_where_all_others_have_a_higher_priority():
     assert cluster.preempt({"n1": [member]}) == {"n1": [member]}
 
 
-def test_a_node_where_a_job_would_end_is_left_out_if_fewer_pods_end_on_another():
+def job_or_singles(singles=0, job=0):
+    """A job on two nodes, and two pods of no job on a third one; what kube-scheduler proposes on each node."""
     cluster = FullCluster("n1", "n2", "n3")
     for name in ("a", "b"):
-        cluster.single(name, "n3")
+        cluster.single(name, "n3", priority=singles)
     for node in ("n1", "n2"):
         cluster.single(f"high-{node}", node, priority=2000)
-    first, second = cluster.job("n1", "n2")
-    proposed = {"n1": [first], "n2": [second], "n3": ["a"]}
+    first, second = cluster.job("n1", "n2", priority=job)
+    return cluster, {"n1": [first], "n2": [second], "n3": ["a"]}
+
+
+def test_a_node_where_a_job_would_end_is_left_out_if_fewer_pods_end_on_another():
+    cluster, proposed = job_or_singles()
     assert cluster.preempt(proposed) == {"n3": ["a"]}
 
 
 def test_the_lowest_priority_counts_before_jobs():
     """As with kube-scheduler itself: a job of low priority is no shield for pods of a higher one."""
-    cluster = FullCluster("n1", "n2", "n3")
-    for name in ("a", "b"):
-        cluster.single(name, "n3", priority=7)
-    for node in ("n1", "n2"):
-        cluster.single(f"high-{node}", node, priority=2000)
-    first, second = cluster.job("n1", "n2", priority=3)
-    proposed = {"n1": [first], "n2": [second], "n3": ["a"]}
+    cluster, proposed = job_or_singles(singles=7, job=3)
     assert cluster.preempt(proposed) == proposed
 
 
 def test_a_budget_counts_before_jobs():
     """kube-scheduler takes the node with the fewest violations of disruption budgets first."""
-    cluster = FullCluster("n1", "n2", "n3")
-    for name in ("a", "b"):
-        cluster.single(name, "n3")
-    for node in ("n1", "n2"):
-        cluster.single(f"high-{node}", node, priority=2000)
-    first, second = cluster.job("n1", "n2")
-    proposed = {"n1": [first], "n2": [second], "n3": ["a"]}
+    cluster, proposed = job_or_singles()
     assert cluster.preempt(proposed, {"n1": 0, "n2": 0, "n3": 1}) == proposed
 
 
@@ -128,13 +121,6 @@ def test_of_two_jobs_the_smaller_ends():
     for node in ("n1", "n2", "n3", "n4", "n5"):
         cluster.single(f"high-{node}", node, priority=2000)
     large = cluster.job("n1", "n2", "n3")
-    small = [f"k{number}" for number in range(2)]
-    for name, node in zip(small, ("n4", "n5"), strict=True):
-        cluster.create(name, job="k", whole=1, asked=False)
-        cluster.filter(name, [node])
-    for name, node in zip(small, ("n4", "n5"), strict=True):
-        cluster.bind(name, cluster.filter(name, [node]).nodes[0])
-    for name, node in zip(small, ("n4", "n5"), strict=True):
-        cluster.write(name, cluster.bind(name, node))
+    small = cluster.job("n4", "n5", job="k")
     proposed = {"n1": [large[0]], "n2": [large[1]], "n4": [small[0]], "n5": [small[1]]}
     assert cluster.preempt(proposed).keys() == {"n4", "n5"}
