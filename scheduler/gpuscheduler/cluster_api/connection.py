@@ -17,6 +17,8 @@ from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachabl
 from gpuagent.kube.api.certificates import Version
 from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 from gpuagent.kube.api.proxy import login_header, without_login
+from gpuscheduler.cluster_api.http_answer import HttpAnswer
+from gpuscheduler.cluster_api.kept_connections import KeptConnections, LostError, keep_alive
 
 Json = dict[str, Any]
 
@@ -32,8 +34,9 @@ SILENCE_S = 90.0
 """Longest silence of a watch: the API server sends a bookmark every minute."""
 TOKEN_S = 60.0
 """How long a token and certificates are used before they are read again."""
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""The kernel detects a dead host after 10 + 3 * 5 s, even while a watch is quiet."""
+_NOT_DONE = 300
+"""The least HTTP status with which nothing was written."""
+_HEADERS = {"User-Agent": f"gpuscheduler/{__version__}", "Accept": "application/json"}
 
 
 class Connection:
@@ -53,6 +56,9 @@ class Connection:
         self._proxy = without_login(proxy) if proxy else None
         login = login_header(proxy)
         self._proxy_headers = {"Proxy-Authorization": login} if login else None
+        names_user = "@" in access.server
+        is_direct = not proxy and not names_user
+        self._kept = KeptConnections(access.server, access.server_name, _HEADERS) if is_direct else None
         self._authorization = ""
         self._read_at = 0.0
         self._tls: ssl.SSLContext | None = None
@@ -64,7 +70,7 @@ class Connection:
         await asyncio.to_thread(self._read)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
-            headers={"User-Agent": f"gpuscheduler/{__version__}", "Accept": "application/json"},
+            headers=_HEADERS,
             # Compression would cost the API server more than the network saves.
             skip_auto_headers=("Accept-Encoding",),
         )
@@ -72,6 +78,8 @@ class Connection:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
+        if self._kept:
+            self._kept.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         """The JSON of an object, or of a page of a list if there are `params`."""
@@ -89,8 +97,7 @@ class Connection:
 
     async def create(self, path: str, body: Json) -> None:
         """POST an object to a collection, or to a subresource."""
-        async with self._answer("create", "POST", path, body=body):
-            pass
+        await self._write("create", "POST", path, body)
 
     async def patch(
         self,
@@ -99,19 +106,11 @@ class Connection:
         content_type: str = MERGE_PATCH,
     ) -> None:
         """PATCH an object or its subresource."""
-        async with self._answer(
-            "patch",
-            "PATCH",
-            path,
-            body=body,
-            content_type=content_type,
-        ):
-            pass
+        await self._write("patch", "PATCH", path, body, content_type)
 
     async def delete(self, path: str, options: Json) -> None:
         """DELETE an object, with DeleteOptions."""
-        async with self._answer("delete", "DELETE", path, body=options):
-            pass
+        await self._write("delete", "DELETE", path, options)
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[bytes]:
         """The JSON of each event, until the server ends the watch. The first item is empty: the watch is open."""
@@ -129,6 +128,31 @@ class Connection:
                 for line in lines:
                     yield line
 
+    async def _write(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        body: Json,
+        content_type: str = "application/json",
+    ) -> None:
+        """Send a small object."""
+        if self._kept is None:
+            async with self._answer(verb, method, path, body=body, content_type=content_type):
+                return
+        await self._read_again(TOKEN_S)
+        headers = self._headers(content_type)
+        data = msgspec.json.encode(body)
+        try:
+            async with asyncio.timeout(CALL_S):
+                answer = await self._kept.send(method, path, headers, data, self._tls)
+        except (OSError, TimeoutError) as err:
+            self._answered(verb, "none")
+            raise self._unreachable(err) from err
+        self._answered(verb, str(answer.status))
+        if answer.status >= _NOT_DONE:
+            raise await self._refused(verb, path, answer)
+
     @asynccontextmanager
     async def _answer(  # noqa: PLR0913 (all but three by name)
         self,
@@ -143,9 +167,7 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send; yield a good answer, to be read inside. `whole_s` is None for an answer without end."""
         await self._read_again(TOKEN_S)
-        headers = {"Authorization": self._authorization} if self._authorization else {}
-        if body is not None:
-            headers["Content-Type"] = content_type
+        headers = self._headers(None if body is None else content_type)
         # Without TLS there is no tunnel: the proxy reads the request itself.
         if self._proxy_headers and self._access.server.startswith("http://"):
             headers |= self._proxy_headers
@@ -172,7 +194,17 @@ class Connection:
         except (aiohttp.ClientError, OSError, TimeoutError) as err:
             if not code:
                 self._answered(verb, "none")
-            raise ApiUnreachable(f"the API server {self._access.server} cannot be reached: {_words(err)}") from err
+            raise self._unreachable(err) from err
+
+    def _headers(self, content_type: str | None) -> dict[str, str]:
+        """Of a request whose body has this type; None without a body."""
+        headers = {"Authorization": self._authorization} if self._authorization else {}
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        return headers
+
+    def _unreachable(self, err: Exception) -> ApiUnreachable:
+        return ApiUnreachable(f"the API server {self._access.server} cannot be reached: {_words(err)}")
 
     async def _error(
         self,
@@ -180,16 +212,22 @@ class Connection:
         path: str,
         answer: aiohttp.ClientResponse,
     ) -> ApiError:
-        data = await answer.read()
+        body = await answer.read()
+        retry_after = answer.headers.get("Retry-After")
+        whole = HttpAnswer(answer.status, answer.reason or "", retry_after, body)
+        return await self._refused(verb, path, whole)
+
+    async def _refused(self, verb: str, path: str, answer: HttpAnswer) -> ApiError:
+        """The error that an answer is. After a refusal of the credentials, they are read again."""
         if answer.status == UNAUTHORIZED:
             await self._read_again(0.0)
         return error_of(
             verb,
             path,
             answer.status,
-            answer.reason or "",
-            data,
-            answer.headers.get("Retry-After"),
+            answer.reason,
+            answer.body,
+            answer.retry_after,
         )
 
     async def _read_again(self, old_s: float) -> None:
@@ -226,20 +264,20 @@ def _words(err: Exception) -> str:
     match err:
         case aiohttp.ClientConnectorCertificateError():
             return connection_words(err.certificate_error)
-        case aiohttp.ClientConnectorDNSError():
+        case aiohttp.ClientConnectorDNSError() | socket.gaierror():
             return "its name cannot be resolved"
         case aiohttp.ClientConnectorError():
             return connection_words(err.os_error) or "no connection"
         case TimeoutError():
             return "no answer in time"
-        case _:
+        case aiohttp.ClientError() | LostError():
             return "the connection broke off"
+        case _:
+            return connection_words(err) or "no connection"
 
 
 def _socket(address: aiohttp.connector.AddrInfoType) -> socket.socket:
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    keep_alive(made)
     return made

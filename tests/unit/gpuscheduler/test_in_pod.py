@@ -25,6 +25,20 @@ def read_each_time(monkeypatch):
     monkeypatch.setattr(module, "TOKEN_S", 0.0)
 
 
+@pytest.fixture(params=["read", "written"])
+def name(request):
+    """A step that reads or writes the node: each of them has its own connections. Its result is the node's name."""
+
+    async def read(connection):
+        return decoded(await connection.get(NODE))["metadata"]["name"]
+
+    async def written(connection):
+        await connection.patch(NODE, {"metadata": {"labels": {"written": "yes"}}})
+        return "n1"
+
+    return read if request.param == "read" else written
+
+
 def in_pod(*steps):
     """Run steps that take the connection, one after the other, on one connection. Returns the results of coroutines."""
 
@@ -39,11 +53,7 @@ def in_pod(*steps):
     return asyncio.run(run())
 
 
-async def name(connection):
-    return decoded(await connection.get(NODE))["metadata"]["name"]
-
-
-def test_a_rotated_token_and_authority_are_used(pod, renewed, read_each_time):
+def test_a_rotated_token_and_authority_are_used(pod, renewed, read_each_time, name):
     def rotate(_connection):
         pod.write_token("second")
         pod.server.show(renewed)
@@ -54,13 +64,13 @@ def test_a_rotated_token_and_authority_are_used(pod, renewed, read_each_time):
     assert pod.authorizations == {"Bearer first": 1, "Bearer second": 1}
 
 
-def test_a_connection_that_a_replaced_authority_vouched_for_is_not_used_again(pod, renewed, read_each_time):
+def test_a_connection_that_a_replaced_authority_vouched_for_is_not_used_again(pod, renewed, read_each_time, name):
     with pytest.raises(ApiUnreachable, match="its certificate is not accepted: .+"):
         in_pod(name, lambda _connection: pod.trust(renewed), name)
     assert pod.authorizations.total() == 1
 
 
-def test_connections_are_kept_while_the_certificates_stay(pod, read_each_time):
+def test_connections_are_kept_while_the_certificates_stay(pod, read_each_time, name):
     def one_connection(_connection):
         assert pod.connections() == 1
 
@@ -68,11 +78,11 @@ def test_connections_are_kept_while_the_certificates_stay(pod, read_each_time):
 
 
 @pytest.mark.parametrize("file", ["token", "ca.crt"])
-def test_the_former_credentials_serve_while_a_file_is_missing(pod, read_each_time, file):
+def test_the_former_credentials_serve_while_a_file_is_missing(pod, read_each_time, file, name):
     assert in_pod(name, lambda _connection: (pod.account / file).unlink(), name) == ["n1", "n1"]
 
 
-def test_a_refused_token_is_read_again(pod):
+def test_a_refused_token_is_read_again(pod, name):
     async def refused(connection):
         pod.server.token = "second"
         pod.write_token("second")
@@ -83,13 +93,13 @@ def test_a_refused_token_is_read_again(pod):
 
 
 @pytest.mark.parametrize("file", ["token", "ca.crt"])
-def test_a_missing_file_is_explained_at_the_start(pod, file):
+def test_a_missing_file_is_explained_at_the_start(pod, file, name):
     (pod.account / file).unlink()
     with pytest.raises(ApiConfigError, match=f"cannot be read.*{file}.*: No such file or directory"):
         in_pod(name)
 
 
-def test_the_proxy_of_the_environment_is_used(pod, monkeypatch):
+def test_the_proxy_of_the_environment_is_used(pod, monkeypatch, name):
     with Proxy(pod.server_address) as proxy:
         proxy.login = "user:p@ss"
         monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", "//user:p%40ss@"))
@@ -101,7 +111,7 @@ def test_the_proxy_of_the_environment_is_used(pod, monkeypatch):
 
 
 @pytest.mark.parametrize(("login", "sent"), LOGINS)
-def test_a_proxy_gets_any_login(pod, monkeypatch, login, sent):
+def test_a_proxy_gets_any_login(pod, monkeypatch, login, sent, name):
     with Proxy(pod.server_address) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("//", f"//{login}@"))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
@@ -110,7 +120,7 @@ def test_a_proxy_gets_any_login(pod, monkeypatch, login, sent):
         assert proxy.credentials == [sent]
 
 
-def test_no_proxy_excepts_the_server(pod, monkeypatch):
+def test_no_proxy_excepts_the_server(pod, monkeypatch, name):
     with Proxy(pod.server_address) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         monkeypatch.setenv("NO_PROXY", ".svc")
@@ -120,7 +130,7 @@ def test_no_proxy_excepts_the_server(pod, monkeypatch):
         assert not proxy.tunnels
 
 
-def test_an_api_server_with_an_ipv6_address(tmp_path, certificate, monkeypatch):
+def test_an_api_server_with_an_ipv6_address(tmp_path, certificate, monkeypatch, name):
     try:
         server = ApiServer("n1", host="::1", certificate=certificate)
     except OSError:

@@ -58,18 +58,19 @@ def pod_on(server: ApiServer, account: Path, patch: pytest.MonkeyPatch) -> Pod:
     account.mkdir()
     server.write_service_account(account)
     pod = Pod(account, server)
-    do_get = Handler.do_GET
+    answer = Handler.do_GET
 
     def noted(handler: Handler) -> None:
         pod.authorizations[handler.headers.get("Authorization", "")] += 1
-        do_get(handler)
+        answer(handler)
 
     patch.setattr(access_module, "SERVICE_ACCOUNT", account)
     for name, value in server.pod_environment.items():
         patch.setenv(name, value)
     for name in PROXY_VARIABLES:
         patch.delenv(name, raising=False)
-    patch.setattr(Handler, "do_GET", noted)
+    for verb in ("GET", "PATCH"):
+        patch.setattr(Handler, f"do_{verb}", noted)
     return pod
 
 
