@@ -20,6 +20,7 @@ from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, ranked_sets, set_name, single_gpus_first
 from gpuagent.domain.dra.ledger import most_sharers
 from gpuagent.domain.gpus.gpu import Gpu, key_of
+from gpuagent.domain.placement.sharer_limits import GpuUse, sharer_limits
 from gpuagent.domain.sharing.claim import ClaimedGpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Mode, Placement
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -122,6 +123,14 @@ class _Devices:
             used[claimed.uuid] += claimed.memory_mib
         return used
 
+    @cached_property
+    def used_cores(self) -> Counter[str]:
+        """Percent of each GPU's compute that claims have."""
+        used = Counter[str]()
+        for claimed in self._claimed():
+            used[claimed.uuid] += claimed.cores
+        return used
+
     def _claimed(self) -> Iterator[ClaimedGpu]:
         for claim in self.state.claims.prepared.values():
             yield from claim.used
@@ -194,6 +203,27 @@ class _Devices:
             part = -part
         return is_full, part
 
+    @cached_property
+    def sharer_limits(self) -> Mapping[str, int]:
+        """How many claims may share each GPU now."""
+        most = most_sharers(self.state)
+        is_spread = self.state.node.placement is Placement.SPREAD
+        if is_spread and not self.state.claims.spread_pace.lifted:
+            uses = [self._use(gpu) for gpu in self.usable if not gpu.only_whole]
+            return sharer_limits(uses, most)
+        return {gpu.uuid: most for gpu in self.usable}
+
+    def _use(self, gpu: Gpu) -> GpuUse:
+        pace = self.state.claims.spread_pace
+        return GpuUse(
+            uuid=gpu.uuid,
+            free_mib=gpu.memory_mib - self.used[gpu.uuid],
+            free_cores=CORE_PERCENT_PER_GPU - self.used_cores[gpu.uuid],
+            accepts_claims=not self._fullness(gpu)[0] and not self.taints(gpu),
+            shares=pace.shares.get(gpu.uuid, 0),
+            rested=pace.rested.get(gpu.uuid, 0),
+        )
+
     def counters(self) -> Json:
         """A counter for each GPU that a device can have, also of sets whose GPUs are not usable any more."""
         usable = {gpu.uuid for gpu in self.usable}
@@ -249,7 +279,7 @@ class _Devices:
         }
         if not gpu.only_whole:  # else there is no memory to share out, and one claim has the device
             device["allowMultipleAllocations"] = True
-            device["capacity"] = _capacity(gpu, self.state)
+            device["capacity"] = _capacity(gpu, self.sharer_limits[gpu.uuid], self.state)
         if self.has_sets:
             device["consumesCounters"] = [_consumed([gpu.uuid])]
         tainted = self.taints(gpu)
@@ -315,7 +345,7 @@ def _counters(uuids: Iterable[str]) -> Json:
     return {_name_of(uuid): {"value": "1"} for uuid in uuids}
 
 
-def _capacity(gpu: Gpu, state: State) -> Json:
+def _capacity(gpu: Gpu, sharers: int, state: State) -> Json:
     unit = state.policy.unit
     memory = _memory(gpu, unit)
     least = memory_text(unit.mib)
@@ -337,7 +367,7 @@ def _capacity(gpu: Gpu, state: State) -> Json:
             "requestPolicy": {"default": "0", "validRange": cores_range},
         },
         "sharers": {
-            "value": str(most_sharers(state)),
+            "value": str(sharers),
             "requestPolicy": {"default": "1", "validValues": ["1"]},
         },
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.node_state.spread_pace import SpreadPace
 from gpuagent.domain.node_state.stored_slices import PARTITIONABLE, StoredSlice, without_times
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.sharing.claim import PreparedClaim
@@ -22,6 +23,7 @@ class Claims:
 
     Attributes:
         prepared: by UID.
+        spread_pace: how many claims each GPU may take under placement `spread`.
         slices: the node's ResourceSlices by name.
         followed: the watch of the slices has shown which there are.
         published: UUIDs of the GPUs of the slices, for `WITHDRAWN_S` after these are gone as well.
@@ -39,6 +41,7 @@ class Claims:
     """
 
     prepared: Mapping[str, PreparedClaim] = field(default_factory=dict)
+    spread_pace: SpreadPace = SpreadPace()
     slices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     followed: bool = False
     published: frozenset[str] = frozenset()
@@ -58,7 +61,8 @@ class Claims:
         match event:
             case ev.ClaimsPrepared():
                 prepared = {claim.uid: claim for claim in event.claims}
-                return replace(self, prepared=prepared)
+                spread_pace = self.spread_pace.prepared(event.claims, event.at)
+                return replace(self, prepared=prepared, spread_pace=spread_pace)
             case ev.DraRegistered():
                 is_registered = event.problem is None
                 return replace(self, registered=is_registered, registration_problem=event.problem)
@@ -128,6 +132,10 @@ class Claims:
         if at >= self.retry_at:
             retried = frozenset(self.stored)
             after = replace(after, retried=retried, retry_at=at + RETRY_S)
+        spread_pace = self.spread_pace.at(at)
+        # The slices are made again whenever this value is another one.
+        if self.slices and spread_pace is not self.spread_pace:
+            after = replace(after, spread_pace=spread_pace)
         return after
 
     @property
@@ -138,6 +146,8 @@ class Claims:
             due.append(self._withdrawn_until)
         if self.stored:
             due.append(self.retry_at)
+        if self.slices:
+            due.append(self.spread_pace.next)
         return min(due, default=None)
 
     @property

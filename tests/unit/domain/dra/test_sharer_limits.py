@@ -1,0 +1,243 @@
+"""Placement `spread` in bursts: claims that come at once are spread, and no claim waits for ever because of it."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.dra.prepare import claimed_gpus
+from gpuagent.domain.dra.resource_slice import slice_spec, slice_specs
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.node_state.spread_pace import LIFT_EVERY_S, LIFT_S, REST_S
+from gpuagent.domain.placement.sharer_limits import GpuUse, sharer_limits
+from gpuagent.domain.reconcile.slice_writes import slice_name
+from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.domain.step import deadline
+from tests.unit.domain.builders import box, in_force, uuid
+from tests.unit.domain.dra.scheduler_model import Scheduler
+
+GIB = 2**30
+TURNS = st.lists(st.integers(1, 9), min_size=1, max_size=20)
+
+
+class SpreadNode:
+    """A node under placement `spread`, and a scheduler that knows its slice as it was published last."""
+
+    def __init__(self, count=8, gib=80, **policy):
+        self.node = in_force(Mode.DRA, box(count, gib), isolates=frozenset(), **policy)
+        self.node.label("dra", "spread").holdings()
+        self.scheduler = Scheduler()
+        self.prepared: dict[str, PreparedClaim] = {}
+        self.names = {device["name"]: n for n, device in enumerate(self.devices)}
+        self.publish()
+
+    @property
+    def devices(self):
+        return slice_spec(self.node.state, "n")["devices"]
+
+    @property
+    def limits(self):
+        return {self.names[one["name"]]: int(one["capacity"]["sharers"]["value"]) for one in self.devices}
+
+    def publish(self):
+        """The watch shows the slice, and the scheduler takes it from there."""
+        self.published = slice_specs(self.node.state, "n")
+        seen = {slice_name("n"): {"metadata": {"uid": "s", "resourceVersion": "1"}, "spec": self.published[""]}}
+        self.node.send(ev.SlicesSeen(seen, self.node.now))
+
+    def wait(self, seconds):
+        """Let time pass, with a tick at each deadline."""
+        end = self.node.now + seconds
+        while (due := deadline(self.node.state)) is not None and due <= end:
+            self.node.wait(max(0.0, due - self.node.now))
+        self.node.wait(end - self.node.now)
+        self.publish()
+
+    def allocate(self, uid, gib=4, cores=0):
+        amounts = {"memory": gib * GIB} | ({"cores": cores} if cores else {})
+        return self.scheduler.allocate(uid, self.published, {"attributes": {"type": "gpu"}, "capacity": amounts})
+
+    def prepare(self, *uids):
+        gpus = self.node.state.gpus.by_uuid
+        for uid in uids:
+            claimed = claimed_gpus(self.scheduler.claim(uid), "n", gpus, MemoryUnit())
+            self.prepared[uid] = PreparedClaim(uid=uid, namespace="ml", name=uid, layer="none", gpus=claimed)
+        self.node.send(ev.ClaimsPrepared(tuple(self.prepared.values()), self.node.now))
+
+    def run(self, uid, **amounts):
+        assert self.allocate(uid, **amounts), self.limits
+        self.prepare(uid)
+        self.publish()
+
+    def end(self, *uids):
+        for uid in uids:
+            self.scheduler.release(uid)
+            del self.prepared[uid]
+        self.prepare()
+        self.publish()
+
+    def shares(self):
+        """How many claims each GPU has, most first."""
+        taken = Counter(self.names[results[0]["device"]] for results in self.scheduler.results.values())
+        return [taken[n] for n in range(len(self.names))]
+
+    def burst(self, count, take=None, **amounts):
+        """So many claims at once. Before each new slice, `take(waiting)` of the allocated claims are prepared."""
+        waiting = [f"b{n}" for n in range(count)]
+        allocated: list[str] = []
+        renewals = 0
+        while waiting or allocated:
+            new = [uid for uid in waiting if self.allocate(uid, **amounts)]
+            waiting = [uid for uid in waiting if uid not in new]
+            allocated += new
+            number = len(allocated) if take is None else take(len(allocated))
+            self.prepare(*allocated[:number])
+            allocated = allocated[number:]
+            self.publish()
+            renewals += 1
+            assert renewals < 1000, (waiting, self.limits)
+        return renewals
+
+
+@pytest.mark.parametrize(("count", "each"), [(8, 1), (16, 2), (64, 8), (160, 20)])
+def test_claims_that_come_at_once_are_spread_over_all_gpus(count, each):
+    node = SpreadNode()
+    assert node.burst(count) <= each
+    assert node.shares() == [each] * 8
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from([8, 16, 40]), TURNS)
+def test_the_spread_is_even_in_whatever_order_the_claims_are_prepared(count, numbers):
+    node, turn = SpreadNode(), iter(numbers * 100)
+    node.burst(count, take=lambda allocated: min(allocated, next(turn)))
+    assert node.shares() == [count // 8] * 8
+
+
+def test_a_burst_fills_up_what_was_uneven():
+    node = SpreadNode()
+    for n in range(8):
+        node.run(f"a{n}")
+    node.end(*[f"a{n}" for n in range(1, 8)])
+    for uid in ("c1", "c2"):
+        node.run(uid, gib=1)
+    node.wait(10)
+    node.burst(16)
+    assert max(node.shares()) - min(node.shares()) <= 1
+
+
+def test_binpack_has_no_such_limit():
+    node = SpreadNode()
+    node.node.label("dra", "binpack")
+    assert {*node.limits.values()} == {20}
+
+
+@pytest.mark.parametrize("out", ["whole", "unhealthy", "fenced", "full", "mig"])
+def test_a_gpu_that_takes_no_claim_holds_no_other_back(out):
+    node = SpreadNode(4)
+    match out:
+        case "whole":
+            assert node.scheduler.allocate("w", node.published, {"attributes": {"type": "gpu"}})
+            node.prepare("w")
+        case "full":
+            node.run("w", gib=80)
+        case "unhealthy":
+            node.node.send(ev.XidRaised(uuid(0), 79, node.node.now))
+        case "fenced":
+            node.node.send(ev.FenceRead(Fence(indexes=frozenset({"0"})), node.node.now))
+        case "mig":
+            node.node.inventory(*[gpu for gpu in box(4, 80) if gpu.index])
+    node.publish()
+    node.burst(9)
+    assert sorted(node.shares()) == [int(out in {"whole", "full"}), 3, 3, 3]
+
+
+def test_memory_that_is_too_small_for_a_claim_does_not_keep_it_waiting():
+    """GPU 0 has the fewest claims, and 10 GiB. The others can take the claim at once."""
+    node = SpreadNode(3)
+    node.run("large", gib=70)
+    for n in range(4):
+        node.run(f"s{n}", gib=20)
+    assert node.allocate("next", gib=20)
+
+
+def test_the_last_gpu_with_room_has_no_limit():
+    """There is nothing to spread over. A pod with several claims need not wait."""
+    node = SpreadNode(2)
+    node.run("large", gib=80)
+    assert {*node.limits.values()} == {20}
+    assert {*SpreadNode(1).limits.values()} == {20}
+
+
+def test_after_a_moment_each_gpu_takes_a_claim():
+    """A claim of two GPUs, or of a certain one, does not wait until all others are as full."""
+    node = SpreadNode(4)
+    node.run("a")
+    node.run("b")
+    assert sorted(node.limits.values()) == [1, 1, 1, 1]
+    node.wait(REST_S)
+    assert sorted(node.limits.values()) == [1, 1, 2, 2]
+    node.run("c")
+    assert sorted(node.limits.values()) == [1, 1, 2, 2], "what waits keeps its chance"
+
+
+def test_a_pod_that_needs_several_shares_of_a_gpu_gets_them_after_a_while():
+    node = SpreadNode(2)
+    most = 0
+    for _ in range(int(LIFT_EVERY_S)):
+        node.wait(1)
+        most = max(most, *node.limits.values())
+    assert most == 20
+
+
+def test_the_limits_are_lifted_now_and_then_also_while_claims_come_and_go():
+    node = SpreadNode(2)
+    lifted = 0
+    for second in range(300):
+        node.run(f"c{second}", gib=1)
+        node.wait(1)
+        node.end(f"c{second}")
+        lifted += {*node.limits.values()} == {20}
+    assert 300 * LIFT_S / 60 * 0.7 <= lifted <= 300 * LIFT_S / 60 * 1.4
+
+
+def test_a_quiet_node_writes_its_slice_seldom():
+    node = SpreadNode(8)
+    node.burst(16)
+    node.wait(120)
+    contents = set()
+    changes = 0
+    for _ in range(3600):
+        node.wait(1)
+        content = str(sorted(node.limits.items()))
+        changes += content not in contents
+        contents = {content}
+    assert changes <= 2 * 3600 / LIFT_EVERY_S + 2
+
+
+numbers = st.integers(0, 5)
+uses = st.builds(
+    GpuUse,
+    uuid=st.uuids().map(str),
+    free_mib=numbers,
+    free_cores=numbers,
+    accepts_claims=st.booleans(),
+    shares=numbers,
+    rested=numbers,
+)
+
+
+@given(st.lists(uses, min_size=1, max_size=8, unique_by=lambda gpu: gpu.uuid), st.integers(1, 5))
+def test_a_claim_that_fits_on_a_gpu_finds_a_gpu(gpus, most):
+    """The claim may have to take another one. No limit is above what the operator allows."""
+    limits = sharer_limits(gpus, most)
+    assert all(1 <= limit <= most for limit in limits.values())
+    assert limits.keys() == {gpu.uuid for gpu in gpus}
+    takers = [gpu for gpu in gpus if gpu.accepts_claims and gpu.shares < most]
+    for gpu in takers:
+        alternatives = [other for other in takers if other.has_as_much_as(gpu)]
+        assert any(limits[other.uuid] > other.shares for other in alternatives)
