@@ -43,6 +43,8 @@ MOST_READ = 1000
 _NAMES = (*RESOURCES, GPU_COUNT)
 _CLAIMED = frozenset({"ephemeral", "persistentVolumeClaim"})
 """Volumes that are claimed. Kubernetes makes the claim of an ephemeral one for the pod."""
+_SHORT_OF_ANY = ("Insufficient ", "Too many pods")
+"""What kube-scheduler says where pods on a node use too much of a resource, GPUs or not."""
 _SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
 _Value = TypeVar("_Value", bound=Hashable)
 
@@ -141,9 +143,17 @@ class PodFacts:
     @property
     def is_short_in_sum(self) -> bool:
         """Whether kube-scheduler says that no node has enough units left in all, so that it does not ask about it."""
+        return self._is_refused_for(_SHORT)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether kube-scheduler says that a node lacks GPUs, CPU, memory or another resource for it."""
+        return self._is_refused_for(_SHORT_OF_ANY)
+
+    def _is_refused_for(self, reasons: Collection[str]) -> bool:
         if self.node or self.deleting or not self.unscheduled:
             return False
-        return any(text in self.unscheduled for text in _SHORT)
+        return any(text in self.unscheduled for text in reasons)
 
     @property
     def has_our_gate_only(self) -> bool:

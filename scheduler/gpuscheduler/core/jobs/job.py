@@ -282,10 +282,14 @@ class Job:
     def wants_nodes(self) -> list[PodFacts]:
         """The pods for which nodes may be kept; empty if there are not enough.
 
-        kube-scheduler has come to them, or would if GPUs became free.
+        kube-scheduler has come to them, or would if other pods ended.
         """
-        hopeful = [pod for pod in self.may_start() if self._is_asked(pod) or pod.is_short_in_sum]
+        hopeful = [pod for pod in self.may_start() if self._is_asked(pod) or self._is_short(pod)]
         return self._if_enough(hopeful)
+
+    def _is_short(self, pod: PodFacts) -> bool:
+        """Whether kube-scheduler says that the pod lacks what others use. It calls before it writes that."""
+        return pod.is_short or pod.uid in self.turns.short
 
     def _if_enough(self, pods: list[PodFacts]) -> list[PodFacts]:
         """The pods, if the job can start with them."""

@@ -252,7 +252,10 @@ class Jobs:
     def preemptable(self, pod: PodFacts) -> frozenset[str]:
         """The nodes where pods may be evicted for a member, see `Precedence.preemptable`."""
         job = self._jobs.get(key_of(pod))
-        return self.precedence.preemptable(job, pod) if job else frozenset()
+        if job is None:
+            return frozenset()
+        job.turns.wants_victims(pod.uid)
+        return self.precedence.preemptable(job, pod)
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:
         """Minor numbers of the GPUs that pods of the job have on a node, and that the pod may see."""

@@ -39,11 +39,13 @@ class Turns:
     Attributes:
         unasked: kube-scheduler has not come to them yet, or not again since they failed to come into bind.
         uncalled: those of them for which it was not woken either.
+        short: those of `unasked` that fit once pods of lower priority are evicted, as kube-scheduler has found.
     """
 
     def __init__(self) -> None:
         self.unasked: set[str] = set()
         self.uncalled: set[str] = set()
+        self.short: set[str] = set()
 
     def came(self, uid: str) -> None:
         """Take that a pod waits from now on, about which kube-scheduler has not asked."""
@@ -54,6 +56,12 @@ class Turns:
         """Take that kube-scheduler asks about pods that wait."""
         self.unasked.difference_update(uids)
         self.uncalled.difference_update(uids)
+        self.short.difference_update(uids)
+
+    def wants_victims(self, uid: str) -> None:
+        """Take that kube-scheduler asks which pods to evict for a pod: it has come to it, and found no free node."""
+        if uid in self.unasked:
+            self.short.add(uid)
 
     def call_again(self) -> None:
         """Take that what was woken before may not have been heard: another scheduler led until now."""

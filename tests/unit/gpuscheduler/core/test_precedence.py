@@ -155,6 +155,27 @@ def test_pods_are_evicted_for_a_job_that_starts_whole_then(cluster):
     assert all(nodes[f"n{number}"] == [f"r{number}"] for number in range(3) if f"n{number}" in nodes)
 
 
+def test_pods_are_evicted_for_a_job_before_kube_scheduler_has_written_that_there_is_no_room(cluster):
+    """kube-scheduler asks for victims first, and tries the pod again only when one of them has ended."""
+    for name in ("a", "b"):
+        cluster.create(name, whole=4, asked=False, priority=1000)
+    assert preempted(cluster, "a") == {}, "the other pod may have no node at all"
+    assert len(preempted(cluster, "b")) == 2
+    assert len(preempted(cluster, "a")) == 2
+
+
+@pytest.mark.parametrize("text", ["Insufficient cpu", "Insufficient memory", "Too many pods"])
+def test_nodes_are_kept_for_a_job_that_lacks_something_else_than_gpus(text):
+    cluster = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(2)))
+    message = f"0/2 nodes are available: 2 {text}."
+    for name in ("a", "b"):
+        made = cluster.create(name, whole=1, asked=False, priority=1000)
+        made["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": message}]
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    cluster.at(cluster.now)
+    assert kept(cluster)
+
+
 @pytest.mark.parametrize("why", ["too large", "too low", "not complete"])
 def test_no_pod_is_evicted_for_a_job_that_would_not_start(cluster, why):
     if why == "too large":
