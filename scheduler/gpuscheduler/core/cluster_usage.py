@@ -75,6 +75,8 @@ class ClusterUsage:
         if self.nodes.pop(name, None) is not None:
             self._units = None
             self._note(name)
+            # Pods are no longer spread over it, and jobs for which it was kept need another one.
+            self.frees += 1
 
     def use(self, uid: str, name: str, use: Used | GpuRequest) -> None:
         """Count a pod on a node: on these GPUs, or on all where only its request is known."""

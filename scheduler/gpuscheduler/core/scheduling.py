@@ -408,7 +408,7 @@ class Scheduling:
         pod = self.gang_objects.resolved(pod)
         if self.jobs.is_member(pod):
             # One by one, they might evict pods for a job that does not start.
-            allowed = self.jobs.preemptable(pod)
+            allowed = self.jobs.preemptable(pod, proposed.keys(), now)
             proposed = {name: uids for name, uids in proposed.items() if name in allowed}
         return self._preemption.victims(pod, proposed, violations or {}, now)
 

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import pytest
 
@@ -226,9 +226,32 @@ def _bound(pods: Mapping[str, Json]) -> Counter[str]:
     return Counter(_job(pod) for pod in pods.values() if _is_bound(pod))
 
 
+def _are_bound(pods: Mapping[str, Json], names: Collection[str]) -> bool:
+    """Whether these pods are there, all of them on nodes, and no other ones."""
+    return pods.keys() == set(names) and all(map(_is_bound, pods.values()))
+
+
 def _is_bound(pod: Json) -> bool:
     return "nodeName" in pod["spec"]
 
 
 def _job(pod: Json) -> str:
     return str(pod["metadata"]["labels"][JOB_LABEL])
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_job_of_higher_priority_evicts_pods_on_all_nodes_of_a_full_cluster(
+    control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations]
+) -> None:
+    """kube-scheduler asks whom to evict before it writes that a pod has no room, and not again by itself."""
+    allocations = make_allocations(whole_node(f"node-{n}") for n in range(2))
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    control_plane.client.apply(kind | {"metadata": {"name": "high"}, "value": 1000})
+    control_plane.add_pods(pod(f"low-{n}", {GPU_WHOLE: 8}) for n in range(2))
+    control_plane.pods.wait(lambda pods: _are_bound(pods, {"low-0", "low-1"}))
+    members = job("job", 2, {GPU_WHOLE: 8})
+    for member in members:
+        member["spec"]["priorityClassName"] = "high"
+    control_plane.add_pods(members)
+    control_plane.pods.wait(lambda pods: _are_bound(pods, {"job-0", "job-1"}))
+    assert allocations.problems() == []

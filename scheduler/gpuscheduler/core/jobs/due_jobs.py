@@ -53,6 +53,10 @@ class DueJobs:
 
     def _begin_turns(self, now: float) -> None:
         """Have each job that waits planned, one with every tick."""
+        claim = self._planning.precedence.claim
+        if claim and claim.key not in self._waiting:
+            # kube-scheduler does not ask about its pods, so that it is not planned. Its nodes may have changed.
+            self.settle(self._jobs[claim.key], now)
         waiting = [self._jobs[key] for key in self._waiting]
         ready = [job for job in waiting if job.retry_at <= now]
         ready.sort(key=lambda job: job.age)
@@ -78,6 +82,7 @@ class DueJobs:
         else:
             self._waiting.pop(job.key, None)
         self._note_wait(job, now, may_be_planned=waits)
+        self._note_overdue(job, now)
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
@@ -87,9 +92,7 @@ class DueJobs:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
             due = min(due, job.retry_at)
-        overdue_at = job.waits_since + self._planning.precedence.patience_s
-        if overdue_at > now:
-            due = min(due, overdue_at)
+        due = min(due, self._planning.precedence.overdue_changes_at(job, now))
         self._agenda.put(job.key, due)
 
     def completed(self, job: Job) -> None:
@@ -129,10 +132,6 @@ class DueJobs:
             job.call_at = float("inf")
             self._call(job)
         self._broken_jobs.take_due(job, now)
-        if self._planning.precedence.is_overdue(job, now):
-            # It is planned in vain, and its nodes are kept for it from then on.
-            job.tried = None
-            self._planning.again = True
         if job.alone_at <= now:
             job.alone_at = float("inf")
             job.alone = True
@@ -163,6 +162,19 @@ class DueJobs:
                 return
             precedence.wanted(job, hopeful, job.unsuitable(), now)
         job.waits_since = min(job.waits_since, now)
+
+    def _note_overdue(self, job: Job, now: float) -> None:
+        """Begin or end to keep nodes for a job that has waited for too long."""
+        precedence = self._planning.precedence
+        is_overdue = precedence.is_overdue(job, now)
+        if is_overdue == job.is_overdue:
+            return
+        job.is_overdue = is_overdue
+        precedence.ends(job)
+        # It is planned in vain, and then its nodes are chosen. If its time is over, another job has its turn.
+        job.nodes_tried = None
+        job.tried = None
+        self._planning.again = True
 
     def _wait_for_turns(self, job: Job, now: float) -> None:
         """Give kube-scheduler a while to come to all pods of a job by itself. It has, if this scheduler began later."""

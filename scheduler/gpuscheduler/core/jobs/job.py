@@ -147,6 +147,8 @@ class Job:
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
         nodes_tried: what the last choice of nodes to keep for it was made of.
+        nodes_again_at: when nodes are chosen again although that has not changed.
+        is_overdue: it has waited for so long that nodes are kept from later pods of its own priority.
         waits_since: when it began to wait for room; infinite while it does not.
         losses: what is known of the pods that it has lost.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
@@ -172,6 +174,8 @@ class Job:
     alone_at: float = float("inf")
     alone: bool = False
     nodes_tried: object = None
+    nodes_again_at: float = float("-inf")
+    is_overdue: bool = False
     waits_since: float = float("inf")
     losses: Losses = NO_LOSSES
     let_in: bool = False

@@ -22,7 +22,7 @@ from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Decisions, Planning, nudges
 from gpuscheduler.core.jobs.precedence import Precedence
-from gpuscheduler.core.jobs.turns import EarlyCalls
+from gpuscheduler.core.jobs.turns import EarlyCalls, EarlyVictimCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -76,6 +76,7 @@ class Jobs:
         self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs)
         self._ended: dict[str, JobKey] = {}
         self._early = EarlyCalls()
+        self._early_victim_calls = EarlyVictimCalls()
         self.actions = self._planning.actions
 
     def plan_over(self, decisions: Decisions) -> None:
@@ -153,6 +154,8 @@ class Jobs:
         was_asked_about = self._early.take(uid)
         if is_new and not was_asked_about:
             job.turns.came(uid)
+            if self._early_victim_calls.take(uid):
+                job.turns.wants_victims(uid)
         elif not is_pending:
             job.turns.forget(uid)
 
@@ -249,13 +252,26 @@ class Jobs:
         self._due_jobs.settle(job, now)
         return answer
 
-    def preemptable(self, pod: PodFacts) -> frozenset[str]:
+    def preemptable(self, pod: PodFacts, proposed: Collection[str], now: float) -> frozenset[str]:
         """The nodes where pods may be evicted for a member, see `Precedence.preemptable`."""
-        job = self._jobs.get(key_of(pod))
-        if job is None:
-            return frozenset()
-        job.turns.wants_victims(pod.uid)
-        return self.precedence.preemptable(job, pod)
+        job = self._job(key_of(pod))
+        if pod.uid in self._pods:
+            job.turns.wants_victims(pod.uid)
+        else:
+            self._early_victim_calls.add(pod, job.key, now)
+        early = self._early_victim_calls.pods(job.key, now)
+        unseen = [other for other in early if other.uid not in job.members]
+        for other in unseen:
+            job.members.put(other)
+            job.turns.came(other.uid)
+            job.turns.wants_victims(other.uid)
+        nodes = self.precedence.preemptable(job, pod, proposed)
+        for other in unseen:
+            # It counts once the watch shows it, as it may be gone.
+            job.members.remove(other.uid)
+            job.turns.forget(other.uid)
+        self._due_jobs.settle(job, now)
+        return nodes
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:
         """Minor numbers of the GPUs that pods of the job have on a node, and that the pod may see."""

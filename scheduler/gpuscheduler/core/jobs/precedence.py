@@ -2,9 +2,12 @@
 
 A job needs room for many pods at one time. Smaller pods that come later would take each part of it, so that a job of
 high priority waits for as long as they come. Only one job has nodes kept: two that kept nodes from each other might
-both wait for ever.
+both wait for ever. A job that only has waited for too long may need pods to end that run for ever, so that it keeps
+nodes for a while, and then none for as long.
 """
 
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +22,12 @@ from gpuscheduler.core.pod_facts import PodFacts
 
 NODES_TRIES = 2 * PLAN_TRIES
 """Work that one choice of nodes may take: it makes a plan for ever more nodes."""
+NODES_AGAIN_S = 10.0
+"""Time between two choices of nodes for a job for which there were none, if only their pods have changed."""
+PAUSE_FROM = 0.75
+"""Mantissa of a time from which a job pauses: the middle between two powers of 2, which are 0.5 and 1.0 of the next."""
+ROUNDING_S = 0.001
+"""What a sum of times may be off."""
 Rank = tuple[int, str]
 """Negative priority, and creation time: the least comes first."""
 
@@ -70,6 +79,10 @@ class Precedence:
         self._pods = pods
         self.patience_s = patience_s
         self.claim: Claim | None = None
+        self._lowest = 0
+        """The lowest priority of pods and jobs that have come, or the default one."""
+        self._checked: object = None
+        """What the claim was compared with last."""
 
     def kept_from(self, pod: PodFacts) -> frozenset[str]:
         """Names of the nodes that are kept for a job before this pod."""
@@ -80,6 +93,8 @@ class Precedence:
         return self._kept_from(job.key, job.age)
 
     def _kept_from(self, key: JobKey, rank: Rank) -> frozenset[str]:
+        negative_priority, _ = rank
+        self._lowest = min(self._lowest, -negative_priority)
         if self.claim is None or self.claim.key == key:
             return frozenset()
         return self.claim.nodes if self.claim.precedes(rank) else frozenset()
@@ -91,8 +106,27 @@ class Precedence:
         return f"node(s) were kept for {title}, which comes first"
 
     def is_overdue(self, job: Job, now: float) -> bool:
-        """Whether the job has waited for too long."""
-        return bool(self.patience_s) and now - job.waits_since >= self.patience_s
+        """Whether the job has waited for too long, and it is no pause.
+
+        It keeps nodes for as long as the patience, and pauses for as long. Each time, both are twice as long as before:
+        in the end, it is as long as other pods run.
+        """
+        return _keeps_nodes(*self._waited(job, now))
+
+    def overdue_changes_at(self, job: Job, now: float) -> float:
+        """When `is_overdue` changes next; infinite if it does not."""
+        if not self.patience_s or job.waits_since == float("inf"):
+            return float("inf")
+        share, exponent = self._waited(job, now)
+        end = math.ldexp(PAUSE_FROM if _keeps_nodes(share, exponent) else 1.0, exponent)
+        return job.waits_since + (end - 1) * self.patience_s
+
+    def _waited(self, job: Job, now: float) -> tuple[float, int]:
+        """How long the job has waited, in units of the patience, and one more: as mantissa and exponent of 2."""
+        waits = now - job.waits_since + ROUNDING_S
+        if not self.patience_s or waits < 0:
+            return math.frexp(1.0)
+        return math.frexp(waits / self.patience_s + 1)
 
     def wanted(
         self,
@@ -103,37 +137,66 @@ class Precedence:
     ) -> None:
         """Take that there is no room for a job now. It gets nodes if it is the first that waits."""
         overdue = self.is_overdue(job, now)
-        priority, _ = job.age
-        if priority >= 0 and not overdue:
-            # Pods of a priority below the default are rare, and to choose nodes takes a while.
+        negative_priority, _ = job.age
+        priority = -negative_priority
+        if priority <= self._lowest and not overdue:
+            # No pod that has come is behind it, and to choose nodes takes a while.
             return
-        if self.claim and not self._gives_way(self.claim, job, overdue=overdue):
+        is_its_own = self.claim is not None and self.claim.key == job.key
+        if self.claim and not is_its_own and self.claim.rank <= job.age:
             return
+        # Each event of the job comes here, and to compare its claim with the cluster takes a plan.
+        compared_with = self._usage.frees, job.age, overdue
+        if is_its_own and self._checked == compared_with:
+            return
+        self._checked = compared_with
         # Where there are none, each event of the job would have them looked for again.
         made_of = len(self._usage.nodes), job.members.version, len(unsuitable), overdue
-        is_in_vain = self.claim is None and job.nodes_tried == made_of
-        if is_in_vain:
+        is_in_vain = not is_its_own and job.nodes_tried == made_of
+        if is_in_vain and now < job.nodes_again_at:
             return
         job.nodes_tried = made_of
-        nodes = self._nodes_for(job.as_checked(pending), unsuitable)
-        self._set(Claim(job.key, job.age, overdue, nodes) if nodes else None)
+        job.nodes_again_at = now + NODES_AGAIN_S
+        pending = job.as_checked(pending)
+        # Pods of a higher priority do not leave their nodes to it.
+        below = priority + 1
+        if self.claim and self._holds(self.claim, job, pending, overdue=overdue):
+            return
+        nodes = self._nodes_for(pending, unsuitable, below)
+        if nodes:
+            self._set(Claim(job.key, job.age, overdue, nodes))
+        else:
+            self.ends(job)
 
-    def _gives_way(self, claim: Claim, job: Job, *, overdue: bool) -> bool:
-        """Whether another claim for this job takes the place of the present one."""
-        if claim.key != job.key:
-            return job.age < claim.rank
-        are_there = claim.nodes <= self._usage.nodes.keys()
-        return not are_there or claim.overdue != overdue or claim.rank != job.age
+    def _holds(
+        self,
+        claim: Claim,
+        job: Job,
+        pending: Collection[PodFacts],
+        *,
+        overdue: bool,
+    ) -> bool:
+        """Whether a claim is this job's, and its pods would still fit on the nodes.
 
-    def preemptable(self, job: Job, pod: PodFacts) -> frozenset[str]:
+        It does not count that kube-scheduler has not named nodes: it leaves out those that are not free yet.
+        """
+        is_its_own = claim.key == job.key and claim.rank == job.age and claim.overdue == overdue
+        if not is_its_own or not claim.nodes <= self._usage.nodes.keys():
+            return False
+        negative_priority, _ = job.age
+        below = 1 - negative_priority
+        return bool(self._emptied_for(pending, {}, claim.nodes, Tries(NODES_TRIES), below))
+
+    def preemptable(self, job: Job, pod: PodFacts, proposed: Collection[str]) -> frozenset[str]:
         """The nodes where a pod of a job may have others evicted: none unless the job then starts whole.
 
-        Those are nodes on which all of its pods that wait would fit if pods of lower priority had ended.
+        Those are nodes on which all of its pods that wait would fit if pods of lower priority had ended. As many as
+        possible are among those that kube-scheduler proposes: of a large cluster, these are a part.
         """
         pending = [] if job.plan else job.wants_nodes()
         if not pending:
             return frozenset()
-        return self._nodes_for(job.as_checked(pending), job.unsuitable(), below=pod.priority)
+        return self._nodes_for(job.as_checked(pending), job.unsuitable(), pod.priority, proposed)
 
     def ends(self, job: Job) -> None:
         """Take that a job does not wait any more."""
@@ -150,45 +213,73 @@ class Precedence:
         self,
         pending: Collection[PodFacts],
         unsuitable: Mapping[str, Passed],
-        below: int | None = None,
+        below: int,
+        proposed: Collection[str] = (),
     ) -> frozenset[str]:
-        """The nodes on which the pods would fit if all others had ended: those with the fewest of them, if possible.
+        """The nodes on which the pods would fit if all of a priority below `below` had ended.
 
-        With `below`, only pods of a lower priority than that have ended.
+        They are those with the fewest pods, if possible, of the proposed ones.
         """
-        names = sorted(self._usage.nodes, key=self._busy)
+        reserved = Counter[str]()
+        for pod in pending:
+            reserved.update(self._usage.nodes_of(pod.uid))
+
+        def price(name: str) -> tuple[bool, int, str]:
+            # Room that is there already costs no pod its life. It may be reserved for a pod of the job.
+            others = len(self._usage.nodes[name].users) - reserved[name]
+            is_left_out = bool(proposed) and others > 0 and name not in proposed
+            return is_left_out, others, name
+
+        names = sorted(self._usage.nodes, key=price)
         count = 1
         tries = Tries(NODES_TRIES)
         while not tries.gave_up:
-            emptied = {name: self._emptied(self._usage.nodes[name], below) for name in names[:count]}
-            places = plan(
-                pending,
-                emptied,
-                self._links,
-                without=unsuitable,
-                tries=tries,
-                beside=self._usage.pods,
-            )
-            if len(places) == len(pending):
-                return frozenset(node for node, _ in places.values())
-            if count >= len(names):
-                return frozenset()
+            nodes = self._emptied_for(pending, unsuitable, names[:count], tries, below)
+            if nodes or count >= len(names):
+                return nodes
             # A few nodes more than needed cost less than to try each number.
             count *= 2
         return frozenset()
 
-    def _busy(self, name: str) -> tuple[int, str]:
-        return len(self._usage.nodes[name].users), name
+    def _emptied_for(
+        self,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+        names: Collection[str],
+        tries: Tries,
+        below: int,
+    ) -> frozenset[str]:
+        """Those of the nodes on which the pods would fit, see `_nodes_for`; none if there are too few."""
+        own = {pod.uid for pod in pending}
+        places = plan(
+            pending,
+            {name: self._emptied(self._usage.nodes[name], below, own) for name in names},
+            self._links,
+            without=unsuitable,
+            tries=tries,
+            beside=self._usage.pods,
+        )
+        if len(places) < len(pending):
+            return frozenset()
+        return frozenset(node for node, _ in places.values())
 
-    def _emptied(self, node: NodeUsage, below: int | None) -> NodeUsage:
-        """The node without pods that use its GPUs; of all priorities if `below` is None."""
+    def _emptied(self, node: NodeUsage, below: int, own: Collection[str]) -> NodeUsage:
+        """The node without the pods of a priority below `below` that use its GPUs, and without those of the job itself.
+
+        GPUs that victims freed are reserved for the job's pods one by one.
+        """
         emptied = node.copy()
         for uid in node.users:
             pod = self._pods.get(uid)
-            stays = below is not None and (pod is None or pod.priority >= below)
-            if stays:
+            leaves = uid in own or (pod is not None and pod.priority < below)
+            if not leaves:
                 continue
             emptied.release(uid)
             if pod is not None:
                 emptied.used -= pod.requests
         return emptied
+
+
+def _keeps_nodes(mantissa: float, exponent: int) -> bool:
+    """Whether a job keeps nodes after such a time, see `Precedence._waited`: from a power of 2, from the second on."""
+    return exponent > 1 and mantissa < PAUSE_FROM

@@ -6,6 +6,11 @@ start, for example because of a volume or a selector. So nothing is reserved for
 
 from collections.abc import Collection, Iterable
 
+from gpuscheduler.core.gangs.gang import GangKey
+from gpuscheduler.core.pod_facts import PodFacts
+
+EARLY_S = 10.0
+"""How far the watch may be behind kube-scheduler."""
 MOST_EARLY = 10_000
 """Pods of all jobs that kube-scheduler may ask about before the watch shows them."""
 
@@ -31,6 +36,50 @@ class EarlyCalls:
         is_known = uid in self._uids
         self._uids.pop(uid, None)
         return is_known
+
+
+class EarlyVictimCalls:
+    """Pods of jobs for which kube-scheduler has asked for victims before the watch shows them.
+
+    It does not ask again by itself. As a pod may be gone by then, it counts for a while only.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, GangKey] = {}
+        """UID of each pod to its job, the last one at the end."""
+        self._pods: dict[GangKey, dict[str, tuple[PodFacts, float]]] = {}
+        """The pods of each job by UID, with the time until when they count."""
+
+    def add(self, pod: PodFacts, job: GangKey, now: float) -> None:
+        """Take that kube-scheduler asks for a pod of a job. If there are too many, the first one is forgotten."""
+        self.take(pod.uid)
+        self._jobs[pod.uid] = job
+        of_job = self._pods.setdefault(job, {})
+        of_job[pod.uid] = pod, now + EARLY_S
+        if len(self._jobs) > MOST_EARLY:
+            first = next(iter(self._jobs))
+            self.take(first)
+
+    def take(self, uid: str) -> bool:
+        """Forget a pod, which the watch shows; whether kube-scheduler has asked for it."""
+        job = self._jobs.pop(uid, None)
+        if job is None:
+            return False
+        of_job = self._pods[job]
+        del of_job[uid]
+        if not of_job:
+            del self._pods[job]
+        return True
+
+    def pods(self, job: GangKey, now: float) -> list[PodFacts]:
+        """The pods of a job that count."""
+        pods: list[PodFacts] = []
+        for pod, until in list(self._pods.get(job, {}).values()):
+            if now < until:
+                pods.append(pod)
+            else:
+                self.take(pod.uid)
+        return pods
 
 
 class Turns:

@@ -1,13 +1,19 @@
 """Nodes are kept for the first job that waits, from the pods that come after it."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuscheduler.core.calls import Nudge
+from gpuscheduler.core.constraints.node_site import Taint
 from gpuscheduler.core.jobs.jobs import JobLimits
+from gpuscheduler.core.jobs.precedence import NODES_AGAIN_S
+from gpuscheduler.core.jobs.turns import EARLY_S
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, whole_node
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
+from tests.unit.gpuscheduler.core.work import calls_of
 
 PATIENCE_S = 600.0
 LATER = "2026-01-02T00:00:00Z"
@@ -164,6 +170,60 @@ def test_pods_are_evicted_for_a_job_before_kube_scheduler_has_written_that_there
     assert len(preempted(cluster, "a")) == 2
 
 
+def test_pods_are_evicted_for_a_job_on_the_nodes_that_kube_scheduler_proposes(cluster):
+    """Of a large cluster, it proposes a part."""
+    unasked_job(cluster, priority=1000)
+    for number in range(3):
+        nodes = cluster.scheduling.preempt(
+            pod_facts(cluster.pods["a"]), {f"n{number}": [f"r{number}"]}, cluster.now + 60.0 * number
+        )
+        assert nodes == {f"n{number}": [f"r{number}"]}
+
+
+@pytest.mark.parametrize("shown", ["never", "later", "the second only"])
+def test_pods_are_evicted_for_a_job_although_the_watch_is_late(cluster, shown):
+    """kube-scheduler has a watch of its own, and does not ask a second time."""
+    see = cluster.scheduling.pod_seen
+    cluster.scheduling.pod_seen = lambda pod, now: None
+    for name in ("a", "b"):
+        cluster.create(name, whole=4, asked=False, priority=1000)
+    cluster.scheduling.pod_seen = see
+    assert preempted(cluster, "a") == {}
+    if shown != "never":
+        names = "ab" if shown == "later" else "b"
+        for name in names:
+            see(pod_facts(cluster.pods[name]), cluster.now)
+    assert len(preempted(cluster, "b")) == 2
+
+
+def test_no_pods_are_evicted_for_a_job_with_a_pod_that_the_watch_never_shows(cluster):
+    see = cluster.scheduling.pod_seen
+    cluster.scheduling.pod_seen = lambda pod, now: None
+    for name in ("a", "b"):
+        cluster.create(name, whole=4, asked=False, priority=1000)
+    cluster.scheduling.pod_seen = see
+    assert preempted(cluster, "a") == {}
+    cluster.now += EARLY_S
+    assert preempted(cluster, "b") == {}
+
+
+def test_pods_are_evicted_for_the_next_pod_of_a_job_while_freed_gpus_are_kept_for_the_first():
+    cluster = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(2)))
+    for number in range(2):
+        name = f"r{number}"
+        cluster.create(name, job=None, asked=False, whole=2)
+        assert cluster.filter(name, [f"n{number}"]).nodes
+        cluster.write(name, cluster.bind(name, f"n{number}"))
+    unasked_job(cluster, priority=1000)
+    assert cluster.scheduling.preempt(pod_facts(cluster.pods["b"]), {"n0": ["r0"]}, cluster.now)
+    cluster.pods["b"]["status"]["nominatedNodeName"] = "n0"
+    cluster.scheduling.pod_seen(pod_facts(cluster.pods["b"]), cluster.now)
+    cluster.ends("r0")
+    assert cluster.reserved() == 1
+    victims = cluster.scheduling.preempt(pod_facts(cluster.pods["a"]), {"n1": ["r1"]}, cluster.now)
+    assert victims == {"n1": ["r1"]}
+
+
 @pytest.mark.parametrize("text", ["Insufficient cpu", "Insufficient memory", "Too many pods"])
 def test_nodes_are_kept_for_a_job_that_lacks_something_else_than_gpus(text):
     cluster = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(2)))
@@ -252,8 +312,144 @@ def test_a_claim_follows_the_cluster_when_a_node_goes(cluster):
     gone = min(kept(cluster))
     cluster.scheduling.node_gone(gone)
     cluster.nodes = tuple(node for node in cluster.nodes if node.name != gone)
-    cluster.scheduling.pod_seen(pod_facts(cluster.pods["a"]), cluster.now)
-    cluster.scheduling.usage.frees += 1
     cluster.at(cluster.now + 1)
     assert gone not in kept(cluster)
     assert len(kept(cluster)) == 2
+
+
+def test_a_claim_of_an_overdue_job_ends_and_comes_again_after_a_pause(cluster):
+    """One pod that never ends may keep the job from starting for ever."""
+    cluster.scheduling.jobs.precedence.patience_s = PATIENCE_S
+    waiting_job(cluster)
+    kept_at = []
+    for minute in range(10, 160, 5):
+        cluster.at(minute * 60.0)
+        if kept(cluster):
+            kept_at.append(minute)
+    first = range(10, 20, 5)
+    second = range(30, 50, 5)
+    third = range(70, 110, 5)
+    assert kept_at == [*first, *second, *third, 150, 155], "each time twice as long, and as long a pause"
+
+
+def test_the_next_overdue_job_has_its_turn_while_the_first_pauses(cluster):
+    cluster.scheduling.jobs.precedence.patience_s = PATIENCE_S
+    waiting_job(cluster)
+    cluster.at(PATIENCE_S / 2)
+    for name in ("c", "d"):
+        cluster.create(name, job="k", whole=4, created=LATER)
+    cluster.at(PATIENCE_S * 1.9)
+    assert cluster.scheduling.jobs.precedence.claim.key.name == "j"
+    cluster.at(PATIENCE_S * 2)
+    assert cluster.scheduling.jobs.precedence.claim.key.name == "k"
+
+
+def test_an_overdue_job_of_high_priority_still_keeps_its_nodes_from_lower_ones(cluster):
+    cluster.scheduling.jobs.precedence.patience_s = PATIENCE_S
+    waiting_job(cluster, priority=1000)
+    for minute in range(0, 160, 5):
+        cluster.at(minute * 60.0)
+        assert kept(cluster)
+
+
+@pytest.mark.parametrize("how", ["cordoned", "not ready"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_claim_follows_the_nodes_that_accept_the_job(cluster, asked, how):
+    if asked:
+        waiting_job(cluster, priority=1000)
+    else:
+        unasked_job(cluster, priority=1000)
+    gone = min(kept(cluster))
+    others = [node.name for node in cluster.nodes if node.name != gone]
+    facts = cluster.scheduling.usage.nodes[gone].facts
+    taint = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+    site = replace(facts.site, cordoned=True) if how == "cordoned" else replace(facts.site, taints=(taint,))
+    cluster.scheduling.node_seen(replace(facts, site=site))
+    cluster.at(cluster.now + 1)
+    assert kept(cluster) == set(others)
+
+
+def test_a_claim_stays_where_nodes_are_not_named_for_lack_of_gpus(cluster):
+    """kube-scheduler names the one node that is free by now, and leaves out the other one, which is not."""
+    names = unasked_job(cluster, priority=1000)
+    nodes = kept(cluster)
+    first = min(nodes)
+    cluster.ends(f"r{first[1]}")
+    for name in names:
+        cluster.filter(name, [first])
+    cluster.at(cluster.now + 1)
+    assert kept(cluster) == nodes
+
+
+def test_a_claim_stays_where_it_is_while_pods_come_and_go(cluster):
+    waiting_job(cluster, priority=1000)
+    nodes = kept(cluster)
+    (other,) = {"n0", "n1", "n2"} - nodes
+    cluster.ends(f"r{other[1]}")
+    cluster.at(cluster.now + 1)
+    assert kept(cluster) == nodes
+
+
+def test_events_of_a_job_with_kept_nodes_have_no_plan_made():
+    """Each of hundreds of pods has several events while it waits."""
+    cluster = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(32)))
+    cluster.create("r", job=None, asked=False, whole=2)
+    cluster.write("r", cluster.bind("r", cluster.filter("r").nodes[0]))
+    for number in range(64):
+        made = cluster.create(f"p{number}", replicas=64, whole=2, asked=False, priority=1000)
+        made["status"]["conditions"] = SHORT
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    cluster.at(cluster.now)
+    assert len(kept(cluster)) == 32
+    seen = pod_facts(cluster.pods["p0"])
+    calls, _ = calls_of(lambda: cluster.scheduling.pod_seen(seen, cluster.now))
+    assert calls < 2000
+    cluster.scheduling.usage.frees += 1
+    planned, _ = calls_of(lambda: cluster.scheduling.pod_seen(seen, cluster.now))
+    assert planned > 4 * calls, "its nodes are compared with the cluster when that has changed"
+
+
+def test_nodes_with_pods_of_a_higher_priority_are_not_kept():
+    cluster = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(3)))
+    pods = {"urgent": ("n0", 5000)}
+    for number in (1, 2):
+        pods |= {f"p{number}": (f"n{number}", 0), f"q{number}": (f"n{number}", 1000)}
+    for name, (node, priority) in pods.items():
+        cluster.create(name, job=None, asked=False, whole=2, priority=priority)
+        assert cluster.filter(name, [node]).nodes
+        cluster.write(name, cluster.bind(name, node))
+    waiting_job(cluster, priority=1000)
+    assert kept(cluster) == {"n1", "n2"}
+
+
+def test_nodes_are_chosen_again_when_there_were_none(cluster):
+    for number in range(3):
+        cluster.create(f"u{number}", job=None, asked=False, whole=2, priority=5000)
+        assert cluster.filter(f"u{number}", [f"n{number}"]).nodes
+        cluster.write(f"u{number}", cluster.bind(f"u{number}", f"n{number}"))
+    waiting_job(cluster, priority=1000)
+    assert not kept(cluster)
+    for number in range(2):
+        cluster.ends(f"u{number}")
+    cluster.at(cluster.now + NODES_AGAIN_S)
+    assert len(kept(cluster)) == 2
+
+
+def test_a_job_that_fits_nowhere_leaves_the_claim_to_the_next_one(cluster):
+    waiting_job(cluster, priority=1000)
+    nodes = kept(cluster)
+    for name in ("c", "d", "e", "f"):
+        cluster.create(name, job="k", replicas=4, whole=4, priority=2000)
+    cluster.at(cluster.now + 1)
+    assert kept(cluster) == nodes
+
+
+def test_a_job_of_the_default_priority_keeps_nodes_from_pods_of_a_negative_one(cluster):
+    cluster.create("spot", job=None, asked=False, whole=4, priority=-10)
+    assert not cluster.filter("spot").nodes
+    waiting_job(cluster)
+    assert len(kept(cluster)) == 2
+    (other,) = {"n0", "n1", "n2"} - kept(cluster)
+    assert cluster.small("s1", priority=-10).nodes == (other,)
+    assert not cluster.small("s2", priority=-10).nodes
+    assert all(cluster.small(f"t{number}").nodes for number in range(2)), "its own priority is not behind it"
