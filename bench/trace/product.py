@@ -18,7 +18,7 @@ from gpuscheduler.core.calls import BindWrite
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.policy.accepted_models import MODEL_LABEL
-from gpuscheduler.core.policy.fleet import CostPolicy, Ints
+from gpuscheduler.core.policy.fleet import CostPolicy, Floats, Ints
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.scores import HIGHEST
@@ -144,23 +144,31 @@ class Product:
         return self._run(pod, uid, created, node)
 
     def _place_by_scores(self, pod: Pod, uid: str, feasible: Ints) -> Running | None:
-        """A pod without GPUs, by NodeResourcesFit and NodeResourcesBalancedAllocation, and by gpuscheduler if asked."""
+        """A pod without GPUs, as kube-scheduler places it, with the scores of gpuscheduler if asked."""
         if not len(feasible):
             return None
-        cpu = (self._cpu_free[feasible] - _milli_cpu(pod)) / self._cpu[feasible]
-        memory = (self._memory_free[feasible] - pod.memory) / self._memory[feasible]
-        least_allocated = np.floor((np.floor(cpu * BEST) + np.floor(memory * BEST)) / 2)
-        # With two resources, the standard deviation is half of the difference.
-        balanced = np.floor((1 - np.abs(cpu - memory) / 2) * BEST)
         created = pod_object(pod, uid)
-        scores = least_allocated + balanced
+        scores = self._own_scores(pod, feasible)
         if self._cpu_pods is CpuPods.SCORED:
-            scores += self._scores(created, feasible)
+            scores += self._added_scores(created, feasible)
         best = np.flatnonzero(scores == scores.max())
         row = int(feasible[self._rng.choice(best)])
         return self._run(pod, uid, created, str(self._names[row]))
 
-    def _scores(self, created: Json, feasible: Ints) -> Ints:
+    def _own_scores(self, pod: Pod, feasible: Ints) -> Floats:
+        """kube-scheduler's own scores, by NodeResourcesFit and NodeResourcesBalancedAllocation."""
+        # The part that is free after the pod.
+        cpu = (self._cpu_free[feasible] - _milli_cpu(pod)) / self._cpu[feasible]
+        memory = (self._memory_free[feasible] - pod.memory) / self._memory[feasible]
+        of_cpu = np.floor(cpu * BEST)
+        of_memory = np.floor(memory * BEST)
+        least_allocated: Floats = np.floor((of_cpu + of_memory) / 2)
+        # With two resources, the standard deviation is half of the difference.
+        deviation = np.abs(cpu - memory) / 2
+        balanced = np.floor((1 - deviation) * BEST)
+        return least_allocated + balanced
+
+    def _added_scores(self, created: Json, feasible: Ints) -> Ints:
         """What kube-scheduler adds to its own scores."""
         names = self._names[feasible].tolist()
         by_name = self.core.scores(pod_facts(created), names)
