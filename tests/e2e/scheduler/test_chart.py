@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -616,17 +616,25 @@ def test_a_stolen_token_reads_what_the_page_says(with_stolen_token: Request) -> 
         assert with_stolen_token("GET", path)[0] == http.client.FORBIDDEN, path
 
 
+@contextmanager
+def chart_with(value: str, control_plane: ControlPlane, deployed: Deployed) -> Iterator[None]:
+    """Gives the scheduler the rights that the chart with another value gives it, and the policy on their use."""
+
+    def apply(objects: Iterable[Json]) -> None:
+        for manifest in objects:
+            if manifest["kind"] in {"ClusterRole", "Role", "ValidatingAdmissionPolicy"}:
+                control_plane.client.apply(manifest)
+
+    apply(rendered(control_plane, f"--set={value}"))
+    yield
+    apply(deployed.objects)
+
+
 @pytest.fixture
 def evicting_chart(control_plane: ControlPlane, deployed: Deployed) -> Iterator[None]:
     """The chart with a setting that evicts pods."""
-    kinds = {"ClusterRole", "ValidatingAdmissionPolicy"}
-    for made in rendered(control_plane, "--set=scheduler.settings.job-evict-broken=60"):
-        if made["kind"] in kinds:
-            control_plane.client.apply(made)
-    yield
-    for made in deployed.objects:
-        if made["kind"] in kinds:
-            control_plane.client.apply(made)
+    with chart_with("scheduler.settings.job-evict-broken=60", control_plane, deployed):
+        yield
 
 
 def _evicts(control_plane: ControlPlane, with_stolen_token: Request) -> int:
@@ -659,14 +667,8 @@ def test_a_stolen_token_evicts_with_a_setting_that_needs_it(
 @pytest.fixture
 def chart_with_placeholders(control_plane: ControlPlane, deployed: Deployed) -> Iterator[None]:
     """The chart with the value that has it make placeholders."""
-    kinds = ("Role", "ValidatingAdmissionPolicy")
-    for made in rendered(control_plane, "--set=scheduler.placeholders=true"):
-        if made["kind"] in kinds:
-            control_plane.client.apply(made)
-    yield
-    for made in deployed.objects:
-        if made["kind"] in kinds:
-            control_plane.client.apply(made)
+    with chart_with("scheduler.placeholders=true", control_plane, deployed):
+        yield
 
 
 @tries(
