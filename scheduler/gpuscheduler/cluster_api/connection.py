@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from gpuagent import __version__
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.access import Access
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable, connection_words
 from gpuagent.kube.api.certificates import Version
@@ -249,6 +250,11 @@ class Connection:
         if version != self._tls_version:
             self._tls = certificates.context()
             self._tls_version = version
+
+
+def pod_path(pod: PodName) -> str:
+    """Where the API server has a pod."""
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
 
 
 def decoded(data: bytes) -> Json:

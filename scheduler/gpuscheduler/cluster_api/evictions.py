@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gpuagent.domain.pods.json_values import mappings, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
-from gpuscheduler.cluster_api.connection import Connection, Json, decoded
+from gpuscheduler.cluster_api.connection import Connection, Json, decoded, pod_path
 from gpuscheduler.core.calls import EvictOutcome
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Evictions:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": options,
         }
-        await self._connection.create(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
+        await self._connection.create(f"{pod_path(pod)}/eviction", body)
 
     async def _served_version(self) -> str:
         """The API version of evictions: policy/v1beta1 before Kubernetes 1.22. Raises KubeError."""

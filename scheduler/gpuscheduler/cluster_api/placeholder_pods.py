@@ -10,7 +10,7 @@ from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.timestamp import rfc3339
-from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
+from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded, pod_path
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER, Placeholder
@@ -118,7 +118,7 @@ class PlaceholderPods:
         return existing | made
 
     async def _create(self, placeholder: Placeholder) -> None:
-        waiting = await self._waiting(placeholder)
+        waiting = await self._waiting_pod(placeholder)
         if waiting is None:
             return
         try:
@@ -155,17 +155,18 @@ class PlaceholderPods:
                 raise
         self._written("placeholder-end", "ok")
 
-    async def _waiting(self, placeholder: Placeholder) -> Json | None:
+    async def _waiting_pod(self, placeholder: Placeholder) -> Json | None:
         """The waiting pod as it is now; None if it is gone."""
-        pod = placeholder.pod
         try:
-            found = decoded(await self._connection.get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"))
+            answer = await self._connection.get(pod_path(placeholder.pod))
         except ApiError as err:
             if err.status == _NOT_FOUND:
                 return None
             raise
-        is_the_same = mapping(found.get("metadata")).get("uid") == placeholder.uid
-        return found if is_the_same else None
+        pod = decoded(answer)
+        # A later pod may have its name.
+        is_the_same = mapping(pod.get("metadata")).get("uid") == placeholder.uid
+        return pod if is_the_same else None
 
 
 def _name(uid: str) -> str:

@@ -10,7 +10,7 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.system.backoff import Backoff
-from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
+from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded, pod_path
 from gpuscheduler.core.calls import BindOutcome, BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE, PodFacts, pod_facts
 
@@ -100,7 +100,7 @@ class Writes:
 
     async def _bind(self, write: BindWrite) -> bool:
         """Bind a pod; whether it has this decision. Otherwise another scheduler has bound it to the node."""
-        path = _path(write.pod)
+        path = pod_path(write.pod)
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -128,7 +128,7 @@ class Writes:
 
     async def commit(self, action: CommitJob) -> bool:
         """Write the plan of a job; whether it is written."""
-        path = _path(action.pod)
+        path = pod_path(action.pod)
         version = action.version
         result = "dropped"
         try:
@@ -165,7 +165,7 @@ class Writes:
         When the watch shows that version, it has shown every earlier write.
         """
         await self._perform(Nudge(pod, uid))
-        return (await self._pod(_path(pod))).version
+        return (await self._pod(pod_path(pod))).version
 
     def add(self, action: Queued) -> None:
         """Queue a write, in place of an earlier one of its kind for the pod."""
@@ -226,7 +226,7 @@ class Writes:
         return "ok"
 
     async def _perform(self, action: Queued) -> None:
-        path = _path(action.pod)
+        path = pod_path(action.pod)
         # With the UID as a precondition, a new pod of the same name is not changed.
         metadata = Json(uid=action.uid)
         match action:
@@ -277,7 +277,3 @@ class Writes:
 
     async def _pod(self, path: str) -> PodFacts:
         return pod_facts(decoded(await self._connection.get(path)))
-
-
-def _path(pod: PodName) -> str:
-    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
