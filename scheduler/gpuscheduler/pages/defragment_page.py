@@ -20,13 +20,13 @@ MOVES_IF_OFF = 3
 
 
 async def defragment_page(core: Defragmentation) -> bytes:
-    """JSON. Calls come in between the steps of a search."""
+    """JSON. Between the steps of a search, other calls are answered."""
     now = time.monotonic()
     moves = core.limits.moves or MOVES_IF_OFF
     plans = []
     for pod in core.waits.first(0.0, now)[:MOST_SHOWN]:
-        found = await _searched(core, pod, moves, now)
-        plans.append(_waiting(core, pod, found, now))
+        result = await _searched(core, pod, moves, now)
+        plans.append(_waiting(core, pod, result, now))
     page = {
         "enabled": core.is_on,
         "moves": moves,
@@ -46,8 +46,8 @@ async def _searched(core: Defragmentation, pod: PodFacts, moves: int, now: float
         try:
             next(steps)
         except StopIteration as end:
-            found: MovePlan | NoPlan = end.value
-            return found
+            result: MovePlan | NoPlan = end.value
+            return result
         await asyncio.sleep(0)
 
 
@@ -60,13 +60,14 @@ def _problem(core: Defragmentation) -> str:
     return "" if core.may_begin else "this process does not lead, or does not know the cluster as it is"
 
 
-def _waiting(core: Defragmentation, pod: PodFacts, found: MovePlan | NoPlan, now: float) -> dict[str, Any]:
+def _waiting(core: Defragmentation, pod: PodFacts, result: MovePlan | NoPlan, now: float) -> dict[str, Any]:
+    """A waiting pod, and what the search for a plan said."""
     return {
         "pod": str(pod.name),
         "wants": _amounts(pod.request),
         "waits_s": round(core.waits.since(pod.uid, now)),
-        "plan": _plan(found) if isinstance(found, MovePlan) else None,
-        "why_not": found.why if isinstance(found, NoPlan) else "",
+        "plan": _plan(result) if isinstance(result, MovePlan) else None,
+        "why_not": result.why if isinstance(result, NoPlan) else "",
     }
 
 

@@ -22,14 +22,15 @@ STEP_GAP_S = 0.05
 LOOK_S = 2.0
 """Pause between two searches, and between two looks at a plan under way."""
 NO_PLAN_S = 60.0
-"""How long pods of an owner are passed over for which no plan was found."""
+"""How long pods of an owner are passed over after no plan was found for one of them."""
 SERVED_S = 300.0
-"""The same for which there was a plan, so that one owner does not have all others moved."""
+"""The same after a plan for one of them, so that one owner does not have all others moved."""
 MOVED_S = 600.0
 """How long pods of an owner stay after one of them was moved."""
 NUDGE_S = 5.0
 """Pause until the waiting pod is woken again. kube-scheduler may not have seen yet that it has room."""
 LONGEST_PAUSE_S = 3600.0
+"""Between two plans, however many failed, unless the operator asks for more."""
 MOST_MOVED_OWNERS = 4096
 
 
@@ -87,7 +88,7 @@ class Defragmentation:
         self._searched: PodFacts | None = None
         self._look_at = 0.0
         self._pause_until = 0.0
-        self._failures = 0
+        self._pause_s = limits.pause_s
         self._nudge_at = 0.0
         self._moved: dict[Owner, float] = {}
 
@@ -270,9 +271,9 @@ class Defragmentation:
         self.ended[outcome] += 1
         self.last = _last_words(course, outcome, why)
         is_done = outcome is Outcome.DONE
-        self._failures = 0 if is_done else self._failures + 1
-        pause_s = self.limits.pause_s * 2 ** min(self._failures, 16)
-        self._pause_until = now + min(pause_s, max(LONGEST_PAUSE_S, self.limits.pause_s))
+        longest_s = max(LONGEST_PAUSE_S, self.limits.pause_s)
+        self._pause_s = self.limits.pause_s if is_done else min(self._pause_s * 2, longest_s)
+        self._pause_until = now + self._pause_s
         if is_done:
             return
         evicted = course.evicted

@@ -155,6 +155,6 @@ def _by_grace(spec: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _first(found: Mobility) -> Mobility:
+def _first(mobility: Mobility) -> Mobility:
     """The first value that was equal to this one: pods of one template share theirs."""
-    return found
+    return mobility

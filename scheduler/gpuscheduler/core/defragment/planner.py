@@ -42,8 +42,8 @@ def search(
         try:
             next(steps)
         except StopIteration as end:
-            found: MovePlan | NoPlan = end.value
-            return found
+            result: MovePlan | NoPlan = end.value
+            return result
 
 
 def search_steps(

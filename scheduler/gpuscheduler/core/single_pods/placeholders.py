@@ -1,8 +1,8 @@
 """Which pods need a larger pod in their place, so that a cluster autoscaler adds a node for them.
 
 An autoscaler compares totals of nodes. A pod that waits only because free units are scattered over GPUs seems to fit,
-so that no node is added. A pod of one unit more than any of these nodes has in all does not seem to fit. A new node
-like those of the cluster does have as much, because it is empty.
+so that no node is added. A placeholder asks for one unit more than any of these nodes has free in total, so it does not
+seem to fit. A new node like those of the cluster does have as much, because it is empty.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -19,7 +19,7 @@ from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
 PLACEHOLDER_SCHEDULER = "gpuagent.io-placeholder"
-"""`spec.schedulerName` of placeholders: of no scheduler, so that none is ever bound."""
+"""`spec.schedulerName` of placeholders. No scheduler has this name, so no placeholder is ever bound."""
 AFTER_S = 30.0
 """How long a pod waits because of scattered units before it gets a placeholder: others may end meanwhile."""
 MOST = 10
@@ -96,9 +96,10 @@ class Placeholders:
         return is_share and was_tried and can_start and self._waits(pod)
 
     def units(self, pod: PodFacts) -> int | None:
-        """Units of memory that no node has which seems to have room for a pod, and that a new node would have.
+        """Units of memory that a placeholder for the pod asks for: none of the nodes that seem to fit has them free.
 
-        None if a new node is no help, or is added anyway: a node takes the pod, or none seems to.
+        None if no placeholder is needed. Either a node takes the pod, or no node seems to, so that one is added anyway.
+        None as well if an empty node would not have as many.
         """
         tries = Tries()
         most_free = 0
