@@ -240,15 +240,17 @@ def _job(pod: Json) -> str:
 
 
 @pytest.mark.usefixtures("replica")
-def test_a_job_of_higher_priority_evicts_pods_on_all_nodes_of_a_full_cluster(
-    control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations]
+@pytest.mark.parametrize("full", [2, 1])
+def test_a_job_of_higher_priority_evicts_pods_on_each_node_that_is_full(
+    control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations], full: int
 ) -> None:
     """kube-scheduler asks whom to evict before it writes that a pod has no room, and not again by itself."""
     allocations = make_allocations(whole_node(f"node-{n}") for n in range(2))
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     control_plane.client.apply(kind | {"metadata": {"name": "high"}, "value": 1000})
-    control_plane.add_pods(pod(f"low-{n}", {GPU_WHOLE: 8}) for n in range(2))
-    control_plane.pods.wait(lambda pods: _are_bound(pods, {"low-0", "low-1"}))
+    low = [pod(f"low-{n}", {GPU_WHOLE: 8}) for n in range(full)]
+    control_plane.add_pods(low)
+    control_plane.pods.wait(lambda pods: len(pods) == full and all(map(_is_bound, pods.values())))
     members = job("job", 2, {GPU_WHOLE: 8})
     for member in members:
         member["spec"]["priorityClassName"] = "high"

@@ -160,7 +160,7 @@ class DueJobs:
                 precedence.ends(job)
                 job.waits_since = float("inf")
                 return
-            precedence.wanted(job, hopeful, job.unsuitable(), now)
+            precedence.wanted(job, hopeful, now)
         job.waits_since = min(job.waits_since, now)
 
     def _note_overdue(self, job: Job, now: float) -> None:

@@ -126,6 +126,23 @@ class StartPlan:
         return replace(self, places=places, deferred=self.deferred.difference(uids))
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Nodes that kube-scheduler does not accept for a pod.
+
+    Attributes:
+        nodes: all of them.
+        with_room: those that have as much free as the pod asks for. So it is not other pods that keep this one off, but
+            for example a volume.
+    """
+
+    nodes: Passed
+    with_room: frozenset[str] = frozenset()
+
+
+NONE_LEFT_OUT = LeftOut(frozenset())
+
+
 @dataclass(slots=True)
 class Job:
     """A job.
@@ -135,7 +152,8 @@ class Job:
         members: its pods.
         plan: for the pods that are not bound; None if there is none.
         unchecked: resources that kube-scheduler does not check, see `checks_all_but`.
-        unnamed: by UID, names of the nodes that kube-scheduler left out for the pod; the latest last.
+        unnamed: by UID, the nodes that kube-scheduler left out for the pod; the latest last.
+        rejections: how often it has changed which of these nodes have room.
         ask_at: when a pod that waits for lack of named nodes has kube-scheduler ask again.
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
@@ -162,7 +180,8 @@ class Job:
     members: Members = field(default_factory=Members)
     plan: StartPlan | None = None
     unchecked: frozenset[str] = frozenset()
-    unnamed: dict[str, Passed] = field(default_factory=dict)
+    unnamed: dict[str, LeftOut] = field(default_factory=dict)
+    rejections: int = 0
     ask_at: float = float("inf")
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
@@ -326,7 +345,12 @@ class Job:
     def unsuitable(self) -> dict[str, Passed]:
         """UID of each pod to the nodes that kube-scheduler did not accept for it."""
         refused = self.plan.refused if self.plan else {}
-        return {**self.unnamed, **refused}
+        unnamed = {uid: left_out.nodes for uid, left_out in self.unnamed.items()}
+        return {**unnamed, **refused}
+
+    def never_suitable(self) -> dict[str, Passed]:
+        """UID of each pod to the nodes that kube-scheduler would not accept for it if other pods there had ended."""
+        return {uid: left_out.with_room for uid, left_out in self.unnamed.items()}
 
     def wait_for_failed(self) -> None:
         """Have the pods that come again wait for members that failed, from now on: they may come one after another."""
@@ -338,12 +362,16 @@ class Job:
         self.retry_at = now + self.delay_s
         self.delay_s = min(self.delay_s * 2, RETRY_LIMIT_S)
 
-    def passes_over(self, uid: str, nodes: Passed) -> None:
-        """Record that kube-scheduler does not accept these nodes for a pod."""
-        # With other nodes, a plan that failed may succeed. The entry goes to the end, as the latest one.
-        if self.unnamed.pop(uid, None) != nodes:
+    def passes_over(self, uid: str, left_out: LeftOut) -> None:
+        """Record which nodes kube-scheduler does not accept for a pod."""
+        former = self.unnamed.pop(uid, NONE_LEFT_OUT)
+        if former.nodes != left_out.nodes:
+            # With other nodes, a plan that failed may succeed.
             self.tried = None
-        self.unnamed[uid] = nodes
+        if former.with_room != left_out.with_room:
+            self.rejections += 1
+        # The entry goes to the end, as the latest one.
+        self.unnamed[uid] = left_out
 
     def checks_all_but(self, pod: PodFacts, absent: Collection[str]) -> None:
         """Record of which resources of a pod kube-scheduler accepts a node that has none.

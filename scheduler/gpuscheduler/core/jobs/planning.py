@@ -9,7 +9,7 @@ from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.tries import Tries
-from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, LeftOut, PlanStage, StartPlan
 from gpuscheduler.core.jobs.lapses import Lapses
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
@@ -124,9 +124,21 @@ class Planning:
     def _note_accepted(self, job: Job, pod: PodFacts, names: Collection[str]) -> None:
         """Note which nodes kube-scheduler accepts for a pod while it has placed no other pod of the job."""
         if _are_all(names, pod, self._usage):
-            job.passes_over(pod.uid, _all_but(names, self._usage))
+            job.passes_over(pod.uid, self._left_out(pod, _all_but(names, self._usage)))
         if pod.requests.others:
             job.checks_all_but(pod, self._unchecked(pod, names))
+
+    def _left_out(self, pod: PodFacts, nodes: Passed) -> LeftOut:
+        """The nodes that are passed over for a pod, and those of them that have room for it."""
+        if isinstance(nodes, OtherThan):
+            # They are thousands, and to look at each in a call takes too long.
+            return LeftOut(nodes)
+        with_room: set[str] = set()
+        for name in nodes:
+            node = self._usage.nodes.get(name)
+            if node and node.has_in_sum(pod.request, pod.requests):
+                with_room.add(name)
+        return LeftOut(nodes, frozenset(with_room))
 
     def _unchecked(self, pod: PodFacts, names: Iterable[str]) -> set[str]:
         """The resources of a pod of which a node has none, although kube-scheduler accepts it for the pod."""
@@ -168,7 +180,7 @@ class Planning:
             self.break_plan(job, now)
             # Until kube-scheduler asks again: the next plan would be the same one.
             for uid, nodes in {**plan.refused, pod.uid: refused[-1]}.items():
-                job.passes_over(uid, nodes)
+                job.passes_over(uid, self._left_out(job.members[uid], nodes))
             job.ask_at = now + UNSUITABLE_S
             return
         job.plan = plan.moved(places, {**plan.refused, pod.uid: passed})
@@ -219,7 +231,7 @@ class Planning:
             places = self._plan_on_decided(job, pending, unsuitable, places)
         if len(places) < needed:
             # Nothing is held while a job waits.
-            self.precedence.wanted(job, pending, unsuitable, now)
+            self.precedence.wanted(job, pending, now)
             job.tried = self._made_of(job)
             if any(unsuitable.values()):
                 job.ask_at = now + UNSUITABLE_S

@@ -132,7 +132,6 @@ class Precedence:
         self,
         job: Job,
         pending: Collection[PodFacts],
-        unsuitable: Mapping[str, Passed],
         now: float,
     ) -> None:
         """Take that there is no room for a job now. It gets nodes if it is the first that waits."""
@@ -146,12 +145,12 @@ class Precedence:
         if self.claim and not is_its_own and self.claim.rank <= job.age:
             return
         # Each event of the job comes here, and to compare its claim with the cluster takes a plan.
-        compared_with = self._usage.frees, job.age, overdue
+        compared_with = self._usage.frees, job.age, job.rejections, overdue
         if is_its_own and self._checked == compared_with:
             return
         self._checked = compared_with
         # Where there are none, each event of the job would have them looked for again.
-        made_of = len(self._usage.nodes), job.members.version, len(unsuitable), overdue
+        made_of = len(self._usage.nodes), job.members.version, job.rejections, overdue
         is_in_vain = not is_its_own and job.nodes_tried == made_of
         if is_in_vain and now < job.nodes_again_at:
             return
@@ -162,7 +161,7 @@ class Precedence:
         below = priority + 1
         if self.claim and self._holds(self.claim, job, pending, overdue=overdue):
             return
-        nodes = self._nodes_for(pending, unsuitable, below)
+        nodes = self._nodes_for(pending, job.never_suitable(), below)
         if nodes:
             self._set(Claim(job.key, job.age, overdue, nodes))
         else:
@@ -176,16 +175,13 @@ class Precedence:
         *,
         overdue: bool,
     ) -> bool:
-        """Whether a claim is this job's, and its pods would still fit on the nodes.
-
-        It does not count that kube-scheduler has not named nodes: it leaves out those that are not free yet.
-        """
+        """Whether a claim is this job's, and its pods would still fit on the nodes."""
         is_its_own = claim.key == job.key and claim.rank == job.age and claim.overdue == overdue
         if not is_its_own or not claim.nodes <= self._usage.nodes.keys():
             return False
         negative_priority, _ = job.age
         below = 1 - negative_priority
-        return bool(self._emptied_for(pending, {}, claim.nodes, Tries(NODES_TRIES), below))
+        return bool(self._emptied_for(pending, job.never_suitable(), claim.nodes, Tries(NODES_TRIES), below))
 
     def preemptable(self, job: Job, pod: PodFacts, proposed: Collection[str]) -> frozenset[str]:
         """The nodes where a pod of a job may have others evicted: none unless the job then starts whole.
@@ -196,7 +192,7 @@ class Precedence:
         pending = [] if job.plan else job.wants_nodes()
         if not pending:
             return frozenset()
-        return self._nodes_for(job.as_checked(pending), job.unsuitable(), pod.priority, proposed)
+        return self._nodes_for(job.as_checked(pending), job.never_suitable(), pod.priority, proposed)
 
     def ends(self, job: Job) -> None:
         """Take that a job does not wait any more."""

@@ -224,6 +224,47 @@ def test_pods_are_evicted_for_the_next_pod_of_a_job_while_freed_gpus_are_kept_fo
     assert victims == {"n1": ["r1"]}
 
 
+def partly_free(cluster):
+    """Two pods that each want a whole node. One of the nodes is free, which kube-scheduler names alone."""
+    cluster.ends("r0")
+    for name in ("a", "b"):
+        cluster.create(name, whole=4, asked=False, priority=1000)
+    for name in ("a", "b"):
+        assert not cluster.filter(name, ["n0"]).nodes
+    cluster.at(cluster.now)
+
+
+def test_nodes_that_are_full_are_kept_beside_one_that_is_free(cluster):
+    partly_free(cluster)
+    assert len(kept(cluster)) == 2
+    assert "n0" in kept(cluster)
+
+
+def test_pods_are_evicted_beside_a_node_that_is_free(cluster):
+    partly_free(cluster)
+    victims = cluster.scheduling.preempt(pod_facts(cluster.pods["a"]), {"n1": ["r1"], "n2": ["r2"]}, cluster.now)
+    assert victims in ({"n1": ["r1"]}, {"n2": ["r2"]})
+
+
+def test_nodes_that_kube_scheduler_rejects_although_they_have_room_are_not_kept(cluster):
+    """For example because a volume is elsewhere, which only kube-scheduler knows."""
+    cluster.ends("r1")
+    partly_free(cluster)
+    assert kept(cluster) == {"n0", "n2"}
+    victims = cluster.scheduling.preempt(pod_facts(cluster.pods["a"]), {"n2": ["r2"]}, cluster.now)
+    assert victims == {"n2": ["r2"]}
+
+
+def test_a_claim_leaves_a_node_that_kube_scheduler_rejects_since(cluster):
+    cluster.ends("r1")
+    names = unasked_job(cluster, priority=1000)
+    assert "n1" in kept(cluster)
+    for name in names:
+        cluster.filter(name, [])
+    cluster.at(cluster.now + 1)
+    assert kept(cluster) == {"n0", "n2"}
+
+
 @pytest.mark.parametrize("text", ["Insufficient cpu", "Insufficient memory", "Too many pods"])
 def test_nodes_are_kept_for_a_job_that_lacks_something_else_than_gpus(text):
     cluster = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(2)))
