@@ -1,17 +1,13 @@
 """One answer of HTTP/1.1, read from the pieces in which it comes."""
 
-import re
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, field, replace
+
+import httptools
 
 HEAD_BYTES = 64 * 1024
 """The most bytes of a head, and of a line between chunks. The API server's heads have about 500."""
-_END_OF_HEAD = b"\r\n\r\n"
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([^\r\n]*))?")
-_DECIMAL = re.compile(rb"[0-9]{1,12}")
-_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{1,8}")
-_INTERIM = range(100, 200)
-_NO_BODY = (204, 304)
+_FIRST_FINAL = 200
+"""Answers with a lower status, such as 100 Continue, come before the answer."""
 
 
 class BadAnswerError(ValueError):
@@ -37,128 +33,98 @@ class HttpAnswer:
     keeps: bool = False
 
 
-class _Body(Enum):
-    """How the end of a body is told."""
+@dataclass(slots=True)
+class _Message:
+    """What has come of an answer, or of an interim one.
 
-    BY_LENGTH = auto()
-    BY_CHUNKS = auto()
-    BY_CLOSE = auto()
+    Attributes:
+        reason: the words beside the status.
+        retry_after: the header; None without one.
+        body: of the answer.
+        has_head: the head has come whole.
+        tells_end: the head says where the body ends.
+    """
+
+    reason: bytes = b""
+    retry_after: str | None = None
+    body: bytearray = field(default_factory=bytearray)
+    has_head: bool = False
+    tells_end: bool = False
 
 
 class AnswerReader:
     """Reads one answer. Interim answers before it are left out."""
 
     def __init__(self) -> None:
-        self._received = bytearray()
-        self._status = 0
-        self._reason = ""
-        self._retry_after: str | None = None
-        self._keeps = False
-        self._body_end = _Body.BY_LENGTH
-        self._remaining = 0
-        self._chunks = bytearray()
+        self._parser = httptools.HttpResponseParser(self)
+        self._message = _Message()
+        self._answer: HttpAnswer | None = None
+        self._bytes_since_body = 0
 
     def feed(self, data: bytes) -> HttpAnswer | None:
         """The answer; None if more of it has to come. Raises BadAnswerError."""
-        self._received += data
-        while not self._status:
-            if not self._read_head():
-                return None
-        if self._body_end is _Body.BY_LENGTH:
-            is_whole = len(self._received) >= self._remaining
-            return self._whole(self._received, self._remaining) if is_whole else None
-        if self._body_end is _Body.BY_CHUNKS and self._read_chunks():
-            return self._whole(self._chunks, len(self._chunks))
-        return None
+        self._bytes_since_body += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as err:
+            # What follows an answer may be anything: the connection carries no other request.
+            if self._answer is None:
+                raise BadAnswerError(f"not an answer of HTTP/1.1: {err}") from err
+        if self._answer is None and self._bytes_since_body > HEAD_BYTES:
+            raise BadAnswerError(f"over {HEAD_BYTES} bytes without a part of the body")
+        return self._answer
 
     def closed(self) -> HttpAnswer | None:
         """The answer that ends where the server has closed the connection; None if the end is missing."""
-        is_whole = bool(self._status) and self._body_end is _Body.BY_CLOSE
-        return self._whole(self._received, len(self._received)) if is_whole else None
+        ends_here = self._message.has_head and not self._message.tells_end
+        return self._whole(keeps=False) if ends_here else None
 
-    def _whole(self, body: bytearray, length: int) -> HttpAnswer:
-        # What follows an answer is the answer to nothing.
-        is_all = len(self._received) <= self._remaining
-        return HttpAnswer(
-            status=self._status,
-            reason=self._reason,
-            retry_after=self._retry_after,
-            body=bytes(body[:length]),
-            keeps=self._keeps and is_all,
-        )
+    # -- what the parser calls -------------------------------------------------------------------------------------
 
-    def _read_head(self) -> bool:
-        """Read a head; whether it has come whole."""
-        end = self._received.find(_END_OF_HEAD)
-        if max(end, len(self._received) if end < 0 else 0) > HEAD_BYTES:
-            raise BadAnswerError(f"a head of over {HEAD_BYTES} bytes")
-        if end < 0:
-            return False
-        first, *lines = bytes(self._received[:end]).split(b"\r\n")
-        del self._received[: end + len(_END_OF_HEAD)]
-        match = _STATUS.fullmatch(first)
-        if match is None:
-            raise BadAnswerError("not an answer of HTTP/1.1")
-        minor, status, reason = match.groups()
-        if int(status) in _INTERIM:
-            return True
-        headers: dict[bytes, bytes] = {}
-        for line in lines:
-            name, _, value = line.partition(b":")
-            headers[name.lower()] = value.strip()
-        self._status = int(status)
-        self._reason = (reason or b"").decode("latin-1")
-        retry_after = headers.get(b"retry-after")
-        self._retry_after = None if retry_after is None else retry_after.decode("latin-1")
-        self._keeps = minor == b"1" and headers.get(b"connection", b"").lower() != b"close"
-        self._learn_end(headers)
-        return True
+    def on_message_begin(self) -> None:
+        """Learn that something follows an answer, which is the answer to nothing."""
+        if self._answer is not None:
+            self._answer = replace(self._answer, keeps=False)
 
-    def _learn_end(self, headers: dict[bytes, bytes]) -> None:
-        """Learn where the body ends."""
-        coding = headers.get(b"transfer-encoding")
-        length = headers.get(b"content-length")
-        if self._status in _NO_BODY:
+    def on_status(self, reason: bytes) -> None:
+        """Take the words beside the status."""
+        self._message.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, also one that follows the body."""
+        if self._message.has_head:
             return
-        if coding is not None:
-            if coding.lower() != b"chunked":
-                raise BadAnswerError("a Transfer-Encoding that was not asked for")
-            self._body_end = _Body.BY_CHUNKS
-        elif length is not None:
-            if not _DECIMAL.fullmatch(length):
-                raise BadAnswerError("a Content-Length that is not a number")
-            self._remaining = int(length)
-        else:
-            self._body_end = _Body.BY_CLOSE
-            self._keeps = False
+        match name.lower():
+            case b"retry-after":
+                self._message.retry_after = value.decode("latin-1")
+            case b"content-length":
+                self._message.tells_end = True
+            case b"transfer-encoding":
+                if value.lower() != b"chunked":
+                    raise BadAnswerError("a Transfer-Encoding that was not asked for")
+                self._message.tells_end = True
 
-    def _read_chunks(self) -> bool:
-        """Take the chunks that have come whole; whether the last one has."""
-        while True:
-            end = self._received.find(b"\r\n")
-            if end < 0:
-                if len(self._received) > HEAD_BYTES:
-                    raise BadAnswerError("a chunk without a size")
-                return False
-            # An extension may follow the size.
-            size_text, _, _ = bytes(self._received[:end]).partition(b";")
-            if not _HEXADECIMAL.fullmatch(size_text.strip()):
-                raise BadAnswerError("a chunk without a size")
-            size = int(size_text, 16)
-            if not size:
-                return self._read_trailer(end)
-            begin = end + 2
-            following = begin + size + 2
-            if len(self._received) < following:
-                return False
-            self._chunks += self._received[begin : begin + size]
-            del self._received[:following]
+    def on_headers_complete(self) -> None:
+        """Learn that the body follows."""
+        self._message.has_head = True
 
-    def _read_trailer(self, end: int) -> bool:
-        """Take what follows the last chunk, whose line ends here; whether it has come whole."""
-        # Without a trailer, the empty line follows at once.
-        trailer_end = self._received.find(_END_OF_HEAD, end)
-        if trailer_end < 0:
-            return False
-        del self._received[: trailer_end + len(_END_OF_HEAD)]
-        return True
+    def on_body(self, part: bytes) -> None:
+        """Take a part of the body."""
+        self._message.body += part
+        self._bytes_since_body = 0
+
+    def on_message_complete(self) -> None:
+        """Have the whole answer, unless it was an interim one."""
+        if self._parser.get_status_code() < _FIRST_FINAL:
+            self._message = _Message()
+        elif self._answer is None:
+            self._answer = self._whole(keeps=self._parser.should_keep_alive())
+
+    def _whole(self, *, keeps: bool) -> HttpAnswer:
+        return HttpAnswer(
+            status=self._parser.get_status_code(),
+            reason=self._message.reason.decode("latin-1"),
+            retry_after=self._message.retry_after,
+            body=bytes(self._message.body),
+            keeps=keeps,
+        )

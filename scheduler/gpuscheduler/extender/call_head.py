@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from http import HTTPStatus
 
+import httptools
+
 HEAD_BYTES = 16 * 1024
 """Bytes of a head. kube-scheduler's has about 200."""
 _END = b"\r\n\r\n"
-_MOST_DIGITS = 12
-_VERSIONS = {b"HTTP/1.0", b"HTTP/1.1"}
+_VERSIONS = ("1.0", "1.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +48,46 @@ def head_bytes(received: bytes | bytearray) -> int:
 
 def call_head(head: bytes) -> CallHead:
     """Read a head. Raises HeadError."""
-    first, *lines = head.removesuffix(_END).split(b"\r\n")
-    words = first.split(b" ")
-    is_request = len(words) == 3 and words[2] in _VERSIONS
+    said = _Said()
+    parser = httptools.HttpRequestParser(said)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade as err:
+        raise HeadError(
+            HTTPStatus.BAD_REQUEST, "only HTTP/1.1 is spoken here: send the call without an upgrade"
+        ) from err
+    except httptools.HttpParserError as err:
+        raise HeadError(HTTPStatus.BAD_REQUEST, f"not the head of an HTTP/1.1 request: {err}") from err
+    # An empty line before the request ends here, for example.
+    is_request = said.is_whole and parser.get_http_version() in _VERSIONS
     if not is_request:
-        raise HeadError(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
-    method, target, version = words
-    headers = dict(map(_header, lines))
-    if b"transfer-encoding" in headers:
+        raise HeadError(HTTPStatus.BAD_REQUEST, "not the head of an HTTP/1.1 request")
+    if b"transfer-encoding" in said.headers:
         raise HeadError(HTTPStatus.LENGTH_REQUIRED, "send the call with Content-Length instead of Transfer-Encoding")
-    path, _, _ = target.partition(b"?")
-    length = headers.get(b"content-length", b"0")
-    connection = headers.get(b"connection", b"").lower()
+    path, _, _ = said.target.partition(b"?")
+    length = said.headers.get(b"content-length", b"0")
     return CallHead(
-        method=method.decode("latin-1"),
+        method=parser.get_method().decode("latin-1"),
         path=path.decode("latin-1"),
-        body_bytes=_length(length),
-        keeps=version == b"HTTP/1.1" and connection != b"close",
+        # The parser has refused what is not a number.
+        body_bytes=int(length),
+        keeps=parser.should_keep_alive(),
     )
 
 
-def _header(line: bytes) -> tuple[bytes, bytes]:
-    name, colon, value = line.partition(b":")
-    if not colon or name != name.strip() or not name:
-        raise HeadError(HTTPStatus.BAD_REQUEST, "a line of the head is not NAME: VALUE")
-    return name.lower(), value.strip()
+class _Said:
+    """What the parser finds."""
 
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.is_whole = False
 
-def _length(text: bytes) -> int:
-    if not text.isdigit() or len(text) > _MOST_DIGITS:
-        raise HeadError(HTTPStatus.BAD_REQUEST, "Content-Length is not a number of bytes")
-    return int(text)
+    def on_url(self, part: bytes) -> None:
+        self.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.is_whole = True

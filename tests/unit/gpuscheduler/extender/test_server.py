@@ -190,6 +190,8 @@ def test_a_port_in_use_is_an_error(running):
         (b"POST /filter HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400),
         (b"POST /filter HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
         (b"POST /filter HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}{}", 400),
+        (b"POST /filter HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 4\r\n\r\n{}{}", 400),
+        (b"GET /filter HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", 400),
         (b"POST /filter HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
         (POST % (MOST_BODY + 1), 413),
         (POST.replace(b"filter", b"bind") % (1 << 20), 413),
