@@ -12,6 +12,7 @@
 - `waiting`: pods that wait although kube-scheduler does not ask about them.
 - `preemption`, `victims`: which pods to evict for a pod of higher priority.
 - `defragment`: which pods to move so that a pod gets room on one GPU.
+- `explain`: why a pod waits, in one sentence, also for pods with claims.
 - `bound_pods`: what pods on nodes use, as was decided for them.
 - `constraints`: what kube-scheduler checks for a pod besides its GPUs.
 - `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.

@@ -1,0 +1,13 @@
+"""Why a pod waits, in one sentence. Pure: objects of the cluster in, a sentence out.
+
+`kubectl inspect cgpu --why` uses it for any pod, and the scheduler for Events of pods with claims.
+
+- `pod_reason`: where each pod enters. It says what comes first: a gate, a job, claims, GPUs in limits.
+- `share_reason`: GPUs in the limits of a pod, in the words of `reasons`.
+- `claim_reason`: the claims of a pod, and how they fit together.
+- `request_reason`: one request of a claim: what it wants, what the best node has, which GPUs are out.
+- `device_check`, `placing`: how far a device comes for a request, and whether all requests fit on one node.
+- `selection`, `expression`: selectors of devices, and the part of CEL that they are usually written in.
+- `published`, `claim_facts`: what is kept of slices, claims, classes and pods.
+- `words`: amounts, numbers of things, and what was probably meant.
+"""

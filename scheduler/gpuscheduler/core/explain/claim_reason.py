@@ -1,0 +1,316 @@
+"""Why a pod with claims waits: one sentence from its claims, and from the devices, classes and nodes of the cluster."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuscheduler.core.constraints.node_site import NodeSite
+from gpuscheduler.core.explain import words
+from gpuscheduler.core.explain.claim_facts import (
+    MOST_USERS,
+    ClaimFacts,
+    ClaimingPod,
+    ClassFacts,
+    DeviceRequest,
+    PodClaim,
+)
+from gpuscheduler.core.explain.device_check import Held, demand
+from gpuscheduler.core.explain.placing import Part, Search
+from gpuscheduler.core.explain.published import Device, Published, full_word
+from gpuscheduler.core.explain.request_reason import Funnel, funnel, unknown_attribute
+from gpuscheduler.core.explain.selection import Work
+
+_MOST_ALTERNATIVES = 2
+"""Alternatives of a request of which the sentence tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCluster:
+    """What the claims of a pod are compared with. What could not be read is None.
+
+    Attributes:
+        published: the devices.
+        claims: by namespace and name.
+        has_all_claims: whether `claims` are those of all namespaces.
+        classes: by name.
+        templates: names of the templates in the pod's namespace.
+        sites: the nodes, by name.
+        modes: how many nodes with GPUs are in each mode.
+    """
+
+    published: Published | None = None
+    claims: Mapping[PodName, ClaimFacts] | None = None
+    has_all_claims: bool = True
+    classes: Mapping[str, ClassFacts] | None = None
+    templates: Collection[str] | None = None
+    sites: Mapping[str, NodeSite] | None = None
+    modes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReason:
+    """Why the claims of a pod keep it waiting.
+
+    Attributes:
+        text: the sentence; empty if the claims keep it from no node.
+        nodes: that could serve all of its claims now.
+        is_ours: whether the claims concern devices of this project.
+    """
+
+    text: str = ""
+    nodes: tuple[str, ...] = ()
+    is_ours: bool = True
+
+
+def claim_reason(pod: ClaimingPod, cluster: ClaimCluster, others: Sequence[ClaimFacts] = ()) -> ClaimReason:
+    """Why a pod with claims waits; `others` are claims of it that are not there."""
+    return _Explaining(pod, cluster, others).reason()
+
+
+def resource_claim(name: PodName, device_class: ClassFacts, count: int) -> ClaimFacts:
+    """The claim that kube-scheduler makes for whole GPUs in a pod's limits, if a class serves them."""
+    return ClaimFacts(name, ((DeviceRequest("limits", device_class.name, count),),))
+
+
+class _Explaining:
+    """The steps for one pod, in the order in which Kubernetes takes them."""
+
+    def __init__(self, pod: ClaimingPod, cluster: ClaimCluster, others: Sequence[ClaimFacts]) -> None:
+        self._pod = pod
+        self._cluster = cluster
+        self._claims: list[ClaimFacts] = list(others)
+        self._work = Work()
+
+    def reason(self) -> ClaimReason:
+        for pod_claim in self._pod.claims:
+            why = self._not_there(pod_claim)
+            if why:
+                return ClaimReason(why, is_ours=self._may_be_ours())
+        allocated = [claim for claim in self._claims if claim.is_allocated]
+        why = self._held(allocated)
+        if why:
+            return ClaimReason(why, is_ours=self._may_be_ours())
+        pending = [claim for claim in self._claims if not claim.is_allocated]
+        if not pending:
+            return ClaimReason(is_ours=self._may_be_ours())
+        return self._pending(pending, allocated)
+
+    def _may_be_ours(self) -> bool:
+        """Whether any of the claims may be for GPUs of this project."""
+        if len(self._claims) < len(self._pod.claims):
+            # A claim that is not there could be for anything.
+            return True
+        return any(self._concerns_us(claim) for claim in self._claims)
+
+    def _concerns_us(self, claim: ClaimFacts) -> bool:
+        if any(allocated.key.driver == DRA_DRIVER for allocated in claim.devices):
+            return True
+        for alternatives in claim.requests:
+            for request in alternatives:
+                if self._is_of_us(request.device_class) or any(DRA_DRIVER in text for text in request.selectors):
+                    return True
+        return False
+
+    def _is_of_us(self, name: str) -> bool:
+        """Whether a class is for devices of this project, as its selectors say, or its name if it is unknown."""
+        known = (self._cluster.classes or {}).get(name)
+        texts = known.selectors if known else (name,)
+        domain = DRA_DRIVER.partition(".")[2]
+        return any(domain in text for text in texts)
+
+    # -- claims that are not there, or on a node ----------------------------------------------------------------------
+
+    def _not_there(self, pod_claim: PodClaim) -> str:
+        """Why a claim of the pod is not there; empty if it is, and is then kept."""
+        if not pod_claim.is_needed:
+            return ""
+        namespace = self._pod.name.namespace
+        if not pod_claim.claim:
+            return self._not_created(pod_claim.template)
+        claims = self._cluster.claims
+        if claims is None:
+            return f"its claim {pod_claim.claim} could not be read"
+        claim = claims.get(PodName(namespace, pod_claim.claim))
+        if claim is None:
+            names = {name.name for name in claims if name.namespace == namespace}
+            meant = words.did_you_mean(pod_claim.claim, names)
+            return f"wants ResourceClaim {pod_claim.claim}, which namespace {namespace} does not have{meant}"
+        if claim.deleting and not claim.users:
+            return f"wants ResourceClaim {pod_claim.claim}, which is being deleted"
+        self._claims.append(claim)
+        return ""
+
+    def _not_created(self, template: str) -> str:
+        templates = self._cluster.templates
+        namespace = self._pod.name.namespace
+        if templates is not None and template not in templates:
+            meant = words.did_you_mean(template, templates)
+            return f"wants ResourceClaimTemplate {template}, which namespace {namespace} does not have{meant}"
+        return (
+            f"its claim of ResourceClaimTemplate {template} is not created yet: is there such a template in namespace "
+            f"{namespace}, or does an Event FailedResourceClaimCreation say more?"
+        )
+
+    def _held(self, allocated: Sequence[ClaimFacts]) -> str:
+        """Why the pod cannot be where its claims have their devices; empty if it can."""
+        nodes = dict.fromkeys(node for claim in allocated for node in claim.nodes)
+        for claim in allocated:
+            if len(claim.users) >= MOST_USERS:
+                return f"its claim {claim.name.name} is used by {MOST_USERS} pods, which is the most"
+        if len(nodes) > 1:
+            named = [f"{claim.name.name} on {words.some(claim.nodes)}" for claim in allocated if claim.nodes]
+            return f"its claims have devices on different nodes: {words.joined(named)}"
+        for claim in allocated:
+            for node in claim.nodes:
+                why = self._why_not_on(node)
+                if why:
+                    users = f", where {words.some(claim.users)} uses it" if claim.users else ""
+                    where = f"its claim {claim.name.name} has devices on node {node}{users}"
+                    return f"{where}, and the pod may not be there: 1 node(s) {why}"
+        return ""
+
+    def _why_not_on(self, node: str) -> str:
+        """Why the pod may not be on a node; empty if it may, or that is not known."""
+        if self._cluster.sites is None:
+            return ""
+        site = self._cluster.sites.get(node)
+        return "were deleted" if site is None else self._pod.rules.obstacle(site)
+
+    # -- claims without devices ---------------------------------------------------------------------------------------
+
+    def _pending(self, pending: Sequence[ClaimFacts], allocated: Sequence[ClaimFacts]) -> ClaimReason:
+        unknown = next(self._unknown_classes(pending), "")
+        is_ours = any(map(self._concerns_us, self._claims))
+        if unknown:
+            return ClaimReason(unknown, is_ours=is_ours)
+        published = self._cluster.published
+        if published is None:
+            wants = "; ".join(self._wants(pending))
+            return ClaimReason(f"{wants}: which GPUs there are is not known here", is_ours=is_ours)
+        if is_ours and not any(device.key.driver == DRA_DRIVER for device in published.devices):
+            return ClaimReason(f"{'; '.join(self._wants(pending))}: {self._no_devices()}", is_ours=is_ours)
+        held = Held(published, (self._cluster.claims or {}).values())
+        off = self._off(published.devices, allocated)
+        text, nodes = self._of_devices(pending, published.devices, held, off)
+        if text and not self._cluster.has_all_claims:
+            text = f"{text}; what claims of other namespaces have is not known here"
+        return ClaimReason(text, nodes, is_ours)
+
+    def _unknown_classes(self, pending: Sequence[ClaimFacts]) -> Iterator[str]:
+        classes = self._cluster.classes
+        if classes is None:
+            return
+        for claim in pending:
+            for alternatives in claim.requests:
+                names = [request.device_class for request in alternatives]
+                if not any(name in classes for name in names):
+                    meant = words.did_you_mean(names[0], classes)
+                    yield f"wants DeviceClass {words.shown(names[0])}, which the cluster does not have{meant}"
+
+    def _wants(self, pending: Sequence[ClaimFacts]) -> Iterator[str]:
+        for claim in pending:
+            for alternatives in claim.requests:
+                nothing = funnel(demand(alternatives[0], None), (), Held(Published(), ()), {}, self._work)
+                yield f"wants {nothing.wants}"
+
+    def _no_devices(self) -> str:
+        text = "no node publishes GPUs for claims"
+        modes = self._cluster.modes
+        if modes.get("dra"):
+            count = words.count_are(modes["dra"], "node", "is", "are")
+            return f"{text}, and {count} in mode dra: see the condition GPUAgentReady there"
+        parts = [
+            f"{words.count_are(count, 'node', 'is', 'are')} in mode {mode}" for mode, count in modes.items() if mode
+        ]
+        return f"{text}, because none is in mode dra{': ' if parts else ''}{', '.join(parts)}"
+
+    def _off(self, devices: Sequence[Device], allocated: Sequence[ClaimFacts]) -> dict[str, str]:
+        """Name of each node where the pod may not be to the reason."""
+        bound_to = {node for claim in allocated for node in claim.nodes}
+        off: dict[str, str] = {}
+        for node in {device.node for device in devices}:
+            if bound_to and node not in bound_to:
+                off[node] = "were not the one where another claim of the pod has its devices"
+                continue
+            why = self._why_not_on(node)
+            if why:
+                off[node] = why
+        return off
+
+    def _of_devices(
+        self,
+        pending: Sequence[ClaimFacts],
+        devices: Sequence[Device],
+        held: Held,
+        off: Mapping[str, str],
+    ) -> tuple[str, tuple[str, ...]]:
+        """Why the claims have no devices, or the nodes that have some."""
+        parts: list[Part] = []
+        nodes: list[set[str]] = []
+        for claim in pending:
+            for alternatives in claim.requests:
+                part = self._part(claim, alternatives)
+                funnels = [funnel(asked, devices, held, off, self._work) for asked in part.alternatives]
+                fits_on = {node for each in funnels for node in each.fits_on}
+                if not fits_on:
+                    return _reason_of(funnels), ()
+                parts.append(part)
+                nodes.append(fits_on)
+        by_node: dict[str, list[Device]] = {}
+        for device in devices:
+            if all(device.node in fits_on for fits_on in nodes):
+                by_node.setdefault(device.node, []).append(device)
+        return self._together(parts, nodes, by_node, held, off)
+
+    def _part(self, claim: ClaimFacts, alternatives: Sequence[DeviceRequest]) -> Part:
+        classes = self._cluster.classes
+        asked = []
+        for request in alternatives:
+            known = (classes or {}).get(request.device_class)
+            # An alternative of a class that the cluster does not have is passed over.
+            if known or classes is None:
+                asked.append(demand(request, known))
+        return Part(tuple(asked), claim.constraints)
+
+    def _together(
+        self,
+        parts: Sequence[Part],
+        nodes: Sequence[Collection[str]],
+        by_node: Mapping[str, Sequence[Device]],
+        held: Held,
+        off: Mapping[str, str],
+    ) -> tuple[str, tuple[str, ...]]:
+        """Why no node has devices for all requests, each of which fits somewhere; or the nodes that have."""
+        search = Search(parts, held, off, self._work)
+        fitting = tuple(node for node in sorted(by_node) if search.fits(by_node[node]))
+        if fitting:
+            return "", fitting
+        if search.gave_up:
+            return "", tuple(sorted(by_node))
+        constrained = [part for part in parts if part.constraints]
+        free = Search(parts, held, off, self._work, keeps_constraints=False)
+        if constrained and any(free.fits(devices) for devices in by_node.values()):
+            return self._constraint(constrained, by_node), ()
+        where: list[str] = []
+        for part, fits_on in zip(parts, nodes, strict=True):
+            where.append(f"{part.name} on {words.some(sorted(fits_on))}")
+        return f"wants {len(parts)} requests on one node, and each fits only by itself: {words.joined(where)}", ()
+
+    def _constraint(self, parts: Sequence[Part], by_node: Mapping[str, Sequence[Device]]) -> str:
+        devices = [device for of_node in by_node.values() for device in of_node]
+        constraint = parts[0].constraints[0]
+        unknown = unknown_attribute(full_word(constraint.attribute, DRA_DRIVER), devices)
+        requests = [part.alternatives[0].request for part in parts if part.constraints is parts[0].constraints]
+        count = sum(request.count for request in requests if constraint.concerns(request))
+        wants = f"wants {words.count_of(count, 'GPU')} with the same {words.shown(constraint.attribute)}"
+        if unknown:
+            return f"{wants}: {unknown}"
+        nodes = words.some(sorted(by_node))
+        return f"{wants}: no node has that many with one value free; with any value there are enough on {nodes}"
+
+
+def _reason_of(funnels: Sequence[Funnel]) -> str:
+    """The sentence about a request that fits nowhere, with its alternatives."""
+    reasons = [each.reason() for each in funnels[:_MOST_ALTERNATIVES]]
+    return "; or else it ".join(reasons)

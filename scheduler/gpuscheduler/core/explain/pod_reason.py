@@ -1,0 +1,169 @@
+"""Why a pod without a node waits: what comes first of its gates, its job, its claims, and the GPUs in its limits."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.sharing.mode import GPU_WHOLE, MODE_LABEL
+from gpuscheduler.core.bound_pods import BoundPods
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.node_site import node_site
+from gpuscheduler.core.explain import words
+from gpuscheduler.core.explain.claim_facts import ClaimingPod, read_claiming_pod, unscheduled_words
+from gpuscheduler.core.explain.claim_reason import ClaimCluster, ClaimReason, claim_reason, resource_claim
+from gpuscheduler.core.explain.share_reason import nodes_with_room, share_reason
+from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.node_facts import node_facts
+from gpuscheduler.core.pod_facts import JOB_GATE, PodFacts, pod_facts
+from gpuscheduler.core.reservations import Reservations
+
+Json = Mapping[str, Any]
+COMPONENT = "gpuscheduler"
+_REASONS = ("WaitingForGPUs", "WaitingForClaims", "GPUsFragmented", "Defragmenting", "ScaleUpRequested")
+"""Events of the scheduler that say why a pod waits."""
+NOT_OURS = "asks for no GPU of this project"
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Nodes and pods, counted as they are read, so that a large cluster is not kept as JSON.
+
+    Attributes:
+        usage: nodes with GPUs, and what pods use of them.
+        pods: by UID.
+        modes: how many nodes with GPUs are in each mode.
+        claims: what claims are compared with.
+    """
+
+    usage: ClusterUsage = field(default_factory=ClusterUsage)
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    claims: ClaimCluster = field(default_factory=ClaimCluster)
+
+    def node(self, node: Json) -> None:
+        """Take a Node object."""
+        labels = mapping(mapping(node.get("metadata")).get("labels"))
+        mode = text(labels.get(MODE_LABEL))
+        if mode:
+            self.modes[mode] = self.modes.get(mode, 0) + 1
+        facts = node_facts(node)
+        if facts is None:
+            self.usage.site_seen(node_site(node))
+        else:
+            self.usage.node_seen(facts)
+
+    def pod(self, pod: Json) -> None:
+        """Take a Pod object, after all nodes."""
+        facts = pod_facts(pod)
+        if facts.ended or facts.request.kind is RequestKind.NONE:
+            return
+        bound_pods = BoundPods(self.usage, Reservations(self.usage, self.pods), self.pods)
+        bound_pods.count(bound_pods.as_decided(facts))
+
+
+def pod_reason(pod: Json, events: Json | None, cluster: Cluster) -> str:
+    """Why a pod waits that has no node.
+
+    Args:
+        pod: the Pod object (decoded JSON).
+        events: the list of Events about it; None if it could not be read.
+        cluster: all nodes and pods.
+    """
+    spec = mapping(pod.get("spec"))
+    status = mapping(pod.get("status"))
+    facts = pod_facts(pod)
+    gates = [text(gate.get("name")) for gate in mappings(spec.get("schedulingGates"))]
+    foreign = [gate for gate in gates if gate != JOB_GATE]
+    if foreign:
+        return f"has scheduling gate {words.shown(foreign[0])}, which only the controller that set it removes"
+    said = said_by_scheduler(events)
+    if said:
+        return said
+    unscheduled = unscheduled_words(status)
+    if facts.job is not None:
+        return _of_job(facts, unscheduled, cluster)
+    reason = _of_requests(pod, facts, cluster)
+    if not unscheduled:
+        tries = f"scheduler {facts.scheduler or 'default-scheduler'} has not tried it yet: is it running?"
+        return f"{reason}; {tries}" if reason else tries
+    return reason or unscheduled
+
+
+def said_by_scheduler(events: Json | None) -> str:
+    """What this project's scheduler has said last on why the pod waits; empty if nothing."""
+    said = ("", "")
+    for event in mappings(mapping(events).get("items")):
+        component = text(mapping(event.get("source")).get("component"))
+        is_ours = component == COMPONENT and event.get("reason") in _REASONS
+        if is_ours:
+            said = max(said, (text(event.get("lastTimestamp")), text(event.get("message"))))
+    _, message = said
+    return message
+
+
+def _of_job(pod: PodFacts, unscheduled: str, cluster: Cluster) -> str:
+    """Why a pod waits that starts together with others: the scheduler has said it, or others are not there."""
+    gang = pod.job
+    if unscheduled or gang is None:
+        return unscheduled
+    members = [other for other in cluster.pods.values() if _is_of(other, pod)]
+    count = max(1, len(members))
+    title = f"{gang.source.noun} {gang.name}"
+    wanted = gang.pods or count
+    if count < wanted:
+        return f"{title}: {count} of {wanted} pods are there"
+    return f"{title}: all of its {wanted} pods are there, and scheduler {pod.scheduler} has not tried them yet"
+
+
+def _is_of(other: PodFacts, pod: PodFacts) -> bool:
+    return other.name.namespace == pod.name.namespace and other.job == pod.job
+
+
+def _of_requests(pod: Json, facts: PodFacts, cluster: Cluster) -> str:
+    claiming = read_claiming_pod(pod)
+    claims = claim_reason(claiming, cluster.claims) if claiming else None
+    if claims and claims.text and claims.is_ours:
+        return claims.text
+    asks_for_gpus = facts.request.kind.gives_gpus or bool(facts.request.problem)
+    if asks_for_gpus:
+        return _of_limits(facts, cluster)
+    if claims and claims.is_ours:
+        return _room_words(claims.nodes, facts.unscheduled)
+    return "" if facts.unscheduled else NOT_OURS
+
+
+def _of_limits(facts: PodFacts, cluster: Cluster) -> str:
+    by_claims = _through_class(facts, cluster)
+    # With such a class, the nodes in mode dra serve the pod, too.
+    modes = cluster.modes if by_claims is None else {}
+    reason = share_reason(facts, cluster.usage, modes)
+    if not reason:
+        return _room_words(nodes_with_room(facts, cluster.usage), facts.unscheduled)
+    if by_claims is None:
+        return reason
+    if not by_claims.text:
+        return _room_words(by_claims.nodes, facts.unscheduled)
+    return f"{reason}; on nodes in mode dra it {by_claims.text}"
+
+
+def _through_class(facts: PodFacts, cluster: Cluster) -> ClaimReason | None:
+    """Why a class that serves whole GPUs in limits does not serve the pod; None without such a class."""
+    if facts.request.kind is not RequestKind.WHOLE or not cluster.modes.get("dra"):
+        return None
+    for device_class in (cluster.claims.classes or {}).values():
+        if device_class.resource == GPU_WHOLE:
+            claim = resource_claim(facts.name, device_class, facts.request.gpus)
+            claiming = ClaimingPod(facts.name, facts.uid, (), facts.rules)
+            return claim_reason(claiming, cluster.claims, [claim])
+    return None
+
+
+def _room_words(nodes: Collection[str], unscheduled: str) -> str:
+    """That there is room by now, and what else kube-scheduler says."""
+    if not nodes:
+        return unscheduled
+    text_of_nodes = f"GPUs are free for it on {words.some(nodes)}"
+    if unscheduled:
+        return f"{text_of_nodes}, so something else keeps it, or it is tried again soon: {unscheduled}"
+    return text_of_nodes

@@ -1,0 +1,331 @@
+"""Why one request of a claim has no device: what it wants, what the best node has, and which GPUs are out."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuagent.domain.dra.device_classes import SET_CLASS
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuscheduler.core.explain import words
+from gpuscheduler.core.explain.device_check import Check, Demand, Held, Stage, check
+from gpuscheduler.core.explain.published import Device, Version, Word
+from gpuscheduler.core.explain.selection import Work, mentioned
+
+_OUT = {
+    "unhealthy": ("is unhealthy", "are unhealthy"),
+    "settling": ("settles after a fault", "settle after a fault"),
+    "unreadable": ("does not answer", "do not answer"),
+    "fenced": ("is fenced by its operator", "are fenced by their operator"),
+    "held": ("is held by pods of another mode", "are held by pods of another mode"),
+}
+"""Taint of this driver, after its domain, to what is wrong with a GPU or with several."""
+_MOST_VALUES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Funnel:
+    """How far each device comes for a request, and the sentence about it.
+
+    Attributes:
+        asked: the request.
+        checks: of all devices.
+        held: what claims have.
+        off: node name to why the pod may not be there.
+    """
+
+    asked: Demand
+    checks: tuple[Check, ...]
+    held: Held
+    off: Mapping[str, str]
+
+    @property
+    def fits_on(self) -> list[str]:
+        """Names of the nodes that have enough devices for the request alone."""
+        counts = self._by_node(Stage.FITS)
+        return [node for node, count in counts.items() if count >= self._needed(node)]
+
+    def reason(self) -> str:
+        """Why the request has no device; empty if it could have some."""
+        if self.fits_on:
+            return ""
+        return f"wants {self.wants}: {self._why()}"
+
+    @property
+    def noun(self) -> str:
+        """What the request is about."""
+        if self.asked.request.device_class == SET_CLASS:
+            return "GPU set"
+        # Of all drivers, if the request selects no device.
+        drivers = {each.device.key.driver for each in self._from(Stage.NO_CAPACITY)}
+        return "GPU" if drivers <= {DRA_DRIVER} else "device"
+
+    @property
+    def wants(self) -> str:
+        """What the request asks for."""
+        request = self.asked.request
+        amounts: list[str] = []
+        for name, amount in request.amounts.items():
+            amounts.append(words.amount_words(name.rpartition("/")[2], amount or 0))
+        is_whole = "memory" not in request.amounts
+        noun = f"whole {self.noun}" if is_whole and self.noun == "GPU" else self.noun
+        if not request.count:
+            return f"all {noun}s of a node that match"
+        devices = words.count_of(request.count, noun)
+        if amounts and not is_whole:
+            each = words.joined(amounts)
+            return f"{each} on one {noun}" if request.count == 1 else f"{each} on each of {devices} of one node"
+        return f"a {noun}" if request.count == 1 else f"{devices} on one node"
+
+    # -- the first check that too few devices pass --------------------------------------------------------------------
+
+    def _why(self) -> str:
+        stages: Sequence[tuple[Stage, Callable[[], str]]] = (
+            (Stage.NO_CAPACITY, self._not_selected),
+            (Stage.TOO_SMALL, self._no_capacity),
+            (Stage.NOT_ON_NODE, self._too_small),
+            (Stage.TAINTED, self._not_on_node),
+        )
+        for stage, words_of in stages:
+            if not self._from(stage):
+                return words_of()
+        if not self._is_enough(Stage.TAINTED):
+            return self._too_few()
+        if not self._is_enough(Stage.TAKEN):
+            return self._tainted()
+        return self._taken()
+
+    def _from(self, stage: Stage) -> list[Check]:
+        """The devices that come to this check."""
+        return [each for each in self.checks if each.stage >= stage]
+
+    def _at(self, stage: Stage) -> list[Check]:
+        """The devices that fail this check."""
+        return [each for each in self.checks if each.stage is stage]
+
+    def _by_node(self, stage: Stage) -> Counter[str]:
+        return Counter(each.device.node for each in self._from(stage))
+
+    def _needed(self, node: str) -> int:
+        """How many devices of the node the request needs."""
+        if self.asked.request.count:
+            return self.asked.request.count
+        on_node = [each for each in self._from(Stage.NOT_ON_NODE) if each.device.node == node]
+        return len(on_node)
+
+    def _is_enough(self, stage: Stage) -> bool:
+        counts = self._by_node(stage)
+        return any(count >= self._needed(node) for node, count in counts.items())
+
+    # -- a sentence for each ------------------------------------------------------------------------------------------
+
+    def _not_selected(self) -> str:
+        unknown = self._unknown_word()
+        if unknown:
+            return unknown
+        furthest = max((each.met for each in self.checks), default=0)
+        closest = [each.device for each in self.checks if each.met == furthest]
+        condition = self.asked.conditions[furthest]
+        whose = f" of class {condition.device_class}" if condition.device_class else ""
+        values = "; ".join(_values(condition.tree, closest))
+        have = f": {values}" if values else ""
+        count = words.count_of(len(closest), self.noun)
+        return f"of {count} none meets {words.shown(condition.text)}{whose}{have}"
+
+    def _unknown_word(self) -> str:
+        """A name in a selector that no device has; empty without one."""
+        for condition in self.asked.conditions:
+            for name in mentioned(condition.tree):
+                known = self._known(name.kind)
+                if name.word not in known:
+                    return f"{_noun_of(name.kind)} {_unknown(name.word, known, self.noun)}"
+        return ""
+
+    def _known(self, kind: str) -> set[Word]:
+        """All attributes, or capacities, of devices."""
+        known: set[Word] = set()
+        for each in self.checks:
+            known.update(each.device.attributes if kind == "attributes" else each.device.capacity)
+        return known
+
+    def _no_capacity(self) -> str:
+        word = next(each.word for each in self._at(Stage.NO_CAPACITY) if each.word)
+        known: set[Word] = set()
+        for each in self._at(Stage.NO_CAPACITY):
+            known.update(each.device.capacity)
+        return f"capacity {_unknown(word, known, self.noun)}"
+
+    def _too_small(self) -> str:
+        checks = self._at(Stage.TOO_SMALL)
+        [(word, _)] = Counter(each.word for each in checks if each.word).most_common(1)
+        largest = max((each.device for each in checks if word in each.device.capacity), key=_most_of(word))
+        most = words.amount_words(word.name, largest.capacity[word].most)
+        return f"the largest {self.noun} has {most}, such as {largest.title}"
+
+    def _not_on_node(self) -> str:
+        counts = Counter(each.device.node for each in self._at(Stage.NOT_ON_NODE))
+        by_reason: dict[str, list[str]] = {}
+        for node in sorted(counts):
+            by_reason.setdefault(self.off[node], []).append(node)
+        total = words.count_of(counts.total(), self.noun)
+        reasons = [f"{len(nodes)} node(s) {reason} ({words.some(nodes)})" for reason, nodes in by_reason.items()]
+        have = "has" if counts.total() == 1 else "have"
+        return f"{total} {have} as much, and the pod may not be on the nodes: {'; '.join(reasons)}"
+
+    def _too_few(self) -> str:
+        node, count = self._best(Stage.TAINTED)
+        return f"no node where it may be has more than {words.count_of(count, f'such {self.noun}')}, as {node} has"
+
+    def _tainted(self) -> str:
+        if self.asked.request.count == 1:
+            return f"none can be used now: {self._out()}"
+        node, count = self._best(Stage.TAKEN)
+        usable = words.count_of(count, f"usable {self.noun}")
+        where = f", such as {node}" if node else ""
+        return f"a node has at most {usable}{where}: {self._out()}"
+
+    def _taken(self) -> str:
+        out = ", ".join(filter(None, (self._out(), self._held_whole())))
+        end = f"; {out}" if out else ""
+        if self.asked.request.count == 1:
+            return f"{self._most_free()}{end}"
+        node, count = self._best(Stage.FITS)
+        if not count:
+            return f"{self._most_free()}{end}"
+        is_share = "memory" in self.asked.request.amounts
+        devices = words.count_of(count, self.noun if is_share else f"unused {self.noun}")
+        free = " with as much free" if is_share else ""
+        return f"a node has at most {devices}{free}, such as {node}{end}"
+
+    def _most_free(self) -> str:
+        taken = self._at(Stage.TAKEN)
+        word = self._short_of()
+        if word is not None and word.name == "sharers":
+            _, device = self._roomiest(word, taken)
+            return f"where enough memory is free, the most claims share the {self.noun}, such as {device.title}"
+        if word is None:
+            shared = sum(self.held.holders(each.device) > 0 for each in taken)
+            in_sets = sum(self.held.is_in_held_set(each.device) for each in taken)
+            parts = [f"{words.count_are(shared, self.noun, 'is', 'are')} in use"] if shared else []
+            if in_sets:
+                parts.append(f"{words.count_are(in_sets, self.noun, 'is', 'are')} in use with linked ones")
+            return f"none is free: {' and '.join(parts)}"
+        most, device = self._roomiest(word, taken)
+        free = words.amount_words(word.name, most)
+        if not most:
+            return f"nothing is free: {words.count_are(len(taken), self.noun, 'is', 'are')} in use"
+        if word.name == "memory":
+            return f"most free is {free}, on {device.title}"
+        return f"where enough memory is free, most free is {free}, on {device.title}"
+
+    def _held_whole(self) -> str:
+        """How many devices of which a share is wanted one claim has whole; empty if there are none."""
+        if "memory" not in self.asked.request.amounts:
+            return ""
+        whole = 0
+        for each in self._at(Stage.TAKEN):
+            device = each.device
+            is_memory = each.word == device.own("memory")
+            is_used_up = is_memory and not self.held.free(device, device.own("memory"))
+            whole += is_used_up and self.held.holders(device) == 1
+        return f"{words.count_are(whole, self.noun, 'is', 'are')} held whole" if whole else ""
+
+    def _short_of(self) -> Word | None:
+        """The capacity to tell of: what those devices lack that have enough of all before it."""
+        if "memory" not in self.asked.request.amounts:
+            return None
+        short = [each.word for each in self._at(Stage.TAKEN) if each.word]
+        others = [word for word in short if word.name != "memory"]
+        if others:
+            [(word, _)] = Counter(others).most_common(1)
+            return word
+        return short[0] if short else None
+
+    def _roomiest(self, word: Word, checks: Sequence[Check]) -> tuple[int, Device]:
+        devices = [each.device for each in checks if each.word == word]
+        free = [(self.held.free(device, word), device) for device in devices]
+        return max(free, key=lambda each: each[0])
+
+    def _best(self, stage: Stage) -> tuple[str, int]:
+        """The node with most devices that come to a check, and how many these are."""
+        counts = self._by_node(stage)
+        if not counts:
+            return "", 0
+        return max(sorted(counts.items()), key=lambda item: item[1])
+
+    # -- devices that are out -----------------------------------------------------------------------------------------
+
+    def _out(self) -> str:
+        """Which devices are kept off, and why; empty if none is."""
+        by_cause: dict[str, list[str]] = {}
+        for each in self._at(Stage.TAINTED):
+            taint = each.taints[0]
+            by_cause.setdefault(taint.key, []).append(taint.value)
+        return ", ".join(self._cause_words(key, values) for key, values in sorted(by_cause.items()))
+
+    def _cause_words(self, key: str, values: Sequence[str]) -> str:
+        domain, _, cause = key.partition("/")
+        if domain != DRA_DRIVER or cause not in _OUT:
+            has = words.count_are(len(values), self.noun, "has", "have")
+            return f"{has} taint {words.shown(key)}"
+        singular, plural = _OUT[cause]
+        which = sorted({value for value in values if value})
+        faults = f" ({words.shown(words.some(which))})" if which else ""
+        return f"{words.count_are(len(values), self.noun, singular, plural)}{faults}"
+
+
+def funnel(asked: Demand, devices: Sequence[Device], held: Held, off: Mapping[str, str], work: Work) -> Funnel:
+    """How far each device comes for a request."""
+    checks = tuple(check(asked, device, held, off, work) for device in devices)
+    return Funnel(asked, checks, held, off)
+
+
+def unknown_attribute(attribute: Word, devices: Sequence[Device]) -> str:
+    """That no device has the attribute; empty if one has."""
+    known: set[Word] = set()
+    for device in devices:
+        known.update(device.attributes)
+    if attribute in known:
+        return ""
+    return f"attribute {_unknown(attribute, known, 'GPU')}"
+
+
+def _unknown(word: Word, known: set[Word], noun: str) -> str:
+    """That no device has the attribute or capacity, and which was probably meant."""
+    in_domain = {other.name for other in known if other.domain == word.domain}
+    if in_domain:
+        meant = words.did_you_mean(word.name, in_domain)
+    else:
+        meant = words.did_you_mean(word.domain, {other.domain for other in known})
+    return f"{words.shown(str(word))} is on no {noun}{meant}"
+
+
+def _noun_of(kind: str) -> str:
+    return "attribute" if kind == "attributes" else "capacity"
+
+
+def _values(tree: object, devices: Sequence[Device]) -> Iterator[str]:
+    """The attributes in a condition with the values that devices have of them."""
+    for name in dict.fromkeys(mentioned(tree)):  # type: ignore[arg-type]
+        if name.kind != "attributes":
+            continue
+        values: set[str] = set()
+        for device in devices:
+            if name.word in device.attributes:
+                values.add(_value_words(device.attributes[name.word]))
+        if values:
+            few = sorted(values)
+            yield f"{name.word.name} is {words.shown(' or '.join(few[:_MOST_VALUES]))}"
+
+
+def _value_words(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case Version():
+            return ".".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def _most_of(word: Word) -> Callable[[Device], int]:
+    return lambda device: device.capacity[word].most

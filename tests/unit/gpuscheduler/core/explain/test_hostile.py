@@ -1,0 +1,158 @@
+"""Whatever stands in pods, claims, classes, slices and nodes: there is a sentence, and it takes a bounded time."""
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.gpuscheduler.core.explain.cluster_objects import (
+    DRIVER,
+    claim,
+    classes,
+    gpu,
+    held,
+    node,
+    pod,
+    request,
+    slice_of,
+    why,
+)
+
+A = f'device.attributes["{DRIVER}"]'
+WORDS = [
+    *("metadata", "name", "namespace", "labels", "annotations", "spec", "status", "uid", "nodeName", "driver", "pool"),
+    *("devices", "requests", "exactly", "firstAvailable", "deviceClassName", "count", "allocationMode", "selectors"),
+    *(
+        "cel",
+        "expression",
+        "capacity",
+        "memory",
+        "value",
+        "requestPolicy",
+        "default",
+        "validRange",
+        "min",
+        "step",
+        "max",
+    ),
+    *("validValues", "attributes", "string", "int", "bool", "version", "taints", "key", "effect", "tolerations"),
+    *(
+        "operator",
+        "constraints",
+        "matchAttribute",
+        "allocation",
+        "results",
+        "device",
+        "consumedCapacity",
+        "reservedFor",
+    ),
+    *(
+        "nodeSelector",
+        "nodeSelectorTerms",
+        "matchFields",
+        "values",
+        "resourceClaims",
+        "resourceClaimName",
+        "generation",
+    ),
+    *("resourceClaimTemplateName", "resourceClaimStatuses", "conditions", "type", "message", "PodScheduled", "False"),
+    *(
+        "schedulingGates",
+        "containers",
+        "resources",
+        "limits",
+        "aliyun.com/gpu",
+        "aliyun.com/gpu-mem",
+        "resourceSliceCount",
+    ),
+    *(
+        "sharedCounters",
+        "consumesCounters",
+        "counterSet",
+        "counters",
+        "allowMultipleAllocations",
+        "extendedResourceName",
+    ),
+]
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.sampled_from([*WORDS, DRIVER, "All", "80Gi", "-1", "1e99", "node-1", "mine", f"{A}.minor == 0", "\x1b[31m", ""]),
+    st.text(max_size=8),
+)
+anything = st.recursive(
+    values,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def objects():
+    """A cluster in which everything is as it should be."""
+    return {
+        "pod": pod("mine", template="t", made="made", limits={"aliyun.com/gpu": "1"}),
+        "node": node("node-1"),
+        "slice": slice_of("node-1", gpu(0), gpu(1, taint="fenced")),
+        "claim": claim(
+            "mine", request(memory="30Gi", cel=f"{A}.minor == 0"), constraints=[{"matchAttribute": f"{DRIVER}/minor"}]
+        ),
+        "held": held("other", "node-1", "gpu-0"),
+        "class": classes("aliyun.com/gpu")[0],
+    }
+
+
+def paths(value, path=()):
+    """The way to each part of an object."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths(inner, (*path, key))
+
+
+def replaced(value, path, other):
+    """The object with another part."""
+    if not path:
+        return other
+    key, *rest = path
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[key] = replaced(value[key], rest, other)
+    return copy
+
+
+def sentence(found):
+    made = claim("made", request())
+    dicts = {name: each if isinstance(each, dict) else {} for name, each in found.items()}
+    return why(
+        dicts["pod"],
+        nodes=[dicts["node"], node("node-2", mode="share")],
+        slices=[dicts["slice"]],
+        claims=[dicts["claim"], dicts["held"], made],
+        device_classes=[dicts["class"], *classes()[1:]],
+        pods=[dicts["pod"]],
+    )
+
+
+@given(st.data())
+def test_any_part_may_be_anything(data):
+    found = objects()
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from(sorted(found)))
+        path = data.draw(st.sampled_from(list(paths(found[name]))))
+        found[name] = replaced(found[name], path, data.draw(anything))
+    assert isinstance(sentence(found), str)
+
+
+def test_large_claims_take_a_bounded_time():
+    large = f"{A}.minor in [{', '.join(map(str, range(1000)))}] && true"
+    requests = [request(name=f"r{n}", count=16, cel=large, memory="1Gi") for n in range(32)]
+    constraints = [{"matchAttribute": f"{DRIVER}/minor"} for _ in range(32)]
+    slices = [slice_of(f"node-{n}", *(gpu(m) for m in range(8))) for n in range(200)]
+    nodes = [node(f"node-{n}") for n in range(200)]
+    began = time.process_time()
+    text = why(pod("mine"), claims=[claim("mine", *requests, constraints=constraints)], nodes=nodes, slices=slices)
+    assert text
+    assert len(text) < 1000
+    # Of the processor, not of the clock: other processes do not count. It takes about a second.
+    assert time.process_time() - began < 20
