@@ -25,6 +25,9 @@ UNUSED = (
         "gpuagent/isolation",
         "gpuagent/host",
     ),
+    # Of the scheduler, the core says why a pod waits.
+    *("gpuscheduler/[a-z]*.py", "gpuscheduler/cluster_api", "gpuscheduler/extender", "gpuscheduler/pages"),
+    "gpuscheduler/web",
 )
 MINORS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = {
@@ -50,7 +53,8 @@ def build(out: Path, platform: str) -> None:
             locked = ("-r", str(ROOT / "requirements.lock"))
             _python("pip", *pip, *which, "--target", str(libraries), *locked)
             shutil.copytree(libraries, site, dirs_exist_ok=True)
-        for package in (ROOT / "gpuagent", ROOT / "kubectl" / "inspectcgpu"):
+        packages = (ROOT / "gpuagent", ROOT / "kubectl" / "inspectcgpu", ROOT / "scheduler" / "gpuscheduler")
+        for package in packages:
             shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         for path in [path for pattern in UNUSED for path in site.glob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

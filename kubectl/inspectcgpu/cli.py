@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.command_line import CommandLine
 from gpuagent.system.output import has_colour, terminal_columns
 from gpuagent.system.printable import printable
 from inspectcgpu.fetch.agents import Asking
-from inspectcgpu.fetch.choose_cluster import connect
+from inspectcgpu.fetch.choose_cluster import connect, own_namespace
 from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.following import Following
 from inspectcgpu.fetch.scheduler import PORT, read_moves
@@ -30,6 +31,8 @@ from inspectcgpu.show.moves import moves
 from inspectcgpu.show.narrow import fits, narrow
 from inspectcgpu.show.screen import Screen
 from inspectcgpu.show.summary import summary
+from inspectcgpu.show.why import document as why_document
+from inspectcgpu.show.why import why
 from inspectcgpu.usage_error import UsageError
 
 PROG = "kubectl-inspect-cgpu"
@@ -42,6 +45,7 @@ EXAMPLES = (
     "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
     "kubectl inspect cgpu --health     # what is wrong on which node",
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
+    "kubectl inspect cgpu --why chat   # why the pod chat waits, in one sentence",
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
     "kubectl inspect cgpu -o json      # for a program",
 )
@@ -57,6 +61,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     options = _parser().parse_args(arguments)
     try:
         client = connect(options.kubeconfig, options.context, environ)
+        if options.why:
+            return _why(client, options, environ)
         if options.defragment:
             return _defragment(client, options, environ)
         return _watch(client, options, environ) if options.watch else _once(client, options, environ)
@@ -94,18 +100,32 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
     return 1 if nodes.missing or (options.health and any(map(has_problem, report.nodes))) else 0
 
 
+def _why(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    # The scheduler's core, which knows why, takes time to load.
+    from inspectcgpu.fetch.why import read_why  # noqa: PLC0415
+
+    namespace = options.namespace or own_namespace(options.kubeconfig, options.context, environ)
+    found = read_why(client, PodName(namespace, options.why))
+    _print(options.output, why_document(found), why(found))
+    return 0
+
+
 def _defragment(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     page = read_moves(client, options.agent_namespace, options.scheduler_port)
-    match options.output:
+    _print(options.output, moves_document(page), moves(page, colour=has_colour(sys.stdout, environ)))
+    return 0
+
+
+def _print(output: str, found: Mapping[str, Any], lines: Sequence[str]) -> None:
+    match output:
         case "json":
-            print(json_text(moves_document(page)))
+            print(json_text(found))
         case "yaml":
             from gpuagent.system import yaml_text  # noqa: PLC0415 (only this output needs it)
 
-            print(yaml_text.dump(moves_document(page)), end="")
+            print(yaml_text.dump(found), end="")
         case _:
-            print("\n".join(moves(page, colour=has_colour(sys.stdout, environ))))
-    return 0
+            print("\n".join(lines))
 
 
 def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -210,6 +230,10 @@ def _parser() -> CommandLine:
         "--defragment",
         action="store_true",
         help="show which pods gpuscheduler would move for those that wait, or moves; nothing is moved by this",
+    )
+    parser.add_argument("--why", metavar="POD", help="say in one sentence why this pod waits, and nothing else")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAME", help="with --why, namespace of the pod (default: the context's)"
     )
     parser.add_argument(
         "-o",

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.system import yaml_text
 from inspectcgpu.usage_error import UsageError
 
 TIMEOUTS = Timeouts(connect_s=5.0, call_s=30.0)
+DEFAULT_NAMESPACE = "default"
+"""As in kubectl, where no file names another one."""
 
 
 def connect(kubeconfig: str | None, context: str | None, environ: Mapping[str, str]) -> Client:
@@ -30,6 +33,17 @@ def connect(kubeconfig: str | None, context: str | None, environ: Mapping[str, s
     return client
 
 
+def own_namespace(kubeconfig: str | None, context: str | None, environ: Mapping[str, str]) -> str:
+    """The namespace that the context names. `connect` has read the same files."""
+    files = [kubeconfig] if kubeconfig else _files(environ)
+    wanted = context or _current(files)
+    for file in files:
+        for named in mappings(_loaded(file).get("contexts")):
+            if named.get("name") == wanted:
+                return text(mapping(named.get("context")).get("namespace")) or DEFAULT_NAMESPACE
+    return DEFAULT_NAMESPACE
+
+
 def _files(environ: Mapping[str, str]) -> list[str]:
     if named := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
         there = [path for path in named if os.path.exists(path)]  # noqa: PTH110 (a path of any length)
@@ -47,10 +61,14 @@ def _files(environ: Mapping[str, str]) -> list[str]:
 def _current(files: list[str]) -> str | None:
     """The first current context; a file that cannot be read is reported later."""
     for file in files:
-        try:
-            found = mapping(yaml_text.load(Path(file).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-        if name := text(found.get("current-context")):
+        if name := text(_loaded(file).get("current-context")):
             return name
     return None
+
+
+def _loaded(file: str) -> Mapping[str, Any]:
+    """What a kubeconfig file has; nothing if it cannot be read."""
+    try:
+        return mapping(yaml_text.load(Path(file).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,70 @@
+"""Whether a pod waits: what the pod and its Events say after it has a node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
+from gpuagent.domain.pods.pod import PodName
+from inspectcgpu.read.waits import refused, waits_for
+
+_NOT_PREPARED = "FailedPrepareDynamicResources"
+"""The Event of kubelet with the agent's reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWhy:
+    """The answer about one pod.
+
+    Attributes:
+        pod: namespace and name.
+        waits: whether it waits.
+        text: why it waits, or what it does instead.
+        notes: what could not be read.
+    """
+
+    pod: PodName
+    waits: bool
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def settled(pod: Mapping[str, Any]) -> str:
+    """What became of a pod that does not wait any more; empty if it waits."""
+    status = mapping(pod.get("status"))
+    node = text(mapping_at(pod, "spec").get("nodeName"))
+    on_node = f" on node {node}" if node else ""
+    if refused(status):
+        return f"it was {waits_for(pod)}"
+    match status.get("phase"):
+        case "Succeeded":
+            return f"it has succeeded{on_node}"
+        case "Failed":
+            words = (text(status.get("reason")), text(status.get("message")), _ended(status))
+            why = ": ".join(filter(None, words))
+            return f"it has failed{on_node}{f': {why}' if why else ''}"
+    if mapping_at(pod, "metadata").get("deletionTimestamp"):
+        return "it is being deleted"
+    is_running = status.get("phase") == "Running" and bool(node)
+    return f"it runs{on_node}" if is_running else ""
+
+
+def not_prepared(events: Mapping[str, Any] | None) -> str:
+    """Why the claims of a pod on a node are not prepared, by the latest Event of kubelet; empty without one."""
+    latest = ("", "")
+    for event in mappings(mapping(events).get("items")):
+        if event.get("reason") == _NOT_PREPARED:
+            latest = max(latest, (text(event.get("lastTimestamp")), text(event.get("message"))))
+    _, message = latest
+    return f"its claims are not prepared: {message}" if message else ""
+
+
+def _ended(status: Mapping[str, Any]) -> str:
+    """How the first container ended that failed."""
+    for container in mappings(status.get("containerStatuses")):
+        ended = mapping_at(container, "state", "terminated")
+        code = ended.get("exitCode")
+        if code:
+            reason = text(ended.get("reason")) or "ended"
+            return f"container {text(container.get('name'))}: {reason}, exit code {code}"
+    return ""
