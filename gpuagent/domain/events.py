@@ -264,6 +264,20 @@ class SliceStored:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceProbed:
+    """The API server has answered a dry run that shows which fields of ResourceSlices it keeps.
+
+    Attributes:
+        sent: the spec that was sent.
+        stored: the spec that it would have stored; None if it refused to say.
+    """
+
+    sent: Mapping[str, Any] = field(repr=False)
+    stored: Mapping[str, Any] | None = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class AllocatesSeen:
     """How many Allocate calls are in progress, and when the last one ended (-inf for none yet).
 
@@ -319,6 +333,7 @@ WriteEvent = (
     | EventsSent
     | SliceWritten
     | SliceStored
+    | SliceProbed
     | PreparesTried
     | ModeKept
     | ResizesStored

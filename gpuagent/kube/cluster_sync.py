@@ -81,7 +81,9 @@ class ClusterSync:
         self._config_maps = ConfigMapWriter(self._client, self._posting(ev.ReportsKept))
         self._annotations = AnnotationWriter(self._client, self._posting(ev.AnnotationsKept), self._corrected)
         self._events = EventSender(self._client, node_name, on_problem=self._posting(ev.EventsSent))
-        self._slice_writer = SliceWriter(self._client, self._posting(ev.SliceWritten), self._slice_stored)
+        self._slice_writer = SliceWriter(
+            self._client, self._posting(ev.SliceWritten), self._slice_stored, self._slice_probed
+        )
         self._prepare_again = PrepareAgain(self._client, on_problem=self._posting(ev.PreparesTried))
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
         self._reconcilers = (
@@ -114,6 +116,9 @@ class ClusterSync:
 
     def _slice_stored(self, name: str, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         self._post(ev.SliceStored(name, sent, stored, time.monotonic()))
+
+    def _slice_probed(self, sent: Mapping[str, Any], stored: Mapping[str, Any] | None) -> None:
+        self._post(ev.SliceProbed(sent, stored, time.monotonic()))
 
     def start(self) -> None:
         for part in (self._watcher, *self._reconcilers, self._events):

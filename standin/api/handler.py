@@ -180,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
             case "list":
                 found = self._list(target, query)
             case "create":
-                return 201, self._created(target, body)
+                return 201, self._created(target, body, dry_run=query.get("dryRun") == "All")
             case "patch":
                 found = self._patch(target, body)
             case "update":
@@ -222,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {kind}")
         return self.api.objects.patch(target.key, target.subresource, body, strategic=_PATCHES[kind])
 
-    def _create(self, target: Target, body: Json) -> Json:
+    def _create(self, target: Target, body: Json, *, dry_run: bool) -> Json:
         if target.resource == "pods":
             body["status"] = {"phase": "Pending"}
         if (body.get("metadata") or {}).get("namespace", target.namespace) != target.namespace:
@@ -235,9 +235,9 @@ class Handler(BaseHTTPRequestHandler):
                 raise Refusal(
                     422, "Invalid", f'Event is invalid: involvedObject.namespace: Invalid value: "{where}": {text}'
                 )
-        return self.api.objects.create(target.resource, target.namespace or "default", body)
+        return self.api.objects.create(target.resource, target.namespace or "default", body, dry_run=dry_run)
 
-    def _created(self, target: Target, body: Json) -> Json:
+    def _created(self, target: Target, body: Json, *, dry_run: bool) -> Json:
         match target.spoken:
             case "pods/binding":
                 return self._bind(target, body)
@@ -246,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.api.objects.delete(target.key, grace_s=None, preconditions=options.get("preconditions"))
                 return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
             case _:
-                return self._create(target, body)
+                return self._create(target, body, dry_run=dry_run)
 
     def _bind(self, target: Target, body: Json) -> Json:
         self.api.objects.update(target.key, lambda pod: bound(pod, body))

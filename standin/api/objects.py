@@ -12,7 +12,7 @@ from standin.api.configmaps import check_config_map
 from standin.api.patching import merge
 from standin.api.podrules import check_gates
 from standin.api.refusal import Refusal
-from standin.api.slices import check_slice, drop_fields
+from standin.api.slices import check_slice, drop_fields, gates_in_use
 from standin.api.timestamps import timestamp
 
 Json = dict[str, Any]
@@ -115,8 +115,8 @@ class Objects:
             ]
             return found, self.version
 
-    def create(self, resource: str, namespace: str, body: Json) -> Json:
-        """Store a new object with uid, version and creation time. Raises Refusal 409, 422."""
+    def create(self, resource: str, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        """Store a new object with uid, version and creation time, or only show it. Raises Refusal 409, 422."""
         made = copy.deepcopy(body)
         metadata = made.setdefault("metadata", {})
         name = metadata.get("name") or (
@@ -131,6 +131,9 @@ class Objects:
         with self.updated:
             if key in self._objects:
                 raise Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
+            if dry_run:
+                self._check(key, made)
+                return made
             return self._store(key, made)
 
     def update(self, key: Key, change: Callable[[Json], Json]) -> Json:
@@ -214,6 +217,16 @@ class Objects:
 
     def _store(self, key: Key, found: Json) -> Json:
         before = self._objects.get(key)
+        self._check(key, found)
+        self._objects[key] = found
+        found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}
+        found["metadata"]["resourceVersion"] = str(self.version + 1)
+        self._note(key, before, found)
+        return copy.deepcopy(found)
+
+    def _check(self, key: Key, found: Json) -> None:
+        """Make of an object what is stored of it. Raises Refusal 422."""
+        before = self._objects.get(key)
         annotations = found["metadata"].get("annotations") or {}
         if sum(len(part.encode()) for pair in annotations.items() for part in pair) > _MAX_ANNOTATIONS_BYTES:
             text = f"metadata.annotations: Too long: may not be more than {_MAX_ANNOTATIONS_BYTES} bytes"
@@ -221,13 +234,8 @@ class Objects:
         if key[0] == "configmaps":
             check_config_map(before, found)
         if key[0] == "resourceslices":
-            drop_fields(found, self.gates_off)
+            drop_fields(found, self.gates_off - gates_in_use(before))
             check_slice(found)
-        self._objects[key] = found
-        found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}
-        found["metadata"]["resourceVersion"] = str(self.version + 1)
-        self._note(key, before, found)
-        return copy.deepcopy(found)
 
     def _note(self, key: Key, before: Json | None, after: Json | None) -> None:
         self.version += 1

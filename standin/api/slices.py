@@ -35,14 +35,25 @@ _OF_GATES = {
 }
 
 
+def gates_in_use(found: Json | None) -> set[str]:
+    """The feature gates of whose fields a slice has some: updates of it keep them, also while the gate is off."""
+    places = _places(found) if found else []
+    return {gate for gate, fields in _OF_GATES.items() for place in places if place.keys() & set(fields)}
+
+
 def drop_fields(found: Json, gates_off: Iterable[str]) -> None:
     """Drop the fields of feature gates that are off, in silence. Source: pkg/registry/resource/resourceslice."""
     dropped = {field for gate in gates_off for field in _OF_GATES[gate]}
-    places = [found["spec"], *(found["spec"].get("devices") or ())]
-    places += [value for device in places[1:] for value in (device.get("capacity") or {}).values()]
-    for place in places:
+    for place in _places(found):
         for field in dropped:
             place.pop(field, None)
+
+
+def _places(found: Json) -> list[Json]:
+    """Where a slice can have fields of gates: in the spec, its devices and their capacities."""
+    places = [found["spec"], *(found["spec"].get("devices") or ())]
+    places += [value for device in places[1:] for value in (device.get("capacity") or {}).values()]
+    return places
 
 
 def _problems(devices: list[Json]) -> Iterator[str]:

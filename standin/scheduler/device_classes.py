@@ -2,7 +2,7 @@
 
 from standin.api.objects import Objects
 
-_SHARED = 'device.driver == "gpu.gpuagent.io" && device.allowMultipleAllocations'
+_SHARED = 'device.driver == "gpu.gpuagent.io" && "sharers" in device.capacity["gpu.gpuagent.io"]'
 _ATTRIBUTES = 'device.attributes["gpu.gpuagent.io"]'
 CLASSES = {
     "gpu.gpuagent.io": f'device.driver == "gpu.gpuagent.io" && {_ATTRIBUTES}.type == "gpu"',

@@ -1,10 +1,11 @@
 """The part of CEL in which DeviceClasses and requests usually select devices, as Python.
 
 Operators, ``in``, texts, numbers, ``device.driver``, ``device.allowMultipleAllocations``,
-``device.attributes["DOMAIN"].NAME``.
+``device.attributes["DOMAIN"].NAME``, ``"NAME" in device.capacity["DOMAIN"]``.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -40,4 +41,8 @@ def _device(driver: str, device: Json) -> SimpleNamespace:
         by_domain.setdefault(domain or driver, {})[short] = next(iter(value.values()))
     attributes = {domain: SimpleNamespace(**values) for domain, values in by_domain.items()}
     shared = bool(device.get("allowMultipleAllocations"))
-    return SimpleNamespace(driver=driver, allowMultipleAllocations=shared, attributes=attributes)
+    capacity: dict[str, set[str]] = defaultdict(set)
+    for name in device.get("capacity") or {}:
+        domain, _, short = name.rpartition("/")
+        capacity[domain or driver].add(short)
+    return SimpleNamespace(driver=driver, allowMultipleAllocations=shared, attributes=attributes, capacity=capacity)

@@ -36,16 +36,16 @@ def test_it_is_one_value_and_off_by_default(chart: Chart) -> None:
     assert policies(on) <= bound
 
 
-@pytest.mark.parametrize("version", ["1.36", "v1.36.3", "v1.36.1-aliyun.1", "1.37"])
-def test_a_version_that_shares_out_devices_has_a_schema_for_what_it_gets(chart: Chart, version: str) -> None:
+@pytest.mark.parametrize("version", ["1.34", "v1.35.4", "1.36", "v1.36.3", "v1.36.1-aliyun.1", "1.37"])
+def test_a_version_with_the_api_has_a_schema_for_what_it_gets(chart: Chart, version: str) -> None:
     chosen: dict[str, Any] = EVERYTHING | {"dra": {"enabled": True, "extendedResource": "aliyun.com/gpu"}}
     check("1.36", chart.render(version=version, namespace="gpu", **chosen))
 
 
-@pytest.mark.parametrize("version", ["1.18", "1.30", "1.34", "v1.35.4"])
+@pytest.mark.parametrize("version", ["1.18", "1.30", "v1.33.9"])
 def test_an_older_version_is_refused_with_a_sentence(chart: Chart, version: str) -> None:
     said = chart.refusal(version=version, **ON)
-    assert "dra.enabled needs Kubernetes 1.36, the first that shares out devices by default" in said
+    assert "dra.enabled needs Kubernetes 1.34, the first with resource.k8s.io/v1" in said
     assert f"and Kubernetes is v{version.removeprefix('v')}: set it to false" in said
 
 
@@ -146,4 +146,6 @@ def test_both_or_neither_is_left_out_on_request(chart: Chart) -> None:
 def test_the_notes_say_how_a_node_and_a_pod_come_to_it(chart: Chart) -> None:
     assert "dra.md" not in chart.notes()
     assert "ack.node.gpu.schedule=dra" in chart.notes(**ON)
+    assert "Before Kubernetes 1.36, claims get whole GPUs" in chart.notes(version="1.35", **ON)
+    assert "Before Kubernetes 1.36" not in chart.notes(version="1.36", **ON)
     assert "docs/dra.md" in chart.notes(**ON)

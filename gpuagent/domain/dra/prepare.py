@@ -147,7 +147,11 @@ def _members(device: str, gpus: GpusByUuid) -> list[Gpu]:
 
 
 def _consumed(result: Json, gpu: Gpu, unit: MemoryUnit) -> tuple[int, int]:
-    """MiB of memory and percent of compute that a share consumes of a GPU."""
+    """MiB of memory and percent of compute that a claim consumes of a GPU."""
+    is_share = "shareID" in result or "consumedCapacity" in result
+    if not is_share:
+        # The device was not published as one that can be shared, so the claim has it alone.
+        return gpu.memory_mib, 0
     consumed = mapping(result.get("consumedCapacity"))
     given_memory = text(consumed.get("memory", "0"))
     given_cores = text(consumed.get("cores", "0"))

@@ -20,6 +20,7 @@ from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, ranked_sets, set_name, single_gpus_first
 from gpuagent.domain.dra.ledger import most_sharers
 from gpuagent.domain.gpus.gpu import Gpu, key_of
+from gpuagent.domain.node_state.stored_slices import CONSUMABLE, PARTITIONABLE, TAINTS
 from gpuagent.domain.placement.sharer_limits import GpuUse, sharer_limits
 from gpuagent.domain.sharing.claim import ClaimedGpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Mode, Placement
@@ -102,7 +103,9 @@ class _Devices:
     @cached_property
     def usable(self) -> list[Gpu]:
         """GPUs that can be devices, in NVML's order."""
-        return [gpu for gpu in self.state.gpus.by_index if gives_units(gpu, self.state)]
+        giving = [gpu for gpu in self.state.gpus.by_index if gives_units(gpu, self.state)]
+        absent = left_out(self.state)
+        return [gpu for gpu in giving if gpu not in absent]
 
     @cached_property
     def mbps(self) -> Mbps:
@@ -164,7 +167,7 @@ class _Devices:
     @property
     def offers_sets(self) -> bool:
         """Without counters, the scheduler would give the GPUs of a set to others as well."""
-        return self.state.policy.gpu_sets and not self.state.claims.drops_counters
+        return self.state.policy.gpu_sets and PARTITIONABLE not in self.state.claims.gates_off
 
     def taints(self, gpu: Gpu) -> list[Json]:
         return [*taints(gpu, self.state)]
@@ -277,7 +280,11 @@ class _Devices:
             "name": name,
             "attributes": gpu_attributes(gpu, name, self._domain(gpu), self.state),
         }
-        if not gpu.only_whole:  # else there is no memory to share out, and one claim has the device
+        if gpu.only_whole:
+            pass  # there is no memory to share out, and one claim has the device
+        elif CONSUMABLE in self.state.claims.gates_off:
+            device["capacity"] = _whole_capacity(gpu, self.state)
+        else:
             device["allowMultipleAllocations"] = True
             device["capacity"] = _capacity(gpu, self.sharer_limits[gpu.uuid], self.state)
         if self.has_sets:
@@ -322,7 +329,8 @@ class _Devices:
         tainted: dict[str, Json] = {}
         for gpu in gpus:
             tainted |= {taint["key"]: taint for taint in self.taints(gpu)}
-        if tainted:
+        # Without taints, only a set that a claim has is published with such a GPU.
+        if tainted and TAINTS not in self.state.claims.gates_off:
             device["taints"] = list(tainted.values())
         return device
 
@@ -337,12 +345,30 @@ class _Devices:
         return min(bandwidths, default=0)
 
 
+def left_out(state: State) -> list[Gpu]:
+    """GPUs that are not published, as the API server does not keep the taints that they need.
+
+    A GPU is the same device when it comes back, so claims that have it are not disturbed.
+    """
+    if TAINTS not in state.claims.gates_off:
+        return []
+    return [gpu for gpu in state.gpus.by_index if any(taints(gpu, state))]
+
+
 def _consumed(uuids: Iterable[str]) -> Json:
     return {"counterSet": COUNTERS, "counters": _counters(uuids)}
 
 
 def _counters(uuids: Iterable[str]) -> Json:
     return {_name_of(uuid): {"value": "1"} for uuid in uuids}
+
+
+def _whole_capacity(gpu: Gpu, state: State) -> Json:
+    """Of a GPU that one claim has: what claims can select by. Classes of shares select devices with `sharers`."""
+    return {
+        "memory": {"value": _memory(gpu, state.policy.unit)},
+        "cores": {"value": str(CORE_PERCENT_PER_GPU)},
+    }
 
 
 def _capacity(gpu: Gpu, sharers: int, state: State) -> Json:

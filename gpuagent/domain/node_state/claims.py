@@ -1,12 +1,12 @@
 """The node's ResourceClaims and ResourceSlices."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.spread_pace import SpreadPace
-from gpuagent.domain.node_state.stored_slices import PARTITIONABLE, StoredSlice, without_times
+from gpuagent.domain.node_state.stored_slices import StoredSlice, without_times
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.sharing.claim import PreparedClaim
 
@@ -14,7 +14,7 @@ WITHDRAWN_S = 10.0
 """How long a scheduler may still allocate a device of slices that were deleted."""
 
 RETRY_S = 600.0
-"""How often a slice is written once more of which the API server stored something else. It may have changed by now."""
+"""How often the API server is tried again that does not keep what the agent sends. It may have changed by now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,9 @@ class Claims:
         write_problem: why a slice cannot be written.
         stored: by name, the slices of which the API server stored something else than the agent sent.
         retried: names of those that are to be written once more, as the API server may have changed.
-        retry_at: when all of `stored` are retried.
-        drops_counters: the API server does not keep the counters of sets.
+        gates_off: the feature gates whose fields the API server drops.
+        probes: the API server is to be asked which fields it keeps. Slices wait for the answer.
+        retry_at: when all of `stored` are retried, and the API server is asked again.
         retry_problem: why kubelet cannot be made to prepare claims again.
         registered: kubelet accepts the driver.
         registration_problem: why not.
@@ -50,8 +51,9 @@ class Claims:
     write_problem: str | None = None
     stored: Mapping[str, StoredSlice] = field(default_factory=dict)
     retried: frozenset[str] = frozenset()
+    gates_off: frozenset[str] = frozenset()
+    probes: bool = True
     retry_at: float = float("inf")
-    drops_counters: bool = False
     retry_problem: str | None = None
     registered: bool = False
     registration_problem: str | None = None
@@ -89,6 +91,8 @@ class Claims:
                 return replace(self, problem=event.reason)
             case ev.SliceStored():
                 return self._answered(event)
+            case ev.SliceProbed():
+                return self._probed(event)
         return self._at(event.at)
 
     def _seen(self, event: ev.SlicesSeen) -> Self:
@@ -115,12 +119,28 @@ class Claims:
         all_stored.pop(name, None)
         if sent != stored:
             all_stored[name] = answer
+        # The probe may have come to another API server of the cluster, or to an earlier one.
+        gates_off = self.gates_off.union(answer.gates)
         return replace(
             self,
             stored=all_stored,
             retried=self.retried - {name},
-            retry_at=event.at + RETRY_S if all_stored else float("inf"),
-            drops_counters=self.drops_counters or PARTITIONABLE in answer.gates,
+            gates_off=gates_off,
+            retry_at=_retry_at(event.at, all_stored, gates_off),
+        )
+
+    def _probed(self, event: ev.SliceProbed) -> Self:
+        """Note which fields the API server keeps."""
+        gates: tuple[str, ...] = ()
+        # Without an answer, the answers to the writes show it.
+        if event.stored is not None:
+            answer = StoredSlice(sent=event.sent, stored=event.stored)
+            gates = answer.gates
+        return replace(
+            self,
+            gates_off=frozenset(gates),
+            probes=False,
+            retry_at=_retry_at(event.at, self.stored, gates),
         )
 
     def _at(self, at: float) -> Self:
@@ -131,7 +151,7 @@ class Claims:
             after = replace(after, published=frozenset())
         if at >= self.retry_at:
             retried = frozenset(self.stored)
-            after = replace(after, retried=retried, retry_at=at + RETRY_S)
+            after = replace(after, retried=retried, probes=True, retry_at=at + RETRY_S)
         spread_pace = self.spread_pace.at(at)
         # The slices are made again whenever this value is another one.
         if self.slices and spread_pace is not self.spread_pace:
@@ -144,7 +164,7 @@ class Claims:
         due: list[float] = []
         if self._withdrawn_until is not None:
             due.append(self._withdrawn_until)
-        if self.stored:
+        if self.stored or self.gates_off:
             due.append(self.retry_at)
         if self.slices:
             due.append(self.spread_pace.next)
@@ -177,6 +197,12 @@ class Claims:
         for claim in self.prepared.values():
             uuids.update(gpu.uuid for gpu in claim.used)
         return frozenset(uuids)
+
+
+def _retry_at(at: float, stored: Collection[str], gates_off: Collection[str]) -> float:
+    """When the API server is tried again; never if it keeps all that is sent."""
+    keeps_all = not stored and not gates_off
+    return float("inf") if keeps_all else at + RETRY_S
 
 
 def gpus_of(resource_slice: Mapping[str, Any]) -> list[Mapping[str, Any]]:

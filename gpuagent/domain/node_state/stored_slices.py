@@ -1,7 +1,8 @@
 """What the API server stored of a ResourceSlice, if that is not what the agent sent.
 
-An API server drops the fields of a feature gate that is off, and answers as if all were well. A webhook can change
-them. To write the same again would not help, and each write makes every scheduler read the slice.
+An API server drops the fields of a feature gate that is off, and answers as if all were well. So the agent asks it
+first, by a dry run, and sends no field that would be dropped. A webhook can change fields, too. To write the same again
+would not help, and each write makes every scheduler read the slice.
 """
 
 from collections.abc import Callable, Iterator, Mapping

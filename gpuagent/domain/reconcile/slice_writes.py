@@ -8,7 +8,8 @@ from gpuagent.domain.dra.resource_slice import is_known, slice_specs
 from gpuagent.domain.node_state.claims import Claims
 from gpuagent.domain.node_state.stored_slices import with_taints, without_times
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
-from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.domain.reconcile.slice_probe import probe_spec
+from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.state import State
 
 Json = Mapping[str, Any]
@@ -20,7 +21,7 @@ class SliceWrite:
 
     Attributes:
         name: of the slice.
-        verb: ``create``, ``patch`` or ``delete``.
+        verb: ``create``, ``patch``, ``delete``, or ``probe``: a create of which nothing stays.
         body: of the request.
     """
 
@@ -37,9 +38,15 @@ def slice_name(node_name: str) -> str:
 def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
     """The writes that are needed now; none if the slices are as they should be, or that is not known yet."""
     claims = state.claims
-    if not claims.followed or claims.superseded or not is_known(state):
+    if not claims.followed or claims.superseded:
         return []
     prefix = slice_name(node_name)
+    if claims.probes and state.node.mode is Mode.DRA:
+        name = f"{prefix}-probe"
+        probe = probe_spec(node_name, counters=state.policy.gpu_sets)
+        return [SliceWrite(name, "probe", _new(name, probe, state, node_name))]
+    if not is_known(state):
+        return []
     by_end = slice_specs(state, node_name)
     specs = {prefix + end: spec for end, spec in by_end.items()}
     generation = _generation(specs, claims)

@@ -457,7 +457,7 @@ def _claim_problems(state: State) -> Iterator[Problem]:
     if claims.registration_problem is not None and (publishes or claims.prepared):
         text = (
             f"kubelet does not accept DRA driver {DRA_DRIVER}: {claims.registration_problem}. Pods with claims wait "
-            "until it does; mode dra needs Kubernetes 1.36 or later"
+            "until it does; mode dra needs Kubernetes 1.34 or later"
         )
         yield Problem("DRADriverNotRegistered", text, blocking=publishes)
     yield from _slice_problems(state)
@@ -478,8 +478,11 @@ def _claim_problems(state: State) -> Iterator[Problem]:
 
 
 _WITHOUT_GATE = {
-    CONSUMABLE: "GPUs cannot be shared by claims, and a claim for a share would get a whole GPU",
-    TAINTS: "the scheduler gives claims GPUs that are unhealthy, fenced or held by pods of another mode",
+    CONSUMABLE: "claims get whole GPUs only, and claims for shares wait",
+    TAINTS: (
+        "GPUs that are unhealthy, fenced or held by pods of another mode are left out of the slice, claims cannot "
+        "tolerate that, and pods are not evicted"
+    ),
     PARTITIONABLE: "sets of linked GPUs are not published, because their GPUs would be given to others as well",
 }
 """Feature gate to what happens while it is off."""
@@ -487,21 +490,17 @@ _WITHOUT_GATE = {
 
 def _stored_slice_problems(state: State) -> Iterator[Problem]:
     """An API server that does not keep what the agent publishes."""
-    gates = set[str]()
     changed: list[str] = []
     for answer in state.claims.stored.values():
-        gates.update(answer.gates)
         if not answer.gates:
             changed.extend(answer.differences)
-    if state.claims.drops_counters:
-        gates.add(PARTITIONABLE)
-    for gate in sorted(gates):
+    for gate in sorted(state.claims.gates_off):
         text = (
             f"the API server drops fields of ResourceSlices, as feature gate {gate} is off: {_WITHOUT_GATE[gate]}. "
             "Turn the gate on in kube-apiserver, kube-scheduler and kube-controller-manager (on by default from "
             "Kubernetes 1.36), or use another mode"
         )
-        yield Problem("FeatureGateOff", text, blocking=gate != PARTITIONABLE)
+        yield Problem("FeatureGateOff", text)
     if changed:
         different = dict.fromkeys(changed[:MANY_ENTRIES])
         fields = ", ".join(different)

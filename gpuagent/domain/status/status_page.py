@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpuagent.domain.dra.isolation import serving_layer
+from gpuagent.domain.dra.resource_slice import left_out
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import located
 from gpuagent.domain.pods.pod import Holding
@@ -102,10 +103,10 @@ def _devices(state: State) -> dict[str, Json]:
     claims = state.claims
     if state.node.mode is not Mode.DRA and not claims.prepared:
         return {}
-    healthy, unhealthy = claims.devices
+    healthy, tainted = claims.devices
     view = {
         "healthy": healthy,
-        "unhealthy": unhealthy,
+        "unhealthy": tainted + len(left_out(state)),
         "stage": "connected" if claims.registered else "registering",
         "registered": claims.registered,
         "problem": claims.registration_problem,

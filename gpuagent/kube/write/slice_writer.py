@@ -1,5 +1,6 @@
 """Writes the node's ResourceSlices."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,11 @@ from gpuagent.kube.api.client import Api
 from gpuagent.kube.watch.slice_watch import SLICES
 from gpuagent.kube.write.keyed_reconciler import DELAYS, KeyedReconciler, Outcome
 
+log = logging.getLogger(__name__)
+
 Json = Mapping[str, Any]
+_NO_DRY_RUN = {400, 409, 422}
+"""A webhook that takes no dry runs, a slice of that name, or a field that this API server does not accept."""
 _FORBIDDEN = 403
 _NOT_FOUND = 404
 _CONFLICT = 409
@@ -23,6 +28,7 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
         client: shared with others.
         on_problem: called with why a slice cannot be written; None when all can.
         on_stored: called with the name of each slice that was written, the spec that was sent, and that of the answer.
+        on_probed: called with the spec of a dry run, and that of the answer; None if the API server allows none.
     """
 
     def __init__(
@@ -30,10 +36,12 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
         client: Api,
         on_problem: Callable[[str | None], None] = lambda _: None,
         on_stored: Callable[[str, Json, Json], None] = lambda *_: None,
+        on_probed: Callable[[Json, Json | None], None] = lambda *_: None,
     ) -> None:
         super().__init__("kube-slice", DELAYS, on_problem)
         self._client = client
         self._on_stored = on_stored
+        self._on_probed = on_probed
 
     def key(self, value: SliceWrite) -> str:
         return value.name
@@ -47,6 +55,8 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
                     self._stored(value, self._client.patch(f"{SLICES}/{value.name}", value.body))
                 case "delete":
                     self._client.delete(f"{SLICES}/{value.name}", value.body)
+                case "probe":
+                    self._probe(value)
         except KubeError as err:
             if self._is_outdated(value, err):
                 return Outcome.OUTDATED
@@ -58,6 +68,18 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
         if value.verb == "create":
             return err.status == _CONFLICT and self._is_followed(value)
         return err.status in {_CONFLICT, _NOT_FOUND}
+
+    def _probe(self, value: SliceWrite) -> None:
+        stored: Json | None = None
+        try:
+            answer = self._client.create(f"{SLICES}?dryRun=All", value.body)
+        except KubeError as err:
+            if err.status not in _NO_DRY_RUN:
+                raise
+            log.warning("Failed to find out which fields of ResourceSlices the API server keeps", extra={"reason": err})
+        else:
+            stored = mapping(answer.get("spec"))
+        self._on_probed(value.body["spec"], stored)
 
     def _stored(self, value: SliceWrite, answer: Json) -> None:
         self._on_stored(value.name, value.body["spec"], mapping(answer.get("spec")))

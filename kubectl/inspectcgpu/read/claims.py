@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from gpuagent.domain.dra.device_taints import HELD_TAINT
@@ -48,12 +49,13 @@ class GpuClaim:
 
     Attributes:
         name: namespace and name.
-        devices: node, name of the device, MiB of its memory and percent of its compute, for each.
+        devices: node, name of the device, MiB of its memory and percent of its compute, for each. The memory of a
+            device that no other claim can have is infinite.
         pods: that use it, in the order of their names.
     """
 
     name: PodName
-    devices: tuple[tuple[str, str, int, int], ...]
+    devices: tuple[tuple[str, str, float, int], ...]
     pods: tuple[PodName, ...]
 
 
@@ -96,10 +98,10 @@ class Claims:
                 continue
             for gpu in one.of_device(device):
                 whole = mib > gpu.memory_mib - one.unit.mib and not cores
-                mine = gpu.memory_mib if device in one.sets else mib
+                mine = gpu.memory_mib if device in one.sets else min(mib, gpu.memory_mib)
                 shares = found.setdefault(node, {})
                 for resource, units in (
-                    (GPU_MEM, mine // one.unit.mib),
+                    (GPU_MEM, int(mine) // one.unit.mib),
                     (GPU_CORE, CORE_PERCENT_PER_GPU if whole or device in one.sets else cores),
                 ):
                     if units:
@@ -248,9 +250,12 @@ def _is_used(result: Mapping[str, Any]) -> bool:
     return result.get("driver") == DRA_DRIVER and not result.get("adminAccess")
 
 
-def _claimed_device(result: Mapping[str, Any]) -> tuple[str, str, int, int]:
+def _claimed_device(result: Mapping[str, Any]) -> tuple[str, str, float, int]:
     """Node, name of the device, MiB of its memory and percent of its compute."""
     consumed = mapping(result.get("consumedCapacity"))
-    memory_mib = _mib(consumed.get("memory"))
+    memory_mib: float = _mib(consumed.get("memory"))
+    is_share = "shareID" in result or "consumedCapacity" in result
+    if not is_share:
+        memory_mib = inf  # the claim has the device alone
     cores = amount(text(consumed.get("cores"))) or 0
     return text(result.get("pool")), text(result.get("device")), memory_mib, cores

@@ -59,6 +59,11 @@ class Components:
         self.apiserver.start()
         self.apiserver.wait_for(self._apiserver_ready, timeout)
 
+    def set_control_plane_flags(self, flags: Sequence[str]) -> None:
+        """Further flags of each component of the control plane, from its next start on."""
+        for process in (self.apiserver, self.controllers, self.scheduler):
+            process.flags = tuple(flags)
+
     def restart_runtime_without_containers(self) -> None:
         """It finds none of its containers running: of those that end while it looks away it would not know at once."""
         self.ctr.remove_all()

@@ -150,6 +150,20 @@ class Cluster:
         if settle and self._kubelet.running:
             self._kubelet.wait_for(lambda: self.audit.kubelet_watches(before), timeout)
 
+    @contextmanager
+    def control_plane_flags(self, *flags: str) -> Iterator[None]:
+        """The control plane restarts with further flags, such as `--emulated-version`; without them afterwards."""
+        self._restart_control_plane(flags)
+        try:
+            yield
+        finally:
+            self._restart_control_plane(())
+
+    def _restart_control_plane(self, flags: Iterable[str]) -> None:
+        self.stop_apiserver()
+        self._components.set_control_plane_flags(tuple(flags))
+        self.start_apiserver()
+
     @property
     def audit(self) -> AuditLog:
         """Requests of the user `gpuagent` and of service accounts."""

@@ -23,6 +23,8 @@ class Process:
     def __init__(self, name: str, command: Sequence[str], log: Path, records: Path) -> None:
         self.name = name
         self._command = tuple(command)
+        self.flags: tuple[str, ...] = ()
+        """Further ones, from the next start on."""
         self._log = log
         self._record = records / name
         register_log(name, log)
@@ -43,7 +45,7 @@ class Process:
             raise ComponentError(f"{self.name} is already running")
         with self._log.open("ab") as log:
             self._child = subprocess.Popen(
-                self._command,
+                (*self._command, *self.flags),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -210,7 +210,9 @@ class NodeUnderTest:
 
 def in_force(mode: Mode, gpus: Iterable[Gpu] | None = None, **policy: Any) -> NodeUnderTest:
     """A node in a settled mode, two GPUs of 16 GiB unless said otherwise."""
-    return NodeUnderTest(mode, box() if gpus is None else gpus, **policy)
+    node = NodeUnderTest(mode, box() if gpus is None else gpus, **policy)
+    # The API server keeps all fields of slices.
+    return node.send(ev.SliceProbed({}, {}, node.now))
 
 
 def state_of(

@@ -108,6 +108,16 @@ def test_whole_gpus_also_those_of_limits_have_all_of_a_gpu():
     assert (pod.pending, pod.pod.phase, GPU_WHOLE in node.amounts) == ({}, "Running", False)
 
 
+def test_whole_gpus_of_an_api_server_that_shares_no_devices():
+    """Feature gate DRAConsumableCapacity is off: the allocation has no amounts."""
+    published = slice_json(ev.SliceProbed({"allowMultipleAllocations": True}, {}, 0.0))
+    claim = claim_json("c", (1, "", 0), pods=["a"])
+    del claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"]
+    (node,) = reported(claim, found=published).nodes
+    (pod,) = node.pods
+    assert pod.places == {GPU_MEM: {1: 40}, GPU_CORE: {1: 100}}
+
+
 @pytest.mark.parametrize("others", [(), (gpu(1, 40),)], ids=["alone", "before another"])
 def test_a_gpu_that_does_not_report_its_memory_is_shown_by_its_compute(others):
     """As the GB10: one claim has it whole."""

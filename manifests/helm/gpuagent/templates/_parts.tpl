@@ -134,8 +134,8 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- fail (printf "settings.device-strategy=cdi needs Kubernetes 1.28: kubelets before hand no CDI names on, and Kubernetes is %s; leave it at device-nodes" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if .Values.dra.enabled -}}
-{{- if semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
-{{- fail (printf "dra.enabled needs Kubernetes 1.36, the first that shares out devices by default, and Kubernetes is %s: set it to false" .Capabilities.KubeVersion.Version) -}}
+{{- if semverCompare "<1.34.0-0" .Capabilities.KubeVersion.Version -}}
+{{- fail (printf "dra.enabled needs Kubernetes 1.34, the first with resource.k8s.io/v1, and Kubernetes is %s: set it to false" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if and .Values.scheduler.enabled .Values.scheduler.setSchedulerName (has .Values.dra.extendedResource (include "gpuscheduler.resources" . | fromJsonArray)) -}}
 {{- fail (printf "scheduler.setSchedulerName gives pods that ask for %s to the scheduler %s, which places none on nodes in mode dra: set dra.extendedResource to \"\", or scheduler.setSchedulerName to false" .Values.dra.extendedResource .Values.scheduler.name) -}}

@@ -12,7 +12,7 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.reconcile.node_report import node_condition
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.isolation_layers import Layer
-from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, GPU_MEM, Isolates, Mode
 from gpuagent.domain.status.problems import problems, switch
 from gpuagent.domain.status.status_page import status
 from gpuagent.domain.usage.guarantee import shares
@@ -276,3 +276,12 @@ def test_a_switch_waits_for_a_claim_in_each_namespace():
     found.label("share")
     waiting = {str(one.owner): one.ids for one in switch(found.state).waiting_for}
     assert waiting == {"ml/a[main]": {GPUS[0].uuid}, "blue/a[main]": {GPUS[1].uuid}}
+
+
+def test_a_gpu_that_is_left_out_of_the_slice_is_shown_as_unhealthy():
+    """The API server has feature gate DRADeviceTaints off."""
+    found = node()
+    found.send(ev.SliceProbed({"taints": [{"key": "k"}]}, {}, found.now))
+    found.send(ev.XidRaised(GPUS[0].uuid, 79, found.now))
+    shown = page(published(found))["resources"][DRA_DRIVER]
+    assert (shown["healthy"], shown["unhealthy"]) == (1, 1)

@@ -219,6 +219,19 @@ def test_a_gpu_that_does_not_report_its_memory_is_claimed_whole():
     assert not any(name.startswith("ALIYUN") for name in grant.env)
 
 
+@pytest.mark.parametrize("device_class", ["gpu.gpuagent.io", "gpu-isolated.gpuagent.io"])
+def test_a_gpu_that_is_not_shared_is_claimed_whole(device_class):
+    """The API server has feature gate DRAConsumableCapacity off, so the scheduler gives a device to one claim."""
+    alone = result(1)
+    del alone["consumedCapacity"], alone["shareID"]
+    whole = claim(alone, device_class=device_class)
+    claimed = claimed_gpus(whole, "n", GPUS, UNIT)
+    assert [(one.uuid, one.whole, one.memory_mib) for one in claimed] == [(list(GPUS)[1], True, 16384)]
+    assert must_isolate(whole, claimed) == frozenset()
+    (monitor,) = read(alone | {"adminAccess": True})
+    assert (monitor.whole, monitor.memory_mib) == (False, 0)
+
+
 def test_a_claim_with_a_device_of_this_driver_has_one():
     assert has_device(claim(result(0)))
     assert not has_device(claim(result(0, driver="gpu.nvidia.com")))
