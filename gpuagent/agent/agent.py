@@ -143,6 +143,7 @@ class Agent:
             changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
             send_event=self.kube.send_event,
             is_forgotten=self.kube.is_forgotten,
+            is_of_administrators=self.kube.is_of_administrators,
         )
 
     def _make_dra_driver(self, device_health: HealthServicer, records: Path) -> DraDriver:

@@ -11,6 +11,8 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.certain_holdings import uncertain
 from gpuagent.domain.dra.unprepared import unprepared, unused_claims
+from gpuagent.domain.dra.unusable_gpus import ADMIN_LABEL
+from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, node_report, pod_annotations
@@ -42,6 +44,8 @@ ProblemEvent = Callable[[str | None, float], ev.Event]
 
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
+
+_NAMESPACE_FIELDS = frozenset({"metadata", "labels", ADMIN_LABEL})
 
 MOST_READS = 16
 """Claims that are read at a time. Each read has a connection and its buffers, and a node may prepare a hundred."""
@@ -177,6 +181,18 @@ class ClusterSync:
                 return self._client.get(path, CLAIM_FIELDS)
         except KubeError as err:
             raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
+
+    def is_of_administrators(self, namespace: str) -> bool:
+        """Whether a namespace has the label of administrators; not if that cannot be read."""
+        try:
+            with self._claims_read:
+                read = self._client.get(f"/api/v1/namespaces/{namespace}", _NAMESPACE_FIELDS)
+        except KubeError as err:
+            log.warning("Failed to read a namespace", extra={"namespace": namespace, "reason": err})
+            return False
+        metadata = mapping(read.get("metadata"))
+        labels = mapping(metadata.get("labels"))
+        return labels.get(ADMIN_LABEL) == "true"
 
     def is_forgotten(self, claim: PreparedClaim) -> bool:
         """Whether a claim is gone at the API server and kubelet does not have it, for certain."""

@@ -38,6 +38,10 @@ class NoCluster:
         """Never called, because the driver for claims is not registered."""
         return {}
 
+    def is_of_administrators(self, _namespace: str) -> bool:
+        """Never called, because the driver for claims is not registered."""
+        return False
+
     def is_forgotten(self, _claim: PreparedClaim) -> bool:
         """It cannot be known that a claim is gone."""
         return False

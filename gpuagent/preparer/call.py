@@ -22,6 +22,7 @@ class Call:
         is_wanted: whether kubelet still waits for the answer.
         until: monotonic seconds until which the call may wait.
         together: names of further claims in the namespace that kubelet has prepared in the same call.
+        of_administrators: the claim may have fenced GPUs, if it tolerates the fence.
     """
 
     uid: str
@@ -30,6 +31,7 @@ class Call:
     is_wanted: IsWanted
     until: float
     together: frozenset[str] = frozenset()
+    of_administrators: bool = False
 
 
 class LatestState:

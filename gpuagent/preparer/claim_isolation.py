@@ -74,7 +74,8 @@ class ClaimIsolation:
             gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
             used = [gpu for gpu in gpus if not gpu.admin]
             self._claims.check_other_front_end(call.uid, used, state)
-            unusable = unusable_gpu(claim, gpus, self._claims.kept_by(call.uid), state)
+            kept = self._claims.kept_by(call.uid)
+            unusable = unusable_gpu(claim, gpus, kept, state, of_administrators=call.of_administrators)
             if unusable is not None:
                 if not unusable.passing or self._latest.is_over(call):
                     raise unusable.refusal

@@ -96,7 +96,7 @@ class GpuHold:
                 if state is not None:
                     check_users(resource_claim, claim, self._claims.every, state.pods)
                     check_uses(resource_claim, claim, self._claims.every, state.pods, coming)
-                in_the_way = self._check(resource_claim, claim, state)
+                in_the_way = self._check(call, resource_claim, claim, state)
                 if in_the_way is not None:
                     return in_the_way
                 if not call.is_wanted():
@@ -106,14 +106,17 @@ class GpuHold:
                 self._files.show(claim)
         return None
 
-    def _check(self, resource_claim: Mapping[str, Any], claim: PreparedClaim, state: State | None) -> Conflict | None:
+    def _check(
+        self, call: Call, resource_claim: Mapping[str, Any], claim: PreparedClaim, state: State | None
+    ) -> Conflict | None:
         """What other prepared claims leave no room for. Raises Refusal: the claim must not have its GPUs."""
         if state is None:
             return None
         claims = self._claims
         claims.check_other_front_end(claim.uid, claim.used, state)
         # The call may have waited for pods or for another claim since the first check.
-        unusable = unusable_gpu(resource_claim, claim.gpus, claims.kept_by(claim.uid), state)
+        kept = claims.kept_by(claim.uid)
+        unusable = unusable_gpu(resource_claim, claim.gpus, kept, state, of_administrators=call.of_administrators)
         if unusable is not None:
             raise unusable.refusal
         in_the_way = conflict(claim, claims.every, state.gpus.by_uuid, most_sharers(state))

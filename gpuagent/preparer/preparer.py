@@ -3,12 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_spec
 from gpuagent.domain.dra.prepare import reserved_for
 from gpuagent.domain.dra.refused import refusal_event
+from gpuagent.domain.dra.unusable_gpus import tolerates_fence
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceStrategy
@@ -40,6 +42,7 @@ class Preparer:
         changed: called with all prepared claims after each change.
         send_event: called with each refusal.
         is_forgotten: asked about prepared claims that are in the way of another one.
+        is_of_administrators: whether a namespace is one of administrators, who may use fenced GPUs.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -53,8 +56,10 @@ class Preparer:
         changed: Callable[[tuple[PreparedClaim, ...]], None],
         send_event: EventSink,
         is_forgotten: IsForgotten = lambda _claim: False,
+        is_of_administrators: Callable[[str], bool] = lambda _namespace: False,
     ) -> None:
         self._read_claim = read_claim
+        self._is_of_administrators = is_of_administrators
         self._files = files
         self._send_event = send_event
         self._latest = LatestState()
@@ -127,6 +132,9 @@ class Preparer:
     def _prepare(self, call: Call) -> tuple[PreparedClaim, CdiNames]:
         """As `prepare`, under the claim's lock."""
         claim = self._read(call)
+        # Few claims tolerate the fence, so few calls have to ask.
+        if tolerates_fence(claim):
+            call = replace(call, of_administrators=self._is_of_administrators(call.namespace))
         # Only the pods show which GPUs of the claim a container gets, and whether it uses another claim as well.
         self._wait_for_pods(call, reserved_for(claim))
         # Before the GPUs are held: while the call waits for a driver, other claims may have them.

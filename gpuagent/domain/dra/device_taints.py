@@ -34,27 +34,28 @@ def taints(gpu: Gpu, state: State) -> Iterator[Json]:
     driver_fails = state.gpus.driver_problem is not None
     is_unread = health.only_unread or gpu.uuid in state.health.unasked
     if driver_fails or is_unread:
-        yield _taint(UNREADABLE_TAINT)
+        yield taint(UNREADABLE_TAINT)
     if gpu.uuid in state.gpus.fenced:
-        yield _taint(FENCED_TAINT)
+        yield taint(FENCED_TAINT)
     if gpu.uuid in state.blocked:
-        yield _taint(HELD_TAINT)
+        yield taint(HELD_TAINT)
 
 
 def _health_taint(health: GpuHealth, state: State) -> Iterator[Json]:
     """The taint of a GPU that has, or had, a fault."""
     if health.healthy_since is not None:
-        yield _taint(SETTLING_TAINT, health.fault)
+        yield taint(SETTLING_TAINT, health.fault)
         return
     if health.only_unread:
         return  # the GPU is not at fault if the driver does not answer; that has a taint of its own
     evicts = state.policy.evict_claims and bool(health.against)
     effect = "NoExecute" if evicts else "NoSchedule"
-    yield _taint(UNHEALTHY_TAINT, health.fault, effect)
+    yield taint(UNHEALTHY_TAINT, health.fault, effect)
 
 
-def _taint(key: str, value: str = "", effect: str = "NoSchedule") -> Json:
-    taint = {"key": key, "effect": effect}
+def taint(key: str, value: str = "", effect: str = "NoSchedule") -> Json:
+    """A taint as a device has it."""
+    made = {"key": key, "effect": effect}
     if value:
-        taint["value"] = value
-    return taint
+        made["value"] = value
+    return made

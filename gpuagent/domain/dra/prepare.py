@@ -184,12 +184,12 @@ def _consumed(result: Json, gpu: Gpu, unit: MemoryUnit) -> tuple[int, int]:
     return memory_mib, cores
 
 
-def tolerations_of(claim: Json, device: str) -> list[Json]:
-    """The tolerations with which the scheduler gave a device to the claim."""
+def tolerations_of(claim: Json, device: str | None = None) -> list[Json]:
+    """The tolerations with which the scheduler gave a device to the claim; None for those of all devices."""
     tolerations: list[Json] = []
     for result in _results(claim):
         name = text(result.get("device"))
-        if name == device:
+        if device in {None, name}:
             tolerations.extend(mappings(result.get("tolerations")))
     return tolerations
 

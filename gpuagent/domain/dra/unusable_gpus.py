@@ -1,14 +1,15 @@
 """Why a claim must not be prepared with a GPU, although the scheduler gave it the GPU.
 
 The GPU became unusable after that, or the API server does not keep taints. This follows the rule for usable GPUs, with
-one difference: a claim may tolerate a fault with which the GPU still answers.
+two differences: a claim may tolerate a fault with which the GPU still answers, and a claim of an administrator also the
+fence. A toleration alone does not lift the fence, because every tenant can write one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.dra.device_taints import UNHEALTHY_TAINT, taints
+from gpuagent.domain.dra.device_taints import FENCED_TAINT, UNHEALTHY_TAINT, taint, taints
 from gpuagent.domain.dra.prepare import tolerations_of
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health_verdict import GpuHealth
@@ -20,6 +21,9 @@ from gpuagent.domain.usable_gpus import has_shrunk
 
 Json = Mapping[str, Any]
 
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+"""With the value ``true``, it marks the namespaces of administrators, also for Kubernetes: only these may have requests
+with `adminAccess`. Source: k8s.io/api/resource/v1, DRAAdminNamespaceLabelKey."""
 _ANOTHER_GPU = "To get another GPU, create the pod and its claim again"
 
 
@@ -41,7 +45,19 @@ class Unusable:
         return Refusal(Reason.GPU_UNUSABLE, self.message)
 
 
-def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str], state: State) -> Unusable | None:
+def tolerates_fence(claim: Json) -> bool:
+    """Whether a device of the claim was given with a toleration of the fence."""
+    return _tolerate_fence(tolerations_of(claim))
+
+
+def _tolerate_fence(tolerations: Iterable[Json]) -> bool:
+    fence = taint(FENCED_TAINT)
+    return any(_tolerates(toleration, fence) for toleration in tolerations)
+
+
+def unusable_gpu(
+    claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str], state: State, *, of_administrators: bool = False
+) -> Unusable | None:
     """The first GPU with which the claim must not be prepared; one for which no wait helps comes first.
 
     Args:
@@ -49,6 +65,7 @@ def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str],
         gpus: what the claim has. GPUs with adminAccess are for monitors, which look at GPUs in any condition.
         kept: UUIDs of the GPUs with which the claim is prepared already. Its running pods are not disturbed.
         state: of the agent.
+        of_administrators: the claim's namespace has the label `ADMIN_LABEL`.
     """
     reasons = []
     for claimed in gpus:
@@ -56,14 +73,15 @@ def unusable_gpu(claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str],
             continue
         gpu = state.gpus.by_uuid[claimed.uuid]
         tolerations = tolerations_of(claim, claimed.device)
-        unusable = _unusable(gpu, tolerations, state)
+        may_pass_fence = of_administrators and _tolerate_fence(tolerations)
+        unusable = _unusable(gpu, tolerations, state, may_pass_fence=may_pass_fence)
         if unusable is not None:
             reasons.append(unusable)
     return min(reasons, key=lambda unusable: unusable.passing, default=None)
 
 
-def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable | None:
-    fenced = state.gpus.fenced.get(gpu.uuid)
+def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State, *, may_pass_fence: bool) -> Unusable | None:
+    fenced = "" if may_pass_fence else state.gpus.fenced.get(gpu.uuid)
     if gpu.mig:
         return Unusable(
             f"{gpu} is in MIG mode, and claims are for GPUs without it: "
@@ -72,7 +90,8 @@ def _unusable(gpu: Gpu, tolerations: Iterable[Json], state: State) -> Unusable |
     if fenced:
         return Unusable(
             f"{gpu} is {fenced}, and new claims do not get it: "
-            f"take the entry out of {state.policy.fence_file}. {_ANOTHER_GPU}"
+            f"take the entry out of {state.policy.fence_file}. A claim that tolerates {FENCED_TAINT} gets it in a "
+            f"namespace with the label {ADMIN_LABEL}=true. {_ANOTHER_GPU}"
         )
     if has_shrunk(gpu, state):
         return Unusable(
@@ -108,9 +127,9 @@ def _has_fault(gpu: Gpu, tolerations: Iterable[Json], state: State) -> bool:
 
 def _tolerates_fault(gpu: Gpu, tolerations: Iterable[Json], state: State) -> bool:
     """As the scheduler decides it. Source: k8s.io/dynamic-resource-allocation/resourceclaim, ToleratesTaint."""
-    for taint in taints(gpu, state):
-        if taint["key"] == UNHEALTHY_TAINT:
-            return any(_tolerates(toleration, taint) for toleration in tolerations)
+    for of_gpu in taints(gpu, state):
+        if of_gpu["key"] == UNHEALTHY_TAINT:
+            return any(_tolerates(toleration, of_gpu) for toleration in tolerations)
     return False
 
 

@@ -60,11 +60,14 @@ def test_the_agent_uses_exactly_the_rights_for_claims_that_it_has(
     before = granted(node)
     release.upgrade(dra={"enabled": True})
     rights = granted(node) - before
-    assert {resource for resource, _ in rights} == {"resourceclaims", "resourceslices"}
+    assert {resource for resource, _ in rights} == {"namespaces", "resourceclaims", "resourceslices"}
     node.switch("dra")
     cluster.client.wait(SLICES, SLICE, bool)
     example = EXAMPLES / "claims" / "share.yaml"
     template, pod = yaml.safe_load_all(example.read_text())
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    # Of such a claim, the agent reads whose namespace it is in.
+    request["exactly"]["tolerations"] = [{"key": "gpu.gpuagent.io/fenced", "operator": "Exists"}]
     pod["spec"]["hostNetwork"] = True  # the cluster has no network for pods
     cluster.apply(template)
     node.run(pod)
@@ -75,7 +78,7 @@ def test_the_agent_uses_exactly_the_rights_for_claims_that_it_has(
     cluster.client.wait(SLICES, SLICE, lambda found: found is None)
     calls, refused = used(node, since)
     assert refused == []
-    assert {call for call in calls if call[0] in {"resourceclaims", "resourceslices"}} == rights
+    assert {call for call in calls if call[0] in {resource for resource, _ in rights}} == rights
 
 
 def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: Callable[..., Node]) -> None:
@@ -102,7 +105,7 @@ def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: C
 
 
 @tries(
-    "It can read all nodes and pods of the cluster, and by name all ResourceClaims and the ConfigMaps of `kube-system`.",
+    "It can read all nodes and pods of the cluster, and by name all namespaces, ResourceClaims and the ConfigMaps of `kube-system`.",
     "It cannot read Secrets.",
 )
 def test_a_stolen_token_reads_what_the_page_says(cluster: Cluster, installed: Callable[..., Node]) -> None:
@@ -119,6 +122,7 @@ def test_a_stolen_token_reads_what_the_page_says(cluster: Cluster, installed: Ca
         "/api/v1/namespaces/kube-system/secrets",
     )
     assert [status(path) for path in ("/api/v1/pods", "/api/v1/nodes")] == [200, 200]
+    assert [status(f"/api/v1/namespaces{name}") for name in ("/default", "")] == [200, 403]
     assert [status(f"{path}/none") for path in (claims, MAPS)] == [404, 404]
     assert [status(path) for path in (secrets, f"{secrets}/none", "/api/v1/secrets")] == [403, 403, 403]
     assert status("/api/v1/namespaces/default/pods", "POST", pod_manifest("made", {})) == 403

@@ -66,7 +66,7 @@ class Prepared:
     def __init__(self, directory, pods=()):
         """With `pods` None, the pods of the node are not known yet."""
         self.directory, self.driver, self.claims = directory, Driver(), {}
-        self.forgotten = set()
+        self.forgotten, self.asked = set(), []
         self.node = NodeUnderTest(Mode.DRA, GPUS, isolates=frozenset())
         self.layer = Layer(driver="all", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
         self.node.send(ev.LayerSeen(self.layer, 0.0))
@@ -85,6 +85,7 @@ class Prepared:
             "changed": self.change,
             "send_event": self.events.append,
             "is_forgotten": lambda claim: claim.uid in self.forgotten,
+            "is_of_administrators": self.is_of_administrators,
         }
         self.preparer = Preparer(**self.arguments)
         self.preparer.start()
@@ -95,6 +96,10 @@ class Prepared:
             raise Refusal(Reason.INTERNAL, f"cannot read claim {namespace}/{name}")
         text = json.dumps(self.claims[namespace, name]).encode()
         return _decoded(200, text, CLAIM_FIELDS)
+
+    def is_of_administrators(self, namespace):
+        self.asked.append(namespace)
+        return namespace == "operators"
 
     def change(self, claims):
         self.seen.append(claims)
@@ -785,6 +790,38 @@ def test_no_call_waits_for_what_only_an_operator_changes(one, monkeypatch, chang
     one.add(result(1))
     with pytest.raises(Refusal):
         one.prepare()
+
+
+TOLERATES_FENCE = {"key": "gpu.gpuagent.io/fenced", "operator": "Exists", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize("toleration", [TOLERATES_FENCE, {"operator": "Exists"}])
+def test_a_toleration_lifts_the_fence_in_a_namespace_of_administrators_only(one, toleration):
+    """Every tenant can write the toleration, and nobody but an administrator the label of a namespace."""
+    happens(one, fenced)
+    one.add(result(1, tolerations=[toleration]), namespace="operators")
+    one.prepare(namespace="operators")
+    one.add(result(1, tolerations=[toleration]), name="d", uid=OTHER_UID)
+    with pytest.raises(Refusal, match=r"is fenced by file .*admin-access=true"):
+        one.prepare("d", OTHER_UID)
+    assert one.asked == ["operators", "default"]
+
+
+@pytest.mark.parametrize("tolerations", [[], [{**TOLERATES_FENCE, "key": "gpu.gpuagent.io/unhealthy"}]])
+def test_the_fence_holds_for_administrators_whose_claims_do_not_tolerate_it(one, tolerations):
+    happens(one, fenced)
+    one.add(result(1, tolerations=tolerations), namespace="operators")
+    with pytest.raises(Refusal, match="is fenced by file"):
+        one.prepare(namespace="operators")
+    assert one.asked == [], "no call asks without need"
+
+
+def test_a_tolerated_fence_does_not_lift_a_fault(one, monkeypatch):
+    monkeypatch.setattr(waits, "WAIT_S", 0.05)
+    happens(one, fenced, faulty)
+    one.add(result(1, tolerations=[TOLERATES_FENCE]), namespace="operators")
+    with pytest.raises(Refusal, match="XID 79"):
+        one.prepare(namespace="operators")
 
 
 @pytest.mark.parametrize("change", [in_mig_mode, fenced])

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of, wait_files
-from tests.e2e.agent.dra.test_claims_health import index_of
+from tests.e2e.agent.dra.test_claims_health import index_of, label_default
 from tests.e2e.cluster import Cluster, pod_manifest
 
 Json = dict[str, Any]
@@ -18,7 +18,6 @@ NAMED = "DRAExtendedResource"
 ALL = (SHARES, TAINTS, SETS, NAMED)
 SET_SLICE = f"{SLICE}-sets-2-0"
 WHOLE = "gpu.gpuagent.io"
-ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 GPU = "aliyun.com/gpu"
 
 
@@ -87,11 +86,6 @@ def of_administrators(cluster: Cluster) -> Iterator[None]:
     label_default(cluster, "true")
     yield
     label_default(cluster, None)
-
-
-def label_default(cluster: Cluster, value: str | None) -> None:
-    merged: Json = {"metadata": {"labels": {ADMIN_LABEL: value}}}
-    cluster.client.expect("PATCH", "/api/v1/namespaces/default", merged, "application/merge-patch+json")
 
 
 def published(node: Node) -> list[Json]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming
+from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of
+from tests.e2e.agent.podannotations import event
 from tests.e2e.cluster import Cluster
 
 Json = dict[str, Any]
@@ -130,3 +131,35 @@ def test_a_fenced_gpu_keeps_its_claims_and_gets_no_new_ones(settling: Callable[.
     fence.unlink()
     wait_taints(node.cluster, {})
     wait_shown(node, "holds", "Healthy")
+
+
+def test_a_fence_is_lifted_by_a_toleration_only_for_administrators(
+    settling: Callable[..., Node], tmp_path: Path, cluster: Cluster
+) -> None:
+    fence = tmp_path / "fence.json"
+    node = settling("--fence-file", str(fence))
+    tried = node.agent.status()["gpus"][3]["uuid"]
+    fence.write_text(json.dumps({"uuid": [tried]}))
+    wait_taints(cluster, {tried: "fenced=:NoSchedule"})
+    spec = devices("gpu.gpuagent.io")
+    chosen = {"cel": {"expression": f'device.attributes["gpu.gpuagent.io"].uuid == "{tried}"'}}
+    tolerated = {"key": "gpu.gpuagent.io/fenced", "operator": "Exists"}
+    spec["devices"]["requests"][0]["exactly"] |= {"selectors": [chosen], "tolerations": [tolerated]}
+    template = of("ResourceClaimTemplate", "fenced", {"spec": spec}, "default")
+    cluster.apply(template)
+    node.pods.append("tries")
+    cluster.create_pod(claiming("tries", "fenced"))
+    event(node, "tries", "GPURefused", f"({tried}) is fenced by file")
+    label_default(cluster, "true")
+    try:
+        cluster.wait_phase("tries", "Running")
+    finally:
+        label_default(cluster, None)
+        cluster.api("DELETE", cluster.client.path_of(template))
+    assert node.gpus_of("tries") == [tried]
+
+
+def label_default(cluster: Cluster, value: str | None) -> None:
+    """Mark the namespace `default` as one of administrators, or no longer."""
+    merged: Json = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": value}}}
+    cluster.client.expect("PATCH", "/api/v1/namespaces/default", merged, "application/merge-patch+json")
