@@ -5,7 +5,8 @@
 - `pod_reason`: where each pod enters. It says what comes first: a gate, a job, claims, GPUs in limits.
 - `share_reason`: GPUs in the limits of a pod, in the words of `reasons`.
 - `claim_reason`: the claims of a pod, and how they fit together.
-- `request_reason`: one request of a claim: what it wants, what the best node has, which GPUs are out.
+- `request_reason`: one request of a claim: what it wants, and what the best node has.
+- `out_of_reach`: which GPUs it cannot have although others like them serve it.
 - `device_check`, `placing`: how far a device comes for a request, and whether all requests fit on one node.
 - `selection`, `expression`: selectors of devices, and the part of CEL that they are usually written in.
 - `published`, `claim_facts`: what is kept of slices, claims, classes and pods.

@@ -225,6 +225,12 @@ def _check_use(device: Device, taken: Mapping[Word, int], held: Held) -> Check:
     return Check(device, Stage.FITS)
 
 
+def has_room(asked: Demand, device: Device, held: Held) -> bool:
+    """Whether others leave enough of a device."""
+    taken = asked.consumed(device)
+    return not isinstance(taken, Word) and _check_use(device, taken, held).stage is Stage.FITS
+
+
 def untolerated(taints: Iterable[DeviceTaint], tolerations: Sequence[DeviceToleration]) -> tuple[DeviceTaint, ...]:
     """The taints that keep a request off a device."""
     kept = []

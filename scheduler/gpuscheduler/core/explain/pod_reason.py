@@ -20,7 +20,7 @@ from gpuscheduler.core.reservations import Reservations
 
 Json = Mapping[str, Any]
 COMPONENT = "gpuscheduler"
-_REASONS = ("WaitingForGPUs", "WaitingForClaims", "GPUsFragmented", "Defragmenting", "ScaleUpRequested")
+_REASONS = ("WaitingForGPUs", "GPUsFragmented", "Defragmenting", "ScaleUpRequested")
 """Events of the scheduler that say why a pod waits."""
 NOT_OURS = "asks for no GPU of this project"
 

@@ -8,17 +8,10 @@ from gpuagent.domain.dra.device_classes import SET_CLASS
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuscheduler.core.explain import words
 from gpuscheduler.core.explain.device_check import Check, Demand, Held, Stage, check
+from gpuscheduler.core.explain.out_of_reach import Out
 from gpuscheduler.core.explain.published import Device, Version, Word
 from gpuscheduler.core.explain.selection import Work, mentioned
 
-_OUT = {
-    "unhealthy": ("is unhealthy", "are unhealthy"),
-    "settling": ("settles after a fault", "settle after a fault"),
-    "unreadable": ("does not answer", "do not answer"),
-    "fenced": ("is fenced by its operator", "are fenced by their operator"),
-    "held": ("is held by pods of another mode", "are held by pods of another mode"),
-}
-"""Taint of this driver, after its domain, to what is wrong with a GPU or with several."""
 _MOST_VALUES = 2
 
 
@@ -177,14 +170,14 @@ class Funnel:
 
     def _tainted(self) -> str:
         if self.asked.request.count == 1:
-            return f"none can be used now: {self._out()}"
+            return f"none can be used now: {self._out.tainted}"
         node, count = self._best(Stage.TAKEN)
         usable = words.count_of(count, f"usable {self.noun}")
         where = f", such as {node}" if node else ""
-        return f"a node has at most {usable}{where}: {self._out()}"
+        return f"a node has at most {usable}{where}: {self._out.tainted}"
 
     def _taken(self) -> str:
-        out = ", ".join(filter(None, (self._out(), self._held_whole())))
+        out = self._out.all_words
         end = f"; {out}" if out else ""
         if self.asked.request.count == 1:
             return f"{self._most_free()}{end}"
@@ -217,17 +210,9 @@ class Funnel:
             return f"most free is {free}, on {device.title}"
         return f"where enough memory is free, most free is {free}, on {device.title}"
 
-    def _held_whole(self) -> str:
-        """How many devices of which a share is wanted one claim has whole; empty if there are none."""
-        if "memory" not in self.asked.request.amounts:
-            return ""
-        whole = 0
-        for each in self._at(Stage.TAKEN):
-            device = each.device
-            is_memory = each.word == device.own("memory")
-            is_used_up = is_memory and not self.held.free(device, device.own("memory"))
-            whole += is_used_up and self.held.holders(device) == 1
-        return f"{words.count_are(whole, self.noun, 'is', 'are')} held whole" if whole else ""
+    @property
+    def _out(self) -> Out:
+        return Out(self.asked, self.checks, self.held, self.noun)
 
     def _short_of(self) -> Word | None:
         """The capacity to tell of: what those devices lack that have enough of all before it."""
@@ -251,26 +236,6 @@ class Funnel:
         if not counts:
             return "", 0
         return max(sorted(counts.items()), key=lambda item: item[1])
-
-    # -- devices that are out -----------------------------------------------------------------------------------------
-
-    def _out(self) -> str:
-        """Which devices are kept off, and why; empty if none is."""
-        by_cause: dict[str, list[str]] = {}
-        for each in self._at(Stage.TAINTED):
-            taint = each.taints[0]
-            by_cause.setdefault(taint.key, []).append(taint.value)
-        return ", ".join(self._cause_words(key, values) for key, values in sorted(by_cause.items()))
-
-    def _cause_words(self, key: str, values: Sequence[str]) -> str:
-        domain, _, cause = key.partition("/")
-        if domain != DRA_DRIVER or cause not in _OUT:
-            has = words.count_are(len(values), self.noun, "has", "have")
-            return f"{has} taint {words.shown(key)}"
-        singular, plural = _OUT[cause]
-        which = sorted({value for value in values if value})
-        faults = f" ({words.shown(words.some(which))})" if which else ""
-        return f"{words.count_are(len(values), self.noun, singular, plural)}{faults}"
 
 
 def funnel(asked: Demand, devices: Sequence[Device], held: Held, off: Mapping[str, str], work: Work) -> Funnel:

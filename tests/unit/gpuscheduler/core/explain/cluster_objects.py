@@ -1,6 +1,8 @@
 """Nodes, slices, classes, claims and pods for tests, in the API server's form."""
 
 import json
+from collections.abc import Iterable
+from typing import Any
 
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuscheduler.core.explain.claim_facts import read_claim, read_class
@@ -8,6 +10,7 @@ from gpuscheduler.core.explain.claim_reason import ClaimCluster
 from gpuscheduler.core.explain.pod_reason import Cluster, pod_reason
 from gpuscheduler.core.explain.published import published, read_slice
 
+Json = dict[str, Any]
 DRIVER = "gpu.gpuagent.io"
 SHARE, ISOLATED, WHOLE = "gpu-share.gpuagent.io", "gpu-isolated.gpuagent.io", DRIVER
 _OURS = f'device.driver == "{DRIVER}"'
@@ -21,11 +24,11 @@ _SELECTORS = {
 }
 
 
-def classes(resource=""):
+def classes(resource: str = "") -> list[Json]:
     """The chart's DeviceClasses."""
-    found = []
+    found: list[Json] = []
     for name, expression in _SELECTORS.items():
-        spec = {"selectors": [{"cel": {"expression": expression}}]}
+        spec: Json = {"selectors": [{"cel": {"expression": expression}}]}
         if name == WHOLE and resource:
             spec["extendedResourceName"] = resource
         found.append({"metadata": {"name": name}, "spec": spec})
@@ -51,9 +54,11 @@ def share_gpus(*units, usable=()):
     return [NodeGpu(n, memory=amount, usable=not usable or n in usable) for n, amount in enumerate(units)]
 
 
-def gpu(minor, gib=80, taint="", value="", sharers=20, **attributes):
+def gpu(
+    minor: int, gib: int = 80, taint: str = "", value: str = "", sharers: int = 20, **attributes: bool | int | str
+) -> Json:
     """A GPU as the agent publishes it."""
-    values = {
+    values: dict[str, Json] = {
         "type": {"string": "gpu"},
         "minor": {"int": minor},
         "productName": {"string": "NVIDIA A100-SXM4-80GB"},
@@ -68,7 +73,7 @@ def gpu(minor, gib=80, taint="", value="", sharers=20, **attributes):
     memory = f"{gib}Gi"
     within = {"min": "1Gi", "step": "1Gi", "max": memory}
     cores = {"min": "0", "step": "5", "max": "100"}
-    device = {
+    device: Json = {
         "name": f"gpu-{minor}",
         "allowMultipleAllocations": True,
         "attributes": values,
@@ -83,7 +88,7 @@ def gpu(minor, gib=80, taint="", value="", sharers=20, **attributes):
     return device
 
 
-def slice_of(name, *devices, driver=DRIVER, generation=1, count=1):
+def slice_of(name: str, *devices: Json, driver: str = DRIVER, generation: int = 1, count: int = 1) -> Json:
     return {
         "metadata": {"name": f"{name}-{driver}"},
         "spec": {
@@ -95,8 +100,8 @@ def slice_of(name, *devices, driver=DRIVER, generation=1, count=1):
     }
 
 
-def request(device_class=SHARE, name="gpu", count=1, cel="", **amounts):
-    exactly = {"deviceClassName": device_class, "count": count}
+def request(device_class: str = SHARE, name: str = "gpu", count: int = 1, cel: str = "", **amounts: str) -> Json:
+    exactly: Json = {"deviceClassName": device_class, "count": count}
     if amounts:
         exactly["capacity"] = {"requests": amounts}
     if cel:
@@ -104,7 +109,7 @@ def request(device_class=SHARE, name="gpu", count=1, cel="", **amounts):
     return {"name": name, "exactly": exactly}
 
 
-def claim(name, *requests, constraints=(), namespace="default"):
+def claim(name: str, *requests: Json, constraints: Iterable[Json] = (), namespace: str = "default") -> Json:
     spec = {"devices": {"requests": list(requests), "constraints": list(constraints)}}
     return {"metadata": {"name": name, "namespace": namespace}, "spec": spec, "status": {}}
 

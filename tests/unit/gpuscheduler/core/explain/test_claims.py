@@ -257,7 +257,8 @@ def test_claims_on_different_nodes():
 def test_a_claim_binds_the_others_to_its_node():
     claims = [held("a", "node-1", "gpu-0"), claim("b", request(WHOLE, count=2))]
     assert why(pod("a", "b"), claims=claims, **TWO_NODES) == (
-        "wants 2 whole GPUs on one node: a node has at most 1 unused GPU, such as node-1"
+        "wants 2 whole GPUs on one node: a node has at most 1 unused GPU, such as node-1; "
+        "2 GPUs have as much free where the pod may not be (node-3)"
     )
 
 
