@@ -85,8 +85,8 @@ class Kubelet(Observation):
         self._listener: Listener | None = None
         self._pod_listener: Listener | None = None
         self.hooks: Hooks = self._state.hooks
-        services = self._state.personality.dra_services
-        self._claims = DynamicResources(root, api, self, services, periods or Periods(), rng) if api else None
+        personality = self._state.personality
+        self._claims = DynamicResources(root, api, self, personality, periods or Periods(), rng) if api else None
 
     # Life.
 

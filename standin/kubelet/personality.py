@@ -99,6 +99,11 @@ class Personality:
         return ("v1beta1.DRAPlugin",) if self.minor >= 32 else ()
 
     @property
+    def dra_health_services(self) -> tuple[str, ...]:
+        """Services for health that a driver has to name, the preferred one first; none if no name is needed."""
+        return ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth") if self.minor >= 37 else ()
+
+    @property
     def rejection(self) -> str:
         """The words that kubelet puts before the reason when it rejects a pod."""
         return "Pod was rejected: " if self.minor >= 25 else "Pod "

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.contract.claim_node import WHOLE, ClaimNode
 from tests.contract.harness import wait_for
 
@@ -24,9 +26,10 @@ def number(one: ClaimNode, name: str) -> int:
     return one.uuids.index(one.running(name).env["NVIDIA_VISIBLE_DEVICES"])
 
 
-def test_72_the_status_of_a_pod_shows_the_health_of_its_devices(claim_node: MakeNode) -> None:
+@pytest.mark.parametrize("version", ["1.36", "1.37"])
+def test_72_the_status_of_a_pod_shows_the_health_of_its_devices(claim_node: MakeNode, version: str) -> None:
     """`should reflect device health changes in the Pod's status` and `... for devices with ShareID`."""
-    one = claim_node()
+    one = claim_node(version)
     one.run(settle=0.2)
     one.published()
     one.run_pod("pod", memory="8Gi")

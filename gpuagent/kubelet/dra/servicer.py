@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from gpuagent._pb import dra_health_v1alpha1_pb2_grpc as health_grpc
+from gpuagent._pb import dra_health_v1alpha1_pb2 as health
 from gpuagent._pb import dra_v1_pb2 as pb
 from gpuagent._pb import pluginregistration_v1_pb2 as reg
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 SERVICES = tuple(f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
 """Names on the wire. The versions have the same messages, but for a field that v1beta1 ignores."""
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Names on the wire and at registration. Both have the same messages. Kubelet 1.36 calls v1alpha1 without asking,
+kubelet 1.37 to 1.39 the newest version that the driver names, and later ones v1 alone."""
 OF_NO_REQUEST = "*"
 """In place of a request's name, which has letters, digits and hyphens."""
 
@@ -39,9 +42,9 @@ class Meter(Protocol):
 class DraServicer:
     """Serves kubelet's calls about claims, and with them the health of the devices."""
 
-    def __init__(self, preparer: Preparer, health: HealthServicer, meter: Meter) -> None:
+    def __init__(self, preparer: Preparer, health_servicer: HealthServicer, meter: Meter) -> None:
         self._preparer = preparer
-        self._health = health
+        self._health = health_servicer
         self._meter = meter
 
     def add_to(self, server: grpc.Server) -> None:
@@ -60,7 +63,14 @@ class DraServicer:
         }
         # Kubelets of different versions call the same service by different names.
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers) for name in SERVICES])
-        health_grpc.add_DRAResourceHealthServicer_to_server(self._health, server)
+        watch = grpc.unary_stream_rpc_method_handler(
+            self._health.NodeWatchResources,
+            request_deserializer=health.NodeWatchResourcesRequest.FromString,
+            response_serializer=health.NodeWatchResourcesResponse.SerializeToString,
+        )
+        for name in HEALTH_SERVICES:
+            handler = grpc.method_handlers_generic_handler(name, {"NodeWatchResources": watch})
+            server.add_generic_rpc_handlers([handler])
 
     def end_streams(self) -> None:
         """End every stream that is open."""
@@ -160,7 +170,7 @@ class RegistrationServicer(reg_grpc.RegistrationServicer):
             type="DRAPlugin",
             name=DRA_DRIVER,
             endpoint=endpoint,
-            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"],
+            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_SERVICES],
         )
         self._notified = notified
 

@@ -33,8 +33,8 @@ class DriverCall:
 class Driver:
     """One instance of a driver."""
 
-    def __init__(self, name: str, endpoint: Path, service: str) -> None:
-        self.name, self.endpoint, self.service = name, endpoint, service
+    def __init__(self, name: str, endpoint: Path, service: str, health_service: str) -> None:
+        self.name, self.endpoint, self.service, self.health_service = name, endpoint, service, health_service
         self.closed = threading.Event()
         self._channel = grpc.insecure_channel(f"unix:{endpoint}", options=_OPTIONS)
 

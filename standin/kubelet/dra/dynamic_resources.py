@@ -2,7 +2,6 @@
 
 import random
 import threading
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from standin.kubelet.dra.health import DeviceHealths
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.dra.pod_workers import Admits, PodWorkers, Runtime
 from standin.kubelet.dra.registry import DriverRegistry
+from standin.kubelet.personality import Personality
 from standin.kubelet.pods import Granted
 
 
@@ -25,7 +25,7 @@ class DynamicResources:
         root: stands for ``/var/lib/kubelet``.
         api: with the pods, their claims, and the slices.
         kubelet: admits the pods.
-        services: of drivers that this kubelet supports.
+        personality: which services of drivers this kubelet supports.
         periods: how long it waits.
         rng: of the jitter.
     """
@@ -35,12 +35,12 @@ class DynamicResources:
         root: Path,
         api: ApiServer,
         kubelet: Admits,
-        services: Collection[str],
+        personality: Personality,
         periods: Periods,
         rng: random.Random,
     ) -> None:
         self.cdi_dir = root / "cdi"
-        self._root, self._api, self._kubelet, self._services = root, api, kubelet, services
+        self._root, self._api, self._kubelet, self._personality = root, api, kubelet, personality
         self.periods, self._rng = periods, rng
         self._runtime = Runtime(self.cdi_dir)
         self._parts: tuple[DriverRegistry, Claims, PodWorkers, DeviceHealths] | None = None
@@ -53,7 +53,14 @@ class DynamicResources:
         self._stopping.clear()
         healths = DeviceHealths(self.periods)
         folder = self._root / "plugins_registry"
-        registry = DriverRegistry(folder, self._services, self.periods, self._wipe, healths.follow)
+        registry = DriverRegistry(
+            folder,
+            self._personality.dra_services,
+            self.periods,
+            self._wipe,
+            healths.follow,
+            self._personality.dra_health_services,
+        )
         claims = Claims(self._api.objects, registry, ClaimInfos(self._root), healths, self.periods)
         claims.calls = self._calls
         workers = PodWorkers(self._api, self._kubelet, claims, self._runtime, self.periods, self._rng)

@@ -10,7 +10,6 @@ from standin.kubelet.connection import CallError
 from standin.kubelet.dra.driver import Driver
 from standin.kubelet.dra.periods import Periods
 
-_METHOD = "/v1alpha1.DRAResourceHealth/NodeWatchResources"
 _DEFAULT_S = 30
 _WORDS = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}
 _Reading = tuple[str, str, int]
@@ -33,7 +32,9 @@ class DeviceHealths:
         self._threads: list[threading.Thread] = []
 
     def follow(self, driver: Driver) -> None:
-        """Open the instance's stream, and again after it has ended."""
+        """Open the instance's stream if it has one, and again after it has ended."""
+        if not driver.health_service:
+            return
         thread = threading.Thread(target=self._run, args=(driver,), name="standin-health", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -60,9 +61,11 @@ class DeviceHealths:
         return (health, message) if time.monotonic() <= at + lasts_s else ("Unknown", "")
 
     def _run(self, driver: Driver) -> None:
+        # The messages of all versions are the same.
+        method = f"/{driver.health_service}/NodeWatchResources"
         while not driver.closed.is_set():
             try:
-                for message in driver.stream(_METHOD, pb.NodeWatchResourcesRequest(), pb.NodeWatchResourcesResponse):
+                for message in driver.stream(method, pb.NodeWatchResourcesRequest(), pb.NodeWatchResourcesResponse):
                     self._take(driver.name, message)
             except CallError:
                 pass  # It ended.

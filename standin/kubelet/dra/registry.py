@@ -26,6 +26,7 @@ class DriverRegistry:
         services: of drivers that this kubelet supports.
         wipe: deletes the node's slices of a driver, or ("") of all drivers.
         follow: called with each new instance.
+        health_services: of which a driver has to name one; without any, it needs to name none.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class DriverRegistry:
         periods: Periods,
         wipe: Callable[[str], None],
         follow: Callable[[Driver], None],
+        health_services: Collection[str] = (),
     ) -> None:
+        self._health_services = health_services
         self._folder, self._services, self._periods = folder, services, periods
         self._wipe, self._follow = wipe, follow
         self._lock = threading.Lock()
@@ -142,7 +145,7 @@ class DriverRegistry:
             if str(endpoint) in self.instances(info.name):
                 taken = f"endpoint {endpoint} already registered for DRA driver plugin {info.name}"
                 notify(f"RegisterPlugin error -- plugin registration failed with err: {taken}")
-            driver = Driver(info.name, endpoint, service)
+            driver = Driver(info.name, endpoint, service, self._health_service(info))
             with self._lock:
                 self._drivers.append(driver)
                 self._registered[path] = (identity, driver)
@@ -152,6 +155,11 @@ class DriverRegistry:
             except CallError:
                 self._deregister(path)
                 raise
+
+    def _health_service(self, info: pb.PluginInfo) -> str:
+        if not self._health_services:
+            return "v1alpha1.DRAResourceHealth"
+        return next((name for name in self._health_services if name in info.supported_versions), "")
 
     def _deregister(self, path: Path) -> None:
         with self._lock:

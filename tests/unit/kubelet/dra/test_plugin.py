@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from gpuagent._pb import dra_health_v1alpha1_pb2 as health
-from gpuagent._pb import dra_health_v1alpha1_pb2_grpc as health_grpc
 from gpuagent._pb import dra_v1_pb2 as pb
 from gpuagent._pb import pluginregistration_v1_pb2 as reg
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
@@ -21,7 +20,7 @@ from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.kubelet.dra import plugin as module
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
 from gpuagent.kubelet.dra.plugin import DraPlugin
-from gpuagent.kubelet.dra.servicer import SERVICES, DraServicer
+from gpuagent.kubelet.dra.servicer import HEALTH_SERVICES, SERVICES, DraServicer
 from standin.waiting import PATIENCE_S
 
 GPU = ClaimedGpu(
@@ -100,7 +99,8 @@ def test_kubelet_finds_the_driver_and_says_whether_it_takes_it(served):
     *_, notified, directory = served
     found = info(directory)
     assert (found.type, found.name) == ("DRAPlugin", "gpu.gpuagent.io")
-    assert list(found.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+    claims = ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert list(found.supported_versions) == [*claims, "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
     assert notified == [None, "no such version"]
 
 
@@ -182,11 +182,17 @@ def test_a_call_in_progress_is_answered_when_the_agent_ends(directory, monkeypat
         ended.result(PATIENCE_S)
 
 
-def test_streams_end_with_the_agent(directory):
+@pytest.mark.parametrize("service", HEALTH_SERVICES)
+def test_streams_end_with_the_agent(directory, service):
     plugin = DraPlugin(directory, DraServicer(Preparing(), HealthServicer("n"), Meter()), print, print)
     plugin.start()
     with grpc.insecure_channel(f"unix:{info(directory).endpoint}") as channel:
-        stream = health_grpc.DRAResourceHealthStub(channel).NodeWatchResources(health.NodeWatchResourcesRequest())
+        watch = channel.unary_stream(
+            f"/{service}/NodeWatchResources",
+            request_serializer=health.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health.NodeWatchResourcesResponse.FromString,
+        )
+        stream = watch(health.NodeWatchResourcesRequest())
         next(stream)
         plugin.stop()
         assert [*stream] == []
