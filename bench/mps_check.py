@@ -117,8 +117,8 @@ def memory(check: Check) -> None:
         result = answer(process)
         taken = result.get("taken_mib", 0)
         error = result.get("error", "")
-        text = f"a client of {gib} GiB (cap {cap} MiB) was refused after {taken} MiB {error}"
-        check.say(cap - CONTEXT_MIB <= taken <= cap, text)
+        is_at_its_cap = cap - CONTEXT_MIB <= taken <= cap
+        check.say(is_at_its_cap, f"a client of {gib} GiB (cap {cap} MiB) was refused after {taken} MiB {error}")
 
 
 def shared_memory(check: Check) -> None:

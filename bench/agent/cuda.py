@@ -105,28 +105,45 @@ class Cuda:
 
     def speed(self, seconds: float, code: bytes = SPIN) -> float:
         """Kernels per second over about that time."""
-        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(module), code)
-        self._call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
-        out, rounds = ctypes.c_uint64(self.allocate(1)), ctypes.c_uint32(_ROUNDS)
-        values = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in (out, rounds)]
-        arguments = (ctypes.c_void_p * 2)(*values)
-        shape = (_BLOCKS, 1, 1, _THREADS, 1, 1)
-        self._launch(kernel, shape, arguments)  # the first one compiles
-        began, count = time.monotonic(), 0
-        while (took := time.monotonic() - began) < seconds:
-            self._launch(kernel, shape, arguments)
+        kernel = self._kernel(code)
+        out = ctypes.c_uint64(self.allocate(1))
+        rounds = ctypes.c_uint32(_ROUNDS)
+        # The driver takes the address of each argument.
+        arguments = (ctypes.c_void_p * 2)(_address_of(out), _address_of(rounds))
+        # The first one compiles.
+        self._launch(kernel, arguments)
+        began = time.monotonic()
+        count = 0
+        took_s = 0.0
+        while took_s < seconds:
+            self._launch(kernel, arguments)
             count += 1
-        return count / took
+            took_s = time.monotonic() - began
+        return count / took_s
 
-    def _launch(self, kernel: ctypes.c_void_p, shape: tuple[int, ...], arguments: object) -> None:
-        self._call("cuLaunchKernel", kernel, *shape, 0, None, arguments, None)
+    def _kernel(self, code: bytes) -> ctypes.c_void_p:
+        """The kernel of this PTX code."""
+        module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), code)
+        kernel = ctypes.c_void_p()
+        self._call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
+        return kernel
+
+    def _launch(self, kernel: ctypes.c_void_p, arguments: object) -> None:
+        """Compute once, and wait for the end."""
+        blocks = (_BLOCKS, 1, 1)
+        threads = (_THREADS, 1, 1)
+        self._call("cuLaunchKernel", kernel, *blocks, *threads, 0, None, arguments, None)
         self._call("cuCtxSynchronize")
 
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._library, name)(*arguments)
         if code:
             raise CudaError(name, code)
+
+
+def _address_of(value: "ctypes.c_uint64 | ctypes.c_uint32") -> ctypes.c_void_p:
+    return ctypes.cast(ctypes.byref(value), ctypes.c_void_p)
 
 
 def _fill(take: Callable[[int], int], step_mib: int, most_mib: int | None) -> int:

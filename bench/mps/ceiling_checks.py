@@ -76,7 +76,9 @@ def ceiling_of_compute(check: Check) -> None:
         ("raises it to 100 %", "100", 0.4),
         ("lowers it to 20 %", "20", 0.2),
     ):
-        env = without_caps(check) | ({} if percentage is None else {THREADS_VARIABLE: percentage})
+        env = without_caps(check)
+        if percentage is not None:
+            env[THREADS_VARIABLE] = percentage
         part = run(env, "speed", SHORT_S)
         if "kernels_per_s" not in part or "kernels_per_s" not in whole:
             check.say(good=False, text=f"a program that {name} could not compute: {part}, {whole}")
@@ -135,13 +137,17 @@ def managed_memory(check: Check) -> None:
 
 def without_caps(check: Check) -> dict[str, str]:
     """The environment of a container whose program leaves its caps."""
-    caps = {MEMORY_VARIABLE, THREADS_VARIABLE}
-    return {name: value for name, value in check.environment(4, 100).items() if name not in caps}
+    env = check.environment(4, 100)
+    for name in (MEMORY_VARIABLE, THREADS_VARIABLE):
+        env.pop(name, None)
+    return env
 
 
 def taken_mib(check: Check, limit: str | None) -> int:
     """MiB that a program gets with that limit in its environment, or with none."""
-    env = without_caps(check) | ({} if limit is None else {MEMORY_VARIABLE: limit})
+    env = without_caps(check)
+    if limit is not None:
+        env[MEMORY_VARIABLE] = limit
     result: Mapping[str, Any] = run(env, "fill")
     if "error" in result:
         print(f"  {result['error']}")

@@ -79,8 +79,13 @@ class Check:
         """Containers have this share at most, and none has just started; whether the driver sets the ceiling."""
         self._ahead_s += RECENT_S
         share = self.share(gib, percent)
-        uuid = self.gpu.uuid
-        need = Need(gpus=(self.gpu,), serves=True, in_use=True, held=frozenset({uuid}), largest={uuid: share})
+        need = Need(
+            gpus=(self.gpu,),
+            serves=True,
+            in_use=True,
+            held=frozenset({self.gpu.uuid}),
+            largest={self.gpu.uuid: share},
+        )
         self.driver.desire(need)
         until = time.monotonic() + PATIENCE_S
         while not self._has(share):

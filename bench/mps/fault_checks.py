@@ -16,17 +16,21 @@ def fault(check: Check) -> None:
     control = check.daemon.control
     statuses = {server: control.status(server) for server in control.servers()}
     check.note(f"a program has a fatal fault: {json.dumps(faulty)}; servers just after it: {statuses}")
-    probe = CudaProbe()
-    probed = probe.run(check.daemon.pipe_dir, check.gpu.uuid)
-    while probed.verdict is not Verdict.SERVED and time.monotonic() - began < PATIENCE_S:
-        probed = probe.run(check.daemon.pipe_dir, check.gpu.uuid)
+    verdict = _verdict(check, until=began + PATIENCE_S)
     after_s = time.monotonic() - began
-    check.say(
-        probed.verdict is Verdict.SERVED, f"a new program is {probed.verdict.value} {after_s:.1f} s after the fault"
-    )
+    check.say(verdict is Verdict.SERVED, f"a new program is {verdict.value} {after_s:.1f} s after the fault")
     check.note(f"its neighbor: {json.dumps(answer(neighbor))}")
     result = run(check.environment(4), "fill")
     cap = check.share(4).memory_mib
     taken = result.get("taken_mib", 0)
     check.say(0 < taken <= cap, f"the next program has its cap of {cap} MiB: {json.dumps(result)}")
     print(f"  {check.limits()}")
+
+
+def _verdict(check: Check, until: float) -> Verdict:
+    """Try new programs until one is served, or it is time; the verdict on the last one."""
+    probe = CudaProbe()
+    while True:
+        verdict = probe.run(check.daemon.pipe_dir, check.gpu.uuid).verdict
+        if verdict is Verdict.SERVED or time.monotonic() >= until:
+            return verdict

@@ -207,14 +207,12 @@ class ServerLimit(Enum):
 
     def get(self, server: int | None) -> str:
         """The command that asks for it; without a server, for that of servers to come."""
-        words = [f"get_default_{self.value}"] if server is None else [f"get_{self.value}", str(server)]
-        return " ".join([*words, *self._device])
+        return self._command("get", server)
 
     def set(self, amount: int, server: int | None) -> str:
         """The command that sets it; without a server, for servers to come."""
-        words = [f"set_default_{self.value}"] if server is None else [f"set_{self.value}", str(server)]
         unit = "M" if self is ServerLimit.MEMORY else ""
-        return " ".join([*words, *self._device, f"{amount}{unit}"])
+        return self._command("set", server, f"{amount}{unit}")
 
     def amount(self, text: str) -> int | None:
         """The limit that the daemon's answer names; None if it names none, or 0."""
@@ -225,10 +223,14 @@ class ServerLimit(Enum):
         in_unit = amount * 1024 if match[2] == "G" else amount
         return in_unit or None
 
-    @property
-    def _device(self) -> tuple[str, ...]:
-        """The ordinal of the GPU. A daemon of one GPU has that one only."""
-        return ("0",) if self is ServerLimit.MEMORY else ()
+    def _command(self, verb: str, server: int | None, *arguments: str) -> str:
+        words = [f"{verb}_default_{self.value}"]
+        if server is not None:
+            words = [f"{verb}_{self.value}", str(server)]
+        if self is ServerLimit.MEMORY:
+            # The ordinal of the GPU. A daemon of one GPU has that one only.
+            words.append("0")
+        return " ".join([*words, *arguments])
 
 
 class Control:
