@@ -131,12 +131,10 @@ class State:
     def claim_parts(self, claim: PreparedClaim, uuid: str) -> dict[ContainerRef, list[ClaimedGpu]]:
         """The containers that have this GPU of a prepared claim, with the parts of it that each has."""
         parts: dict[ContainerRef, list[ClaimedGpu]] = {}
-        of_gpu = [gpu for gpu in claim.gpus if gpu.uuid == uuid]
-        for owner, own_requests in self.claim_holders[claim.uid].items():
-            # Without requests of its own, the container uses all of them.
-            used = [gpu for gpu in of_gpu if not own_requests or gpu.request in own_requests]
-            if used:
-                parts[owner] = used
+        for owner, requests in self.claim_holders[claim.uid].items():
+            of_gpu = [gpu for gpu in claim.gpus_of(requests) if gpu.uuid == uuid]
+            if of_gpu:
+                parts[owner] = of_gpu
         return parts
 
     @cached_property
@@ -145,19 +143,12 @@ class State:
         holdings = []
         for uid, owners in self.claim_holders.items():
             claim = self.claims.prepared[uid]
-            if claim.only_watches:
-                continue
-            for owner, own_requests in owners.items():
-                gpus = claim.used
-                # Without requests of its own, the container uses all of them.
-                if own_requests:
-                    gpus = tuple([gpu for gpu in gpus if gpu.request in own_requests])
-                uuids = frozenset([gpu.uuid for gpu in gpus])
+            for owner, requests in owners.items():
+                used = [gpu.uuid for gpu in claim.gpus_of(requests) if not gpu.admin]
                 # A record that cannot be read names no GPUs either, and its claim may have any of them.
-                watches_alone = bool(claim.gpus) and not uuids
-                if watches_alone:
-                    continue
-                holdings.append(Holding(owner, DRA_DRIVER, uuids))
+                only_watches = bool(claim.gpus) and not used
+                if not only_watches:
+                    holdings.append(Holding(owner, DRA_DRIVER, frozenset(used)))
         return tuple(holdings)
 
     @cached_property

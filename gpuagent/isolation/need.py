@@ -100,7 +100,7 @@ def _held_by_driver(state: State) -> defaultdict[str, set[str]]:
         for driver in parts(state.layer_of(mode).driver):
             held[driver].add(uuid)
     for claim in state.claims.prepared.values():
-        # Whole GPUs have no limits, so they are no driver's.
+        # Whole GPUs have no limits, so no driver serves them.
         uuids = [gpu.uuid for gpu in claim.gpus if not gpu.unlimited]
         for driver in parts(claim.layer):
             held[driver].update(uuids)
@@ -160,8 +160,7 @@ def _used_together(state: State) -> Iterator[PreparedClaim]:
         if MPS not in parts(claim.layer):
             continue
         for owner, requests in owners.items():
-            # Without requests of its own, the container uses all of them.
-            of_claim = [(claim, gpu) for gpu in claim.used if not requests or gpu.request in requests]
+            of_claim = [(claim, gpu) for gpu in claim.gpus_of(requests) if not gpu.admin]
             used.setdefault(owner, []).extend(of_claim)
     for of_container in used.values():
         for claim, _ in of_container[:1]:

@@ -3,7 +3,6 @@
 Source of the fields: k8s.io/api/resource/v1, types.go.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,19 +57,28 @@ def claimed_gpus(claim: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> 
 
 def _check_sums(claimed: list[ClaimedGpu], gpus: GpusByUuid) -> None:
     """A claim may have several shares of a GPU, and together no more than the GPU."""
-    used = [gpu for gpu in claimed if not gpu.admin]
-    for uuid, count in Counter(gpu.uuid for gpu in used).items():
-        of_gpu = [gpu for gpu in used if gpu.uuid == uuid]
-        memory_mib = sum(gpu.memory_mib for gpu in of_gpu)
-        cores = sum(gpu.cores for gpu in of_gpu)
-        is_too_much = memory_mib > gpus[uuid].memory_mib or cores > CORE_PERCENT_PER_GPU
-        if count > 1 and (is_too_much or any(gpu.whole for gpu in of_gpu)):
-            index = gpus[uuid].index
-            text = f"the claim has {count} shares of GPU {index}, which are more than the GPU: create the claim again"
-            raise Refusal(Reason.CLAIM_INVALID, text)
+    shares: dict[str, list[ClaimedGpu]] = {}
+    for share in claimed:
+        if not share.admin:
+            shares.setdefault(share.uuid, []).append(share)
+    for uuid, of_gpu in shares.items():
+        gpu = gpus[uuid]
+        count = len(of_gpu)
+        # A single share was compared with the GPU before.
+        if count > 1 and not _fit_together(of_gpu, gpu):
+            text = f"the claim has {count} shares of GPU {gpu.index}, which are more than the GPU"
+            raise Refusal(Reason.CLAIM_INVALID, f"{text}: create the claim again")
 
 
-def _check_compute(claim: Json, claimed: ClaimedGpus | list[ClaimedGpu]) -> None:
+def _fit_together(shares: list[ClaimedGpu], gpu: Gpu) -> bool:
+    """Whether a GPU has several shares beside each other."""
+    memory_mib = sum(share.memory_mib for share in shares)
+    cores = sum(share.cores for share in shares)
+    has_enough = memory_mib <= gpu.memory_mib and cores <= CORE_PERCENT_PER_GPU
+    return has_enough and not any(share.whole for share in shares)
+
+
+def _check_compute(claim: Json, claimed: list[ClaimedGpu]) -> None:
     """The class promises isolated compute, and a share without cores has no limit that could be isolated."""
     classes = _classes(claim)
     for gpu in claimed:

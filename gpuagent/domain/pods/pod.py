@@ -411,7 +411,10 @@ def _claim_uses(spec: Json, status: Json) -> _ClaimUses:
     uses_by_container = Counter(use.container for use in uses)
     of_several = [use for use in uses if uses_by_container[use.container] > 1]
     of_single = [use for use in uses if uses_by_container[use.container] == 1]
-    kept_claims: dict[str, dict[str, None]] = {claim: {} for claim in islice(claim_of.values(), _MOST_CLAIMS)}
+    # A claim that no container uses is kept, too.
+    kept_claims: dict[str, dict[str, None]] = {}
+    for claim in islice(claim_of.values(), _MOST_CLAIMS):
+        kept_claims[claim] = {}
     requests: dict[tuple[str, str], frozenset[str]] = {}
     for use in islice(chain(of_several, of_single), _MOST_CLAIM_USES):
         kept_claims.setdefault(use.claim, {})[use.container] = None

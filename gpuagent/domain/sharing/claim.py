@@ -1,6 +1,6 @@
 """GPUs of a ResourceClaim, as the scheduler allocated them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,10 +69,11 @@ class PreparedClaim:
         """The GPUs of which the claim has a part. Those with `adminAccess` are not used by it."""
         return tuple(gpu for gpu in self.gpus if not gpu.admin)
 
-    @property
-    def only_watches(self) -> bool:
-        """Whether it uses no GPU, for certain."""
-        return bool(self.gpus) and not self.used
+    def gpus_of(self, requests: Collection[str]) -> tuple[ClaimedGpu, ...]:
+        """The GPUs of a container that uses these requests. One without requests of its own uses all of them."""
+        if not requests:
+            return self.gpus
+        return tuple([gpu for gpu in self.gpus if gpu.request in requests])
 
     def record(self) -> dict[str, Any]:
         """For a JSON file."""
