@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuagent.domain.dra.device_classes import SET_CLASS
+from gpuagent.domain.dra.device_classes import CORE_CLASS, ISOLATED_CLASS, SET_CLASS, SHARE_CLASS, WHOLE_CLASS
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuscheduler.core.explain import words
 from gpuscheduler.core.explain.device_check import Check, Demand, Held, Stage, check
@@ -13,6 +13,8 @@ from gpuscheduler.core.explain.published import Device, Version, Word
 from gpuscheduler.core.explain.selection import Work, mentioned
 
 _MOST_VALUES = 2
+
+_SHARE_CLASSES = {SHARE_CLASS, ISOLATED_CLASS, CORE_CLASS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,14 @@ class Funnel:
         furthest = max((each.met for each in self.checks), default=0)
         closest = [each.device for each in self.checks if each.met == furthest]
         condition = self.asked.conditions[furthest]
+        count = words.count_of(len(closest), self.noun)
+        is_of_shares = condition.device_class in _SHARE_CLASSES
+        if is_of_shares and not any(device.is_shared for device in closest):
+            # Feature gate DRAConsumableCapacity is off, or no GPU reports its memory.
+            return f"of {count} none can be shared: a whole one is of class {WHOLE_CLASS}"
         whose = f" of class {condition.device_class}" if condition.device_class else ""
         values = "; ".join(_values(condition.tree, closest))
         have = f": {values}" if values else ""
-        count = words.count_of(len(closest), self.noun)
         return f"of {count} none meets {words.shown(condition.text)}{whose}{have}"
 
     def _unknown_word(self) -> str:

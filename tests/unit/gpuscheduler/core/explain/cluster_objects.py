@@ -15,7 +15,7 @@ DRIVER = "gpu.gpuagent.io"
 SHARE, ISOLATED, WHOLE = "gpu-share.gpuagent.io", "gpu-isolated.gpuagent.io", DRIVER
 _OURS = f'device.driver == "{DRIVER}"'
 _IS_GPU = f'{_OURS} && device.attributes["{DRIVER}"].type == "gpu"'
-_SHARED = f"{_OURS} && device.allowMultipleAllocations"
+_SHARED = f'{_OURS} && "sharers" in device.capacity["{DRIVER}"]'
 _SELECTORS = {
     WHOLE: _IS_GPU,
     SHARE: _SHARED,

@@ -69,6 +69,15 @@ def test_compute_that_is_short_where_memory_is_not():
     )
 
 
+@pytest.mark.parametrize("device_class", [SHARE, ISOLATED, "gpu-core.gpuagent.io"])
+def test_gpus_that_an_api_server_does_not_share(device_class):
+    """Feature gate DRAConsumableCapacity is off."""
+    alone = gpu(0)
+    del alone["allowMultipleAllocations"], alone["capacity"]["sharers"]
+    text = of_request(request(device_class, memory="1Gi"), slices=[slice_of("node-1", alone)])
+    assert text == "wants 1Gi on one GPU: of 1 GPU none can be shared: a whole one is of class gpu.gpuagent.io"
+
+
 def test_a_gpu_has_its_most_sharers():
     claims = [held("c", "node-1", "gpu-0", memory="1Gi")]
     slices = [slice_of("node-1", gpu(0, sharers=1))]
