@@ -6,7 +6,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 
 from gpuagent.kube.api.access import access
@@ -17,10 +17,11 @@ from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.evictions import Evictions
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
-from gpuscheduler.cluster_api.optional_kind import OptionalKind
+from gpuscheduler.cluster_api.optional_kind import KindFollower, OptionalKind
 from gpuscheduler.cluster_api.placeholder_pods import PlaceholderPods
 from gpuscheduler.cluster_api.writes import Change, Writes
 from gpuscheduler.core.calls import Nominate
+from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.defragment.course import Outcome
 from gpuscheduler.core.defragment.defragmentation import DefragmentLimits
 from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind, ServedAs
@@ -36,10 +37,12 @@ from gpuscheduler.extender.server import BACKLOG, CallServer
 from gpuscheduler.followers import (
     CONFIG_MAPS,
     BudgetFollower,
+    ClaimFollower,
     ConfigMapFollower,
     GangFollower,
     NodeFollower,
     PodFollower,
+    SliceFollower,
 )
 from gpuscheduler.metrics import SchedulerMetrics, Values
 from gpuscheduler.pages.defragment_page import defragment_page
@@ -56,6 +59,8 @@ NEEDED = ("nodes", "pods")
 """Without them no call is answered."""
 KINDS_S = 5.0
 """Longest wait for the objects that group pods before pods are read. The webhook of a custom resource may be away."""
+SLICES = ServedAs("resource.k8s.io", ("v1",), "resourceslices")
+CLAIMS = ServedAs("resource.k8s.io", ("v1",), "resourceclaims")
 BUDGETS = ServedAs("policy", ("v1", "v1beta1"), "poddisruptionbudgets")
 GAP_S = 2.0
 """How long the API server may not be followed until calls are no longer answered: Bindings may be unseen."""
@@ -87,9 +92,11 @@ class App:
                 settings.defragment_pause,
             ),
         )
+        claims_mix = Mix()
+        self._claims = ClaimNodes(named(settings.policy, claims_mix), claims_mix)
         self._follows: dict[str, ListWatch] = {}
         self._kinds: dict[ObjectKind, OptionalKind] = {}
-        self._budgets: OptionalKind | None = None
+        self._optional: dict[str, OptionalKind] = {}
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._value_reading = PacedReading(self._values)
@@ -129,6 +136,7 @@ class App:
             not_leading = lease.problem if lease else lambda: ""
             service = Service(
                 core=self._core,
+                claims=self._claims,
                 writes=writes,
                 evictions=Evictions(connection, self._leading, self._metrics.evicted),
                 problem=self._problem,
@@ -148,8 +156,9 @@ class App:
             work = [self._follow_in_turn(resource) for resource in self._follows]
             work += [follow.run() for follow in self._kinds.values()]
             if self._core.defragmentation.is_on:
-                self._budgets = self._following_of_budgets(connection, service)
-                work.append(self._budgets.run())
+                budgets = self._follow_optional("PodDisruptionBudget", BUDGETS, connection, BudgetFollower(service))
+                work.append(budgets.run())
+            work += self._follow_claims(connection)
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
             work.append(self._moves_reading.run())
@@ -220,14 +229,30 @@ class App:
             lambda: self._metrics.watch_failed(name),
         )
 
-    def _following_of_budgets(self, connection: Connection, service: Service) -> OptionalKind:
-        return OptionalKind(
-            connection,
-            "PodDisruptionBudget",
-            BUDGETS,
-            BudgetFollower(service),
-            lambda: self._metrics.watch_failed(_name_of(BUDGETS)),
-        )
+    def _follow_claims(self, connection: Connection) -> Iterator[Coroutine[None, None, None]]:
+        """Follow the devices of nodes, and from the first one on also claims: most clusters have neither."""
+        slice_follower = SliceFollower(self._claims)
+        slices = self._follow_optional("ResourceSlice", SLICES, connection, slice_follower)
+        claims = self._follow_optional("ResourceClaim", CLAIMS, connection, ClaimFollower(self._claims))
+
+        async def follow() -> None:
+            await slice_follower.found.wait()
+            await claims.run()
+
+        yield slices.run()
+        yield follow()
+
+    def _follow_optional(
+        self,
+        kind: str,
+        served_as: ServedAs,
+        connection: Connection,
+        follower: KindFollower,
+    ) -> OptionalKind:
+        name = _name_of(served_as)
+        follow = OptionalKind(connection, kind, served_as, follower, lambda: self._metrics.watch_failed(name))
+        self._optional[name] = follow
+        return follow
 
     async def _follow_in_turn(self, resource: str) -> None:
         """Follow objects. Pods come after the objects that say which of them belong together."""
@@ -293,9 +318,7 @@ class App:
         # Also the states that no job has, because an alert cannot rely on a series that comes and goes.
         jobs_by_state = {state.value: jobs[state] for state in JobState}
         up = {name: follow.lost_at is None for name, follow in self._follows.items()}
-        optional = {_resource_name(kind): follow for kind, follow in self._kinds.items()}
-        if self._budgets is not None:
-            optional[_name_of(BUDGETS)] = self._budgets
+        optional = {_resource_name(kind): follow for kind, follow in self._kinds.items()} | self._optional
         for name, follow in optional.items():
             is_up = follow.is_up
             if is_up is not None:

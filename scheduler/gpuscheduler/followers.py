@@ -1,5 +1,6 @@
 """Reads the objects that the watches show, and passes them on as the core's values."""
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -7,6 +8,9 @@ from typing import Any
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
 from gpuscheduler.cluster_api.connection import Json
+from gpuscheduler.core.claims.claim_nodes import ClaimNodes
+from gpuscheduler.core.claims.gpu_claims import GpuClaim, read_claim
+from gpuscheduler.core.claims.gpu_devices import read_slice
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.defragment.budgets import disruption_budget
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
@@ -208,6 +212,81 @@ class BudgetFollower:
 
     def is_wanted(self) -> bool:
         """Whether pods wait for budgets. None does."""
+        return False
+
+
+class SliceFollower:
+    """Follows ResourceSlices.
+
+    Attributes:
+        found: set once there is a slice of our driver.
+    """
+
+    key = "name"
+
+    def __init__(self, claims: ClaimNodes) -> None:
+        self._claims = claims
+        self._names: set[str] = set()
+        self.found = asyncio.Event()
+
+    def seen(self, found: Json) -> None:
+        """Take a slice."""
+        facts = read_slice(found)
+        if facts:
+            self._names.add(facts.name)
+            self._claims.slice_seen(facts)
+            self.found.set()
+
+    def gone(self, key: str) -> None:
+        """Forget a slice."""
+        self._names.discard(key)
+        self._claims.slice_gone(key)
+
+    def none_left(self) -> None:
+        """Forget all slices."""
+        for name in list(self._names):
+            self.gone(name)
+
+    def readable(self, problem: str) -> None:
+        """Without slices, pods with claims are not scored."""
+
+    def is_wanted(self) -> bool:
+        """Whether pods wait for slices. None does."""
+        return False
+
+
+class ClaimFollower:
+    """Follows ResourceClaims, of which only those for GPUs are kept."""
+
+    key = "uid"
+
+    def __init__(self, claims: ClaimNodes) -> None:
+        self._claims = claims
+        self._known: dict[str, GpuClaim] = {}
+
+    def seen(self, found: Json) -> None:
+        """Take a claim."""
+        claim = read_claim(found)
+        if claim:
+            self._known[claim.uid] = claim
+            self._claims.claim_seen(claim)
+
+    def gone(self, key: str) -> None:
+        """Forget a claim."""
+        claim = self._known.pop(key, None)
+        if claim:
+            self._claims.claim_gone(claim)
+
+    def none_left(self) -> None:
+        """Forget all claims."""
+        for uid in list(self._known):
+            self.gone(uid)
+
+    def readable(self, problem: str) -> None:
+        """Without claims, pods with claims are not scored."""
+
+    def is_wanted(self) -> bool:
+        """Whether pods wait for claims. None does."""
         return False
 
 

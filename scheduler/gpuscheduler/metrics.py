@@ -28,8 +28,8 @@ CALL_SECONDS = Family(
     "Time to answer calls of kube-scheduler.",
     ("verb",),
     "histogram",
-    more="`filter`, `prioritize`, `bind` or `preempt`. The bind call of a job's pod includes the wait for the job's "
-    "other pods.",
+    more="`filter`, `prioritize`, `prioritize-claims`, `bind` or `preempt`. The bind call of a job's pod includes the "
+    "wait for the job's other pods.",
 )
 CALLS = Family(
     "gpuscheduler_calls_total",

@@ -25,6 +25,8 @@ from gpuscheduler.core.calls import (
     FilterAnswer,
     MoveAway,
 )
+from gpuscheduler.core.claims.claim_nodes import ClaimNodes
+from gpuscheduler.core.claims.gpu_claims import pod_claims
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -58,6 +60,7 @@ class Service:
 
     Args:
         core: decides.
+        claims: knows which nodes suit pods with claims.
         writes: to the API server.
         evictions: there, too.
         problem: why the view of the cluster is too old to decide with; empty if it is not.
@@ -71,6 +74,7 @@ class Service:
         self,
         *,
         core: Scheduling,
+        claims: ClaimNodes,
         writes: Writes,
         evictions: Evictions,
         problem: Callable[[], str],
@@ -80,6 +84,7 @@ class Service:
         lagged: Callable[[float], None],
     ) -> None:
         self.core = core
+        self.claims = claims
         self.problem = problem
         self._writes = writes
         self._evictions = evictions
@@ -173,11 +178,17 @@ class Service:
         return await self._carried_calls.answer(call)
 
     def prioritize(self, call: FilterCall) -> Mapping[str, int]:
-        """Score nodes for a pod without GPUs, see `Scheduling.scores`; none if the view of the cluster is too old."""
-        if self.problem():
-            return {}
+        """Score nodes for a pod without GPUs in its limits; none if the view of the cluster is too old."""
+        scores = self.prioritize_claims(call)
+        if scores or self.problem():
+            return scores
         # Nothing is reserved, so it does not matter who leads.
-        return self.core.scores(self._pod(call.pod), call.node_names)
+        return self.core.scores(self._pod(call.pod), call.node_names, self.claims)
+
+    def prioritize_claims(self, call: FilterCall) -> Mapping[str, int]:
+        """Score nodes for a pod with claims for GPUs, see `ClaimNodes.scores`; none for other pods."""
+        claims = pod_claims(call.pod)
+        return self.claims.scores(claims, call.node_names) if claims else {}
 
     async def bind(self, call: BindCall, left: Left) -> tuple[str, str]:
         """Bind a pod, for a member of a job together with the others."""

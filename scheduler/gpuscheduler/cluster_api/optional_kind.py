@@ -142,9 +142,7 @@ class OptionalKind:
         self._failed()
         why = f"gpuscheduler may not list and watch {self._served_as.resource}.{self._served_as.group}"
         if self._say(why):
-            log.warning(
-                "Missing the right to read objects that group pods", extra={"kind": self._name, "reason": str(err)}
-            )
+            log.warning("Missing the right to read objects", extra={"kind": self._name, "reason": str(err)})
         self.tried.set()
         await self._pause()
 

@@ -3,6 +3,7 @@
 - `scheduling`: where every event and every call of kube-scheduler enters.
 - `choose_gpus`, `links`: which GPUs of one node a request gets.
 - `single_pods`: the node and GPUs of a pod that is in no job.
+- `claims`: which nodes suit a pod with ResourceClaims.
 - `ranking`, `node_arrays`: which nodes are the cheapest.
 - `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
 - `gangs`: which pods belong together.

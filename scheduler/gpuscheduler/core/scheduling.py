@@ -1,7 +1,7 @@
 """The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
@@ -357,12 +357,15 @@ class Scheduling:
         starts_whole = is_member and not self.jobs.is_running(pod)
         return self._group_cycles.paced(pod, answer, now, starts_whole=starts_whole)
 
-    def scores(self, pod: PodFacts, names: Collection[str]) -> dict[str, int]:
-        """How well nodes suit a pod without GPUs, 0 to 10; nothing of other pods, whose nodes `filter` chooses."""
+    def scores(self, pod: PodFacts, names: Collection[str], with_devices: Container[str] = ()) -> dict[str, int]:
+        """How well nodes suit a pod without GPUs, 0 to 10; nothing of other pods, whose nodes `filter` chooses.
+
+        `with_devices` are nodes whose GPUs are devices of claims.
+        """
         if not self._ready or pod.request.kind is not RequestKind.NONE:
             return {}
         costs = self._ranking.without_gpus(pod.cpu, names)
-        return scores(costs, names)
+        return scores(costs, names, with_devices)
 
     def bind(
         self,

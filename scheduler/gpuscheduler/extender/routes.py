@@ -63,6 +63,9 @@ class Extender(Protocol):
     def prioritize(self, call: FilterCall) -> Mapping[str, int]:
         """Node name to score, 0 to 10; empty if all nodes suit the pod equally well."""
 
+    def prioritize_claims(self, call: FilterCall) -> Mapping[str, int]:
+        """The same for pods with claims alone."""
+
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Node name to UIDs of the pods to evict there."""
 
@@ -81,6 +84,7 @@ class Routes:
         self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
+            "/prioritize-claims": self._prioritize_claims,
             "/bind": self._bind,
             "/preempt": self._preempt,
         }
@@ -127,8 +131,11 @@ class Routes:
 
     async def _prioritize(self, body: bytes, _: Left) -> tuple[str, bytes]:
         scores = self._service.prioritize(filter_call(body))
-        result = "scored" if scores else "none"
-        return result, prioritize_result(scores)
+        return _scored(scores)
+
+    async def _prioritize_claims(self, body: bytes, _: Left) -> tuple[str, bytes]:
+        scores = self._service.prioritize_claims(filter_call(body))
+        return _scored(scores)
 
     async def _bind(self, body: bytes, left: Left) -> tuple[str, bytes]:
         result, error = await self._service.bind(bind_call(body), left)
@@ -144,6 +151,11 @@ class Routes:
 def text_answer(status: HTTPStatus, text: str) -> Answer:
     """A sentence for people."""
     return status, "text/plain; charset=utf-8", text.encode() + b"\n"
+
+
+def _scored(scores: Mapping[str, int]) -> tuple[str, bytes]:
+    result = "scored" if scores else "none"
+    return result, prioritize_result(scores)
 
 
 def _word(answer: FilterAnswer) -> str:

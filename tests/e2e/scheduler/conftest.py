@@ -47,7 +47,7 @@ def make_replica(control_plane: ControlPlane) -> Iterator[Callable[..., Replica]
     """Starts a kube-scheduler with its extender, and waits until both are ready."""
     with ExitStack() as stack:
 
-        def make(name: str, *flags: str, alone: bool = True, scores: bool = False) -> Replica:
+        def make(name: str, *flags: str, alone: bool = True, scores: str = "") -> Replica:
             replica = Replica(control_plane, name, flags, alone=alone, scores=scores)
             stack.callback(replica.stop)
             replica.start()

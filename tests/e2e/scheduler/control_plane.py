@@ -231,6 +231,11 @@ RIGHTS = (
             {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["patch"]},
             {"apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"]},
             {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list", "watch"]},
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "resources": ["resourceslices", "resourceclaims"],
+                "verbs": ["list", "watch"],
+            },
             {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
             *(
                 {"apiGroups": [served_as.group], "resources": [served_as.resource], "verbs": ["list", "watch"]}

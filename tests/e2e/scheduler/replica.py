@@ -56,7 +56,7 @@ class Replica:
         alone: whether no other replica ever takes over from it. If not, wait with `revived_while`.
         certificates: folder with those of the documentation, by which the extender recognizes kube-scheduler.
         scheduler_flags: further flags of kube-scheduler.
-        scores: whether the extender also scores nodes for pods without GPUs.
+        scores: the verb by which the extender also scores nodes, `prioritize` or `prioritize-claims`; empty for none.
 
     Attributes:
         name: the host name of both.
@@ -76,7 +76,7 @@ class Replica:
         alone: bool = True,
         certificates: Path | None = None,
         scheduler_flags: Iterable[str] = (),
-        scores: bool = False,
+        scores: str = "",
     ) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
@@ -184,7 +184,7 @@ def tls_flags(certificates: Path | None) -> tuple[str, ...]:
     )
 
 
-def _extenders(address: str, certificates: Path | None, *, scores: bool) -> list[Json]:
+def _extenders(address: str, certificates: Path | None, *, scores: str) -> list[Json]:
     """How kube-scheduler calls the extender."""
     reached: Json = {"urlPrefix": f"http://{address}", "nodeCacheCapable": True}
     if certificates:
@@ -199,7 +199,7 @@ def _extenders(address: str, certificates: Path | None, *, scores: bool) -> list
         "httpTimeout": "30s",
         "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
     }
-    of_all_pods = reached | {"prioritizeVerb": "prioritize", "weight": 10, "ignorable": True, "httpTimeout": "1s"}
+    of_all_pods = reached | {"prioritizeVerb": scores, "weight": 10, "ignorable": True, "httpTimeout": "1s"}
     return [of_gpu_pods, of_all_pods] if scores else [of_gpu_pods]
 
 

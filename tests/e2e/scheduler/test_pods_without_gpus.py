@@ -15,7 +15,7 @@ from tests.e2e.scheduler.replica import Replica
 
 @pytest.fixture
 def replica(control_plane: ControlPlane, make_replica: Callable[..., Replica]) -> Replica:
-    return make_replica("a", scores=True)
+    return make_replica("a", scores="prioritize")
 
 
 def test_they_go_to_nodes_without_gpus_although_these_are_fuller(control_plane: ControlPlane, replica: Replica) -> None:

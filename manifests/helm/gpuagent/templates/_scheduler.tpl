@@ -58,10 +58,14 @@ extenders:
       {{- end }}
       # It gives a pod no GPU; gpuscheduler refuses such a pod and says what to ask for.
       - {name: aliyun.com/gpu-count, ignoredByScheduler: false}
-  {{- if .Values.scheduler.scorePodsWithoutGpus }}
+  {{- if or .Values.scheduler.scorePodsWithoutGpus .Values.dra.enabled }}
   # Of all pods. While the extender is away, kube-scheduler goes by its own scores.
   - urlPrefix: http://127.0.0.1:9446
+    {{- if .Values.scheduler.scorePodsWithoutGpus }}
     prioritizeVerb: prioritize
+    {{- else }}
+    prioritizeVerb: prioritize-claims
+    {{- end }}
     weight: 10
     nodeCacheCapable: true
     ignorable: true

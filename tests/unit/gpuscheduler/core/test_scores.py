@@ -30,6 +30,15 @@ def test_a_node_without_gpus_comes_first():
     assert scores["gpus"] <= 5
 
 
+def test_a_node_with_devices_of_claims_is_a_gpu_node():
+    """It has no amounts of GPUs, and pods with claims need its CPU."""
+    names = ["gpus", "claims", "other"]
+    scores = cluster(shared_node("gpus")).scores(cpu_pod(2), names, {"claims"})
+    assert scores["other"] == 10
+    assert max(scores["gpus"], scores["claims"]) <= 5
+    assert cluster().scores(cpu_pod(2), ["claims"], {"claims"}) == {"claims": 10}
+
+
 def test_a_node_whose_gpus_are_in_use_comes_before_one_whose_gpus_need_its_cores():
     scheduling = cluster(shared_node("free", cpu="16"), shared_node("full", cpu="16"))
     for minor in range(2):

@@ -38,6 +38,8 @@ class FirstNodeExtender:
     def prioritize(self, call):
         return dict.fromkeys(call.node_names, 7)
 
+    prioritize_claims = prioritize
+
 
 class Caller:
     """Calls as the server does."""
@@ -79,13 +81,14 @@ def test_why_a_pod_is_not_bound_is_the_error(caller):
     assert caller.call("/bind", BIND) == {"Error": "the GPUs are taken"}
 
 
+@pytest.mark.parametrize("verb", ["prioritize", "prioritize-claims"])
 @pytest.mark.parametrize("nodes", [{}, {"NodeNames": None, "Nodes": {"items": [{"metadata": {"name": "n1"}}]}}])
-def test_nodes_are_scored_whether_they_are_named_or_carried(caller, nodes):
-    scores = caller.call("/prioritize", FILTER | nodes)
+def test_nodes_are_scored_whether_they_are_named_or_carried(caller, nodes, verb):
+    scores = caller.call(f"/{verb}", FILTER | nodes)
     assert {"Host": "n1", "Score": 7} in scores
 
 
-@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/bind", "/preempt"])
+@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/prioritize-claims", "/bind", "/preempt"])
 def test_what_is_no_call_is_refused(caller, path):
     for body in (b"", b"{}", b"hello", b"\x00" * 100):
         status, answer = caller.request(path, body)

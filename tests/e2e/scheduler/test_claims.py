@@ -1,0 +1,70 @@
+"""Pods with claims: kube-scheduler allots the devices, and gpuscheduler says which node it should take."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.dra_objects import (
+    SLICES,
+    WHOLE,
+    claim,
+    claiming_pod,
+    classes,
+    create_claims,
+    node_slice,
+    remove,
+)
+from tests.e2e.scheduler.nodes import node
+from tests.e2e.scheduler.replica import Replica
+
+NODES = [f"dra-{number}" for number in range(5)]
+
+
+@pytest.fixture
+def dra_nodes(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """Five nodes of eight GPUs in mode `dra`."""
+    client = control_plane.client
+    for device_class in classes():
+        client.apply(device_class)
+    control_plane.add_nodes([node(name, [], {}) for name in NODES])
+    client.create_all(SLICES, map(node_slice, NODES))
+    yield control_plane
+    control_plane.clear_pods()
+    remove(client)
+
+
+@pytest.fixture(params=["prioritize-claims", "prioritize"])
+def replica(request: pytest.FixtureRequest, make_replica: Callable[..., Replica]) -> Replica:
+    return make_replica("a", scores=request.param)
+
+
+def test_shares_fill_one_node_and_eight_whole_gpus_still_fit_another(dra_nodes: ControlPlane, replica: Replica) -> None:
+    """32 shares of 20 GiB are all of eight GPUs. By itself, kube-scheduler prefers nodes with fewer pods."""
+    names = [f"share-{number}" for number in range(32)]
+    create_claims(dra_nodes.client, [claim(name, memory="20Gi") for name in names])
+    dra_nodes.add_pods(map(claiming_pod, names))
+    used = Counter(_nodes_of(dra_nodes, names))
+    assert [*used.values()] == [32], used
+
+    create_claims(dra_nodes.client, [claim("eight", WHOLE, count=8)])
+    dra_nodes.add_pods([claiming_pod("eight")])
+    (large,) = _nodes_of(dra_nodes, ["eight"])
+    assert large not in used
+
+
+def test_pods_with_claims_start_while_gpuscheduler_is_away(dra_nodes: ControlPlane, replica: Replica) -> None:
+    replica.extender.kill()
+    create_claims(dra_nodes.client, [claim("alone", memory="20Gi")])
+    dra_nodes.add_pods([claiming_pod("alone")])
+    assert _nodes_of(dra_nodes, ["alone"])
+
+
+def _nodes_of(control_plane: ControlPlane, names: Iterable[str]) -> list[str]:
+    """The nodes of these pods, once all have one."""
+    names = list(names)
+    pods = control_plane.pods.wait(
+        lambda pods: all(name in pods and pods[name]["spec"].get("nodeName") for name in names)
+    )
+    return [pods[name]["spec"]["nodeName"] for name in names]
