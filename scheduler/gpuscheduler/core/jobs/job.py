@@ -140,9 +140,6 @@ class LeftOut:
     with_room: frozenset[str] = frozenset()
 
 
-NONE_LEFT_OUT = LeftOut(frozenset())
-
-
 @dataclass(slots=True)
 class Job:
     """A job.
@@ -364,11 +361,12 @@ class Job:
 
     def passes_over(self, uid: str, left_out: LeftOut) -> None:
         """Record which nodes kube-scheduler does not accept for a pod."""
-        former = self.unnamed.pop(uid, NONE_LEFT_OUT)
-        if former.nodes != left_out.nodes:
-            # With other nodes, a plan that failed may succeed.
+        former = self.unnamed.pop(uid, None)
+        if former is None or former.nodes != left_out.nodes:
+            # With other nodes, or with this pod, a plan that failed may succeed.
             self.tried = None
-        if former.with_room != left_out.with_room:
+        had_room = former.with_room if former else frozenset[str]()
+        if had_room != left_out.with_room:
             self.rejections += 1
         # The entry goes to the end, as the latest one.
         self.unnamed[uid] = left_out
