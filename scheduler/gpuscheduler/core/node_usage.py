@@ -112,13 +112,14 @@ class NodeUsage:
                 return False
         return True
 
-    def has_in_sum(self, request: GpuRequest, requests: Resources) -> bool:
-        """Whether so much is free as kube-scheduler counts: of all GPUs together, and of the other resources."""
-        if request.kind is RequestKind.WHOLE:
-            has_gpus = request.gpus <= len(self.room.unused)
-        else:
-            has_gpus = request.need.within(self.room.total)
-        return has_gpus and bool(requests.times_in(self.facts.allocatable, self.used, 1))
+    def has_in_sum(self, gpus: int, units: Amounts, requests: Resources) -> bool:
+        """Whether so many whole GPUs, units of all GPUs together, and other resources are free.
+
+        kube-scheduler counts like this.
+        """
+        if gpus > len(self.room.unused) or not units.within(self.room.total):
+            return False
+        return bool(requests.times_in(self.facts.allocatable, self.used, 1))
 
     def still_has(self, used: Used) -> bool:
         """Whether the GPUs have these units, which count already, although the node or other users changed."""

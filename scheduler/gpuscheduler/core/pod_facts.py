@@ -74,6 +74,7 @@ class PodFacts:
         used: what it uses of each GPU, by its annotations or what `Scheduling` knows better; None without a valid
             decision.
         priority: of its PriorityClass.
+        may_preempt: kube-scheduler may evict pods of lower priority for it.
         created: creationTimestamp.
         end: how it has ended; None while it lives.
         deleting: it has a deletion timestamp.
@@ -104,6 +105,7 @@ class PodFacts:
     rules: PodRules = NO_RULES
     used: Used | None = None
     priority: int = 0
+    may_preempt: bool = True
     created: str = ""
     end: PodEnd | None = None
     deleting: bool = False
@@ -224,6 +226,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         rules=rules,
         used=used,
         priority=priority if isinstance(priority, int) else 0,
+        may_preempt=spec.get("preemptionPolicy") != "Never",
         created=shared(parsed.created),
         end=_end(parsed, status),
         deleting=parsed.deleting,

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
@@ -226,11 +226,6 @@ def _bound(pods: Mapping[str, Json]) -> Counter[str]:
     return Counter(_job(pod) for pod in pods.values() if _is_bound(pod))
 
 
-def _are_bound(pods: Mapping[str, Json], names: Collection[str]) -> bool:
-    """Whether these pods are there, all of them on nodes, and no other ones."""
-    return pods.keys() == set(names) and all(map(_is_bound, pods.values()))
-
-
 def _is_bound(pod: Json) -> bool:
     return "nodeName" in pod["spec"]
 
@@ -246,14 +241,40 @@ def test_a_job_of_higher_priority_evicts_pods_on_each_node_that_is_full(
 ) -> None:
     """kube-scheduler asks whom to evict before it writes that a pod has no room, and not again by itself."""
     allocations = make_allocations(whole_node(f"node-{n}") for n in range(2))
+    low = [pod(f"low-{n}", {GPU_WHOLE: 8}) for n in range(full)]
+    _evict_for_a_job(control_plane, low, {GPU_WHOLE: 8}, count=2)
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("replica")
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_of_higher_priority_evicts_pods_where_each_of_its_pods_fits_alone(
+    control_plane: ControlPlane, make_allocations: Callable[[Iterable[Json]], Allocations], nodes: int
+) -> None:
+    """kube-scheduler evicts no pod on a node that has room for the pod which it tries."""
+    allocations = make_allocations(whole_node(f"node-{n}") for n in range(nodes))
+    low: list[Json] = []
+    for number in range(nodes):
+        selector = {"kubernetes.io/hostname": f"node-{number}"}
+        low.append(pod(f"low-{number}", {GPU_WHOLE: 4}, nodeSelector=selector))
+    _evict_for_a_job(control_plane, low, {GPU_WHOLE: 4}, count=2 * nodes)
+    assert allocations.problems() == []
+
+
+def _evict_for_a_job(control_plane: ControlPlane, low: list[Json], each: dict[str, int], count: int) -> None:
+    """Pods of low priority run, and are gone once a job of higher priority has started."""
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     control_plane.client.apply(kind | {"metadata": {"name": "high"}, "value": 1000})
-    low = [pod(f"low-{n}", {GPU_WHOLE: 8}) for n in range(full)]
     control_plane.add_pods(low)
-    control_plane.pods.wait(lambda pods: len(pods) == full and all(map(_is_bound, pods.values())))
-    members = job("job", 2, {GPU_WHOLE: 8})
+    control_plane.pods.wait(lambda pods: _are_bound(pods, len(low)))
+    members = job("job", count, each)
     for member in members:
         member["spec"]["priorityClassName"] = "high"
     control_plane.add_pods(members)
-    control_plane.pods.wait(lambda pods: _are_bound(pods, {"job-0", "job-1"}))
-    assert allocations.problems() == []
+    names = {f"job-{n}" for n in range(count)}
+    control_plane.pods.wait(lambda pods: pods.keys() == names and _are_bound(pods, count))
+
+
+def _are_bound(pods: Mapping[str, Json], count: int) -> bool:
+    """Whether so many pods are there, all of them on nodes."""
+    return len(pods) == count and all(map(_is_bound, pods.values()))

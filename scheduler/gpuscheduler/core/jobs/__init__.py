@@ -6,7 +6,7 @@
 - `planning`: makes, keeps and breaks the plans of jobs.
 - `places`: nodes and GPUs for all pods of a job.
 - `turns`: which pods kube-scheduler has come to, so that they may be planned.
-- `precedence`: keeps nodes for the first job that waits.
+- `priority`: which job comes first: nodes are kept for it, and pods of lower priority evicted.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.
 - `due_jobs`, `agenda`: what is due for jobs, and which of those that wait is planned next.

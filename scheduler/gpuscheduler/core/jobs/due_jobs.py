@@ -8,6 +8,7 @@ from gpuscheduler.core.jobs.agenda import Agenda
 from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.job import Job, JobKey
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, nudges
+from gpuscheduler.core.jobs.priority.evictions import Evictions
 
 CALL_S = 2.0
 """How long kube-scheduler has to come to the pods of a complete job by itself, before it is woken for them."""
@@ -22,6 +23,7 @@ class DueJobs:
         jobs: by name; those without pods are removed here.
         planning: makes and breaks plans, and takes actions.
         broken_jobs: watches which pods jobs lose.
+        evictions: has kube-scheduler evict pods for jobs.
     """
 
     def __init__(
@@ -29,10 +31,12 @@ class DueJobs:
         jobs: dict[JobKey, Job],
         planning: Planning,
         broken_jobs: BrokenJobs,
+        evictions: Evictions,
     ) -> None:
         self._jobs = jobs
         self._planning = planning
         self._broken_jobs = broken_jobs
+        self._evictions = evictions
         self._agenda = Agenda()
         self._waiting: dict[JobKey, None] = {}
         self._turns: deque[JobKey] = deque()
@@ -87,7 +91,8 @@ class DueJobs:
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
         self._broken_jobs.watch(job, now)
-        due = min(job.ask_at, job.alone_at, job.call_at, self._broken_jobs.due_at(job))
+        self._evictions.watch(job, now, may_be_planned=waits)
+        due = min(job.ask_at, job.alone_at, job.call_at, self._broken_jobs.due_at(job), self._evictions.due_at(job))
         if job.plan:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
@@ -132,6 +137,7 @@ class DueJobs:
             job.call_at = float("inf")
             self._call(job)
         self._broken_jobs.take_due(job, now)
+        self._evictions.take_due(job, now)
         if job.alone_at <= now:
             job.alone_at = float("inf")
             job.alone = True

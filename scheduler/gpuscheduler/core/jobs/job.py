@@ -9,6 +9,7 @@ from gpuscheduler.core.gangs.gang import GangKey, GangSource
 from gpuscheduler.core.jobs.losses import NO_LOSSES, Losses
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.places.plan import Passed
+from gpuscheduler.core.jobs.priority.joint_attempt import JointAttempt
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.pod_facts import PodFacts
 
@@ -159,6 +160,9 @@ class Job:
         turns: which of its pods kube-scheduler has come to. Only those are planned.
         call_at: when kube-scheduler is woken for those that it has not come to; infinite if it need not be.
         nominated: UIDs of the pods that were nominated for nodes of its plan.
+        attempt: to have kube-scheduler evict pods for it where each of its pods fits alone; None if there is none.
+        attempt_at: when the next one begins; infinite if none is to.
+        next_attempt_at: when one may begin at the earliest.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
         nodes_tried: what the last choice of nodes to keep for it was made of.
@@ -187,6 +191,9 @@ class Job:
     turns: Turns = field(default_factory=Turns)
     call_at: float = float("inf")
     nominated: set[str] = field(default_factory=set)
+    attempt: JointAttempt | None = None
+    attempt_at: float = float("inf")
+    next_attempt_at: float = float("-inf")
     alone_at: float = float("inf")
     alone: bool = False
     nodes_tried: object = None

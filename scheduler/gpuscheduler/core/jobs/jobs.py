@@ -21,7 +21,8 @@ from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Decisions, Planning, nudges
-from gpuscheduler.core.jobs.precedence import Precedence
+from gpuscheduler.core.jobs.priority.evictions import Evictions
+from gpuscheduler.core.jobs.priority.precedence import Precedence
 from gpuscheduler.core.jobs.turns import EarlyCalls, EarlyVictimCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.links import Links
@@ -73,7 +74,8 @@ class Jobs:
         self._planning = Planning(usage, reservations, links, pods, self.precedence)
         self._jobs: dict[JobKey, Job] = {}
         self._broken_jobs = BrokenJobs(self._planning.actions, limits.evict_broken_s)
-        self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs)
+        self._evictions = Evictions(self._planning)
+        self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs, self._evictions)
         self._ended: dict[str, JobKey] = {}
         self._early = EarlyCalls()
         self._early_victim_calls = EarlyVictimCalls()
@@ -265,7 +267,9 @@ class Jobs:
             job.members.put(other)
             job.turns.came(other.uid)
             job.turns.wants_victims(other.uid)
-        nodes = self.precedence.preemptable(job, pod, proposed)
+        nodes = self._evictions.nodes(job, pod) if job.attempt else self.precedence.preemptable(job, pod, proposed)
+        if not nodes.isdisjoint(proposed):
+            self._evictions.asked(job, now)
         for other in unseen:
             # It counts once the watch shows it, as it may be gone.
             job.members.remove(other.uid)
@@ -333,6 +337,7 @@ class Jobs:
             job.turns.call_again()
             # kube-scheduler has tried its pods before, and comes to them by itself only minutes later.
             job.call_at = now if job.turns.uncalled else float("inf")
+            job.attempt = None
             if job.plan is None:
                 self._planning.end_nominations(job)
             self._due_jobs.settle(job, now)

@@ -8,12 +8,14 @@ from typing import Protocol
 from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.resources import NO_RESOURCES
 from gpuscheduler.core.constraints.tries import Tries
+from gpuscheduler.core.gpu_request import NOTHING, RequestKind
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, LeftOut, PlanStage, StartPlan
 from gpuscheduler.core.jobs.lapses import Lapses
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
-from gpuscheduler.core.jobs.precedence import Precedence
+from gpuscheduler.core.jobs.priority.precedence import Precedence
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -136,7 +138,7 @@ class Planning:
         with_room: set[str] = set()
         for name in nodes:
             node = self._usage.nodes.get(name)
-            if node and node.has_in_sum(pod.request, pod.requests):
+            if node and has_in_sum(node, [pod]):
                 with_room.add(name)
         return LeftOut(nodes, frozenset(with_room))
 
@@ -370,7 +372,8 @@ class Planning:
 
     def _wake(self, job: Job, places: Mapping[str, tuple[str, Choice]], pods: Collection[PodFacts]) -> None:
         """Have kube-scheduler try pods of a plan, each on its node."""
-        if len(self._usage.nodes) > ALL_NAMED:
+        # Pods that are nominated already would count where they were nominated.
+        if len(self._usage.nodes) > ALL_NAMED or job.nominated:
             for pod in pods:
                 node, _ = places[pod.uid]
                 self.nominate(job, pod, node)
@@ -567,6 +570,19 @@ def _may_wait_for_others(pod: PodFacts, plan: StartPlan) -> bool:
     # Each time, another place is searched before, which takes long for a large job.
     is_cheap = len(plan.places) <= MOST_AT_ONCE and plan.deferrals < MOST_DEFERRALS
     return is_cheap and pod.rules.depend_on_pods and plan.comes_after_others(pod.uid)
+
+
+def has_in_sum(node: NodeUsage, pods: Iterable[PodFacts]) -> bool:
+    """Whether a node has room for all of the pods as kube-scheduler counts."""
+    gpus = 0
+    units = NOTHING
+    requests = NO_RESOURCES
+    for pod in pods:
+        if pod.request.kind is RequestKind.WHOLE:
+            gpus += pod.request.gpus
+        units += pod.request.need
+        requests += pod.requests
+    return node.has_in_sum(gpus, units, requests)
 
 
 def nudges(pods: Iterable[PodFacts]) -> list[Nudge]:

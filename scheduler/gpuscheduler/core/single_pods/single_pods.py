@@ -7,7 +7,7 @@ from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Nominate,
 from gpuscheduler.core.choose_gpus import Choice, fit, still_fits
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.tries import CALL_TRIES, Tries
-from gpuscheduler.core.jobs.precedence import Precedence
+from gpuscheduler.core.jobs.priority.precedence import Precedence
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts

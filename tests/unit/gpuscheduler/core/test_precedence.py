@@ -7,7 +7,7 @@ import pytest
 from gpuscheduler.core.calls import Nudge
 from gpuscheduler.core.constraints.node_site import Taint
 from gpuscheduler.core.jobs.jobs import JobLimits
-from gpuscheduler.core.jobs.precedence import NODES_AGAIN_S
+from gpuscheduler.core.jobs.priority.precedence import NODES_AGAIN_S
 from gpuscheduler.core.jobs.turns import EARLY_S
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
@@ -242,7 +242,8 @@ def test_nodes_that_are_full_are_kept_beside_one_that_is_free(cluster):
 
 def test_pods_are_evicted_beside_a_node_that_is_free(cluster):
     partly_free(cluster)
-    victims = cluster.scheduling.preempt(pod_facts(cluster.pods["a"]), {"n1": ["r1"], "n2": ["r2"]}, cluster.now)
+    proposed = {"n1": ["r1"], "n2": ["r2"]}
+    victims = cluster.scheduling.preempt(pod_facts(cluster.pods["a"]), proposed, cluster.now)
     assert victims in ({"n1": ["r1"]}, {"n2": ["r2"]})
 
 

@@ -7,21 +7,15 @@ nodes for a while, and then none for as long.
 """
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.job import Job, JobKey, key_of
-from gpuscheduler.core.jobs.places.groups import Passed
-from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, plan
+from gpuscheduler.core.jobs.priority.after_evictions import AfterEvictions, Waiting
 from gpuscheduler.core.links import Links
-from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
-NODES_TRIES = 2 * PLAN_TRIES
-"""Work that one choice of nodes may take: it makes a plan for ever more nodes."""
 NODES_AGAIN_S = 10.0
 """Time between two choices of nodes for a job for which there were none, if only their pods have changed."""
 PAUSE_FROM = 0.75
@@ -75,8 +69,7 @@ class Precedence:
         patience_s: float,
     ) -> None:
         self._usage = usage
-        self._links = links
-        self._pods = pods
+        self._after = AfterEvictions(usage, links, pods)
         self.patience_s = patience_s
         self.claim: Claim | None = None
         self._lowest = 0
@@ -156,32 +149,21 @@ class Precedence:
             return
         job.nodes_tried = made_of
         job.nodes_again_at = now + NODES_AGAIN_S
-        pending = job.as_checked(pending)
         # Pods of a higher priority do not leave their nodes to it.
-        below = priority + 1
-        if self.claim and self._holds(self.claim, job, pending, overdue=overdue):
+        waiting = _waiting(job, pending, priority + 1)
+        if self.claim and self._holds(self.claim, job, waiting, overdue=overdue):
             return
-        nodes = self._nodes_for(pending, job.never_suitable(), below)
-        if nodes:
+        places = self._after.places(waiting)
+        if places:
+            nodes = frozenset(places.values())
             self._set(Claim(job.key, job.age, overdue, nodes))
         else:
             self.ends(job)
 
-    def _holds(
-        self,
-        claim: Claim,
-        job: Job,
-        pending: Collection[PodFacts],
-        *,
-        overdue: bool,
-    ) -> bool:
+    def _holds(self, claim: Claim, job: Job, waiting: Waiting, *, overdue: bool) -> bool:
         """Whether a claim is this job's, and its pods would still fit on the nodes."""
         is_its_own = claim.key == job.key and claim.rank == job.age and claim.overdue == overdue
-        if not is_its_own or not claim.nodes <= self._usage.nodes.keys():
-            return False
-        negative_priority, _ = job.age
-        below = 1 - negative_priority
-        return bool(self._emptied_for(pending, job.never_suitable(), claim.nodes, Tries(NODES_TRIES), below))
+        return is_its_own and bool(self._after.places_on(waiting, claim.nodes))
 
     def preemptable(self, job: Job, pod: PodFacts, proposed: Collection[str]) -> frozenset[str]:
         """The nodes where a pod of a job may have others evicted: none unless the job then starts whole.
@@ -192,7 +174,23 @@ class Precedence:
         pending = [] if job.plan else job.wants_nodes()
         if not pending:
             return frozenset()
-        return self._nodes_for(job.as_checked(pending), job.never_suitable(), pod.priority, proposed)
+        waiting = _waiting(job, pending, pod.priority)
+        places = self._after.places(waiting, self.kept_from_job(job), proposed)
+        return frozenset(places.values())
+
+    def places_after_evictions(self, job: Job, nodes: Collection[str] | None = None) -> dict[str, str]:
+        """UID of each pod of a job to the node where it would fit if pods of lower priority had ended.
+
+        It is empty unless the job would start then, and is the one for which nodes are kept. `nodes` are the only ones
+        for it; None for any.
+        """
+        is_first = self.claim is not None and self.claim.key == job.key
+        pending = job.to_plan()
+        if not is_first or not pending:
+            return {}
+        lowest = min(pod.priority for pod in pending)
+        waiting = _waiting(job, pending, lowest)
+        return self._after.places(waiting) if nodes is None else self._after.places_on(waiting, nodes)
 
     def ends(self, job: Job) -> None:
         """Take that a job does not wait any more."""
@@ -205,75 +203,11 @@ class Precedence:
             self._usage.frees += 1
         self.claim = claim
 
-    def _nodes_for(
-        self,
-        pending: Collection[PodFacts],
-        unsuitable: Mapping[str, Passed],
-        below: int,
-        proposed: Collection[str] = (),
-    ) -> frozenset[str]:
-        """The nodes on which the pods would fit if all of a priority below `below` had ended.
 
-        They are those with the fewest pods, if possible, of the proposed ones.
-        """
-        reserved = Counter[str]()
-        for pod in pending:
-            reserved.update(self._usage.nodes_of(pod.uid))
-
-        def price(name: str) -> tuple[bool, int, str]:
-            # Room that is there already costs no pod its life. It may be reserved for a pod of the job.
-            others = len(self._usage.nodes[name].users) - reserved[name]
-            is_left_out = bool(proposed) and others > 0 and name not in proposed
-            return is_left_out, others, name
-
-        names = sorted(self._usage.nodes, key=price)
-        count = 1
-        tries = Tries(NODES_TRIES)
-        while not tries.gave_up:
-            nodes = self._emptied_for(pending, unsuitable, names[:count], tries, below)
-            if nodes or count >= len(names):
-                return nodes
-            # A few nodes more than needed cost less than to try each number.
-            count *= 2
-        return frozenset()
-
-    def _emptied_for(
-        self,
-        pending: Collection[PodFacts],
-        unsuitable: Mapping[str, Passed],
-        names: Collection[str],
-        tries: Tries,
-        below: int,
-    ) -> frozenset[str]:
-        """Those of the nodes on which the pods would fit, see `_nodes_for`; none if there are too few."""
-        own = {pod.uid for pod in pending}
-        places = plan(
-            pending,
-            {name: self._emptied(self._usage.nodes[name], below, own) for name in names},
-            self._links,
-            without=unsuitable,
-            tries=tries,
-            beside=self._usage.pods,
-        )
-        if len(places) < len(pending):
-            return frozenset()
-        return frozenset(node for node, _ in places.values())
-
-    def _emptied(self, node: NodeUsage, below: int, own: Collection[str]) -> NodeUsage:
-        """The node without the pods of a priority below `below` that use its GPUs, and without those of the job itself.
-
-        GPUs that victims freed are reserved for the job's pods one by one.
-        """
-        emptied = node.copy()
-        for uid in node.users:
-            pod = self._pods.get(uid)
-            leaves = uid in own or (pod is not None and pod.priority < below)
-            if not leaves:
-                continue
-            emptied.release(uid)
-            if pod is not None:
-                emptied.used -= pod.requests
-        return emptied
+def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
+    """Pods of a job, for which pods of a lower priority than `below` may end."""
+    needed = min(job.needed, len(pending))
+    return Waiting(job.as_checked(pending), needed, job.never_suitable(), below)
 
 
 def _keeps_nodes(mantissa: float, exponent: int) -> bool:
