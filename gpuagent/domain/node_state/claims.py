@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.spread_pace import SpreadPace
-from gpuagent.domain.node_state.stored_slices import StoredSlice, without_times
+from gpuagent.domain.node_state.stored_slices import StoredSlice, comparable
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.sharing.claim import PreparedClaim
 
@@ -112,8 +112,8 @@ class Claims:
     def _answered(self, event: ev.SliceStored) -> Self:
         """Note the answer to a write of a slice."""
         name = event.name
-        sent = without_times(event.sent)
-        stored = without_times(event.stored)
+        sent = comparable(event.sent)
+        stored = comparable(event.stored)
         answer = StoredSlice(sent=sent, stored=stored)
         all_stored = dict(self.stored)
         all_stored.pop(name, None)

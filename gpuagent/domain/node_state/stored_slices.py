@@ -89,9 +89,10 @@ def _dropped(sent: object, stored: object, path: str) -> Iterator[str]:
             yield from _dropped(item, other, path)
 
 
-def without_times(spec: Json) -> Json:
-    """The spec without what every API server adds: when each taint came."""
-    return with_taints(spec, _without_time)
+def comparable(spec: Json) -> Json:
+    """The spec without what every API server changes: it adds when each taint came, and omits an empty list."""
+    untimed = with_taints(spec, _without_time)
+    return {name: value for name, value in untimed.items() if value != []}
 
 
 def _without_time(_: str, taint: Json) -> Json:

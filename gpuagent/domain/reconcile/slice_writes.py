@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuagent.domain.dra.resource_slice import is_known, slice_specs
 from gpuagent.domain.node_state.claims import Claims
-from gpuagent.domain.node_state.stored_slices import with_taints, without_times
+from gpuagent.domain.node_state.stored_slices import comparable, with_taints
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
 from gpuagent.domain.reconcile.slice_probe import probe_spec
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
@@ -89,7 +89,7 @@ def _changes(wanted: Mapping[str, Json], claims: Claims) -> Iterator[SliceWrite]
         if name not in wanted:
             yield SliceWrite(name, "delete", {"preconditions": precondition})
             continue
-        is_current = without_times(spec) == wanted[name]
+        is_current = comparable(spec) == comparable(wanted[name])
         if is_current or _is_answered(name, wanted[name], spec, claims):
             continue
         body = {
@@ -104,9 +104,9 @@ def _is_answered(name: str, wanted: Json, present: Json, claims: Claims) -> bool
     answer = claims.stored.get(name)
     if answer is None or name in claims.retried:
         return False
-    if answer.sent != wanted:
+    if answer.sent != comparable(wanted):
         return False
-    return answer.stored == without_times(present)
+    return answer.stored == comparable(present)
 
 
 def _generation(wanted: Mapping[str, Json], claims: Claims) -> int:

@@ -133,6 +133,15 @@ def test_a_gpu_with_a_fault_is_given_to_no_claim(node: Node, gates: Gates, run: 
     node.cluster.client.wait(SLICES, SLICE, is_out)
     run("others", devices(WHOLE, count=7))
     assert sorted(node.gpus_of("others")) == sorted(others)
+    for uuid in others:
+        node.agent.inject(fault="xid", gpu=index_of(node, uuid), code=79)
+    node.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and not free_devices(found))
+    reasons = {problem["reason"] for problem in node.agent.status()["problems"]}
+    assert "ResourceSliceChanged" not in reasons, "an empty slice is stored as it was sent"
+
+
+def free_devices(found: Json) -> list[Json]:
+    return [device for device in found["spec"].get("devices", ()) if "taints" not in device]
 
 
 def test_the_agent_says_which_gate_is_off_and_serves_the_rest(

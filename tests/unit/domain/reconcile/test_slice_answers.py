@@ -1,6 +1,7 @@
 """An API server that stores a slice otherwise than it was sent is named, and gets no endless writes."""
 
 import copy
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.node_state.claims import RETRY_S
 from gpuagent.domain.reconcile.slice_writes import slice_writes
@@ -183,7 +185,32 @@ def test_a_gpu_that_is_left_out_comes_back_with_the_same_name():
 
 
 def names(server):
-    return {device["name"] for found in server.slices.values() for device in found["spec"]["devices"]}
+    return {device["name"] for found in server.slices.values() for device in found["spec"].get("devices", ())}
+
+
+@pytest.mark.parametrize("gates", [(), GATES])
+def test_a_node_without_a_usable_gpu_has_an_empty_slice(gates):
+    """The API server leaves an empty list out of its answers."""
+
+    def stored(spec):
+        without(*gates)(spec)
+        if not spec.get("devices", True):
+            del spec["devices"]
+
+    server = Server(stored)
+    server.settle(40)
+    every = frozenset(map(str, range(8)))
+    in_mig_mode = [replace(gpu, mig=True) for gpu in GPUS]
+    server.node.send(ev.FenceRead(Fence(indexes=every), server.node.now)) if gates else server.node.inventory(
+        *in_mig_mode
+    )
+    server.settle(40)
+    assert server.settle() == 0
+    assert names(server) == set()
+    assert "ResourceSliceChanged" not in server.reasons()
+    server.node.send(ev.FenceRead(Fence(), server.node.now)).inventory(*GPUS, wiring=DGX1V)
+    server.settle(40)
+    assert len(names(server) & {device_name(gpu) for gpu in GPUS}) == 8
 
 
 def test_a_server_that_takes_no_dry_run_is_known_by_its_answers():
