@@ -13,6 +13,7 @@ from gpuagent.kube.api.access import access
 from gpuagent.pages.http_server import HttpServer, listen
 from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
+from gpuscheduler.cluster_api.claim_events import ClaimEvents
 from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.evictions import Evictions
 from gpuscheduler.cluster_api.lease import Lease
@@ -24,6 +25,7 @@ from gpuscheduler.core.calls import Nominate
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.defragment.course import Outcome
 from gpuscheduler.core.defragment.defragmentation import DefragmentLimits
+from gpuscheduler.core.explain.claim_waits import ClaimWaits
 from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind, ServedAs
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.jobs.jobs import JobLimits
@@ -94,6 +96,7 @@ class App:
         )
         claims_mix = Mix()
         self._claims = ClaimNodes(named(settings.policy, claims_mix), claims_mix)
+        self._claim_waits = ClaimWaits(self._core.places)
         self._follows: dict[str, ListWatch] = {}
         self._kinds: dict[ObjectKind, OptionalKind] = {}
         self._optional: dict[str, OptionalKind] = {}
@@ -145,10 +148,17 @@ class App:
                 term=lambda: lease.term if lease else 0,
                 lagged=self._metrics.watch_lagged,
             )
+            claim_events = ClaimEvents(
+                connection,
+                self._claim_waits,
+                lambda: self._core.usage.pods.sites,
+                self._leading,
+                writes.add,
+            )
             placeholder_pods = self._placeholder_pods(connection, writes)
             nodes = NodeFollower(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
-            self._follow("pods", connection, "/api/v1/pods", PodFollower(service))
+            self._follow("pods", connection, "/api/v1/pods", PodFollower(service, self._claim_waits))
             path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
             self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
             for kind in ObjectKind:
@@ -161,7 +171,7 @@ class App:
             work += self._follow_claims(connection)
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
-            work.append(self._moves_reading.run())
+            work += [self._moves_reading.run(), claim_events.run()]
             if placeholder_pods:
                 work.append(placeholder_pods.run())
             if lease:

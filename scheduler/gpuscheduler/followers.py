@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpuscheduler.core.claims.gpu_claims import GpuClaim, read_claim
 from gpuscheduler.core.claims.gpu_devices import read_slice
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.defragment.budgets import disruption_budget
+from gpuscheduler.core.explain.claim_waits import ClaimWaits
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -45,8 +47,9 @@ class PodFollower:
 
     key = "uid"
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, claim_waits: ClaimWaits) -> None:
         self._service = service
+        self._claim_waits = claim_waits
         self._large: dict[str, PodFacts] = {}
 
     def seen(self, found: Json) -> None:
@@ -57,10 +60,12 @@ class PodFollower:
         if is_large_on_node(found):
             self._large[uid] = facts
         self._service.pod_seen(facts)
+        self._claim_waits.seen(found, time.monotonic())
 
     def gone(self, key: str) -> None:
         """Forget a pod."""
         self._large.pop(key, None)
+        self._claim_waits.gone(key)
         self._service.pod_gone(key)
 
 

@@ -62,6 +62,37 @@ _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
+async def list_page(connection: Connection, path: str, limit: int, token: str) -> tuple[_Page, int]:
+    """A page of a list, and how many objects to ask for next. Raises KubeError."""
+    params = {"limit": str(limit)}
+    if token:
+        params["continue"] = token
+    body = await connection.get(path, params)
+    try:
+        page = _decode_page(body)
+    except (msgspec.DecodeError, RecursionError) as err:
+        raise ApiError(0, "BadAnswer", "the answer is no list; is this an API server?") from err
+    objects = len(page.items or ())
+    fitting = objects * PAGE_BYTES // max(len(body), 1)
+    following = min(max(fitting, 1), MOST_IN_PAGE)
+    return page, following
+
+
+async def list_objects(connection: Connection, path: str, take: Callable[[Json], None]) -> None:
+    """Take the objects of a collection once, as they are now. Raises KubeError."""
+    limit = PAGE
+    token = ""
+    while True:
+        page, limit = await list_page(connection, path, limit, token)
+        for position, item in enumerate(page.items or ()):
+            take(msgspec.json.decode(item))
+            if position % YIELD == 0:
+                await asyncio.sleep(0)
+        token = text(page.metadata.get("continue"))
+        if not token:
+            return
+
+
 class ListWatch:
     """Follows the objects at `path` until it is canceled. It outlives every error.
 
@@ -132,14 +163,14 @@ class ListWatch:
     async def _list(self) -> None:
         """Take all objects, and drop those that are gone."""
         keys: set[str] = set()
-        reading = asyncio.ensure_future(self._page(PAGE, ""))
+        reading = asyncio.ensure_future(list_page(self._connection, self._path, PAGE, ""))
         try:
             while True:
                 page, following = await reading
                 token = text(page.metadata.get("continue"))
                 if token:
                     # The server makes the next page while this one is read.
-                    reading = asyncio.ensure_future(self._page(following, token))
+                    reading = asyncio.ensure_future(list_page(self._connection, self._path, following, token))
                 for number, item in enumerate(page.items or ()):
                     key = self._take(msgspec.json.decode(item))
                     keys.add(key)
@@ -155,21 +186,6 @@ class ListWatch:
         self.lost_at = None
         self.tried.set()
         self.listed.set()
-
-    async def _page(self, limit: int, token: str) -> tuple[_Page, int]:
-        """A page of a list, and how many objects to ask for next. Raises KubeError."""
-        params = {"limit": str(limit)}
-        if token:
-            params["continue"] = token
-        body = await self._connection.get(self._path, params)
-        try:
-            page = _decode_page(body)
-        except (msgspec.DecodeError, RecursionError) as err:
-            raise ApiError(0, "BadAnswer", "the answer is no list; is this an API server?") from err
-        objects = len(page.items or ())
-        fitting = objects * PAGE_BYTES // max(len(body), 1)
-        following = min(max(fitting, 1), MOST_IN_PAGE)
-        return page, following
 
     async def _watch(self) -> None:
         """Watch until the server ends the watch."""

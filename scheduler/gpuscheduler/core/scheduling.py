@@ -461,8 +461,12 @@ class Scheduling:
         return self.defragmentation.why_kept(pod, now)
 
     def _names_another(self, pod: PodFacts) -> bool:
-        is_left_out = bool(self._schedulers) and pod.scheduler not in self._schedulers
-        return is_left_out or pod.scheduler == PLACEHOLDER_SCHEDULER
+        return not self.places(pod.scheduler)
+
+    def places(self, scheduler: str) -> bool:
+        """Whether pods that name this scheduler are placed here."""
+        is_left_out = bool(self._schedulers) and scheduler not in self._schedulers
+        return not is_left_out and scheduler != PLACEHOLDER_SCHEDULER
 
     def _counts_without_gpus(self, pod: PodFacts) -> bool:
         """Whether a pod without GPUs counts among pods that start together."""

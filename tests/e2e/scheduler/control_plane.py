@@ -236,6 +236,8 @@ RIGHTS = (
                 "resources": ["resourceslices", "resourceclaims"],
                 "verbs": ["list", "watch"],
             },
+            # Why pods with claims wait.
+            {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["list"]},
             {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
             *(
                 {"apiGroups": [served_as.group], "resources": [served_as.resource], "verbs": ["list", "watch"]}

@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from inspectcgpu.cli import run
 from tests.e2e.cluster import pki
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.control_plane import EVENTS, ControlPlane
 from tests.e2e.scheduler.nodes import node
 from tests.e2e.scheduler.pods import pod, why
 from tests.e2e.scheduler.replica import Replica
@@ -140,3 +140,7 @@ def test_what_is_free_now_is_told(
     dra_nodes.add_pods([claiming("full")])
     dra_nodes.pods.wait(lambda pods: "cannot allocate all claims" in why(pods, "full"))
     assert sentence(dra_nodes, capsys, "full") == FULL
+    # The scheduler says the same in an Event.
+    told = dra_nodes.client
+    path = f"{EVENTS}?fieldSelector=reason=WaitingForGPUs,involvedObject.name=full"
+    replica.extender.wait_for(lambda: [event["message"] for event in told.expect("GET", path)["items"]] == [FULL])

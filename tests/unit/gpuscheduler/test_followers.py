@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.domain.pods.pod import PodName
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
+from gpuscheduler.core.explain.claim_waits import ClaimWaits
 from gpuscheduler.core.pod_facts import MOST_READ
 from gpuscheduler.core.policy.binpack_spread import Binpack
 from gpuscheduler.core.policy.mix import Mix
@@ -49,7 +50,8 @@ def test_a_change_of_a_pod_on_a_node_with_thousands_of_containers_costs_little(l
     """A tenant may send one each few milliseconds."""
     read = []
     gone = []
-    follower = PodFollower(SimpleNamespace(pod_seen=read.append, pod_gone=gone.append))
+    claim_waits = ClaimWaits(lambda _: True)
+    follower = PodFollower(SimpleNamespace(pod_seen=read.append, pod_gone=gone.append), claim_waits)
     pod = pod_object("big", *[container(f"c{n}", **limits) for n in range(3 * MOST_READ)], on="n1")
     first, _ = calls_of(lambda: follower.seen(pod))
     pod["metadata"]["annotations"] = {"x": "changed"}

@@ -9,6 +9,7 @@
 - `out_of_reach`: which GPUs it cannot have although others like them serve it.
 - `device_check`, `placing`: how far a device comes for a request, and whether all requests fit on one node.
 - `selection`, `expression`: selectors of devices, and the part of CEL that they are usually written in.
+- `claim_waits`: which pods with claims the scheduler tells why they wait, and how often.
 - `published`, `claim_facts`: what is kept of slices, claims, classes and pods.
 - `words`: amounts, numbers of things, and what was probably meant.
 """

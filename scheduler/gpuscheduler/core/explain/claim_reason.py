@@ -55,12 +55,14 @@ class ClaimReason:
     Attributes:
         text: the sentence; empty if the claims keep it from no node.
         nodes: that could serve all of its claims now.
-        is_ours: whether the claims concern devices of this project.
+        is_ours: whether the claims concern devices of this project, or may do so.
+        is_certain: whether that is known. A claim that is not there could be for anything.
     """
 
     text: str = ""
     nodes: tuple[str, ...] = ()
     is_ours: bool = True
+    is_certain: bool = True
 
 
 def claim_reason(pod: ClaimingPod, cluster: ClaimCluster, others: Sequence[ClaimFacts] = ()) -> ClaimReason:
@@ -86,7 +88,7 @@ class _Explaining:
         for pod_claim in self._pod.claims:
             why = self._not_there(pod_claim)
             if why:
-                return ClaimReason(why, is_ours=self._may_be_ours())
+                return ClaimReason(why, is_ours=self._may_be_ours(), is_certain=False)
         allocated = [claim for claim in self._claims if claim.is_allocated]
         why = self._held(allocated)
         if why:

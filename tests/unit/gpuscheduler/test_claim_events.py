@@ -1,0 +1,71 @@
+"""Events about pods with claims: on a running scheduler, with the objects that the API server has."""
+
+import pytest
+
+from gpuscheduler.cluster_api import claim_events
+from standin.api.server import node_body
+from standin.waiting import PATIENCE_S
+from tests.unit.gpuscheduler.core.explain.cluster_objects import claim, classes, gpu, held, pod, request, slice_of
+
+
+@pytest.fixture
+def dra_cluster(cluster, monkeypatch):
+    """A node of one GPU in mode `dra`, of which a claim of another namespace has 60Gi."""
+    monkeypatch.setattr(claim_events, "LOOK_S", 0.05)
+    monkeypatch.setattr(claim_events, "PAUSE_S", 0.05)
+    monkeypatch.setattr(claim_events, "FAILED_S", 0.05)
+    create(cluster, "nodes", node_body("node-1", {"ack.node.gpu.schedule": "dra"}, ""))
+    create(cluster, "resourceslices", slice_of("node-1", gpu(0)))
+    for found in classes():
+        create(cluster, "deviceclasses", found)
+    create(cluster, "resourceclaims", held("other", "node-1", "gpu-0", memory="60Gi", namespace="b"), "b")
+    return cluster
+
+
+def create(cluster, resource, found, namespace=""):
+    created = cluster.api.objects.create(resource, namespace, found)
+    if "status" in found:
+        key = resource, namespace, created["metadata"]["name"]
+        cluster.api.objects.patch(key, "status", {"status": found["status"]}, strategic=False)
+
+
+def messages(cluster):
+    events = [event for event in cluster.api.events() if event["reason"] == "WaitingForGPUs"]
+    return {event["involvedObject"]["name"]: event["message"] for event in events}
+
+
+def test_a_pod_that_waits_is_told_why(dra_cluster):
+    create(dra_cluster, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
+    create(dra_cluster, "resourceclaims", claim("small", request(memory="8Gi")), "default")
+    create(dra_cluster, "pods", pod("mine", name="large"), "default")
+    create(dra_cluster, "pods", pod("small", name="small"), "default")
+    create(dra_cluster, "pods", pod("nothing", name="without"), "default")
+    dra_cluster.start()
+    expected = {"large": "wants 30Gi on one GPU: most free is 20Gi, on node-1 GPU 0"}
+    assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
+    assert messages(dra_cluster) == expected
+
+
+@pytest.mark.parametrize("resource", ["resourceslices", "resourceclaims", "deviceclasses"])
+def test_a_missing_right_is_logged_once_and_given_later(dra_cluster, caplog, resource):
+    dra_cluster.api.deny("list", resource)
+    create(dra_cluster, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
+    create(dra_cluster, "pods", pod("mine"), "default")
+    scheduler = dra_cluster.start()
+
+    def refusals():
+        return [record for record in caplog.records if record.message.startswith("Failed to read why pods")]
+
+    assert dra_cluster.api.wait(lambda: refusals() and dra_cluster.api.requests[f"list {resource}"] > 2, PATIENCE_S)
+    assert len(refusals()) == 1
+    assert scheduler.get("/healthz")[0] == 200
+    dra_cluster.api.allow("list", resource)
+    assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
+
+
+def test_nothing_is_read_while_no_pod_with_claims_waits(dra_cluster):
+    create(dra_cluster, "pods", pod("mine", nodeName="node-1"), "default")
+    dra_cluster.pod("limits")
+    scheduler = dra_cluster.start()
+    assert scheduler.get("/healthz")[0] == 200
+    assert not any("deviceclasses" in call for call in dra_cluster.api.requests)
