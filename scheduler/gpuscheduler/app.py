@@ -22,6 +22,7 @@ from gpuscheduler.cluster_api.optional_kind import KindFollower, OptionalKind
 from gpuscheduler.cluster_api.placeholder_pods import PlaceholderPods
 from gpuscheduler.cluster_api.writes import Change, Writes
 from gpuscheduler.core.calls import Nominate
+from gpuscheduler.core.claims.claim_jobs import ClaimJobs
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.defragment.course import Outcome
 from gpuscheduler.core.defragment.defragmentation import DefragmentLimits
@@ -140,6 +141,7 @@ class App:
             service = Service(
                 core=self._core,
                 claims=self._claims,
+                claim_jobs=ClaimJobs(self._claims, self._settings.scheduler_name),
                 writes=writes,
                 evictions=Evictions(connection, self._leading, self._metrics.evicted),
                 problem=self._problem,

@@ -25,6 +25,7 @@ from gpuscheduler.core.calls import (
     FilterAnswer,
     MoveAway,
 )
+from gpuscheduler.core.claims.claim_jobs import ClaimJobs
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.claims.gpu_claims import pod_claims
 from gpuscheduler.core.constraints.node_site import NodeSite
@@ -61,6 +62,7 @@ class Service:
     Args:
         core: decides.
         claims: knows which nodes suit pods with claims.
+        claim_jobs: knows which jobs of such pods may start in part.
         writes: to the API server.
         evictions: there, too.
         problem: why the view of the cluster is too old to decide with; empty if it is not.
@@ -75,6 +77,7 @@ class Service:
         *,
         core: Scheduling,
         claims: ClaimNodes,
+        claim_jobs: ClaimJobs,
         writes: Writes,
         evictions: Evictions,
         problem: Callable[[], str],
@@ -85,6 +88,7 @@ class Service:
     ) -> None:
         self.core = core
         self.claims = claims
+        self._claim_jobs = claim_jobs
         self.problem = problem
         self._writes = writes
         self._evictions = evictions
@@ -138,6 +142,15 @@ class Service:
             self._lagged(now - bound_at)
         self.core.pod_seen(pod, now)
         self._settle()
+        if pod.claims:
+            self._report_job(pod)
+
+    def _report_job(self, pod: PodFacts) -> None:
+        """Say that the job of a pod with claims may start in part."""
+        resolved = self.core.gang_objects.resolved(pod)
+        report = self._claim_jobs.report(resolved)
+        if report:
+            self._act(report)
 
     def pod_gone(self, uid: str) -> None:
         """Forget a pod."""

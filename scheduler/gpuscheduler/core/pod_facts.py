@@ -12,6 +12,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
+from gpuscheduler.core.claims.gpu_claims import pod_claims
 from gpuscheduler.core.constraints.labels import MOST_LABELS, NO_LABELS, Labels, labels_of, labels_on_node
 from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
@@ -90,6 +91,7 @@ class PodFacts:
         owner: UID of its controller; its own where it has none.
         has_preferences: it states a preference among nodes.
         has_claims: volumes or devices that it claims may keep it off nodes.
+        claims: its ResourceClaims, as far as they are made.
         commit: text of the written plan of its job; empty on most pods.
         models: the GPU models that it asks for.
         mobility: whether it may be moved to another node, if it is on one with GPUs.
@@ -120,6 +122,7 @@ class PodFacts:
     owner: str = ""
     has_preferences: bool = False
     has_claims: bool = False
+    claims: tuple[PodName, ...] = ()
     commit: str = ""
     models: ModelTerms = ()
     mobility: Mobility = NOT_ON_NODE
@@ -241,6 +244,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         owner=shared(controller.uid) if controller else parsed.uid,
         has_preferences=_has_preferences(spec),
         has_claims=_has_claims(spec),
+        claims=pod_claims(pod),
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
         models=shared(model_terms(spec)),

@@ -1,11 +1,15 @@
 """Pods with claims: kube-scheduler allots the devices, and gpuscheduler says which node it should take."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from tests.e2e.scheduler.control_plane import ControlPlane
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
+from tests.e2e.cluster import WAIT_S
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.control_plane import EVENTS, ControlPlane
 from tests.e2e.scheduler.dra_objects import (
     SLICES,
     WHOLE,
@@ -59,6 +63,28 @@ def test_pods_with_claims_start_while_gpuscheduler_is_away(dra_nodes: ControlPla
     create_claims(dra_nodes.client, [claim("alone", memory="20Gi")])
     dra_nodes.add_pods([claiming_pod("alone")])
     assert _nodes_of(dra_nodes, ["alone"])
+
+
+def test_people_learn_that_a_job_with_claims_may_start_in_part(dra_nodes: ControlPlane, replica: Replica) -> None:
+    """Six pods want a node each, and there are five."""
+    names = [f"member-{number}" for number in range(6)]
+    create_claims(dra_nodes.client, [claim(name, WHOLE, count=8) for name in names])
+    labels = {JOB_LABEL: "train", REPLICAS_LABEL: "6"}
+    dra_nodes.add_pods(claiming_pod(name, labels) for name in names)
+    pods = dra_nodes.pods.wait(lambda pods: len(_used(pods.values())) == len(NODES))
+    assert {*_used(pods.values())} == {*NODES}
+    end = time.monotonic() + WAIT_S
+    path = f"{EVENTS}?fieldSelector=reason=JobNotWhole"
+    while not (events := dra_nodes.client.expect("GET", path)["items"]):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    (event,) = events
+    assert "Pods of job train have ResourceClaims for GPUs" in event["message"]
+
+
+def _used(pods: Iterable[Json]) -> list[str]:
+    """The nodes of those pods that have one."""
+    return [pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]]
 
 
 def _nodes_of(control_plane: ControlPlane, names: Iterable[str]) -> list[str]:

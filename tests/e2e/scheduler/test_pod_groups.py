@@ -10,8 +10,19 @@ import pytest
 from gpuagent.domain.sharing.mode import GPU_WHOLE
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.dra_objects import (
+    CLAIMS,
+    SLICES,
+    WHOLE,
+    claim,
+    claiming_pod,
+    classes,
+    create_claims,
+    node_slice,
+    remove,
+)
 from tests.e2e.scheduler.gpu_allocations import Allocations
-from tests.e2e.scheduler.nodes import whole_node
+from tests.e2e.scheduler.nodes import node, whole_node
 from tests.e2e.scheduler.pods import pod, why
 from tests.e2e.scheduler.replica import Replica
 
@@ -149,3 +160,49 @@ def test_native_pod_groups_start_whole_and_cost_few_calls(
     plane_with_gates.pods.wait(lambda pods: "single" in _bound(pods))
     plane_with_gates.add_nodes([whole_node("node-3"), whole_node("node-4")])
     plane_with_gates.pods.wait(lambda pods: len(_bound(pods)) == 5)
+
+
+@pytest.fixture
+def dra_plane(plane_with_gates: ControlPlane) -> Iterator[ControlPlane]:
+    """Three nodes of eight GPUs in mode `dra`, and two pod groups."""
+    client = plane_with_gates.client
+    for device_class in classes():
+        client.apply(device_class)
+    for group in ("red", "blue"):
+        client.apply(_native_group(group, 2))
+    _add_dra_nodes(plane_with_gates, "dra-0", "dra-1", "dra-2")
+    yield plane_with_gates
+    plane_with_gates.clear_pods()
+    remove(client)
+
+
+def test_native_pod_groups_with_claims_start_whole_and_hold_nothing_while_they_wait(
+    dra_plane: ControlPlane, native_replica: Replica
+) -> None:
+    """Two groups of two nodes each, and three nodes. kube-scheduler alone does this."""
+    names = [f"{group}-{number}" for number in range(2) for group in ("red", "blue")]
+    create_claims(dra_plane.client, [claim(name, WHOLE, count=8) for name in names])
+    members = [claiming_pod(name) for name in names]
+    for member in members:
+        group = member["metadata"]["name"].partition("-")[0]
+        member["spec"]["schedulingGroup"] = {"podGroupName": group}
+    dra_plane.add_pods(members)
+    found = dra_plane.pods.wait(lambda pods: len(_bound(pods)) == 2)
+    started = _bound(found)
+    assert len({name.partition("-")[0] for name in started}) == 1
+    waiting = set(names) - started
+    dra_plane.pods.wait(lambda pods: all(why(pods, name) for name in waiting))
+    assert _allocated(dra_plane) == started
+    _add_dra_nodes(dra_plane, "dra-3")
+    dra_plane.pods.wait(lambda pods: _bound(pods) == set(names))
+
+
+def _add_dra_nodes(plane: ControlPlane, *names: str) -> None:
+    plane.add_nodes([node(name, [], {}) for name in names])
+    plane.client.create_all(SLICES, map(node_slice, names))
+
+
+def _allocated(plane: ControlPlane) -> set[str]:
+    """Names of the claims that have devices."""
+    claims = plane.client.expect("GET", CLAIMS)["items"]
+    return {found["metadata"]["name"] for found in claims if found.get("status", {}).get("allocation")}

@@ -34,7 +34,7 @@ def service():
     core.synced(0.0)
     writes = SimpleNamespace(add=lambda _: None)
     nothing = {"problem": lambda: "", "not_leading": lambda: "", "term": lambda: 0, "lagged": lambda _: None}
-    return Service(core=core, claims=None, writes=writes, evictions=None, read_lease=None, **nothing)
+    return Service(core=core, claims=None, claim_jobs=None, writes=writes, evictions=None, read_lease=None, **nothing)
 
 
 def filtered(service, pod):

@@ -136,7 +136,7 @@ validations:
       !variables.writes || has(variables.event.reason) && variables.event.reason in
       ['Scheduled', 'FailedScheduling', 'Preempted', 'BindingConditionsPending', 'LeaderElection',
       'DefragmentationGaveUp', 'Defragmenting', 'EvictedToDefragment', 'EvictionBlocked', 'GPUsFragmented',
-      'JobBroken', 'JobEvicted', 'NodeAvoided', 'ScaleUpRequested', 'WaitingForGPUs']
+      'JobBroken', 'JobEvicted', 'JobNotWhole', 'NodeAvoided', 'ScaleUpRequested', 'WaitingForGPUs']
     message: the scheduler may send Events with the reasons of its own list only
   - expression: >-
       !variables.writes

@@ -63,6 +63,10 @@ class ClaimNodes:
         """Whether a node publishes devices."""
         return node in self._slices_of
 
+    def has_claim(self, names: Iterable[PodName]) -> bool:
+        """Whether any of the claims is for our devices."""
+        return any(name in self._claims for name in names)
+
     def slice_seen(self, found: SliceFacts) -> None:
         """Take a slice as it is now."""
         self.slice_gone(found.name)
