@@ -50,7 +50,7 @@ LABELS = (
             (leader_worker_set.WORKER_INDEX, "LeaderWorkerSet"),
             (pod_group.LABEL, "you, for the coscheduling plugin"),
             (kueue.GROUP, "you, Kueue"),
-            *((name, "the controller of PyTorchJobs or RayClusters") for name in WORKLOAD_LABELS),
+            *((name, "the controller of PyTorchJobs or RayClusters, or Spark") for name in WORKLOAD_LABELS),
         )
     ),
 )

@@ -111,18 +111,20 @@ class JobSet:
         uid: its UID.
         entries: of `spec.replicatedJobs` by name. There may be thousands.
         pods: how many pods start together as the whole set.
+        in_all: how many pods it runs at one time.
     """
 
     key: ObjectKey
     uid: str
     entries: Mapping[str, Entry]
     pods: int
+    in_all: int
 
     def gang_of(self, ref: GangRef) -> Gang | None:
         """The gang of a pod that asks for GPUs."""
         entry = self.entries.get(ref.role)
         if ref.fallback:
-            return _gang_by_label(ref.fallback, entry, ref)
+            return self._gang_by_label(ref.fallback, entry, ref)
         if entry is None:
             return None
         match entry.together:
@@ -135,23 +137,33 @@ class JobSet:
             case Together.NONE:
                 return None
 
+    def _gang_by_label(
+        self,
+        own: Gang,
+        entry: Entry | None,
+        ref: GangRef,
+    ) -> Gang:
+        """The gang of this project's labels: that of one Job, entry or set, if their number is its number of pods.
 
-def _gang_by_label(
-    own: Gang,
-    entry: Entry | None,
-    ref: GangRef,
-) -> Gang:
-    """The gang of this project's labels: that of one Job or entry, if their number is its number of pods.
+        Otherwise a template that makes several Jobs would start parts of each of them.
+        """
+        if entry is None or own.pods is None:
+            return own
+        if self._is_number_of(own.pods, entry.job_pods):
+            return part_of(own, ref.instance)
+        if self._is_number_of(own.pods, entry.pods):
+            return part_of(own, f"{ref.name}/{ref.role}")
+        # With a larger number, pods outside of the set are meant as well. The set's own name is not said twice.
+        is_of_set = own.pods <= self.in_all and own.name != ref.name
+        return part_of(own, ref.name) if is_of_set else own
 
-    Otherwise a template that makes several Jobs would start parts of each of them.
-    """
-    if entry is None or own.pods is None:
-        return own
-    if own.pods == entry.job_pods:
-        return part_of(own, ref.instance)
-    if own.pods == entry.pods:
-        return part_of(own, f"{ref.name}/{ref.role}")
-    return own
+    def _is_number_of(self, labeled: int, pods: int) -> bool:
+        """Whether the number of the labels is meant for a part of the set that has so many pods.
+
+        It may be smaller, if not all of them have to start together. But with several entries, it may be that of
+        another one, or of all.
+        """
+        return labeled <= pods if len(self.entries) == 1 else labeled == pods
 
 
 def read_job_set(found: Mapping[str, Any]) -> JobSet:
@@ -168,7 +180,8 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
         entries[text(job.get("name"))] = _entry(job, together, is_exclusive=is_exclusive)
     in_set = [entry for entry in entries.values() if entry.together is Together.SET]
     pods = sum(entry.pods for entry in in_set)
-    return JobSet(key, uid, entries, pods)
+    in_all = sum(entry.pods for entry in entries.values())
+    return JobSet(key, uid, entries, pods, in_all)
 
 
 def _entry(

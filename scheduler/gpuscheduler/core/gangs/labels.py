@@ -11,8 +11,11 @@ from gpuagent.domain.pods.pod import count_of
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.gangs.gang import Gang, GangSource
 
-WORKLOAD_LABELS = ("training.kubeflow.org/job-name", "ray.io/cluster")
-"""Written by the controllers of PyTorchJob, MPIJob and the like, and of RayCluster. One template may make many."""
+WORKLOAD_LABELS = ("training.kubeflow.org/job-name", "ray.io/cluster", "spark-app-selector")
+"""Written by the controllers of PyTorchJob, MPIJob and the like, and of RayCluster, and by Spark.
+
+One template may make many. The name of a plain Job is not among them: pods of several Jobs may be one gang.
+"""
 
 
 def gang_of_labels(labels: Mapping[str, str]) -> Gang | None:

@@ -32,6 +32,13 @@ class Group(NamedTuple):
     name: str
     size: int | None
 
+    def has(self, pods: int | None) -> bool:
+        """Whether it has so many pods: then a number in the template of all groups is meant for each of them.
+
+        The number may be smaller than the group, for example if only the workers count.
+        """
+        return pods is not None and self.size is not None and pods <= self.size
+
 
 NO_GROUP = Group("", None)
 

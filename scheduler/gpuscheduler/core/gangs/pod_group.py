@@ -9,7 +9,7 @@ from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangRef, ObjectKey, identity
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.labels import part_of
-from gpuscheduler.core.gangs.leader_worker_set import NO_GROUP, group_of
+from gpuscheduler.core.gangs.leader_worker_set import NO_GROUP, Group, group_of
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 
@@ -47,8 +47,8 @@ class PodGroup:
     def gang_of(self, ref: GangRef) -> Gang:
         """The gang of a pod of the group. Pods that ask for no GPUs count, as they do for the plugin."""
         gang = Gang(GangSource.POD_GROUP, ref.name, self.minimum, self.minimum)
-        is_for_each_group = ref.instance and ref.size == self.minimum
-        return part_of(gang, ref.instance) if is_for_each_group else gang
+        group = Group(ref.instance, ref.size)
+        return part_of(gang, group.name) if group.has(self.minimum) else gang
 
 
 def read_pod_group(found: Mapping[str, Any]) -> PodGroup:

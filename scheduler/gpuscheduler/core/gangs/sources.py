@@ -58,6 +58,5 @@ def _by_own_labels(
     """The gang of this project's labels. A template may serve several groups, and then each has a gang of its own."""
     group = group_of(labels, annotations)
     if group:
-        is_for_each_group = own.pods == group.size
-        return part_of(own, group.name) if is_for_each_group else own
+        return part_of(own, group.name) if group.has(own.pods) else own
     return job_set_ref(labels, controller, own) or own

@@ -195,6 +195,22 @@ def test_three_groups_of_one_template_start_whole_or_not_at_all(cluster):
     assert sorted(on.values()) == [[False, False], [True, True], [True, True]]
 
 
+@pytest.mark.parametrize("with_label", [(0, 1, 2), (1, 2)], ids=["all pods", "the workers"])
+def test_labels_with_a_number_below_the_size_start_no_group_in_part(cluster, with_label):
+    """There is room for four pods of two groups."""
+    labels = {JOB_LABEL: "serve", REPLICAS_LABEL: "2"}
+    names = {}
+    for group in range(2):
+        for worker in with_label:
+            made = group_pod(f"p{group}-{worker}", group, worker, size=3, labels=labels, whole=2)
+            cluster.see(made)
+            names.setdefault(group, []).append(made["metadata"]["name"])
+    for of_group in names.values():
+        placed = [name for name in of_group if cluster.filter(name).nodes]
+        assert len(placed) >= 2
+        cluster.run(*placed)
+
+
 def test_a_job_set_and_a_label_of_one_name_are_two_jobs(cluster):
     cluster.show(read_job_set(job_set(replicated_job("workers", pods=2), name="j")))
     cluster.create("a", whole=1)

@@ -1,5 +1,7 @@
 """What pods and objects of other projects say about who belongs together."""
 
+from functools import partial
+
 import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
@@ -116,6 +118,8 @@ def test_each_group_of_a_leader_worker_set_starts_together(found, leader, worker
     [
         ("2", group_pod, "job j/serve-1"),
         ("6", group_pod, "job j"),
+        ("2", partial(group_pod, size=3), "job j/serve-1"),
+        ("4", partial(group_pod, size=3), "job j"),
     ],
 )
 def test_labels_in_the_template_of_a_leader_worker_set_are_for_each_group(number, set_pod, expected):
@@ -125,7 +129,13 @@ def test_labels_in_the_template_of_a_leader_worker_set_are_for_each_group(number
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [("4", "job j/train-workers-1"), ("8", "job j/train/workers"), ("9", "job j")],
+    [
+        ("4", "job j/train-workers-1"),
+        ("8", "job j/train/workers"),
+        ("9", "job j/train"),
+        ("3", "job j/train"),
+        ("10", "job j"),
+    ],
 )
 def test_labels_in_the_template_of_a_job_set_are_for_what_they_have_the_number_of(number, expected):
     labels = {JOB_LABEL: "j", REPLICAS_LABEL: number}
@@ -133,7 +143,21 @@ def test_labels_in_the_template_of_a_job_set_are_for_what_they_have_the_number_o
     assert gang(made, read_job_set(job_set(WORKERS, DRIVER))) == (expected, int(number))
 
 
-@pytest.mark.parametrize("label", ["training.kubeflow.org/job-name", "ray.io/cluster"])
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [("3", "job j/train-workers-1"), ("7", "job j/train/workers"), ("9", "job j")],
+)
+def test_labels_in_the_only_template_of_a_job_set_may_be_less_than_it_has(number, expected):
+    made = job_set_pod("w", "workers", 1, labels={JOB_LABEL: "j", REPLICAS_LABEL: number})
+    assert gang(made, read_job_set(job_set(WORKERS))) == (expected, int(number))
+
+
+def test_labels_that_name_the_job_set_itself_need_no_second_name():
+    made = job_set_pod("w", "workers", 1, labels={JOB_LABEL: "train", REPLICAS_LABEL: "9"})
+    assert gang(made, read_job_set(job_set(WORKERS, DRIVER))) == ("job train", 9)
+
+
+@pytest.mark.parametrize("label", ["training.kubeflow.org/job-name", "ray.io/cluster", "spark-app-selector"])
 def test_one_template_of_labels_makes_a_job_for_each_workload(label):
     labels = {JOB_LABEL: "sweep", REPLICAS_LABEL: "2"}
     assert gang(pod_object(labels={**labels, label: "trial-7"}, whole=1)) == ("job sweep/trial-7", 2)
