@@ -169,6 +169,7 @@ class Scheduling:
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now, and for what was decided before: as it was then."""
         pod = self._bound_pods.as_decided(pod)
+        self.gang_objects.seen_beside(pod)
         pod = self.gang_objects.resolved(pod)
         self._bound_pods.count_requests(pod)
         if pod.ended:
@@ -254,6 +255,7 @@ class Scheduling:
     def _forget(self, uid: str, now: float) -> None:
         """Count a pod no longer, which was deleted or has ended."""
         self._bound_pods.forget_requests(uid)
+        self.gang_objects.gone_beside(uid)
         self.ahead.forget(uid)
         pod = self.pods.pop(uid, None)
         self._group_cycles.forget(uid)

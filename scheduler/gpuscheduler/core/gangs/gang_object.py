@@ -35,6 +35,7 @@ class GangRef:
         role: which part of the object the pod is of.
         instance: which of several equal parts.
         size: how many pods its part has, by the pod; None if it does not say.
+        asking: by role, whether the pods of its part that are there ask for GPUs.
         run: which start of the object the pod is of, where its controller writes that; empty where it does not.
         fallback: the pod's gang if no such object can be seen.
     """
@@ -45,6 +46,7 @@ class GangRef:
     role: str = ""
     instance: str = ""
     size: int | None = None
+    asking: tuple[tuple[str, bool], ...] = ()
     run: str = ""
     fallback: Gang | None = None
 

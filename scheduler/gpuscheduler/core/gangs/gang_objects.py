@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangObject, GangRef, ObjectKey
+from gpuscheduler.core.gangs.group_roles import GroupRoles
 from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.leader_worker_set import LEADER, WORKER
 from gpuscheduler.core.pod_facts import PodFacts
 
 UNSEEN = "its object has not been seen"
@@ -24,6 +26,15 @@ class GangObjects:
         self._unreadable: dict[ObjectKind, str] = {}
         self._referring: dict[ObjectKey, dict[str, None]] = {}
         self._outdated: dict[str, None] = {}
+        self._roles = GroupRoles()
+
+    def seen_beside(self, pod: PodFacts) -> None:
+        """Take a pod as it is now, also one without GPUs: it may say what others of its group wait for."""
+        self._outdated.update(dict.fromkeys(self._roles.seen(pod)))
+
+    def gone_beside(self, uid: str) -> None:
+        """Forget what a pod says of others of its group."""
+        self._roles.forget(uid)
 
     def resolved(self, pod: PodFacts) -> PodFacts:
         """The pod with its gang, by the object that it refers to."""
@@ -94,11 +105,22 @@ class GangObjects:
     def _gang(self, ref: GangRef, namespace: str) -> Gang | None:
         known = self._objects.get(ref.key_in(namespace))
         if known:
-            return known.gang_of(ref)
+            return known.gang_of(self._with_roles(ref, namespace))
         problem = self._unreadable.get(ref.kind, "")
         if problem and ref.fallback:
             return ref.fallback
         return replace(ref.provisional, unknown=problem or UNSEEN)
+
+    def _with_roles(self, ref: GangRef, namespace: str) -> GangRef:
+        """What a pod says, with what the others of its group do."""
+        if ref.kind is not ObjectKind.LEADER_WORKER_SET:
+            return ref
+        asking: list[tuple[str, bool]] = []
+        for role in (LEADER, WORKER):
+            asks = self._roles.asks(namespace, ref.instance, role)
+            if asks is not None:
+                asking.append((role, asks))
+        return replace(ref, asking=tuple(asking))
 
     def _outdate(self, key: ObjectKey) -> None:
         """Have the pods that refer to an object taken again."""

@@ -92,13 +92,17 @@ class LeaderWorkerSet:
     workers_ask: bool
 
     def gang_of(self, ref: GangRef) -> Gang | None:
-        """The group of a pod that asks for GPUs. Pods of the group that ask for none do not count."""
+        """The group of a pod that asks for GPUs. Pods of the group that ask for none do not count.
+
+        What its pods ask for counts before the templates, which may have changed since the group was made.
+        """
         if ref.size is None:
             return None
-        leader_counts = self.leader_asks and not self.leader_first
+        asking = {LEADER: self.leader_asks, WORKER: self.workers_ask, **dict(ref.asking), ref.role: True}
+        leader_counts = asking[LEADER] and not self.leader_first
         if ref.role == LEADER and not leader_counts:
             return None
-        workers = ref.size - 1 if self.workers_ask else 0
+        workers = ref.size - 1 if asking[WORKER] else 0
         pods = workers + leader_counts
         return Gang(GangSource.LEADER_WORKER_SET, ref.instance, max(pods, 1))
 

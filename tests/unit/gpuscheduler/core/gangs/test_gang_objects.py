@@ -211,6 +211,52 @@ def test_labels_with_a_number_below_the_size_start_no_group_in_part(cluster, wit
         cluster.run(*placed)
 
 
+def without_gpus(made):
+    made["spec"]["containers"] = [{"name": "c"}]
+    return made
+
+
+@pytest.mark.parametrize("is_seen_first", [True, False], ids=["leader first", "worker first"])
+def test_a_group_of_a_former_template_does_not_wait_for_its_leader_without_gpus(cluster, is_seen_first):
+    """By the present template, leaders ask for GPUs."""
+    cluster.show(read_leader_worker_set(leader_worker_set(leader=True)))
+    pods = [without_gpus(group_pod("l", 0, 0, whole=1)), group_pod("w", 0, 1, whole=4)]
+    for made in pods if is_seen_first else reversed(pods):
+        cluster.see(made)
+    cluster.settle()
+    assert cluster.filter("w").nodes
+
+
+def test_a_leader_of_a_former_template_does_not_wait_for_workers_without_gpus(cluster):
+    cluster.show(read_leader_worker_set(leader_worker_set(leader=True)))
+    cluster.see(group_pod("l", 0, 0, whole=4))
+    assert "1 of 2 pods are there" in cluster.why("l")
+    cluster.see(without_gpus(group_pod("w", 0, 1, whole=1)))
+    cluster.settle()
+    assert cluster.filter("l").nodes
+
+
+@pytest.mark.parametrize(("leader", "worker"), [(False, True), (True, False)])
+def test_a_group_of_a_former_template_with_gpus_starts_whole(cluster, leader, worker):
+    cluster.show(read_leader_worker_set(leader_worker_set(leader=leader, worker=worker)))
+    cluster.see(group_pod("l", 0, 0, size=3, whole=2))
+    cluster.see(group_pod("w1", 0, 1, size=3, whole=2))
+    cluster.settle()
+    assert {cluster.why(name).partition(": ")[2] for name in ("l", "w1")} == {"2 of 3 pods are there"}
+    cluster.see(group_pod("w2", 0, 2, size=3, whole=2))
+    cluster.settle()
+    assert len([name for name in ("l", "w1", "w2") if cluster.filter(name).nodes]) == 3
+
+
+def test_a_group_that_is_made_again_is_of_the_present_template(cluster):
+    cluster.show(read_leader_worker_set(leader_worker_set(leader=True)))
+    cluster.see(without_gpus(group_pod("l", 0, 0, whole=1)))
+    cluster.scheduling.pod_gone("l", cluster.now)
+    cluster.see(group_pod("w", 0, 1, whole=4))
+    cluster.settle()
+    assert "1 of 2 pods are there" in cluster.why("w")
+
+
 def test_a_job_set_and_a_label_of_one_name_are_two_jobs(cluster):
     cluster.show(read_job_set(job_set(replicated_job("workers", pods=2), name="j")))
     cluster.create("a", whole=1)

@@ -109,8 +109,14 @@ def test_pods_without_gpus_of_a_job_set_are_left_alone():
 )
 def test_each_group_of_a_leader_worker_set_starts_together(found, leader, worker):
     read = read_leader_worker_set(found)
-    assert gang(group_pod("l", 1, 0, size=4), read) == leader
-    assert gang(group_pod("w", 1, 2, size=4), read) == worker
+    templates = found["spec"]["leaderWorkerTemplate"]
+    of_workers = templates["workerTemplate"]
+    made = group_pod("l", 1, 0, size=4)
+    made["spec"] |= templates.get("leaderTemplate", of_workers)["spec"]
+    assert gang(made, read) == leader
+    made = group_pod("w", 1, 2, size=4)
+    made["spec"] |= of_workers["spec"]
+    assert gang(made, read) == worker
 
 
 @pytest.mark.parametrize(
