@@ -217,6 +217,24 @@ def test_a_job_starts_at_once_whatever_kube_scheduler_checks_for_its_pods(  # no
     assert allocations.problems() == []
 
 
+@pytest.mark.usefixtures("replica")
+def test_a_job_starts_in_one_zone_if_all_of_its_pods_have_to_be_near_each_other(
+    control_plane: ControlPlane,
+    make_allocations: Callable[[Iterable[Json]], Allocations],
+) -> None:
+    """As each of them matches its own affinity, kube-scheduler asks about each before another has a node."""
+    allocations = make_allocations(whole_node(f"node-{n}", zone=f"zone-{n % 2}") for n in range(4))
+    members = job("job", 4, {GPU_WHOLE: 4})
+    near = {"requiredDuringSchedulingIgnoredDuringExecution": [_SELECTOR | {"topologyKey": "zone"}]}
+    for member in members:
+        member["spec"]["affinity"] = {"podAffinity": near}
+    control_plane.add_pods(members)
+    found = control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4})
+    zones = {int(pod["spec"]["nodeName"].removeprefix("node-")) % 2 for pod in found.values()}
+    assert len(zones) == 1
+    assert allocations.problems() == []
+
+
 def _whole(pods: Mapping[str, Json]) -> int:
     return sum(bound == _REPLICAS for bound in _bound(pods).values())
 
