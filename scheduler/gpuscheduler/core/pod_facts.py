@@ -20,6 +20,7 @@ from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod
 from gpuscheduler.core.defragment.mobility import NOT_ON_NODE, Mobility, mobility
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangRef
+from gpuscheduler.core.gangs.leader_worker_set import GroupRole, group_role
 from gpuscheduler.core.gangs.sources import gang_or_ref
 from gpuscheduler.core.gpu_request import (
     NO_REQUEST,
@@ -84,6 +85,7 @@ class PodFacts:
             pod may never come, so that nothing is planned or reserved for it.
         job: the pods that it starts together with, if there are such.
         in_native_group: it is of a pod group of Kubernetes' own, which kube-scheduler tries as one.
+        group_role: what it says of the others of its group of a LeaderWorkerSet; None if it is of none.
         gang_ref: what it says of an object that knows `job`; None if `job` follows from the pod alone.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
@@ -114,6 +116,7 @@ class PodFacts:
     gated: bool = False
     foreign_gate: str = ""
     job: Gang | None = None
+    group_role: GroupRole | None = None
     gang_ref: GangRef | None = None
     in_native_group: bool = False
     scheduler: str = ""
@@ -199,12 +202,9 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
     controller = parsed.controller
-    gang = gang_or_ref(
-        pod,
-        parsed.labels,
-        controller.kind if controller else "",
-        asks_for_gpus=request.kind is not RequestKind.NONE,
-    )
+    controller_kind = controller.kind if controller else ""
+    asks_for_gpus = request.kind is not RequestKind.NONE
+    gang = gang_or_ref(pod, parsed.labels, controller_kind, asks_for_gpus=asks_for_gpus)
     ref = shared(gang) if isinstance(gang, GangRef) else None
     job = ref.provisional if ref else cast(Gang | None, gang)
     gates = _gates(spec)
@@ -236,6 +236,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         gated=bool(gates),
         foreign_gate=shared(_foreign_gate(gates)),
         job=job,
+        group_role=shared(group_role(parsed.labels, controller_kind, gang)),
         gang_ref=ref,
         in_native_group=bool(spec.get("schedulingGroup")),
         scheduler=shared(text(spec.get("schedulerName"))),
@@ -264,6 +265,7 @@ def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
         rules=former.rules,
         used=former.used,
         job=job,
+        group_role=former.group_role,
         gang_ref=former.gang_ref,
     )
 

@@ -26,6 +26,9 @@ from tests.e2e.cluster.manifests import Json
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 
+OF_ALL_GROUPS = "all-"
+"""Begins the name of a job that has pods of each group of a LeaderWorkerSet."""
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -58,8 +61,9 @@ class Allocations:
         if not any(asked(found, resource) for resource in RESOURCES):
             return
         if job := found.labels.get(JOB_LABEL):
-            # One template has the same labels for each group.
-            job += found.labels.get("leaderworkerset.sigs.k8s.io/group-index", "")
+            if not job.startswith(OF_ALL_GROUPS):
+                # One template has the same labels for each group.
+                job += found.labels.get("leaderworkerset.sigs.k8s.io/group-index", "")
             self._members[found.name.namespace, job][found.uid] = bool(node)
             self._replicas[found.name.namespace, job] = count_of(found.labels.get(REPLICAS_LABEL)) or 0
         if not node and found.annotations.get(DECIDED_ANNOTATION) == found.uid:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.sharing.mode import JOB_LABEL
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gpu_request import RESOURCES
@@ -14,6 +15,8 @@ GANG_ANNOTATION = "gpuagent.io/gang"
 """An author's wish for the pods of a template: `none`, or `job` for each Job of a JobSet."""
 ALONE = "none"
 EACH_JOB = "job"
+GANG_LABELS = (JOB_LABEL, "scheduling.x-k8s.io/pod-group")
+"""Labels that name a gang, and may stand in a template of a workload."""
 
 
 class ObjectKey(NamedTuple):
@@ -22,6 +25,18 @@ class ObjectKey(NamedTuple):
     kind: ObjectKind
     namespace: str
     name: str
+
+
+class RolePods(NamedTuple):
+    """What counts of the pods of one role in a group. All of them are made from one template.
+
+    Attributes:
+        count: they start with the others of the group.
+        labels: those that name a gang, with their values.
+    """
+
+    count: bool
+    labels: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,8 @@ class GangRef:
         role: which part of the object the pod is of.
         instance: which of several equal parts.
         size: how many pods its part has, by the pod; None if it does not say.
-        asking: by role, whether the pods of its part that are there ask for GPUs.
+        group_set: name of the LeaderWorkerSet that the pod is of; empty if it is of none.
+        roles: by role in the group of that set, what its pods are like; empty if that is not known.
         run: which start of the object the pod is of, where its controller writes that; empty where it does not.
         fallback: the pod's gang if no such object can be seen.
     """
@@ -46,13 +62,21 @@ class GangRef:
     role: str = ""
     instance: str = ""
     size: int | None = None
-    asking: tuple[tuple[str, bool], ...] = ()
+    group_set: str = ""
+    roles: "tuple[tuple[str, RolePods], ...]" = ()
     run: str = ""
     fallback: Gang | None = None
 
     def key_in(self, namespace: str) -> ObjectKey:
         """The object."""
         return ObjectKey(self.kind, namespace, self.name)
+
+    def keys_in(self, namespace: str) -> set[ObjectKey]:
+        """The object, and the LeaderWorkerSet whose templates say which pods carry a label."""
+        keys = {self.key_in(namespace)}
+        if self.group_set:
+            keys.add(ObjectKey(ObjectKind.LEADER_WORKER_SET, namespace, self.group_set))
+        return keys
 
 
 class GangObject(Protocol):
@@ -76,6 +100,21 @@ def identity(kind: ObjectKind, found: Mapping[str, Any]) -> tuple[ObjectKey, str
     namespace = text(metadata.get("namespace"))
     name = text(metadata.get("name"))
     return ObjectKey(kind, namespace, name), text(metadata.get("uid"))
+
+
+def starts_with_workload(template: Mapping[str, Any]) -> bool:
+    """Whether the pods of a template (decoded JSON) start with the others of their workload.
+
+    They ask for GPUs, and nothing in the template says that they are of another gang, or of none.
+    """
+    metadata = mapping(template.get("metadata"))
+    spec = mapping(template.get("spec"))
+    labels = mapping(metadata.get("labels"))
+    names_gang = any(text(labels.get(label)) for label in GANG_LABELS)
+    names_native_gang = bool(spec.get("schedulingGroup") or spec.get("workloadRef"))
+    is_alone = mapping(metadata.get("annotations")).get(GANG_ANNOTATION) == ALONE
+    is_told_otherwise = names_gang or names_native_gang or is_alone
+    return template_asks_for_gpus(template) and not is_told_otherwise
 
 
 def template_asks_for_gpus(template: Mapping[str, Any]) -> bool:

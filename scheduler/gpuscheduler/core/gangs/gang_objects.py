@@ -7,7 +7,7 @@ from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangObject, GangRef, ObjectKey
 from gpuscheduler.core.gangs.group_roles import GroupRoles
 from gpuscheduler.core.gangs.kinds import ObjectKind
-from gpuscheduler.core.gangs.leader_worker_set import LEADER, WORKER
+from gpuscheduler.core.gangs.leader_worker_set import LeaderWorkerSet, gang_by_label
 from gpuscheduler.core.pod_facts import PodFacts
 
 UNSEEN = "its object has not been seen"
@@ -47,19 +47,19 @@ class GangObjects:
     def keep(self, pod: PodFacts) -> None:
         """Know that the pod refers to an object."""
         if pod.gang_ref:
-            key = pod.gang_ref.key_in(pod.name.namespace)
-            self._referring.setdefault(key, {})[pod.uid] = None
+            for key in pod.gang_ref.keys_in(pod.name.namespace):
+                self._referring.setdefault(key, {})[pod.uid] = None
 
     def forget(self, pod: PodFacts) -> None:
         """Take that the pod is gone."""
         self._outdated.pop(pod.uid, None)
         if pod.gang_ref is None:
             return
-        key = pod.gang_ref.key_in(pod.name.namespace)
-        uids = self._referring.get(key, {})
-        uids.pop(pod.uid, None)
-        if not uids:
-            self._referring.pop(key, None)
+        for key in pod.gang_ref.keys_in(pod.name.namespace):
+            uids = self._referring.get(key, {})
+            uids.pop(pod.uid, None)
+            if not uids:
+                self._referring.pop(key, None)
 
     def seen(self, found: GangObject) -> None:
         """Take an object as it is now."""
@@ -104,23 +104,25 @@ class GangObjects:
 
     def _gang(self, ref: GangRef, namespace: str) -> Gang | None:
         known = self._objects.get(ref.key_in(namespace))
-        if known:
-            return known.gang_of(self._with_roles(ref, namespace))
+        if known is None:
+            return self._gang_without_object(ref)
+        if not ref.group_set:
+            return known.gang_of(ref)
+        group_set = self._objects.get(ObjectKey(ObjectKind.LEADER_WORKER_SET, namespace, ref.group_set))
+        can_be_seen = not self._unreadable.get(ObjectKind.LEADER_WORKER_SET)
+        if group_set is None and can_be_seen:
+            # Whether one group has as many pods with the label as the PodGroup says, its templates say.
+            return replace(ref.provisional, unknown=UNSEEN)
+        of_templates = group_set.roles if isinstance(group_set, LeaderWorkerSet) else {}
+        of_pods = self._roles.of(namespace, ref.instance)
+        roles = tuple({**of_templates, **of_pods}.items())
+        return known.gang_of(replace(ref, roles=roles))
+
+    def _gang_without_object(self, ref: GangRef) -> Gang:
         problem = self._unreadable.get(ref.kind, "")
         if problem and ref.fallback:
-            return ref.fallback
+            return gang_by_label(ref.fallback, ref) if ref.group_set else ref.fallback
         return replace(ref.provisional, unknown=problem or UNSEEN)
-
-    def _with_roles(self, ref: GangRef, namespace: str) -> GangRef:
-        """What a pod says, with what the others of its group do."""
-        if ref.kind is not ObjectKind.LEADER_WORKER_SET:
-            return ref
-        asking: list[tuple[str, bool]] = []
-        for role in (LEADER, WORKER):
-            asks = self._roles.asks(namespace, ref.instance, role)
-            if asks is not None:
-                asking.append((role, asks))
-        return replace(ref, asking=tuple(asking))
 
     def _outdate(self, key: ObjectKey) -> None:
         """Have the pods that refer to an object taken again."""

@@ -9,24 +9,25 @@ These are the rules:
   With the node selectors that JobSet offers instead, this is not so.
 - The annotation `gpuagent.io/gang: job` in a pod template makes each Job of that entry a gang.
 
-Only pods that ask for GPUs count: nothing is gained if the others wait.
+Only pods that ask for GPUs count: nothing is gained if the others wait. Those whose template names another gang are of
+that one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
+from gpuagent.domain.sharing.mode import JOB_LABEL
 from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import (
-    ALONE,
     EACH_JOB,
     GANG_ANNOTATION,
     GangRef,
     ObjectKey,
     identity,
-    template_asks_for_gpus,
+    starts_with_workload,
 )
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.labels import part_of
@@ -64,11 +65,13 @@ class Entry:
         together: which of its pods start together.
         jobs: how many Jobs it has.
         job_pods: how many pods each Job runs at one time.
+        label: the value of this project's label in its template; empty if it has none.
     """
 
     together: Together
     jobs: int
     job_pods: int
+    label: str
 
     @property
     def pods(self) -> int:
@@ -102,6 +105,29 @@ def job_set_ref(
     )
 
 
+class Labeled(NamedTuple):
+    """The entries of a JobSet whose template has this project's label with one value.
+
+    Attributes:
+        entries: how many.
+        pods: how many pods they run at one time.
+    """
+
+    entries: int
+    pods: int
+
+    def has(self, number: int, pods: int) -> bool:
+        """Whether the number of the labels is meant for a part of the set that has so many pods.
+
+        It may be smaller, if not all of them have to start together. But with several entries, it may be that of
+        another one, or of all.
+        """
+        return number <= pods if self.entries == 1 else number == pods
+
+
+NONE_LABELED = Labeled(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class JobSet:
     """A JobSet object.
@@ -111,14 +137,14 @@ class JobSet:
         uid: its UID.
         entries: of `spec.replicatedJobs` by name. There may be thousands.
         pods: how many pods start together as the whole set.
-        in_all: how many pods it runs at one time.
+        labeled: by value of this project's label, the entries whose template has it.
     """
 
     key: ObjectKey
     uid: str
     entries: Mapping[str, Entry]
     pods: int
-    in_all: int
+    labeled: Mapping[str, "Labeled"]
 
     def gang_of(self, ref: GangRef) -> Gang | None:
         """The gang of a pod that asks for GPUs."""
@@ -149,21 +175,14 @@ class JobSet:
         """
         if entry is None or own.pods is None:
             return own
-        if self._is_number_of(own.pods, entry.job_pods):
+        labeled = self.labeled.get(own.name, NONE_LABELED)
+        if labeled.has(own.pods, entry.job_pods):
             return part_of(own, ref.instance)
-        if self._is_number_of(own.pods, entry.pods):
+        if labeled.has(own.pods, entry.pods):
             return part_of(own, f"{ref.name}/{ref.role}")
         # With a larger number, pods outside of the set are meant as well. The set's own name is not said twice.
-        is_of_set = own.pods <= self.in_all and own.name != ref.name
+        is_of_set = own.pods <= labeled.pods and own.name != ref.name
         return part_of(own, ref.name) if is_of_set else own
-
-    def _is_number_of(self, labeled: int, pods: int) -> bool:
-        """Whether the number of the labels is meant for a part of the set that has so many pods.
-
-        It may be smaller, if not all of them have to start together. But with several entries, it may be that of
-        another one, or of all.
-        """
-        return labeled <= pods if len(self.entries) == 1 else labeled == pods
 
 
 def read_job_set(found: Mapping[str, Any]) -> JobSet:
@@ -180,8 +199,17 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
         entries[text(job.get("name"))] = _entry(job, together, is_exclusive=is_exclusive)
     in_set = [entry for entry in entries.values() if entry.together is Together.SET]
     pods = sum(entry.pods for entry in in_set)
-    in_all = sum(entry.pods for entry in entries.values())
-    return JobSet(key, uid, entries, pods, in_all)
+    return JobSet(key, uid, entries, pods, _labeled(entries.values()))
+
+
+def _labeled(entries: Iterable[Entry]) -> dict[str, Labeled]:
+    """By value of this project's label, the entries whose template has it."""
+    labeled: dict[str, Labeled] = {}
+    for entry in entries:
+        if entry.label:
+            former = labeled.get(entry.label, NONE_LABELED)
+            labeled[entry.label] = Labeled(former.entries + 1, former.pods + entry.pods)
+    return labeled
 
 
 def _entry(
@@ -195,12 +223,13 @@ def _entry(
     pod = mapping(job_spec.get("template"))
     wish = mapping_at(pod, "metadata", "annotations").get(GANG_ANNOTATION)
     is_exclusive = is_exclusive or _is_exclusive(mapping_at(job, "metadata", "annotations"))
-    if is_exclusive or wish == ALONE or not template_asks_for_gpus(pod):
+    if is_exclusive or not starts_with_workload(pod):
         together = Together.NONE
     elif wish == EACH_JOB:
         together = Together.JOB
     jobs = _number(replicated_job.get("replicas"))
-    return Entry(together, jobs, _pods_at_once(job_spec))
+    label = text(mapping_at(pod, "metadata", "labels").get(JOB_LABEL))
+    return Entry(together, jobs, _pods_at_once(job_spec), label)
 
 
 def _is_exclusive(annotations: Mapping[str, Any]) -> bool:

@@ -3,17 +3,29 @@
 Its controller creates the workers of a group later if they depend on the leader: with `startupPolicy: LeaderReady` when
 the leader is ready, with exclusive topology when the leader has a node. A leader that waited for them would wait for
 ever, so it starts alone there, and the workers start together.
+
+Labels that name a gang may stand in both templates, or in one of them. Their number is meant for each group if a group
+has so many pods with the label.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, text
 from gpuagent.domain.pods.pod import count_of
+from gpuagent.domain.sharing.mode import JOB_LABEL
 from gpuscheduler.core.gangs.gang import Gang, GangSource
-from gpuscheduler.core.gangs.gang_object import GangRef, ObjectKey, identity, template_asks_for_gpus
+from gpuscheduler.core.gangs.gang_object import (
+    GANG_LABELS,
+    GangRef,
+    ObjectKey,
+    RolePods,
+    identity,
+    starts_with_workload,
+)
 from gpuscheduler.core.gangs.kinds import ObjectKind
+from gpuscheduler.core.gangs.labels import part_of
 
 NAME = "leaderworkerset.sigs.k8s.io/name"
 GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
@@ -27,49 +39,122 @@ CONTROLLER = "StatefulSet"
 
 
 class Group(NamedTuple):
-    """A group of a LeaderWorkerSet. Its size is None if that is not a number."""
+    """The group that a pod is of.
 
+    Attributes:
+        set_name: the LeaderWorkerSet.
+        name: of the group.
+        role: of the pod.
+        size: of the group; None if that is not a number.
+    """
+
+    set_name: str
     name: str
-    size: int | None
-
-    def has(self, pods: int | None) -> bool:
-        """Whether it has so many pods: then a number in the template of all groups is meant for each of them.
-
-        The number may be smaller than the group, for example if only the workers count.
-        """
-        return pods is not None and self.size is not None and pods <= self.size
+    role: str
+    size: int | None = None
 
 
-NO_GROUP = Group("", None)
+NO_GROUP = Group("", "", "")
 
 
-def group_of(labels: Mapping[str, str], annotations: Mapping[str, Any]) -> Group | None:
-    """The group that a pod is of; None if it is of none."""
+def group_of(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, Any],
+    controller: str,
+) -> Group | None:
+    """The group that a pod is of; None if it is of none. `controller` is the kind of the pod's controller."""
     name = labels.get(NAME)
     index = labels.get(GROUP_INDEX, "")
-    if not name or not index.isdecimal():
+    is_made_by_set = controller == CONTROLLER
+    if not name or not index.isdecimal() or not is_made_by_set:
         return None
+    is_leader = labels.get(WORKER_INDEX) == "0"
     size = count_of(text(annotations.get(SIZE)))
-    return Group(f"{name}-{index}", size)
+    return Group(name, f"{name}-{index}", LEADER if is_leader else WORKER, size)
+
+
+class GroupRole(NamedTuple):
+    """What a pod says about others of its group.
+
+    Attributes:
+        group: its name.
+        role: of the pod.
+        pods: what the pods of this role are like.
+    """
+
+    group: str
+    role: str
+    pods: RolePods
+
+
+def group_role(
+    labels: Mapping[str, str],
+    controller: str,
+    gang: Gang | GangRef | None,
+) -> GroupRole | None:
+    """What a pod says about others of its group; None if it is of none. `gang` is what `gang_or_ref` says of it."""
+    group = group_of(labels, {}, controller)
+    if group is None:
+        return None
+    is_ref = isinstance(gang, GangRef) and gang.kind is ObjectKind.LEADER_WORKER_SET
+    counts = is_ref and gang.fallback is None
+    return GroupRole(group.name, group.role, role_pods(labels, count=counts))
+
+
+def role_pods(labels: Mapping[str, Any], *, count: bool) -> RolePods:
+    """What counts of pods with these labels."""
+    naming = [(label, text(labels.get(label))) for label in GANG_LABELS]
+    return RolePods(count, frozenset(pair for pair in naming if pair[1]))
+
+
+def labeled_in_group(ref: GangRef, label: str, value: str) -> int:
+    """How many pods of a pod's group carry this label, which the pod does itself.
+
+    0 if it is not known how many pods the group has. Without its LeaderWorkerSet, all of them count.
+    """
+    if ref.size is None:
+        return 0
+    roles = dict(ref.roles)
+    labeled = 0
+    for role, pods in ((LEADER, 1), (WORKER, ref.size - 1)):
+        is_same_template = role == ref.role or role not in roles
+        if is_same_template or (label, value) in roles[role].labels:
+            labeled += pods
+    return labeled
+
+
+def gang_by_label(own: Gang, ref: GangRef) -> Gang:
+    """The gang of this project's labels: that of the group, if it has as many pods with the labels as these say.
+
+    Otherwise one template for all groups would start parts of each of them.
+    """
+    labeled = labeled_in_group(ref, JOB_LABEL, own.name)
+    is_for_each_group = own.pods is not None and own.pods <= labeled
+    return part_of(own, ref.instance) if is_for_each_group else own
 
 
 def leader_worker_set_ref(
     labels: Mapping[str, str],
     annotations: Mapping[str, Any],
     controller: str,
+    own: Gang | None = None,
 ) -> GangRef | None:
-    """What a pod says about its group; None if it is of none. `controller` is the kind of the pod's controller."""
-    group = group_of(labels, annotations)
-    if group is None or controller != CONTROLLER:
+    """What a pod says about its group; None if it is of none.
+
+    `controller` is the kind of the pod's controller. `own` is the gang of this project's labels.
+    """
+    group = group_of(labels, annotations, controller)
+    if group is None:
         return None
-    is_leader = labels.get(WORKER_INDEX) == "0"
     return GangRef(
         ObjectKind.LEADER_WORKER_SET,
-        labels[NAME],
+        group.set_name,
         Gang(GangSource.LEADER_WORKER_SET, group.name, None),
-        role=LEADER if is_leader else WORKER,
+        role=group.role,
         instance=group.name,
         size=group.size,
+        group_set=group.set_name,
+        fallback=own,
     )
 
 
@@ -81,30 +166,48 @@ class LeaderWorkerSet:
         key: namespace and name.
         uid: its UID.
         leader_first: the workers of a group are created when its leader is ready, or has a node.
-        leader_asks: whether the leader asks for GPUs.
-        workers_ask: whether the workers do.
+        leader: what its leaders are like, by the present template.
+        worker: what its workers are like.
     """
 
     key: ObjectKey
     uid: str
     leader_first: bool
-    leader_asks: bool
-    workers_ask: bool
+    leader: RolePods
+    worker: RolePods
+
+    @property
+    def roles(self) -> dict[str, RolePods]:
+        """By role, what its pods are like."""
+        return {LEADER: self.leader, WORKER: self.worker}
 
     def gang_of(self, ref: GangRef) -> Gang | None:
-        """The group of a pod that asks for GPUs. Pods of the group that ask for none do not count.
+        """The group of a pod. Pods of the group that ask for no GPUs do not count, and those of other gangs.
 
-        What its pods ask for counts before the templates, which may have changed since the group was made.
+        What its pods say counts before the templates, which may have changed since the group was made.
         """
+        if ref.fallback:
+            return self._gang_by_label(ref.fallback, ref)
         if ref.size is None:
             return None
-        asking = {LEADER: self.leader_asks, WORKER: self.workers_ask, **dict(ref.asking), ref.role: True}
-        leader_counts = asking[LEADER] and not self.leader_first
+        roles = self.roles | dict(ref.roles)
+        leader_starts = ref.role == LEADER or roles[LEADER].count
+        workers_start = ref.role == WORKER or roles[WORKER].count
+        leader_counts = leader_starts and not self.leader_first
         if ref.role == LEADER and not leader_counts:
             return None
-        workers = ref.size - 1 if asking[WORKER] else 0
+        workers = ref.size - 1 if workers_start else 0
         pods = workers + leader_counts
         return Gang(GangSource.LEADER_WORKER_SET, ref.instance, max(pods, 1))
+
+    def _gang_by_label(self, own: Gang, ref: GangRef) -> Gang | None:
+        gang = gang_by_label(own, ref)
+        if gang == own or not self.leader_first or own.pods is None or ref.size is None:
+            return gang
+        # The workers are created after it, so that a leader that waited for them would wait for ever.
+        if ref.role == LEADER:
+            return None
+        return replace(gang, pods=min(own.pods, ref.size - 1))
 
 
 def read_leader_worker_set(found: Mapping[str, Any]) -> LeaderWorkerSet:
@@ -120,6 +223,11 @@ def read_leader_worker_set(found: Mapping[str, Any]) -> LeaderWorkerSet:
         key,
         uid,
         leader_first=is_leader_ready or EXCLUSIVE in annotations,
-        leader_asks=template_asks_for_gpus(leader),
-        workers_ask=template_asks_for_gpus(worker),
+        leader=_pods_of(leader),
+        worker=_pods_of(worker),
     )
+
+
+def _pods_of(template: Mapping[str, Any]) -> RolePods:
+    labels = mapping_at(template, "metadata", "labels")
+    return role_pods(labels, count=starts_with_workload(template))

@@ -9,24 +9,30 @@ from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangRef, ObjectKey, identity
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.labels import part_of
-from gpuscheduler.core.gangs.leader_worker_set import NO_GROUP, Group, group_of
+from gpuscheduler.core.gangs.leader_worker_set import NO_GROUP, group_of, labeled_in_group
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 
 
-def pod_group_ref(labels: Mapping[str, str], annotations: Mapping[str, Any]) -> GangRef | None:
-    """What a pod says about its PodGroup; None if it names none."""
+def pod_group_ref(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, Any],
+    controller: str,
+) -> GangRef | None:
+    """What a pod says about its PodGroup; None if it names none. `controller` is the kind of the pod's controller."""
     name = labels.get(LABEL)
     if not name:
         return None
     # The label may stand in the template of a LeaderWorkerSet, which serves several groups.
-    group = group_of(labels, annotations) or NO_GROUP
+    group = group_of(labels, annotations, controller) or NO_GROUP
     return GangRef(
         ObjectKind.POD_GROUP,
         name,
         Gang(GangSource.POD_GROUP, name, None),
+        role=group.role,
         instance=group.name,
         size=group.size,
+        group_set=group.set_name,
     )
 
 
@@ -47,8 +53,8 @@ class PodGroup:
     def gang_of(self, ref: GangRef) -> Gang:
         """The gang of a pod of the group. Pods that ask for no GPUs count, as they do for the plugin."""
         gang = Gang(GangSource.POD_GROUP, ref.name, self.minimum, self.minimum)
-        group = Group(ref.instance, ref.size)
-        return part_of(gang, group.name) if group.has(self.minimum) else gang
+        is_for_each_group = self.minimum <= labeled_in_group(ref, LABEL, ref.name)
+        return part_of(gang, ref.instance) if is_for_each_group else gang
 
 
 def read_pod_group(found: Mapping[str, Any]) -> PodGroup:

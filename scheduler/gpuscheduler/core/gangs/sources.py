@@ -16,8 +16,8 @@ from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import ALONE, GANG_ANNOTATION, GangRef
 from gpuscheduler.core.gangs.job_set import job_set_ref
 from gpuscheduler.core.gangs.kueue import kueue_gang
-from gpuscheduler.core.gangs.labels import gang_of_labels, part_of
-from gpuscheduler.core.gangs.leader_worker_set import group_of, leader_worker_set_ref
+from gpuscheduler.core.gangs.labels import gang_of_labels
+from gpuscheduler.core.gangs.leader_worker_set import leader_worker_set_ref
 from gpuscheduler.core.gangs.native_pod_group import native_pod_group_ref
 from gpuscheduler.core.gangs.pod_group import pod_group_ref
 
@@ -43,7 +43,7 @@ def gang_or_ref(
         return _by_own_labels(own, labels, annotations, controller)
     if annotations.get(GANG_ANNOTATION) == ALONE:
         return None
-    ref = native_pod_group_ref(mapping(pod.get("spec"))) or pod_group_ref(labels, annotations)
+    ref = native_pod_group_ref(mapping(pod.get("spec"))) or pod_group_ref(labels, annotations, controller)
     if ref is None and asks_for_gpus:
         ref = leader_worker_set_ref(labels, annotations, controller) or job_set_ref(labels, controller)
     return ref or kueue_gang(labels, annotations)
@@ -56,7 +56,5 @@ def _by_own_labels(
     controller: str,
 ) -> Gang | GangRef:
     """The gang of this project's labels. A template may serve several groups, and then each has a gang of its own."""
-    group = group_of(labels, annotations)
-    if group:
-        return part_of(own, group.name) if group.has(own.pods) else own
-    return job_set_ref(labels, controller, own) or own
+    ref = leader_worker_set_ref(labels, annotations, controller, own) or job_set_ref(labels, controller, own)
+    return ref or own

@@ -9,7 +9,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller
 from tests.e2e.scheduler.controllers.workloads import template
-from tests.e2e.scheduler.gpu_allocations import Allocations
+from tests.e2e.scheduler.gpu_allocations import OF_ALL_GROUPS, Allocations
 from tests.e2e.scheduler.nodes import whole_node
 from tests.e2e.scheduler.replica import Replica
 
@@ -92,15 +92,33 @@ def test_a_leaderworkerset_starts(
     labels: Mapping[str, str],
 ) -> None:
     """There are two groups of two pods of 4 GPUs."""
+    starts(_leader_worker_set(labels, spec, annotations), 4)
+
+
+@pytest.mark.usefixtures("leaderworkerset")
+@pytest.mark.parametrize("role", ["leaderTemplate", "workerTemplate"])
+def test_a_leaderworkerset_starts_with_labels_in_one_of_its_templates(
+    starts: Callable[[Json, int], Mapping[str, Json]],
+    role: str,
+) -> None:
+    """Its leaders are a job of two pods, and those of its workers that have the labels as well."""
+    manifest = _leader_worker_set({}, {}, {})
+    templates = manifest["spec"]["leaderWorkerTemplate"]
+    templates["leaderTemplate"] = templates["workerTemplate"]
+    labels = {JOB_LABEL: f"{OF_ALL_GROUPS}{role.lower()}", REPLICAS_LABEL: "2"}
+    templates[role] = templates[role] | {"metadata": {"labels": templates[role]["metadata"]["labels"] | labels}}
+    starts(manifest, 4)
+
+
+def _leader_worker_set(labels: Mapping[str, str], spec: Json, annotations: Json) -> Json:
     worker = template({GPU_WHOLE: 4}, labels)
     worker["spec"]["restartPolicy"] = "Always"
-    manifest = {
+    return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
         "metadata": {"name": "serve", "namespace": "default", "annotations": annotations},
         "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": worker}, **spec},
     }
-    starts(manifest, 4)
 
 
 def _job(name: str, gpus: int) -> Json:

@@ -199,6 +199,8 @@ def test_three_groups_of_one_template_start_whole_or_not_at_all(cluster):
 def test_labels_with_a_number_below_the_size_start_no_group_in_part(cluster, with_label):
     """There is room for four pods of two groups."""
     labels = {JOB_LABEL: "serve", REPLICAS_LABEL: "2"}
+    of_leader = labels if 0 in with_label else {}
+    cluster.show(read_leader_worker_set(leader_worker_set(leader=True, labels=(of_leader, labels))))
     names = {}
     for group in range(2):
         for worker in with_label:
@@ -209,6 +211,36 @@ def test_labels_with_a_number_below_the_size_start_no_group_in_part(cluster, wit
         placed = [name for name in of_group if cluster.filter(name).nodes]
         assert len(placed) >= 2
         cluster.run(*placed)
+
+
+@pytest.mark.parametrize("by", ["labels", "PodGroup"])
+def test_leaders_of_all_groups_may_start_together(cluster, by):
+    """Only they have the labels. There are two of them, as many pods as a group has."""
+    labels = {JOB_LABEL: "leaders", REPLICAS_LABEL: "2"} if by == "labels" else PG
+    cluster.show(read_pod_group(pod_group(2)))
+    cluster.show(read_leader_worker_set(leader_worker_set(leader=True, labels=(labels, {}))))
+    for group in range(2):
+        cluster.see(group_pod(f"l{group}", group, 0, labels=labels, whole=2))
+    assert len(cluster.run("l0", "l1")) == 2
+
+
+def test_a_pod_for_debugging_with_copied_labels_says_nothing_of_a_group(cluster):
+    """It looks like a worker that asks for no GPUs."""
+    cluster.show(read_leader_worker_set(leader_worker_set()))
+    copied = without_gpus(group_pod("debug", 0, 1, whole=1))
+    copied["metadata"]["ownerReferences"] = []
+    cluster.see(copied)
+    cluster.see(group_pod("l", 0, 0, whole=4))
+    assert "1 of 2 pods are there" in cluster.why("l")
+
+
+def test_a_pod_that_is_being_deleted_says_nothing_of_a_group(cluster):
+    cluster.show(read_leader_worker_set(leader_worker_set()))
+    former = without_gpus(group_pod("former", 0, 1, whole=1))
+    former["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    cluster.see(former)
+    cluster.see(group_pod("l", 0, 0, whole=4))
+    assert "1 of 2 pods are there" in cluster.why("l")
 
 
 def without_gpus(made):
@@ -410,6 +442,16 @@ def test_nothing_is_kept_of_pods_and_objects_that_are_gone(cluster):
     cluster.scheduling.gang_gone(GROUP, "pg")
     objects = cluster.scheduling.gang_objects
     assert not any(vars(objects)[name] for name in ("_objects", "_referring", "_outdated"))
+
+
+def test_nothing_is_kept_of_groups_that_are_gone(cluster):
+    for number in range(2):
+        cluster.see(group_pod(f"p{number}", 0, number, labels=PG, whole=1))
+        cluster.scheduling.pod_gone(f"p{number}", cluster.now)
+    objects = cluster.scheduling.gang_objects
+    assert not vars(objects)["_referring"]
+    roles = vars(objects)["_roles"]
+    assert not any(vars(roles).values())
 
 
 def test_groups_of_another_scheduler_without_gpus_are_left_alone():

@@ -1,7 +1,5 @@
 """What pods and objects of other projects say about who belongs together."""
 
-from functools import partial
-
 import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
@@ -28,6 +26,7 @@ from tests.unit.gpuscheduler.core.gangs.workloads import (
 EXCLUSIVE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
 BY_NODE_SELECTOR = {**EXCLUSIVE, "alpha.jobset.sigs.k8s.io/node-selector": "true"}
 KUEUE = {"kueue.x-k8s.io/pod-group-name": "g"}
+PG = {"scheduling.x-k8s.io/pod-group": "pg"}
 COUNT = {"kueue.x-k8s.io/pod-group-total-count": "3"}
 
 
@@ -86,6 +85,34 @@ def test_entries_that_start_alone_do_not_count_in_the_whole_set():
     assert gang(job_set_pod("r", "racks"), found) is None
 
 
+OTHERWISE = {
+    "labels": {"metadata": {"labels": {JOB_LABEL: "j", REPLICAS_LABEL: "2"}}},
+    "PodGroup": {"metadata": {"labels": PG}},
+    "native group": {"spec": {"schedulingGroup": {"podGroupName": "g"}}},
+    "none": {"metadata": {"annotations": {"gpuagent.io/gang": "none"}}},
+}
+
+
+@pytest.mark.parametrize("said", OTHERWISE)
+def test_pods_do_not_wait_for_others_of_their_workload_that_are_of_another_gang(said):
+    """A template says so, for example with labels."""
+    written = OTHERWISE[said]
+
+    def change(template):
+        template["metadata"] |= written.get("metadata", {})
+        template["spec"] |= written.get("spec", {})
+
+    of_workers, of_drivers = replicated_job("workers", pods=4), replicated_job("drivers", pods=3)
+    change(of_workers["template"]["spec"]["template"])
+    found = read_job_set(job_set(of_workers, of_drivers))
+    assert gang(job_set_pod("w", "drivers"), found) == ("JobSet train", 3)
+    group_set = leader_worker_set(leader=True)
+    templates = group_set["spec"]["leaderWorkerTemplate"]
+    change(templates["leaderTemplate"])
+    found = read_leader_worker_set(group_set)
+    assert gang(group_pod("w", 1, 1, size=4), found) == ("LeaderWorkerSet group serve-1", 3)
+
+
 def test_pods_without_gpus_of_a_job_set_are_left_alone():
     made = job_set_pod("w", "driver")
     made["spec"]["containers"] = [{"name": "c"}]
@@ -119,18 +146,73 @@ def test_each_group_of_a_leader_worker_set_starts_together(found, leader, worker
     assert gang(made, read) == worker
 
 
+LABELED = {
+    "both": (True, True),
+    "leaders": (True, False),
+    "workers": (False, True),
+}
+
+
 @pytest.mark.parametrize(
-    ("number", "set_pod", "expected"),
+    ("labeled", "number", "is_for_each_group"),
     [
-        ("2", group_pod, "job j/serve-1"),
-        ("6", group_pod, "job j"),
-        ("2", partial(group_pod, size=3), "job j/serve-1"),
-        ("4", partial(group_pod, size=3), "job j"),
+        ("both", 2, True),
+        ("both", 3, True),
+        ("both", 4, False),
+        ("workers", 2, True),
+        ("workers", 3, False),
+        # The leaders of all groups start together, and the workers of each.
+        ("leaders", 2, False),
+        ("leaders", 3, False),
     ],
 )
-def test_labels_in_the_template_of_a_leader_worker_set_are_for_each_group(number, set_pod, expected):
-    labels = {JOB_LABEL: "j", REPLICAS_LABEL: number}
-    assert gang(set_pod("w", 1, 1, labels=labels)) == (expected, int(number))
+@pytest.mark.parametrize("by", ["labels", "PodGroup"])
+def test_labels_in_a_leader_worker_set_are_for_each_group_that_has_so_many_pods_with_them(
+    labeled, number, is_for_each_group, by
+):
+    """There are three pods in a group."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: str(number)} if by == "labels" else PG
+    of_leader, of_workers = (labels if is_labeled else {} for is_labeled in LABELED[labeled])
+    found = read_leader_worker_set(leader_worker_set(leader=True, labels=(of_leader, of_workers)))
+    objects = (found, read_pod_group(pod_group(number)))
+    own = "job j" if by == "labels" else "PodGroup pg"
+    expected = (f"{own}/serve-1" if is_for_each_group else own), number
+    leader = group_pod("l", 1, 0, size=3, labels=of_leader)
+    worker = group_pod("w", 1, 2, size=3, labels=of_workers)
+    others = None, ("LeaderWorkerSet group serve-1", 2)
+    assert gang(leader, *objects) == (expected if of_leader else others[0])
+    assert gang(worker, *objects) == (expected if of_workers else others[1])
+
+
+def test_labels_of_the_pods_that_are_there_count_before_the_templates():
+    """The object has a later template, which has no labels."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "3"}
+    known = GangObjects({})
+    known.seen(read_leader_worker_set(leader_worker_set(leader=True)))
+    leader = pod_facts(group_pod("l", 1, 0, size=3, labels=labels))
+    worker = pod_facts(group_pod("w", 1, 1, size=3, labels=labels))
+    assert known.resolved(worker).job.name == "j"
+    known.seen_beside(leader)
+    assert known.resolved(worker).job.name == "j/serve-1"
+    known.gone_beside(leader.uid)
+    assert known.resolved(worker).job.name == "j"
+
+
+def test_a_leader_with_labels_does_not_wait_for_workers_that_are_created_after_it():
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "3"}
+    found = read_leader_worker_set(leader_worker_set(labels=labels, startupPolicy="LeaderReady"))
+    assert gang(group_pod("l", 1, 0, size=3, labels=labels), found) is None
+    assert gang(group_pod("w", 1, 1, size=3, labels=labels), found) == ("job j/serve-1", 2)
+
+
+def test_labels_of_a_leader_worker_set_that_cannot_be_read_are_taken_to_be_in_both_templates():
+    known = GangObjects({})
+    known.readable(ObjectKind.LEADER_WORKER_SET, "may not be read")
+    known.seen(read_pod_group(pod_group(3)))
+    own = pod_facts(group_pod("w", 1, 1, size=3, labels={JOB_LABEL: "j", REPLICAS_LABEL: "3"}))
+    of_pod_group = pod_facts(group_pod("w", 1, 1, size=3, labels=PG))
+    assert known.resolved(own).job.name == "j/serve-1"
+    assert known.resolved(of_pod_group).job.name == "pg/serve-1"
 
 
 @pytest.mark.parametrize(
@@ -146,16 +228,20 @@ def test_labels_in_the_template_of_a_leader_worker_set_are_for_each_group(number
 def test_labels_in_the_template_of_a_job_set_are_for_what_they_have_the_number_of(number, expected):
     labels = {JOB_LABEL: "j", REPLICAS_LABEL: number}
     made = job_set_pod("w", "workers", 1, labels=labels)
-    assert gang(made, read_job_set(job_set(WORKERS, DRIVER))) == (expected, int(number))
+    found = job_set(replicated_job("workers", jobs=2, pods=4, labels=labels), replicated_job("driver", labels=labels))
+    assert gang(made, read_job_set(found)) == (expected, int(number))
 
 
 @pytest.mark.parametrize(
     ("number", "expected"),
     [("3", "job j/train-workers-1"), ("7", "job j/train/workers"), ("9", "job j")],
 )
-def test_labels_in_the_only_template_of_a_job_set_may_be_less_than_it_has(number, expected):
-    made = job_set_pod("w", "workers", 1, labels={JOB_LABEL: "j", REPLICAS_LABEL: number})
-    assert gang(made, read_job_set(job_set(WORKERS))) == (expected, int(number))
+@pytest.mark.parametrize("others", [(), (DRIVER,)], ids=["one entry", "one entry with labels"])
+def test_labels_in_one_template_of_a_job_set_may_say_less_than_it_has(number, expected, others):
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: number}
+    made = job_set_pod("w", "workers", 1, labels=labels)
+    found = job_set(replicated_job("workers", jobs=2, pods=4, labels=labels), *others)
+    assert gang(made, read_job_set(found)) == (expected, int(number))
 
 
 def test_labels_that_name_the_job_set_itself_need_no_second_name():
@@ -173,13 +259,14 @@ def test_one_template_of_labels_makes_a_job_for_each_workload(label):
 def test_a_pod_group_says_how_many_of_its_pods_start_together():
     labels = {"scheduling.x-k8s.io/pod-group": "pg"}
     found = read_pod_group(pod_group(3))
+    group_set = read_leader_worker_set(leader_worker_set(labels=labels))
     assert gang(pod_object(labels=labels, whole=1), found) == ("PodGroup pg", 3)
     # Pods without GPUs count, as they do for the plugin.
     assert gang(pod_object(None, {"name": "c"}, labels=labels), found) == ("PodGroup pg", 3)
     assert gang(pod_object(labels=labels, whole=1), read_pod_group(pod_group(1))) is None
     # One label in a template that serves several groups.
-    assert gang(group_pod("w", 1, 0, size=3, labels=labels), found) == ("PodGroup pg/serve-1", 3)
-    assert gang(group_pod("w", 1, 0, size=2, labels=labels), found) == ("PodGroup pg", 3)
+    assert gang(group_pod("w", 1, 0, size=3, labels=labels), found, group_set) == ("PodGroup pg/serve-1", 3)
+    assert gang(group_pod("w", 1, 0, size=2, labels=labels), found, group_set) == ("PodGroup pg", 3)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +302,11 @@ def test_the_more_explicit_source_counts():
     made["spec"]["schedulingGroup"] = {"podGroupName": "pg"}
     labels = made["metadata"]["labels"]
 
+    known = GangObjects({})
+    known.seen(read_leader_worker_set(leader_worker_set()))
+
     def source():
-        return pod_facts(made).job.source
+        return known.resolved(pod_facts(made)).job.source
 
     assert source() is GangSource.LABELS
     del labels[JOB_LABEL]

@@ -21,10 +21,11 @@ def job_set_pod(name, entry, index=0, set_name="train", labels=None, **given):
     return owned(pod_object(name, uid=name, labels={**own, **(labels or {})}, **given), "Job")
 
 
-def replicated_job(name, jobs=1, pods=1, gpus=True, annotations=None, **given):
-    """An entry of a JobSet."""
+def replicated_job(name, jobs=1, pods=1, gpus=True, annotations=None, labels=None, **given):
+    """An entry of a JobSet. The labels and annotations are those of its pod template."""
     containers = [{"name": "c", **(GPUS if gpus else {})}]
-    template = {"metadata": {"annotations": annotations or {}}, "spec": {"containers": containers}}
+    metadata = {"annotations": annotations or {}, "labels": labels or {}}
+    template = {"metadata": metadata, "spec": {"containers": containers}}
     job = {"metadata": {"annotations": given.pop("job_annotations", {})}}
     job["spec"] = {"parallelism": pods, "template": template, **given.pop("job_spec", {})}
     return {"name": name, "replicas": jobs, "template": job, **given}
@@ -48,12 +49,22 @@ def group_pod(name, group, worker, size=2, set_name="serve", labels=None, annota
     return owned(made, "StatefulSet")
 
 
-def leader_worker_set(leader=None, worker=True, name="serve", annotations=None, **spec):
-    templates = {"workerTemplate": {"spec": {"containers": [{"name": "c", **(GPUS if worker else {})}]}}}
+def leader_worker_set(leader=None, worker=True, name="serve", annotations=None, labels=None, **spec):
+    """Whether leaders and workers ask for GPUs; without `leader`, both have one template.
+
+    `labels` are those of the template of the workers, or a pair of the leader's and theirs.
+    """
+    of_leader, of_workers = labels if isinstance(labels, tuple) else (labels, labels)
+    templates = {"workerTemplate": _group_template(worker, of_workers)}
     if leader is not None:
-        templates["leaderTemplate"] = {"spec": {"containers": [{"name": "c", **(GPUS if leader else {})}]}}
+        templates["leaderTemplate"] = _group_template(leader, of_leader)
     metadata = {"name": name, "namespace": "default", "uid": "lws", "annotations": annotations or {}}
     return {"metadata": metadata, "spec": {"leaderWorkerTemplate": templates, **spec}}
+
+
+def _group_template(gpus, labels):
+    containers = [{"name": "c", **(GPUS if gpus else {})}]
+    return {"metadata": {"labels": labels or {}}, "spec": {"containers": containers}}
 
 
 def pod_group(minimum, name="pg", uid="pg"):
