@@ -48,6 +48,8 @@ _CLAIMED = frozenset({"ephemeral", "persistentVolumeClaim"})
 _SHORT_OF_ANY = ("Insufficient ", "Too many pods")
 """What kube-scheduler says where pods on a node use too much of a resource, GPUs or not."""
 _SHORT = tuple(f"Insufficient {resource}" for resource in RESOURCES)
+_NOT_NEAR = "didn't match pod affinity rules"
+"""What kube-scheduler says of nodes where a pod would not be near those that it has to be near."""
 _Value = TypeVar("_Value", bound=Hashable)
 
 
@@ -162,6 +164,13 @@ class PodFacts:
         if self.node or self.deleting or not self.unscheduled:
             return False
         return any(text in self.unscheduled for text in reasons)
+
+    @property
+    def is_kept_from_others(self) -> bool:
+        """Whether kube-scheduler says that its affinity to pods keeps it off nodes. It does not ask about it then."""
+        if self.node or self.deleting or not self.rules.affinity:
+            return False
+        return _NOT_NEAR in self.unscheduled
 
     @property
     def has_our_gate_only(self) -> bool:

@@ -235,6 +235,28 @@ def test_a_job_starts_in_one_zone_if_all_of_its_pods_have_to_be_near_each_other(
     assert allocations.problems() == []
 
 
+@pytest.mark.usefixtures("replica")
+def test_workers_that_have_to_be_near_their_leader_start_with_it(
+    control_plane: ControlPlane,
+    make_allocations: Callable[[Iterable[Json]], Allocations],
+) -> None:
+    """kube-scheduler accepts a worker only when the leader, whose label the worker does not have, is bound."""
+    allocations = make_allocations(whole_node(f"node-{n}", zone=f"zone-{n % 2}") for n in range(4))
+    leader, *workers = job("job", 4, {GPU_WHOLE: 4})
+    leader["metadata"]["labels"]["role"] = "leader"
+    term = {"labelSelector": {"matchLabels": {"role": "leader"}}, "topologyKey": "zone"}
+    for worker in workers:
+        worker["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    # Without the leader, no worker may start.
+    control_plane.add_pods(workers)
+    control_plane.pods.wait(lambda pods: len(pods) == 3 and all(why(pods, name) for name in pods))
+    control_plane.add_pods([leader])
+    found = control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4})
+    zones = {int(pod["spec"]["nodeName"].removeprefix("node-")) % 2 for pod in found.values()}
+    assert len(zones) == 1
+    assert allocations.problems() == []
+
+
 def _whole(pods: Mapping[str, Json]) -> int:
     return sum(bound == _REPLICAS for bound in _bound(pods).values())
 

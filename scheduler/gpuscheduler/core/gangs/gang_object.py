@@ -31,11 +31,11 @@ class RolePods(NamedTuple):
     """What counts of the pods of one role in a group. All of them are made from one template.
 
     Attributes:
-        count: they start with the others of the group.
+        together: they start with the others of the group.
         labels: those that name a gang, with their values.
     """
 
-    count: bool
+    together: bool
     labels: frozenset[tuple[str, str]]
 
 

@@ -96,15 +96,16 @@ def group_role(
     group = group_of(labels, {}, controller)
     if group is None:
         return None
-    is_ref = isinstance(gang, GangRef) and gang.kind is ObjectKind.LEADER_WORKER_SET
-    counts = is_ref and gang.fallback is None
-    return GroupRole(group.name, group.role, role_pods(labels, count=counts))
+    starts_with_group = False
+    if isinstance(gang, GangRef):
+        starts_with_group = gang.kind is ObjectKind.LEADER_WORKER_SET and gang.fallback is None
+    return GroupRole(group.name, group.role, role_pods(labels, together=starts_with_group))
 
 
-def role_pods(labels: Mapping[str, Any], *, count: bool) -> RolePods:
+def role_pods(labels: Mapping[str, Any], *, together: bool) -> RolePods:
     """What counts of pods with these labels."""
     naming = [(label, text(labels.get(label))) for label in GANG_LABELS]
-    return RolePods(count, frozenset(pair for pair in naming if pair[1]))
+    return RolePods(together, frozenset(pair for pair in naming if pair[1]))
 
 
 def labeled_in_group(ref: GangRef, label: str, value: str) -> int:
@@ -191,8 +192,8 @@ class LeaderWorkerSet:
         if ref.size is None:
             return None
         roles = self.roles | dict(ref.roles)
-        leader_starts = ref.role == LEADER or roles[LEADER].count
-        workers_start = ref.role == WORKER or roles[WORKER].count
+        leader_starts = ref.role == LEADER or roles[LEADER].together
+        workers_start = ref.role == WORKER or roles[WORKER].together
         leader_counts = leader_starts and not self.leader_first
         if ref.role == LEADER and not leader_counts:
             return None
@@ -230,4 +231,4 @@ def read_leader_worker_set(found: Mapping[str, Any]) -> LeaderWorkerSet:
 
 def _pods_of(template: Mapping[str, Any]) -> RolePods:
     labels = mapping_at(template, "metadata", "labels")
-    return role_pods(labels, count=starts_with_workload(template))
+    return role_pods(labels, together=starts_with_workload(template))

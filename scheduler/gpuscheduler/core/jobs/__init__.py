@@ -6,6 +6,7 @@
 - `planning`: makes, keeps and breaks the plans of jobs.
 - `places`: nodes and GPUs for all pods of a job.
 - `turns`: which pods kube-scheduler has come to, so that they may be planned.
+- `attached`: pods that it comes to only when others of their job are bound.
 - `priority`: which job comes first: nodes are kept for it, and pods of lower priority evicted.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.

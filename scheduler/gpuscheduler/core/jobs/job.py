@@ -6,6 +6,7 @@ from enum import Enum, auto
 
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gangs.gang import GangKey, GangSource
+from gpuscheduler.core.jobs.attached import attached
 from gpuscheduler.core.jobs.losses import NO_LOSSES, Losses
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.places.plan import Passed
@@ -65,6 +66,8 @@ class StartPlan:
             placed by then may be why, so this counts no longer than the plan.
         deferred: UIDs of the pods whose place kube-scheduler may accept once others of this plan are on theirs.
         deferrals: how often pods were deferred.
+        attached: UIDs of the pods that kube-scheduler accepts only when others of the plan are on nodes. The plan is
+            written without waiting for them.
     """
 
     places: Mapping[str, tuple[str, Choice]]
@@ -74,6 +77,7 @@ class StartPlan:
     refused: Mapping[str, Passed] = field(default_factory=dict)
     deferred: frozenset[str] = frozenset()
     deferrals: int = 0
+    attached: frozenset[str] = frozenset()
 
     @property
     def is_written(self) -> bool:
@@ -82,8 +86,9 @@ class StartPlan:
 
     @property
     def is_gathered(self) -> bool:
-        """Whether all pods are in bind, so that the plan has to be written."""
-        return self.stage is PlanStage.GATHERING and self.in_bind >= self.places.keys()
+        """Whether all pods are in bind that can be, so that the plan has to be written."""
+        to_come = self.places.keys() - self.attached
+        return self.stage is PlanStage.GATHERING and self.in_bind >= to_come
 
     def entered(self, uid: str) -> "StartPlan":
         """A pod has come into bind. If the plan is written, the pod need not wait."""
@@ -103,7 +108,7 @@ class StartPlan:
 
     def comes_after_others(self, uid: str) -> bool:
         """Whether pods of the plan are still to come, on which kube-scheduler's answer about this one may depend."""
-        to_come = self.places.keys() - self.in_bind - self.deferred - {uid}
+        to_come = self.places.keys() - self.in_bind - self.deferred - self.attached - {uid}
         return bool(to_come)
 
     def writing(self) -> "StartPlan":
@@ -304,7 +309,7 @@ class Job:
     def to_plan(self) -> list[PodFacts]:
         """The pods that may be planned now; empty until kube-scheduler has come to enough of them."""
         asked = [pod for pod in self.may_start() if self._is_asked(pod)]
-        return self._if_enough(asked)
+        return self._if_enough([*asked, *self._attached_to(asked)])
 
     def wants_nodes(self) -> list[PodFacts]:
         """The pods for which nodes may be kept; empty if there are not enough.
@@ -312,7 +317,16 @@ class Job:
         kube-scheduler has come to them, or would if other pods ended.
         """
         hopeful = [pod for pod in self.may_start() if self._is_asked(pod) or self._is_short(pod)]
-        return self._if_enough(hopeful)
+        return self._if_enough([*hopeful, *self._attached_to(hopeful)])
+
+    def _attached_to(self, pods: Collection[PodFacts]) -> list[PodFacts]:
+        """The pods to which kube-scheduler comes once these are bound."""
+        unasked = self.turns.unasked
+        if not unasked or not pods:
+            return []
+        waiting = unasked.difference(pod.uid for pod in pods)
+        refused = [pod for pod in self.may_start() if pod.uid in waiting and pod.is_kept_from_others]
+        return attached(refused, pods) if refused else []
 
     def _is_short(self, pod: PodFacts) -> bool:
         """Whether kube-scheduler says that the pod lacks what others use. It calls before it writes that."""
@@ -327,6 +341,10 @@ class Job:
 
     def _is_asked(self, pod: PodFacts) -> bool:
         return pod.uid not in self.turns.unasked
+
+    def unasked(self, uids: Iterable[str]) -> frozenset[str]:
+        """Those of the pods that kube-scheduler has not come to yet."""
+        return frozenset(self.turns.unasked.intersection(uids))
 
     def to_come(self) -> list[PodFacts]:
         """The pods that kube-scheduler has not come to yet, although the job is complete."""

@@ -127,6 +127,7 @@ class Jobs:
         was_pending = pod.uid in job.members.pending
         before = _outlook(job)
         unknown_before = job.members.unknown
+        was_kept_off = pod.uid in job.members and job.members[pod.uid].is_kept_from_others
         job.members.put(pod)
         self._note_turn(job, pod.uid, was_pending=was_pending)
         # It may have been there before with a gate, which has held it back.
@@ -140,6 +141,9 @@ class Jobs:
             self._pod_came(job, pod, now)
         elif _outlook(job) != before:
             # Such as by the first of its pods that another scheduler binds.
+            self._planning.again = True
+        if pod.is_kept_from_others and not was_kept_off:
+            # It may be near others of the job, so that it can be planned with them.
             self._planning.again = True
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
@@ -301,6 +305,7 @@ class Jobs:
             job.plan = job.plan.written(now + COMMITTED_S)
             job.members.started(job.plan.places)
             self._planning.keep(job, job.plan)
+            self._planning.call_attached(job)
         else:
             self._planning.break_plan(job, now)
         self._due_jobs.settle(job, now)

@@ -241,9 +241,11 @@ class Planning:
                 # To plan it takes long, and others wait meanwhile.
                 job.delay(now)
             return
-        job.plan = StartPlan(places, now + BARRIER_S)
+        unasked = job.unasked(places)
+        job.plan = StartPlan(places, now + BARRIER_S, attached=unasked)
         self.keep(job, job.plan)
-        others = [pod for pod in pending if pod.uid in places and pod.uid != calling]
+        called = {calling} | unasked
+        others = [pod for pod in pending if pod.uid in places and pod.uid not in called]
         self._wake(job, places, others)
 
     def _plan_minimum(
@@ -388,6 +390,20 @@ class Planning:
         # They are to come again, so that others may wait for them.
         job.plan = replace(plan, deferred=frozenset())
         self._wake(job, plan.places, pods)
+
+    def call_attached(self, job: Job) -> None:
+        """Have kube-scheduler try the pods for which others of the plan had to be placed before.
+
+        It tries them anyway when those are bound. Until then, their nodes are kept for them.
+        """
+        plan = job.plan
+        if plan is None or not plan.attached:
+            return
+        pods = [job.members[uid] for uid in sorted(plan.attached & plan.places.keys())]
+        for pod in pods:
+            node, _ = plan.places[pod.uid]
+            self.nominate(job, pod, node)
+        self.actions += nudges(pods)
 
     def nominate(self, job: Job, pod: PodFacts, node: str) -> None:
         """Have kube-scheduler try the node first for a pod, and count the pod there, as long as it is planned there."""

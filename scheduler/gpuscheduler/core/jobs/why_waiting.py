@@ -49,8 +49,11 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     # Where kube-scheduler finds too few GPUs on any node, the text below says more.
     to_come = [pod for pod in job.to_come() if not pod.is_short_in_sum]
     if to_come and not job.to_plan():
-        example = to_come[0].name.name
-        return f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {example}"
+        first = to_come[0]
+        why = f"kube-scheduler has found no node yet for {len(to_come)} of its pods, such as {first.name.name}"
+        if first.is_kept_from_others:
+            why = f"{why}, which has to be near pods that are not there or wait for it; change its affinity to pods"
+        return why
     why_later = _why_planned_later(job)
     if why_later:
         return why_later

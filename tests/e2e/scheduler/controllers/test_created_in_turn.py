@@ -15,6 +15,7 @@ from tests.e2e.scheduler.replica import Replica
 
 _FIRST = {"name": "first", "status": "Ready"}
 _IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+_LWS = "leaderworkerset.sigs.k8s.io/"
 _LEADER_READY = {"startupPolicy": "LeaderReady"}
 
 
@@ -108,6 +109,42 @@ def test_a_leaderworkerset_starts_with_labels_in_one_of_its_templates(
     labels = {JOB_LABEL: f"{OF_ALL_GROUPS}{role.lower()}", REPLICAS_LABEL: "2"}
     templates[role] = templates[role] | {"metadata": {"labels": templates[role]["metadata"]["labels"] | labels}}
     starts(manifest, 4)
+
+
+@pytest.mark.usefixtures("leaderworkerset")
+def test_each_subgroup_of_a_leaderworkerset_starts_in_a_zone_of_its_own(
+    starts: Callable[[Json, int], Mapping[str, Json]],
+) -> None:
+    """Its webhook writes affinity and anti-affinity to subgroups. One group has two of them, of two pods each."""
+    annotations = {"leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology": "zone"}
+    manifest = _leader_worker_set({}, {}, annotations)
+    manifest["spec"]["replicas"] = 1
+    manifest["spec"]["leaderWorkerTemplate"] |= {"size": 4, "subGroupPolicy": {"subGroupSize": 2}}
+    pods = starts(manifest, 4)
+    on = {(_label(pod, "subgroup-index"), pod["spec"]["nodeName"]) for pod in pods.values()}
+    assert len(on) == len({node for _, node in on}) == 2
+
+
+@pytest.mark.usefixtures("leaderworkerset")
+def test_workers_of_a_leaderworkerset_start_near_their_leader(
+    starts: Callable[[Json, int], Mapping[str, Json]],
+) -> None:
+    """The affinity selects the leader alone. kube-scheduler accepts no worker before the leader is bound."""
+    manifest = _leader_worker_set({}, {}, {})
+    manifest["spec"]["replicas"] = 1
+    templates = manifest["spec"]["leaderWorkerTemplate"]
+    templates["leaderTemplate"] = templates["workerTemplate"]
+    worker = templates["workerTemplate"]
+    leader = {_LWS + "name": "serve", _LWS + "worker-index": "0"}
+    term = {"labelSelector": {"matchLabels": leader}, "topologyKey": "zone"}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    templates["workerTemplate"] = worker | {"spec": worker["spec"] | {"affinity": near}}
+    pods = starts(manifest, 2)
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 1
+
+
+def _label(pod: Json, name: str) -> str:
+    return str(pod["metadata"]["labels"][_LWS + name])
 
 
 def _leader_worker_set(labels: Mapping[str, str], spec: Json, annotations: Json) -> Json:
