@@ -16,13 +16,11 @@ from gpuscheduler.core.constraints.node_site import HOSTNAME, NodeSite
 from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.pod_rules import PodRules
 from gpuscheduler.core.constraints.spread import SpreadConstraint
-from gpuscheduler.core.constraints.tries import Tries
+from gpuscheduler.core.constraints.tries import STEPS_A_TRY, Steps, Tries
 
 Occupied = tuple[Occupant, tuple[str, ...]]
 """A pod, and the nodes where it is or may be."""
 KEPT_OFF = "had pods near them whose anti-affinity keeps it off"
-STEPS_A_TRY = 16
-"""Requirements, or nodes, that are compared in the time of one try."""
 
 
 class Admission:
@@ -44,14 +42,10 @@ class Admission:
     ) -> None:
         self._kinds = kinds
         self._sites = sites
-        self._tries = tries
-        self._steps = 0
-        # Kinds of one template share their rules, so that these are looked at once, by their identity.
-        self._alike: dict[int, list[list[NodeSite]]] = {}
-        self._spread_over: dict[Hashable, list[NodeSite]] = {}
-        self._refused_by_rules: dict[tuple[int, str], Mapping[str, str]] = {}
+        steps = Steps(tries)
+        self._spend = steps.spend
+        self._nodes = _Nodes(sites, steps)
         self._refused: dict[int, Mapping[str, str]] = {}
-        self._in_domains: dict[frozenset[Domain], frozenset[str]] = {}
         self._checks = [list(self._looking(kind)) for kind in kinds]
         # The anti-affinity of pods on nodes is known by kind, so that their labels and ports alone count here.
         self._count(occupied)
@@ -87,9 +81,9 @@ class Admission:
             return True
         checks = self._checks[kind]
         self._spend(self._lookups[kind])
-        if name in self._kept_off(kind):
-            return False
         own = self._kinds[kind]
+        if name in self._nodes.in_domains(own.kept_off):
+            return False
         for check in checks:
             is_asked = local is None or local == check.is_local
             if is_asked and not check.accepts(site, own):
@@ -146,24 +140,9 @@ class Admission:
         for constraint in rules.spread:
             # It looks at all nodes.
             if self._spend(len(self._sites)):
-                yield Spread(constraint, kind, self._counted_nodes(rules, constraint))
+                yield Spread(constraint, kind, self._nodes.counted(rules, constraint))
         if rules.ports:
             yield Ports(kind)
-
-    def _counted_nodes(self, rules: PodRules, constraint: SpreadConstraint) -> Sequence[NodeSite]:
-        """The nodes on which a spread constraint counts pods."""
-        needed = tuple({other.key: None for other in rules.spread})
-        honored = constraint.honors_affinity, constraint.honors_taints
-        key = (id(rules.nodes), honored, needed)
-        counted = self._spread_over.get(key)
-        if counted is None:
-            counted = self._spread_over[key] = []
-            for alike in self._alike_for(rules.nodes):
-                is_counted = constraint.counts_on(rules.nodes, alike[0])
-                # Without tries, the nodes are not looked at any more.
-                if is_counted and self._spend(rules.nodes.size + len(alike) * len(needed)):
-                    counted += [site for site in alike if site.labels.has_all(needed)]
-        return counted
 
     def _count(self, occupied: Iterable[Occupied]) -> None:
         """Count the pods on nodes that the plan's pods look for."""
@@ -222,23 +201,41 @@ class Admission:
             self._spend(len(check.keys))
             check.change(site, count)
 
-    # -- nodes that are refused in any case --------------------------------------------------------------------------
-
     def _refusals(self, kind: int) -> Mapping[str, str]:
         """Names of the nodes on which no pod of a kind may be, and why."""
         refused = self._refused.get(kind)
         if refused is None:
-            refused = self._by_rules(self._kinds[kind].rules)
-            kept_off = self._kept_off(kind)
+            own = self._kinds[kind]
+            refused = self._nodes.refused(own.rules)
+            kept_off = self._nodes.in_domains(own.kept_off)
             if kept_off:
                 refused = {**dict.fromkeys(kept_off, KEPT_OFF), **refused}
             self._refused[kind] = refused
         return refused
 
-    def _by_rules(self, rules: PodRules) -> Mapping[str, str]:
-        """Names of the nodes that the rules about nodes refuse, and why."""
+
+class _Nodes:
+    """All nodes, and what rules about nodes alone say of them.
+
+    Kinds of one template share their rules, so that these are looked at once, by their identity.
+
+    Args:
+        sites: of the nodes, with GPUs or without.
+        steps: that are taken. Once these are used up, nodes are left out.
+    """
+
+    def __init__(self, sites: Mapping[str, NodeSite], steps: Steps) -> None:
+        self._sites = sites
+        self._spend = steps.spend
+        self._alike: dict[int, list[list[NodeSite]]] = {}
+        self._counted: dict[Hashable, list[NodeSite]] = {}
+        self._refused: dict[tuple[int, str], Mapping[str, str]] = {}
+        self._in_domains: dict[frozenset[Domain], frozenset[str]] = {}
+
+    def refused(self, rules: PodRules) -> Mapping[str, str]:
+        """Names of the nodes that the rules of a pod refuse, and why."""
         key = (id(rules.nodes), rules.refused)
-        refused = self._refused_by_rules.get(key)
+        refused = self._refused.get(key)
         if refused is None:
             refused = {}
             for alike in self._alike_for(rules.nodes):
@@ -247,23 +244,26 @@ class Admission:
                 why = rules.obstacle(alike[0])
                 if why:
                     refused.update((site.name, why) for site in alike)
-            self._refused_by_rules[key] = refused
+            self._refused[key] = refused
         return refused
 
-    def _alike_for(self, rules: NodeRules) -> list[list[NodeSite]]:
-        """All nodes, in lists of those that are alike to the rules; none if that takes too many tries."""
-        alike = self._alike.get(id(rules))
-        if alike is None:
-            alike = []
-            steps_a_node = 1 + len(rules.label_keys()) // STEPS_A_TRY
-            if self._spend(len(self._sites) * steps_a_node):
-                alike = alike_sites(rules, self._sites.values())
-            self._alike[id(rules)] = alike
-        return alike
+    def counted(self, rules: PodRules, constraint: SpreadConstraint) -> Sequence[NodeSite]:
+        """The nodes on which a spread constraint of a pod counts other pods."""
+        needed = tuple({other.key: None for other in rules.spread})
+        honored = constraint.honors_affinity, constraint.honors_taints
+        key = (id(rules.nodes), honored, needed)
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted[key] = []
+            for alike in self._alike_for(rules.nodes):
+                is_counted = constraint.counts_on(rules.nodes, alike[0])
+                # Without tries, the nodes are not looked at any more.
+                if is_counted and self._spend(rules.nodes.size + len(alike) * len(needed)):
+                    counted += [site for site in alike if site.labels.has_all(needed)]
+        return counted
 
-    def _kept_off(self, kind: int) -> frozenset[str]:
-        """Names of the nodes that pods on nodes keep a kind off."""
-        domains = self._kinds[kind].kept_off
+    def in_domains(self, domains: frozenset[Domain]) -> frozenset[str]:
+        """Names of the nodes in one of these domains."""
         names = self._in_domains.get(domains)
         if names is None:
             names = frozenset(self._nodes_in(domains))
@@ -279,12 +279,16 @@ class Admission:
                 if site.labels.get(key) in of_key:
                     yield name
 
-    def _spend(self, steps: int) -> bool:
-        """Take tries for so many steps; False if there are none left."""
-        self._steps += steps
-        count = self._steps // STEPS_A_TRY
-        self._steps %= STEPS_A_TRY
-        return self._tries.spend(count)
+    def _alike_for(self, rules: NodeRules) -> list[list[NodeSite]]:
+        """All nodes, in lists of those that are alike to the rules; none if that takes too many tries."""
+        alike = self._alike.get(id(rules))
+        if alike is None:
+            alike = []
+            steps_a_node = 1 + len(rules.label_keys()) // STEPS_A_TRY
+            if self._spend(len(self._sites) * steps_a_node):
+                alike = alike_sites(rules, self._sites.values())
+            self._alike[id(rules)] = alike
+        return alike
 
 
 def _lookups(checks: Iterable[Check]) -> int:

@@ -64,7 +64,8 @@ class KeptOff:
             near = _near(terms, keys, namespaces)
             if near:
                 by_pod = _Comparison(near, terms, sites).domains(pods)
-                kept_off = [one | more for one, more in zip(kept_off, by_pod, strict=True)]
+                for number, domains in enumerate(by_pod):
+                    kept_off[number] |= domains
         return kept_off
 
 

@@ -3,6 +3,8 @@
 CALL_TRIES = 1000
 """Tries of all nodes together in one call, which then takes less than 10 ms: any author of pods may write a pod whose
 containers are hard to place, and thousands of nodes may have to be looked at for it."""
+STEPS_A_TRY = 16
+"""Requirements, or nodes, that are compared in the time of one try."""
 
 
 class Tries:
@@ -24,3 +26,21 @@ class Tries:
         """Take tries; False if so many are not left."""
         self.left -= count
         return self.left >= 0
+
+
+class Steps:
+    """Takes tries for steps that are much smaller than one.
+
+    Args:
+        tries: from which they are taken.
+    """
+
+    def __init__(self, tries: Tries) -> None:
+        self._tries = tries
+        self._rest = 0
+
+    def spend(self, count: int) -> bool:
+        """Take tries for so many steps; False if there are none left."""
+        steps = self._rest + count
+        self._rest = steps % STEPS_A_TRY
+        return self._tries.spend(steps // STEPS_A_TRY)

@@ -3,13 +3,13 @@
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuscheduler.core.constraints.admission import STEPS_A_TRY, Admission
+from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.checks import Kind
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.pod_rules import PodRules
 from gpuscheduler.core.constraints.resources import Resources
-from gpuscheduler.core.constraints.tries import Tries
+from gpuscheduler.core.constraints.tries import STEPS_A_TRY, Tries
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
