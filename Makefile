@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster claim-kills e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -135,6 +135,9 @@ random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, aga
 
 random-cluster: $(STAMP)  ## 200,000 steps of random clusters for gpuscheduler, counted (STEPS=50000, SEED=7)
 	$(BIN)/python -m tests.unit.gpuscheduler.core.long_random_cluster $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
+
+claim-kills: $(STAMP)  ## 1,000 kills of the agent at random moments in mode dra: nothing lost, given twice, or waited for (KILLS=100, SEED=7)
+	$(BIN)/python -m tests.contract.claim_kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, docs/reference/, docs/problems.md, the chart's README
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .

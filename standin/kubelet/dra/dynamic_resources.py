@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -93,6 +94,14 @@ class DynamicResources:
     def exit(self, uid: str) -> None:
         """The containers of the pod end by themselves."""
         self._runtime.exited.add(uid)
+
+    def containers(self) -> dict[tuple[str, str], Granted]:
+        """What each running container got, by UID of the pod and name of the container."""
+        return dict(self._runtime.containers)
+
+    def watch_starts(self, started: Callable[[str], None]) -> None:
+        """Have this called with the UID of the pod after each start of a container, by the thread that started it."""
+        self._runtime.started = started
 
     def container(self, uid: str, name: str) -> Granted | None:
         """A container's grant; None if it does not run."""

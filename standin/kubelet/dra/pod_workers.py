@@ -4,7 +4,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,10 +42,12 @@ class Runtime:
         containers: what each container got, by UID of the pod and name of the container.
         sandboxes: UIDs of the pods that have one.
         exited: UIDs of the pods whose containers end by themselves.
+        started: called with the UID of the pod after each start of a container.
     """
 
     def __init__(self, cdi_dir: Path) -> None:
         self.cdi_dir = cdi_dir
+        self.started: Callable[[str], None] = lambda _uid: None
         self.containers: dict[tuple[str, str], Granted] = {}
         self.sandboxes: set[str] = set()
         self.exited: set[str] = set()
@@ -186,6 +188,7 @@ class PodWorkers:
                     granted = self._kubelet.start_container(ours, name)
                     names = self._claims.cdi_names(pod, container)
                     self._runtime.containers[uid, name] = edited(granted, self._runtime.cdi_dir, names)
+                    self._runtime.started(uid)
             except StartError as error:
                 waiting = {"reason": "CreateContainerError", "message": str(error)}
                 status = {"name": name, "state": {"waiting": waiting}}
