@@ -18,13 +18,18 @@ OTHER = "other.example.com"
 class OtherDriver(pb_grpc.DRAPluginServicer, reg_grpc.RegistrationServicer):
     """Serves both of its services on one socket, which kubelet allows; also a context manager.
 
+    Args:
+        kubelet_dir: kubelet's own folder.
+        name: of the driver.
+
     Attributes:
         error: what calls are answered with; empty where they succeed.
         answering: calls wait for it.
         asked: names of the calls so far.
     """
 
-    def __init__(self, kubelet_dir: Path) -> None:
+    def __init__(self, kubelet_dir: Path, name: str = OTHER) -> None:
+        self._name = name
         self.error, self.asked = "", list[str]()
         self.answering = threading.Event()
         self.answering.set()
@@ -32,7 +37,7 @@ class OtherDriver(pb_grpc.DRAPluginServicer, reg_grpc.RegistrationServicer):
         self._server = grpc.server(self._executor)
         pb_grpc.add_DRAPluginServicer_to_server(self, self._server)
         reg_grpc.add_RegistrationServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{kubelet_dir / 'plugins_registry' / OTHER}.sock")
+        self._server.add_insecure_port(f"unix:{kubelet_dir / 'plugins_registry' / name}.sock")
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -44,7 +49,7 @@ class OtherDriver(pb_grpc.DRAPluginServicer, reg_grpc.RegistrationServicer):
         self._executor.shutdown()
 
     def GetInfo(self, request: Any, context: Any) -> reg.PluginInfo:
-        return reg.PluginInfo(type="DRAPlugin", name=OTHER, supported_versions=["v1.DRAPlugin"])
+        return reg.PluginInfo(type="DRAPlugin", name=self._name, supported_versions=["v1.DRAPlugin"])
 
     def NotifyRegistrationStatus(self, request: Any, context: Any) -> reg.RegistrationStatusResponse:
         return reg.RegistrationStatusResponse()

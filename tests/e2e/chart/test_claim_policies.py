@@ -230,7 +230,7 @@ def test_configuration_for_this_driver_is_refused(
     assert status == 201 or "takes no configuration" in answer["message"]
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_are_taken(cluster: Cluster, agents: Agents, example: Path) -> None:
     for one in yaml.safe_load_all(example.read_text()):
         taken(cluster, one)
