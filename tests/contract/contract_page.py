@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-_CHECK = re.compile(r"test_(\d\d)_(\w+)")
+_CHECK = re.compile(r"test_(\d{2,3})_(\w+)")
 _WRITTEN = {
     "gpu": "GPU",
     "gpus": "GPUs",
@@ -22,13 +22,7 @@ Kubelet, schedulers and users rely on these numbered checks. Each check is a tes
 kubelet, in several versions, and of the API server. `make generate` makes this page from the tests.
 
 Checks 01 to 39 are about the device-plugin API. The checks from 40 on are about Dynamic Resource Allocation (DRA). They
-follow kubelet's own list of tests for DRA drivers, `test/e2e_node/dra_test.go` of Kubernetes 1.36.
-These cases of that list have no check, because they are about kubelet alone:
-
-- `must use one gRPC connection for all service calls`
-- `must reuse one gRPC connection for service and health-monitoring calls`
-- `must provide metrics`, which are kubelet's
-- `should not add health status to Pod when feature gate is disabled`
+follow Kubernetes' own tests for DRA drivers. [Their list](kubernetes-dra-tests.md) says which check shows which of them.
 """
 
 

@@ -1,6 +1,7 @@
 """Kubernetes objects in the documents, tried on the real API server."""
 
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from textwrap import dedent
 import pytest
 import yaml
 
+from .build import TOOLS
 from .cluster import WAIT_S, Cluster, pod_manifest
 from .cluster.manifests import Json
 
@@ -53,6 +55,18 @@ def test_objects_are_accepted(cluster: Cluster, page: Path) -> None:
             "application/apply-patch+yaml",
         )
         assert status in {200, 201}, (found["kind"], answer)
+
+
+@pytest.mark.parametrize("source", ["e2e_node/dra_test.go", "e2e/dra/dra.go"])
+def test_the_page_of_kubernetes_tests_has_all_of_them(source: str) -> None:
+    """Those of the version that the cluster is built from."""
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"]
+    found = subprocess.run(command, cwd=TOOLS / "kubernetes-1.36", capture_output=True, text=True, check=True)
+    text = (Path(found.stdout.strip()) / "test" / source).read_text(encoding="utf-8")
+    names = set(re.findall(r'\b(?:It|DescribeTable)\(\s*"((?:[^"\\]|\\.)*)"', text))
+    page = (ROOT / "docs/reference/kubernetes-dra-tests.md").read_text(encoding="utf-8")
+    assert len(names) > 30
+    assert names - set(re.findall(r"`([^`]+)`", page)) == set()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, of
+from tests.e2e.agent.dra.claims import SLICE, SLICES, of, wait_files
 from tests.e2e.agent.podannotations import event
 from tests.e2e.amounts import count
 from tests.e2e.cluster import Cluster, pod_manifest
@@ -141,3 +141,81 @@ def test_what_the_runtime_cannot_express_is_an_event(node: Node, make_claim: Cal
     node.pods.append("mixed")
     node.cluster.create_pod(pod("mixed", main=["both/a", "both/b"], side=["both/a"]))
     event(node, "mixed", "GPURefused", "both use claim both, and differ in what else they use")
+
+
+def test_an_init_container_has_the_claim_before_the_others(node: Node, make_claim: Callable[..., None]) -> None:
+    """It ends with an error unless it sees its share."""
+    make_claim("share", gpu=share("4Gi"))
+    manifest = pod("init", main=["share"])
+    (main,) = manifest["spec"]["containers"]
+    sees = ["/bin/sh", "-c", 'test "$ALIYUN_COM_GPU_MEM_CONTAINER" = 4 && test -e "/dev/nvidia$ALIYUN_COM_GPU_MEM_IDX"']
+    manifest["spec"]["initContainers"] = [{**main, "name": "first", "command": sees}]
+    node.run(manifest)
+    uuids, env = gpus(node, "init", "main")
+    assert len(uuids) == 1
+    assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
+
+
+def test_a_container_that_is_started_again_keeps_its_gpu(node: Node, make_claim: Callable[..., None]) -> None:
+    """Kubelet does not ask the agent again, and the claim stays as long as the pod."""
+    make_claim("share", gpu=share("4Gi"))
+    manifest = pod("again", main=["share"])
+    manifest["spec"]["restartPolicy"] = "Always"
+    node.run(manifest)
+    before, _ = gpus(node, "again", "main")
+    node.cluster.execute("again", "kill", "1")
+    node.cluster.wait_pod("again", has_restarted)
+    after, env = gpus(node, "again", "main")
+    assert after == before
+    assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
+
+
+def has_restarted(pod: Json) -> bool:
+    statuses = pod["status"].get("containerStatuses", ())
+    return any(status["restartCount"] and "running" in status["state"] for status in statuses)
+
+
+def test_the_claim_of_limits_goes_with_a_pod_that_completes_or_fails(node: Node) -> None:
+    """The scheduler has made it, so nobody else removes it. Its GPUs are free again."""
+    for name, code in (("completes", 0), ("fails", 1)):
+        manifest = pod_manifest(name, {"aliyun.com/gpu": 8}, command=["/bin/sh", "-c", f"exit {code}"])
+        node.pods.append(name)
+        node.cluster.create_pod(manifest)
+        node.cluster.wait_phase(name, "Failed" if code else "Succeeded")
+        wait_files(node, 0)
+    node.run(pod_manifest("next", {"aliyun.com/gpu": 8}))
+
+
+def test_no_more_gpus_are_given_by_limits_than_there_are(node: Node) -> None:
+    node.run(pod_manifest("most", {"aliyun.com/gpu": 7}))
+    node.pods.append("waits")
+    node.cluster.create_pod(pod_manifest("waits", {"aliyun.com/gpu": 2}))
+    node.cluster.wait_pod("waits", is_unschedulable)
+    node.end("most")
+    node.cluster.wait_phase("waits", "Running")
+
+
+def is_unschedulable(pod: Json) -> bool:
+    return any(condition.get("reason") == "Unschedulable" for condition in pod["status"].get("conditions", ()))
+
+
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu.gpuagent.io"
+
+
+def test_limits_of_zero_gpus_need_no_claim_unless_a_plugin_has_the_resource_too(node: Node) -> None:
+    """Kubelet rejects a pod with 0 of a resource that a device plugin has without devices, as in every mode but one."""
+    node.run(pod_manifest("none", {IMPLICIT: 0}))
+    assert "NVIDIA_VISIBLE_DEVICES" not in node.cluster.exec_env("none")
+    node.pods.append("rejected")
+    node.cluster.create_pod(pod_manifest("rejected", {"aliyun.com/gpu": 0}))
+    rejected = node.cluster.wait_phase("rejected", "Failed")
+    assert "no healthy devices present" in rejected["status"]["message"]
+    wait_files(node, 0)
+
+
+def test_the_implicit_resource_of_a_class_is_beside_the_explicit_one(node: Node) -> None:
+    """Both in one container: one GPU each."""
+    limits = {"aliyun.com/gpu": 1, IMPLICIT: 1}
+    node.run(pod_manifest("both", limits))
+    uuids, _ = gpus(node, "both", "main")
+    assert len(uuids) == 2

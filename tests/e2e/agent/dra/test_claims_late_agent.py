@@ -13,9 +13,11 @@ from tests.e2e.agent.dra.claims import (
     audit_files,
     claiming,
     files,
+    wait_files,
     wait_prepared,
 )
 from tests.e2e.cluster import WAIT_S, Cluster
+from tests.e2e.cluster.runtime import containers
 
 
 def failed(cluster: Cluster, pods: int) -> None:
@@ -73,6 +75,28 @@ def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> No
     assert [node.gpus_of(name) for name in names] == held
     audit_claims(node)
     audit_files(node)
+
+
+def test_pods_that_were_deleted_while_the_agent_was_away_end_soon_after(node: Node) -> None:
+    """Kubelet has failed to unprepare their claims. It would try again 10 to 15 s later."""
+    names = [f"pod-{number}" for number in range(3)]
+    for name in names:
+        node.run(claiming(name, "share-8g"))
+    node.agent.kill()
+    for name in names:
+        node.cluster.delete_pod(name, grace=1, timeout=0)
+    end = time.monotonic() + WAIT_S
+    while any(container.pod in names and container.alive for container in containers()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    node.agent.start()
+    node.agent.wait_ready()
+    began = time.monotonic()
+    for name in names:
+        node.cluster.wait_pod_gone(name, timeout=RETRIED_S)
+        node.pods.remove(name)
+    print(f"gone {time.monotonic() - began:.1f} s after the agent was ready")
+    wait_files(node, 0)
 
 
 def runs(pod: dict[str, object]) -> bool:

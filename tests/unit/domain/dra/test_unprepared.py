@@ -1,11 +1,11 @@
-"""Pods that kubelet may have to try again: those without a sandbox."""
+"""Pods that kubelet may have to try again: those without a sandbox, and those that end."""
 
 from dataclasses import replace
 
 import pytest
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.dra.unprepared import unprepared, unused_claims
+from gpuagent.domain.dra.unprepared import unused_claims, waiting_pods
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.domain.builders import NodeUnderTest, box, pod_json
 from tests.unit.domain.dra.prepared_claims import prepared
@@ -28,7 +28,7 @@ def sandbox(status):
 
 
 def waiting(one):
-    return [(found.name.name, found.claims) for found in unprepared(one.state)]
+    return [(found.name.name, found.claims) for found in waiting_pods(one.state)]
 
 
 @pytest.mark.parametrize("conditions", [(), (sandbox("False"),)])
@@ -46,10 +46,15 @@ def test_a_pod_that_pulls_its_image_does_not_wait():
     assert not waiting(node().pods(pod("p", {"type": "Ready", "status": "False"}, sandbox("True"))))
 
 
-def test_a_pod_without_claims_or_that_ends_does_not_wait():
-    ending = pod("q")
-    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert not waiting(node().pods(pod_json("p"), ending, pod("r", phase="Succeeded")))
+def test_a_pod_without_claims_or_that_has_ended_does_not_wait():
+    assert not waiting(node().pods(pod_json("p"), pod("r", phase="Succeeded")))
+
+
+def test_a_pod_that_needs_no_claim_of_its_template_does_not_wait():
+    """`runs a pod without a generated resource claim`: the controller of claims says so in the pod's status."""
+    without = pod("p", resourceClaimStatuses=[{"name": "gpu"}])
+    without["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "optional"}]
+    assert not waiting(node().pods(without))
 
 
 def test_no_pod_waits_for_a_driver_that_is_not_registered_or_not_in_use():
@@ -104,7 +109,32 @@ def test_nothing_is_left_over_before_all_was_read():
 
 def test_pods_of_one_name_in_two_namespaces_both_wait():
     one = node().pods(claimed("p", "ml"), claimed("p", "blue"))
-    assert [(found.name.namespace, found.uid) for found in unprepared(one.state)] == [
+    assert [(found.name.namespace, found.uid) for found in waiting_pods(one.state)] == [
         ("ml", "uid-ml-p"),
         ("blue", "uid-blue-p"),
     ]
+
+
+def ending(found):
+    found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return found
+
+
+def test_a_pod_that_ends_may_wait_for_its_claims_to_be_unprepared():
+    """Kubelet may have called while the agent was away. It calls also for a claim that it began to prepare."""
+    sandboxed = ending(claimed("p", "ml"))
+    sandboxed["status"]["conditions"] = [sandbox("True")]
+    one = holding(MINE).pods(sandboxed, ending(claimed("q", "blue")), ending(pod_json("without")))
+    assert [(found.uid, found.is_ending) for found in waiting_pods(one.state)] == [
+        ("uid-ml-p", True),
+        ("uid-blue-q", True),
+    ]
+    assert not [*waiting_pods(one.send(ev.DraRegistered("no", 1.0)).state)]
+
+
+def test_a_pod_that_waits_shows_which_claims_may_be_in_its_way():
+    one = holding(MINE, THEIRS).pods(pod())
+    (found,) = waiting_pods(one.state)
+    assert found.prepared == {MINE.uid, THEIRS.uid}
+    (found,) = waiting_pods(one.send(ev.ClaimsPrepared((THEIRS,), 1.0)).state)
+    assert found.prepared == {THEIRS.uid}

@@ -1,10 +1,11 @@
-"""Pods whose claims were not prepared are changed, so that kubelet tries them again."""
+"""Pods whose claims were not prepared, or not unprepared, are changed, so that kubelet tries them again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpuagent.domain.dra.unprepared import Unprepared
+from gpuagent.domain.dra.unprepared import WaitingPod
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kube.write.prepare_again import FIRST_S, QUICK, SLOW_S, PrepareAgain
@@ -30,7 +31,7 @@ class Waiting:
     def __init__(self) -> None:
         self.api, self.now = Api(), 0.0
         self.writer = PrepareAgain(self.api, lambda: self.now)  # type: ignore[arg-type]
-        self.pod = Unprepared(PodName("ml", "p"), "u", frozenset({"c"}))
+        self.pod = WaitingPod(PodName("ml", "p"), "u", frozenset({"c"}))
 
     def wait(self, seconds: float) -> None:
         for _ in range(int(seconds)):
@@ -65,3 +66,40 @@ def test_a_pod_that_waits_again_is_changed_often_again(one: Waiting) -> None:
     one.writer.desire([])
     one.wait(FIRST_S * (QUICK + 1))
     assert one.api.changed == 2 * QUICK
+
+
+def test_a_pod_is_changed_at_once_when_a_claim_in_its_way_has_gone(one: Waiting) -> None:
+    """It has waited so long that it is tried rarely."""
+    one.pod = replace(one.pod, prepared=frozenset({"in the way", "stays"}))
+    one.wait(FIRST_S * (QUICK + 1))
+    before = one.api.changed
+    one.pod = replace(one.pod, prepared=frozenset({"stays"}))
+    one.wait(1)
+    assert one.api.changed == before + 1
+    one.wait(FIRST_S * QUICK)
+    assert one.api.changed == before + QUICK
+
+
+def test_a_pod_that_kubelet_has_not_tried_long_is_left_alone_when_another_claim_goes(one: Waiting) -> None:
+    one.pod = replace(one.pod, prepared=frozenset({"another"}))
+    one.wait(1)
+    one.pod = replace(one.pod, prepared=frozenset())
+    one.wait(1)
+    assert not one.api.changed
+
+
+def test_a_pod_that_ends_is_changed_once(one: Waiting) -> None:
+    """After that, the agent is there when kubelet calls."""
+    one.pod = replace(one.pod, is_ending=True)
+    one.wait(FIRST_S)
+    assert not one.api.changed
+    one.wait(10 * SLOW_S)
+    assert (one.api.changed, one.api.read) == (1, 1)
+
+
+def test_a_pod_that_has_waited_long_and_ends_is_changed_as_soon_as_others(one: Waiting) -> None:
+    one.wait(FIRST_S * (QUICK + 1))
+    before = one.api.changed
+    one.pod = replace(one.pod, is_ending=True)
+    one.wait(FIRST_S + 1)
+    assert one.api.changed == before + 1
