@@ -10,7 +10,7 @@ from typing import Any
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.certain_holdings import uncertain
-from gpuagent.domain.dra.unprepared import unprepared, unused_claims
+from gpuagent.domain.dra.unprepared import unused_claims, waiting_pods
 from gpuagent.domain.dra.unusable_gpus import ADMIN_LABEL
 from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.pods.pod import Pod, PodName
@@ -215,7 +215,7 @@ class ClusterSync:
         if self._sliced is None or not same_slices(self._sliced, state):
             self._sliced = state
             self._slice_writer.desire(slice_writes(state, self._node_name))
-        self._prepare_again.desire(unprepared(state))
+        self._prepare_again.desire(waiting_pods(state))
         self._forgotten.desire(unused_claims(state))
         self._annotate(state)
 

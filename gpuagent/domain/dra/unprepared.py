@@ -1,8 +1,9 @@
-"""Pods of this node that may wait for claims whose preparation failed, and claims whose pods are gone.
+"""Pods of this node that kubelet may have to try again, and claims whose pods are gone.
 
-Kubelet tries a pod again 60 to 90 s after a preparation failed, and at once when the pod changes
-(kubernetes/kubernetes#139836). It makes the pod's sandbox right after the claims are prepared. That the agent has
-prepared a claim says less: it may have answered too late for kubelet, or before a reboot.
+Kubelet tries a pod again 60 to 90 s after a preparation failed, and 10 to 15 s after the end of a pod failed because
+its claims were not unprepared. It tries a pod at once when the pod changes (kubernetes/kubernetes#139836). It makes the
+pod's sandbox right after the claims are prepared. That the agent has prepared a claim says less: it may have answered
+too late for kubelet, or before a reboot.
 """
 
 from collections.abc import Iterator
@@ -18,15 +19,24 @@ PREPARE_AGAIN_ANNOTATION = "gpuagent.io/prepare-again"
 
 
 @dataclass(frozen=True, slots=True)
-class Unprepared:
-    """A pod without a sandbox, and its claims: of this driver, or of others."""
+class WaitingPod:
+    """A pod that kubelet may have to try again.
+
+    Attributes:
+        claims: names of its claims: of this driver, or of others.
+        prepared: UIDs of all prepared claims of the node. When one of them goes, the pod may have waited for its GPU.
+        is_ending: whether the pod is being deleted, and may wait for its claims to be unprepared. Otherwise, it has no
+            sandbox, and may wait for them to be prepared.
+    """
 
     name: PodName
     uid: str
     claims: frozenset[str]
+    prepared: frozenset[str] = frozenset()
+    is_ending: bool = False
 
 
-def unprepared(state: State) -> Iterator[Unprepared]:
+def waiting_pods(state: State) -> Iterator[WaitingPod]:
     """The pods that kubelet may have to try again."""
     publishes = state.node.mode is Mode.DRA
     has_claims = bool(state.claims.prepared)
@@ -34,11 +44,16 @@ def unprepared(state: State) -> Iterator[Unprepared]:
         return
     if not _serves_kubelet(state):
         return
+    prepared_uids = frozenset(state.claims.prepared)
     for pod in state.pods.seen:
-        is_ending = pod.ended or pod.deleting
-        if pod.claims and not is_ending and not pod.sandboxed:
-            names = frozenset(pod.claims)
-            yield Unprepared(pod.name, pod.uid, names)
+        if not pod.claims or pod.ended:
+            continue
+        names = frozenset(pod.claims)
+        if pod.deleting:
+            # Kubelet unprepares also what it began to prepare, and the agent may have no record of that.
+            yield WaitingPod(pod.name, pod.uid, names, is_ending=True)
+        elif not pod.sandboxed:
+            yield WaitingPod(pod.name, pod.uid, names, prepared_uids)
 
 
 def unused_claims(state: State) -> Iterator[PreparedClaim]:

@@ -1,11 +1,13 @@
-"""Has kubelet try pods again whose claims were not prepared."""
+"""Has kubelet try pods again whose claims were not prepared, or not unprepared."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from gpuagent.domain.dra.prepare import has_device
-from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION, Unprepared
+from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION, WaitingPod
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import Api
@@ -21,7 +23,17 @@ SLOW_S = 30.0
 _NOT_FOUND = 404
 
 
-class PrepareAgain(KeyedReconciler[Unprepared]):
+@dataclass(slots=True)
+class _Tries:
+    """How often a pod was changed, when it is changed next, and what was known of it at the last look."""
+
+    is_ending: bool
+    prepared: frozenset[str]
+    due: float
+    count: int = 0
+
+
+class PrepareAgain(KeyedReconciler[WaitingPod]):
     """Changes an annotation of each such pod, which kubelet sees at once.
 
     Args:
@@ -39,12 +51,12 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
         super().__init__("kube-prepare", Delays(recheck_s=FIRST_S), on_problem)
         self._client = client
         self._clock = clock
-        self._tries: dict[str, tuple[int, float]] = {}
+        self._tries: dict[str, _Tries] = {}
 
-    def key(self, value: Unprepared) -> str:
+    def key(self, value: WaitingPod) -> str:
         return value.uid
 
-    def desire(self, values: Iterable[Unprepared]) -> None:
+    def desire(self, values: Iterable[WaitingPod]) -> None:
         """As every reconciler; a pod that has a sandbox by now is forgotten."""
         waiting = {self.key(value): value for value in values}
         super().desire(waiting.values())
@@ -52,21 +64,36 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
             if uid not in waiting:
                 self._tries.pop(uid, None)
 
-    def attempt(self, value: Unprepared) -> Outcome:
+    def attempt(self, value: WaitingPod) -> Outcome:
         now = self._clock()
-        tries, due = self._tries.setdefault(value.uid, (0, now + FIRST_S))
-        if now < due:
+        tries = self._tries.get(value.uid)
+        if tries is None or tries.is_ending != value.is_ending:
+            tries = _Tries(value.is_ending, value.prepared, due=now + FIRST_S)
+            self._tries[value.uid] = tries
+        was_in_the_way = tries.prepared - value.prepared
+        if was_in_the_way and tries.count:
+            # The pod may have waited for this claim's GPU for so long that it is tried rarely by now.
+            tries.count = 0
+            tries.due = now
+        tries.prepared = value.prepared
+        if now < tries.due:
             return Outcome.DONE
         if not any(self._is_ours(value, name) for name in value.claims):
-            self._tries[value.uid] = tries, now + SLOW_S  # an allocation does not change while a pod uses it
+            tries.due = now + SLOW_S  # an allocation does not change while a pod uses it
             return Outcome.DONE
         self._annotate(value)
-        tries += 1
-        pause_s = FIRST_S if tries < QUICK else SLOW_S
-        self._tries[value.uid] = tries, now + pause_s
+        tries.count += 1
+        tries.due = now + self._pause_s(value, tries.count)
         return Outcome.DONE
 
-    def _annotate(self, value: Unprepared) -> None:
+    def _pause_s(self, value: WaitingPod, tries: int) -> float:
+        """Until the pod is changed again, after so many times."""
+        if value.is_ending:
+            # Kubelet's call failed because the agent was away. From now on it is there when kubelet calls.
+            return math.inf
+        return FIRST_S if tries < QUICK else SLOW_S
+
+    def _annotate(self, value: WaitingPod) -> None:
         pod = value.name
         annotation = {PREPARE_AGAIN_ANNOTATION: str(time.time_ns())}
         # With its UID: another pod may have the name by now.
@@ -76,12 +103,15 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
         except KubeError as err:
             if err.status != _NOT_FOUND:
                 raise
-        log.info("Had kubelet prepare a pod's claims again", extra={"pod": str(pod)})
+        if value.is_ending:
+            log.info("Had kubelet unprepare a pod's claims again", extra={"pod": str(pod)})
+        else:
+            log.info("Had kubelet prepare a pod's claims again", extra={"pod": str(pod)})
 
-    def describe(self, value: Unprepared, err: KubeError) -> str:
+    def describe(self, value: WaitingPod, err: KubeError) -> str:
         return f"pod {value.name} waits for its claims longer than it would have to: {err}"
 
-    def _is_ours(self, value: Unprepared, claim: str) -> bool:
+    def _is_ours(self, value: WaitingPod, claim: str) -> bool:
         path = f"/apis/resource.k8s.io/v1/namespaces/{value.name.namespace}/resourceclaims/{claim}"
         try:
             return has_device(self._client.get(path, CLAIM_FIELDS))
