@@ -6,7 +6,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 
 from gpuagent.kube.api.access import access
@@ -14,7 +14,7 @@ from gpuagent.pages.http_server import HttpServer, listen
 from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.claim_events import ClaimEvents
-from gpuscheduler.cluster_api.connection import Connection
+from gpuscheduler.cluster_api.connection import Connection, decoded
 from gpuscheduler.cluster_api.evictions import Evictions
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
@@ -160,7 +160,9 @@ class App:
             placeholder_pods = self._placeholder_pods(connection, writes)
             nodes = NodeFollower(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
-            self._follow("pods", connection, "/api/v1/pods", PodFollower(service, self._claim_waits))
+            pods = PodFollower(service, self._claim_waits)
+            # It decodes as much of a pod as it needs.
+            self._follow("pods", connection, "/api/v1/pods", pods, read=bytes)
             path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
             self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
             for kind in ObjectKind:
@@ -222,8 +224,15 @@ class App:
         connection: Connection,
         path: str,
         follower: ObjectFollower,
+        read: Callable[[bytes], object] = decoded,
     ) -> None:
-        self._follows[resource] = ListWatch(connection, path, follower, lambda: self._metrics.watch_failed(resource))
+        self._follows[resource] = ListWatch(
+            connection,
+            path,
+            follower,
+            lambda: self._metrics.watch_failed(resource),
+            read=read,
+        )
 
     def _follow_kind(
         self,

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
-from gpuscheduler.cluster_api.connection import Json
+from gpuscheduler.cluster_api.connection import Json, decoded
+from gpuscheduler.cluster_api.pod_reader import PodReader
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.claims.gpu_claims import GpuClaim, read_claim
 from gpuscheduler.core.claims.gpu_devices import read_slice
@@ -38,6 +39,10 @@ _READ: Mapping[ObjectKind, Callable[[Json], GangObject]] = {
     ObjectKind.NATIVE_POD_GROUP: read_native_pod_group,
     ObjectKind.WORKLOAD: read_workload,
 }
+LARGE_BYTES = 64 * 1024
+"""A pod whose text is longer may have so many containers that they are read once. Most texts have 3 to 10 KB."""
+CLAIMS_KEY = b'"resourceClaims"'
+"""In the text of each pod with claims, and of hardly any other."""
 _MINOR = re.compile(r"[0-9]{1,9}")
 """A minor number. Python refuses to read a number of thousands of digits."""
 
@@ -50,9 +55,18 @@ class PodFollower:
     def __init__(self, service: Service, claim_waits: ClaimWaits) -> None:
         self._service = service
         self._claim_waits = claim_waits
+        self._reader = PodReader()
         self._large: dict[str, PodFacts] = {}
 
-    def seen(self, found: Json) -> None:
+    def seen(self, json_text: bytes) -> None:
+        """Take a pod."""
+        is_large = len(json_text) > LARGE_BYTES
+        if is_large or CLAIMS_KEY in json_text:
+            self._read_whole(decoded(json_text))
+        else:
+            self._service.pod_seen(self._reader.read(json_text))
+
+    def _read_whole(self, found: Json) -> None:
         """Take a pod. If it is on a node and has many containers, these are read once: it may be changed often."""
         uid = text(mapping(found.get("metadata")).get("uid"))
         former = self._large.get(uid)

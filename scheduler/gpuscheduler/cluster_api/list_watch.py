@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gpuagent.domain.pods.json_values import mapping, number, text
+from gpuagent.domain.pods.json_values import number, text
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.system.backoff import Backoff
-from gpuscheduler.cluster_api.connection import Connection, Json
+from gpuscheduler.cluster_api.connection import Connection, Json, decoded
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ObjectFollower(Protocol):
     key: str
     """Field of the metadata that identifies an object: ``name`` or ``uid``."""
 
-    def seen(self, found: Json) -> None:
+    def seen(self, found: Any) -> None:  # noqa: ANN401 (what `read` returns)
         """Take an object as it is now."""
 
     def gone(self, key: str) -> None:
@@ -55,11 +55,24 @@ class _Page(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     type: str
-    object: Json
+    object: msgspec.Raw
+
+
+class _Metadata(msgspec.Struct):
+    """Bookmarks have no name and no UID."""
+
+    name: str = ""
+    uid: str = ""
+    version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
 _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
+_decode_object = msgspec.json.Decoder(_Object).decode
 
 
 async def list_page(connection: Connection, path: str, limit: int, token: str) -> tuple[_Page, int]:
@@ -103,6 +116,7 @@ class ListWatch:
         failed: called for each failure.
         ends_with: HTTP statuses that end `run`, because the objects cannot be followed at all; it raises KubeError.
         clock: monotonic seconds.
+        read: makes what the follower takes of the JSON text of an object.
 
     Attributes:
         tried: set once all objects were read, or could not be.
@@ -118,6 +132,7 @@ class ListWatch:
         failed: Callable[[], None],
         ends_with: Collection[int] = (),
         clock: Callable[[], float] = time.monotonic,
+        read: Callable[[bytes], object] = decoded,
     ) -> None:
         self._connection = connection
         self._path = path
@@ -125,6 +140,7 @@ class ListWatch:
         self._failed = failed
         self._ends_with = ends_with
         self._clock = clock
+        self._read = read
         self._backoff = Backoff(limit_s=PAUSE_LIMIT_S)
         self._keys: set[str] = set()
         self._version = ""
@@ -172,8 +188,8 @@ class ListWatch:
                     # The server makes the next page while this one is read.
                     reading = asyncio.ensure_future(list_page(self._connection, self._path, following, token))
                 for number, item in enumerate(page.items or ()):
-                    key = self._take(msgspec.json.decode(item))
-                    keys.add(key)
+                    metadata = _metadata(item)
+                    keys.add(self._take(metadata, item))
                     if number % YIELD == 0:
                         await asyncio.sleep(0)
                 if not token:
@@ -223,20 +239,20 @@ class ListWatch:
             raise ApiError(0, "BadAnswer", "the watch sent what is no event; is this an API server?") from err
         changed = event.object
         if event.type == "ERROR":
-            raise _error(changed)
+            raise _error(decoded(changed))
+        metadata = _metadata(changed)
         if event.type == "DELETED":
-            self._drop(self._key_of(changed))
+            self._drop(self._key_of(metadata))
         elif event.type in {"ADDED", "MODIFIED"}:
-            self._take(changed)
+            self._take(metadata, changed)
         # Bookmarks have a version, too, and nothing else.
-        metadata = mapping(changed.get("metadata"))
-        self._version = text(metadata.get("resourceVersion")) or self._version
+        self._version = metadata.version or self._version
 
-    def _take(self, found: Json) -> str:
-        key = self._key_of(found)
+    def _take(self, metadata: _Metadata, json_text: bytes) -> str:
+        key = self._key_of(metadata)
         self._keys.add(key)
         try:
-            self._follower.seen(found)
+            self._follower.seen(self._read(json_text))
         except Exception:
             # One odd object must not hide the others.
             if key not in self._odd:
@@ -249,9 +265,9 @@ class ListWatch:
         self._odd.discard(key)
         self._follower.gone(key)
 
-    def _key_of(self, found: Mapping[str, Any]) -> str:
-        metadata = mapping(found.get("metadata"))
-        return text(metadata.get(self._follower.key))
+    def _key_of(self, metadata: _Metadata) -> str:
+        key: str = getattr(metadata, self._follower.key)
+        return key
 
     def _fail(self, reason: str) -> None:
         self._failed()
@@ -259,6 +275,14 @@ class ListWatch:
         if reason not in self._logged:
             self._logged.add(reason)
             log.warning("Lost the API server", extra={"path": self._path, "reason": reason})
+
+
+def _metadata(json_text: bytes) -> _Metadata:
+    """Of an object. Raises ApiError."""
+    try:
+        return _decode_object(json_text).metadata
+    except (msgspec.DecodeError, RecursionError) as err:
+        raise ApiError(0, "BadAnswer", "the watch sent what is no object; is this an API server?") from err
 
 
 def _error(status: Mapping[str, Any]) -> ApiError:

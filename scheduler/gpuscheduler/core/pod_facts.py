@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from gpuagent.domain.pods.annotations import gpu_names
+from gpuagent.domain.pods.annotations import WRITTEN_KEYS, bounded, gpu_names
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
+from gpuagent.domain.pods.pod import REJECTED, Pod, PodName, parse_pod
 from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
 from gpuscheduler.core.claims.gpu_claims import pod_claims
@@ -42,6 +42,18 @@ JOB_GATE = "gpuagent.io/job"
 MOST_TEXT = 1024
 MOST_READ = 1000
 """Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
+_DECISIONS = frozenset(WRITTEN_KEYS)
+VOLATILE_METADATA = frozenset(
+    {
+        *("name", "generateName", "uid", "selfLink"),
+        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+        *("resourceVersion", "generation", "managedFields"),
+    }
+)
+"""Parts of the metadata that are another with each pod, or change while it lives. `spec.nodeName` and `status` are such
+parts, too."""
+VOLATILE_ANNOTATIONS = _DECISIONS | {COMMIT_ANNOTATION}
+"""The same among the annotations."""
 _NAMES = (*RESOURCES, GPU_COUNT)
 _CLAIMED = frozenset({"ephemeral", "persistentVolumeClaim"})
 """Volumes that are claimed. Kubernetes makes the claim of an ephemeral one for the pod."""
@@ -193,22 +205,86 @@ def _first(value: Hashable) -> Hashable:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """What follows from all of a Pod object but its volatile parts, which is read once for objects that are equal.
+
+    Attributes:
+        facts: of the pod that was read. The fields that follow from the volatile parts are not of other pods.
+        parsed: the containers and labels by which a decision is read; None if none counts.
+    """
+
+    facts: PodFacts
+    parsed: Pod | None
+
+
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
+    return facts_by_template(pod, pod_template(pod))
+
+
+def facts_by_template(pod: Mapping[str, Any], template: PodTemplate) -> PodFacts:
+    """Read the volatile parts of a Pod object, and take the rest from its template. For `spec`, see `needs_spec`."""
     metadata = mapping(pod.get("metadata"))
     spec = mapping(pod.get("spec"))
     status = mapping(pod.get("status"))
+    of_template = template.facts
+    annotations = mapping(metadata.get("annotations"))
+    uid = text(metadata.get("uid"))
+    created = shared(text(metadata.get("creationTimestamp")))
+    used: Used | None = None
+    if template.parsed and not _DECISIONS.isdisjoint(annotations):
+        parsed = replace(
+            template.parsed,
+            uid=uid,
+            created=created,
+            annotations=bounded(annotations),
+        )
+        used = shared(_used(parsed, of_template.request))
+    requests = of_template.requests
+    claims = of_template.claims
+    if needs_spec(status):
+        requests = shared(pod_resources(spec, status))
+        claims = pod_claims(pod)
+    return replace(
+        of_template,
+        name=PodName(of_template.name.namespace, text(metadata.get("name"))),
+        uid=uid,
+        version=text(metadata.get("resourceVersion")),
+        node=shared(text(spec.get("nodeName"))),
+        requests=requests,
+        used=used,
+        created=created,
+        end=_end(status),
+        deleting="deletionTimestamp" in metadata,
+        nominated=text(status.get("nominatedNodeName")),
+        unscheduled=_unscheduled(status),
+        owner=of_template.owner or uid,
+        claims=claims,
+        # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
+        commit=text(annotations.get(COMMIT_ANNOTATION)) if of_template.job else "",
+    )
+
+
+def needs_spec(status: Mapping[str, Any]) -> bool:
+    """Whether all of the spec is needed beside a template; otherwise `spec.nodeName` is enough.
+
+    Containers may have other amounts than the spec says, and its claims get their names.
+    """
+    return any(map(status.get, ("containerStatuses", "initContainerStatuses", "resourceClaimStatuses")))
+
+
+def pod_template(pod: Mapping[str, Any]) -> PodTemplate:
+    """Read all of a Pod object (decoded JSON) but its `VOLATILE` parts."""
+    metadata = mapping(pod.get("metadata"))
+    spec = mapping(pod.get("spec"))
     too_many = _too_many_containers(spec)
     if too_many is not None:
         # To read them takes tens of milliseconds, in each call about the pod.
         pod = _without_containers(pod)
         spec = mapping(pod.get("spec"))
-    parsed = parse_pod(pod)
+    parsed = parse_pod({"metadata": metadata, "spec": spec})
     request = shared(too_many or gpu_request(parsed))
-    used: Used | None = None
-    if request.kind.gives_gpus:
-        used = shared(_used(parsed, request))
-    annotations = mapping(metadata.get("annotations"))
     priority = spec.get("priority")
     controller = parsed.controller
     controller_kind = controller.kind if controller else ""
@@ -227,21 +303,17 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         # The plan of its job would not know all of its rules, and kube-scheduler would refuse the planned nodes.
         request = shared(replace(request, problem=f"has {unread}; a pod of a job may not"))
     holds_gpus = is_on_node and request.kind.gives_gpus
-    return PodFacts(
-        name=PodName(shared(parsed.name.namespace), parsed.name.name),
-        uid=parsed.uid,
-        version=parsed.version,
-        node=shared(text(spec.get("nodeName"))),
+    facts = PodFacts(
+        name=PodName(shared(parsed.name.namespace), ""),
+        uid="",
+        version="",
+        node="",
         request=request,
-        requests=shared(pod_resources(spec, status)),
+        requests=shared(pod_resources(spec, {})),
         labels=labels,
         rules=rules,
-        used=used,
         priority=priority if isinstance(priority, int) else 0,
         may_preempt=spec.get("preemptionPolicy") != "Never",
-        created=shared(parsed.created),
-        end=_end(parsed, status),
-        deleting=parsed.deleting,
         gated=bool(gates),
         foreign_gate=shared(_foreign_gate(gates)),
         job=job,
@@ -249,17 +321,14 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         gang_ref=ref,
         in_native_group=bool(spec.get("schedulingGroup")),
         scheduler=shared(text(spec.get("schedulerName"))),
-        nominated=text(status.get("nominatedNodeName")),
-        unscheduled=_unscheduled(status),
-        owner=shared(controller.uid) if controller else parsed.uid,
+        owner=shared(controller.uid) if controller else "",
         has_preferences=_has_preferences(spec),
         has_claims=_has_claims(spec),
-        claims=pod_claims(pod),
-        # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
-        commit=text(annotations.get(COMMIT_ANNOTATION)) if job else "",
+        claims=pod_claims({"metadata": metadata, "spec": spec}),
         models=shared(model_terms(spec)),
         mobility=mobility(pod) if holds_gpus else NOT_ON_NODE,
     )
+    return PodTemplate(facts, parsed if request.kind.gives_gpus else None)
 
 
 def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
@@ -284,13 +353,13 @@ def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**pod, "spec": spec}
 
 
-def _end(pod: Pod, status: Mapping[str, Any]) -> PodEnd | None:
-    if not pod.ended:
+def _end(status: Mapping[str, Any]) -> PodEnd | None:
+    phase = status.get("phase")
+    if phase == "Succeeded":
+        return PodEnd.SUCCEEDED
+    if phase != "Failed":
         return None
-    if pod.rejected is not None:
-        return PodEnd.REFUSED
-    has_succeeded = status.get("phase") == "Succeeded"
-    return PodEnd.SUCCEEDED if has_succeeded else PodEnd.FAILED
+    return PodEnd.REFUSED if status.get("reason") == REJECTED else PodEnd.FAILED
 
 
 def _gates(spec: Mapping[str, Any]) -> list[str]:
