@@ -154,6 +154,29 @@ def test_kube_scheduler_calls_the_extender_beside_it(chart: Chart) -> None:
     assert ["gpu-scheduler"] in [rule.get("resourceNames") for rule in rules]
 
 
+@pytest.mark.parametrize(
+    ("scores_others", "uses_claims", "verbs"),
+    [
+        (False, False, []),
+        (False, True, ["prioritize-claims"]),
+        (True, False, ["prioritize"]),
+        (True, True, ["prioritize"]),
+    ],
+)
+def test_nodes_are_scored_for_the_pods_that_the_values_name(
+    chart: Chart, scores_others: bool, uses_claims: bool, verbs: list[str]
+) -> None:
+    """Each of them costs a call. The claims are read with a right of its own, only where there are some."""
+    values = ON | {"scorePodsWithoutGpus": scores_others}
+    objects = chart.render(version="1.36.3", scheduler=values, dra={"enabled": uses_claims})
+    _, *others = configuration(objects)["extenders"]
+    assert [other["prioritizeVerb"] for other in others] == verbs
+    assert all(other["ignorable"] for other in others)
+    rules = find(objects, "ClusterRole", NAME)["rules"]
+    groups = {group for rule in rules for group in rule["apiGroups"]}
+    assert ("resource.k8s.io" in groups) == uses_claims
+
+
 def test_a_change_of_the_configuration_rolls_the_pods(chart: Chart) -> None:
     before, after = (chart.render(scheduler=ON | {"name": name}) for name in ("one", "other"))
     assert pod(before)["metadata"]["annotations"] != pod(after)["metadata"]["annotations"]
