@@ -1,16 +1,16 @@
-"""Why pods wait: kube-scheduler has one sentence for all causes about claims, and `kubectl inspect cgpu --why` has one each."""
+"""Why pods wait, by `kubectl inspect cgpu --why`. Of claims, kube-scheduler has one sentence for most causes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, MODE_LABEL
 from inspectcgpu.cli import run
 from tests.e2e.cluster import pki
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import EVENTS, ControlPlane
-from tests.e2e.scheduler.nodes import node
-from tests.e2e.scheduler.pods import pod, why
+from tests.e2e.scheduler.nodes import node, share_node
+from tests.e2e.scheduler.pods import job, pod, why
 from tests.e2e.scheduler.replica import Replica
 from tests.unit.gpuscheduler.core.explain import cluster_objects as objects
 
@@ -81,7 +81,7 @@ def dra_nodes(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def replica(dra_nodes: ControlPlane, make_replica) -> Replica:  # type: ignore[no-untyped-def]
+def replica(dra_nodes: ControlPlane, make_replica: Callable[..., Replica]) -> Replica:
     made: Replica = make_replica("a")
     return made
 
@@ -144,3 +144,25 @@ def test_what_is_free_now_is_told(
     told = dra_nodes.client
     path = f"{EVENTS}?fieldSelector=reason=WaitingForGPUs,involvedObject.name=full"
     replica.extender.wait_for(lambda: [event["message"] for event in told.expect("GET", path)["items"]] == [FULL])
+
+
+def test_pods_with_gpus_in_their_limits(
+    control_plane: ControlPlane, make_replica: Callable[..., Replica], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where gpuscheduler has said why, the tool says the same."""
+    control_plane.add_nodes([share_node("node-1", gpus=2)])
+    replica = make_replica("a")
+    part, *_ = job("train", 2, {GPU_MEM: 8})
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    gated = pod("gated", {GPU_MEM: 8}, schedulingGates=gates)
+    control_plane.add_pods([pod("huge", {GPU_MEM: 200}), pod("whole", {GPU_WHOLE: 1}), part, gated])
+    control_plane.pods.wait(lambda pods: all(why(pods, name) for name in ("huge", "whole", "train-0")))
+    events = f"{EVENTS}?fieldSelector=reason=WaitingForGPUs,involvedObject.name=huge"
+    replica.extender.wait_for(lambda: bool(control_plane.client.expect("GET", events)["items"]))
+    assert sentence(control_plane, capsys, "huge") == "node(s) had no GPU with 200 GiB"
+    pods = control_plane.pods.wait(lambda _: True, 0)
+    assert sentence(control_plane, capsys, "train-0") == why(pods, "train-0")
+    assert "1 of 2 pods are there" in why(pods, "train-0")
+    assert "node(s) give no whole GPUs: their mode is cgpu" in sentence(control_plane, capsys, "whole")
+    expected = "has scheduling gate kueue.x-k8s.io/admission, which only the controller that set it removes"
+    assert sentence(control_plane, capsys, "gated") == expected

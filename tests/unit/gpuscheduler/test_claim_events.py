@@ -46,6 +46,18 @@ def test_a_pod_that_waits_is_told_why(dra_cluster):
     assert messages(dra_cluster) == expected
 
 
+def test_selectors_beyond_the_most_that_are_kept_bring_no_event(dra_cluster, monkeypatch):
+    monkeypatch.setattr(claim_events, "MOST_SELECTORS", 1000)
+    large = request(memory="30Gi", cel=f"true || '{'x' * 2000}' == ''")
+    create(dra_cluster, "resourceclaims", claim("a-small", request(memory="30Gi")), "default")
+    create(dra_cluster, "resourceclaims", claim("b-large", large), "default")
+    create(dra_cluster, "pods", pod("b-large", name="large"), "default")
+    create(dra_cluster, "pods", pod("a-small", name="small"), "default")
+    dra_cluster.start()
+    assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
+    assert messages(dra_cluster).keys() == {"small"}
+
+
 @pytest.mark.parametrize("resource", ["resourceslices", "resourceclaims", "deviceclasses"])
 def test_a_missing_right_is_logged_once_and_given_later(dra_cluster, caplog, resource):
     dra_cluster.api.deny("list", resource)

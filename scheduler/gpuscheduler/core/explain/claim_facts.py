@@ -102,6 +102,12 @@ class ClaimFacts:
     users: tuple[str, ...] = ()
     deleting: bool = False
 
+    @property
+    def selectors_size(self) -> int:
+        """Characters of all selectors."""
+        requests = [request for alternatives in self.requests for request in alternatives]
+        return sum(len(selector) for request in requests for selector in request.selectors)
+
 
 @dataclass(frozen=True, slots=True)
 class ClassFacts:

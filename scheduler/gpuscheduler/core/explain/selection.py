@@ -80,7 +80,8 @@ class Work:
         return self._left < 0
 
 
-@lru_cache(maxsize=256)
+# Each may be the half of a MiB, and any author of claims may write other ones.
+@lru_cache(maxsize=32)
 def conditions(expression: str) -> tuple[tuple[str, Tree | None], ...]:
     """The parts that must all hold, each as it is written; None for one that is not read."""
     try:
