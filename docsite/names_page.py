@@ -10,7 +10,7 @@ from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
 from gpuscheduler.cluster_api.placeholder_pods import FOR_LABEL
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
-from gpuscheduler.core.gangs import job_set, kueue, leader_worker_set, pod_group
+from gpuscheduler.core.gangs import job_set, kueue, leader_worker_set, pod_group, ray_cluster
 from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION
 from gpuscheduler.core.gangs.labels import WORKLOAD_LABELS
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
@@ -48,6 +48,8 @@ LABELS = (
             (leader_worker_set.NAME, "LeaderWorkerSet"),
             (leader_worker_set.GROUP_INDEX, "LeaderWorkerSet"),
             (leader_worker_set.WORKER_INDEX, "LeaderWorkerSet"),
+            (ray_cluster.GROUP, "KubeRay"),
+            (ray_cluster.REPLICA, "KubeRay"),
             (pod_group.LABEL, "you, for the coscheduling plugin"),
             (kueue.GROUP, "you, Kueue"),
             *((name, "the controller of PyTorchJobs or RayClusters, or Spark") for name in WORKLOAD_LABELS),

@@ -22,6 +22,7 @@ from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
 from gpuscheduler.core.gangs.native_pod_group import read_native_pod_group, read_workload
 from gpuscheduler.core.gangs.pod_group import read_pod_group
+from gpuscheduler.core.gangs.ray_cluster import read_ray_cluster
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import PodFacts, changed_on_node, is_large_on_node, pod_facts
 from gpuscheduler.service import Service
@@ -35,6 +36,7 @@ REPORT = "-gputopo-report"
 _READ: Mapping[ObjectKind, Callable[[Json], GangObject]] = {
     ObjectKind.JOB_SET: read_job_set,
     ObjectKind.LEADER_WORKER_SET: read_leader_worker_set,
+    ObjectKind.RAY_CLUSTER: read_ray_cluster,
     ObjectKind.POD_GROUP: read_pod_group,
     ObjectKind.NATIVE_POD_GROUP: read_native_pod_group,
     ObjectKind.WORKLOAD: read_workload,

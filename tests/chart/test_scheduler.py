@@ -281,6 +281,7 @@ def test_the_rights_beside_those_of_every_kube_scheduler_are_no_more_than_these(
         (["pods"], ["patch"]),
         (["jobsets"], ["list", "watch"]),
         (["leaderworkersets"], ["list", "watch"]),
+        (["rayclusters"], ["list", "watch"]),
         (["podgroups"], ["list", "watch"]),
         (["podgroups", "workloads"], ["list", "watch"]),
         (["leases"], ["create"]),

@@ -22,6 +22,8 @@ class GangSource(StrEnum):
     """A PodGroup of the coscheduling plugin."""
     NATIVE_POD_GROUP = "native-pod-group"
     """A PodGroup of Kubernetes' own API, or a group of its Workload."""
+    RAY_REPLICA = "ray-replica"
+    """One replica of a RayCluster's worker group whose replicas have several hosts."""
     KUEUE = "kueue"
     """A group of plain pods, as Kueue knows it."""
 
@@ -49,6 +51,7 @@ _NOUNS = {
     GangSource.LEADER_WORKER_SET: "LeaderWorkerSet group",
     GangSource.POD_GROUP: "PodGroup",
     GangSource.NATIVE_POD_GROUP: "PodGroup",
+    GangSource.RAY_REPLICA: "Ray replica",
     GangSource.KUEUE: "Kueue pod group",
 }
 

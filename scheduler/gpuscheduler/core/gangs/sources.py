@@ -4,7 +4,7 @@ The first of these counts:
 
 1. This project's labels: their author asks this scheduler.
 2. PodGroups of Kubernetes' own API, then those of the coscheduling plugin: their author says what starts together.
-3. LeaderWorkerSet, then JobSet: what starts together follows from how they work.
+3. LeaderWorkerSet, JobSet, then RayCluster: what starts together follows from how they work.
 4. Kueue's pod groups, which Kueue also writes on pods of other controllers, such as LeaderWorkerSet.
 """
 
@@ -20,6 +20,7 @@ from gpuscheduler.core.gangs.labels import gang_of_labels
 from gpuscheduler.core.gangs.leader_worker_set import leader_worker_set_ref
 from gpuscheduler.core.gangs.native_pod_group import native_pod_group_ref
 from gpuscheduler.core.gangs.pod_group import pod_group_ref
+from gpuscheduler.core.gangs.ray_cluster import ray_cluster_ref
 
 
 def gang_or_ref(
@@ -45,7 +46,7 @@ def gang_or_ref(
         return None
     ref = native_pod_group_ref(mapping(pod.get("spec"))) or pod_group_ref(labels, annotations, controller)
     if ref is None and asks_for_gpus:
-        ref = leader_worker_set_ref(labels, annotations, controller) or job_set_ref(labels, controller)
+        ref = _workload_ref(labels, annotations, controller)
     return ref or kueue_gang(labels, annotations)
 
 
@@ -56,5 +57,19 @@ def _by_own_labels(
     controller: str,
 ) -> Gang | GangRef:
     """The gang of this project's labels. A template may serve several groups, and then each has a gang of its own."""
-    ref = leader_worker_set_ref(labels, annotations, controller, own) or job_set_ref(labels, controller, own)
-    return ref or own
+    return _workload_ref(labels, annotations, controller, own) or own
+
+
+def _workload_ref(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, Any],
+    controller: str,
+    own: Gang | None = None,
+) -> GangRef | None:
+    """What a pod says about the workload that its controller made it for; None if that is none of these."""
+    ref = leader_worker_set_ref(labels, annotations, controller, own)
+    if ref is None:
+        ref = job_set_ref(labels, controller, own)
+    if ref is None:
+        ref = ray_cluster_ref(labels, controller, own)
+    return ref

@@ -9,6 +9,7 @@ from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
 from gpuscheduler.core.gangs.pod_group import read_pod_group
+from gpuscheduler.core.gangs.ray_cluster import read_ray_cluster
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import MOST_RESOLVED, Scheduling
@@ -19,6 +20,8 @@ from tests.unit.gpuscheduler.core.gangs.workloads import (
     job_set_pod,
     leader_worker_set,
     pod_group,
+    ray_cluster,
+    ray_pod,
     replicated_job,
 )
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
@@ -241,6 +244,22 @@ def test_a_pod_that_is_being_deleted_says_nothing_of_a_group(cluster):
     cluster.see(former)
     cluster.see(group_pod("l", 0, 0, whole=4))
     assert "1 of 2 pods are there" in cluster.why("l")
+
+
+@pytest.mark.parametrize("labels", [{}, {JOB_LABEL: "j", REPLICAS_LABEL: "2"}], ids=["no labels", "labels"])
+def test_replicas_of_a_ray_cluster_start_whole_or_wait(cluster, labels):
+    """There is room for four of six pods. The first pods of all replicas come first."""
+    cluster.show(read_ray_cluster(ray_cluster(hosts=2, replicas=3)))
+    for host in range(2):
+        for replica in range(3):
+            cluster.see(ray_pod(f"p{replica}-{host}", f"r{replica}", labels=labels, whole=2))
+    on = {}
+    for replica in range(3):
+        names = (f"p{replica}-0", f"p{replica}-1")
+        on[replica] = [bool(cluster.filter(name).nodes) for name in names]
+        if all(on[replica]):
+            cluster.run(*names)
+    assert sorted(on.values()) == [[False, False], [True, True], [True, True]]
 
 
 def without_gpus(made):

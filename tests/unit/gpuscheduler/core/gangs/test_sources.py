@@ -10,6 +10,7 @@ from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
 from gpuscheduler.core.gangs.native_pod_group import read_native_pod_group, read_workload
 from gpuscheduler.core.gangs.pod_group import read_pod_group
+from gpuscheduler.core.gangs.ray_cluster import read_ray_cluster
 from gpuscheduler.core.pod_facts import MOST_READ, changed_on_node, pod_facts
 from tests.unit.gpuscheduler.core.api_objects import container, pod_object
 from tests.unit.gpuscheduler.core.gangs.workloads import (
@@ -20,6 +21,8 @@ from tests.unit.gpuscheduler.core.gangs.workloads import (
     native_pod_group,
     owned,
     pod_group,
+    ray_cluster,
+    ray_pod,
     replicated_job,
 )
 
@@ -256,6 +259,59 @@ def test_one_template_of_labels_makes_a_job_for_each_workload(label):
     assert gang(pod_object(labels={**labels, label: "sweep"}, whole=1)) == ("job sweep", 2)
 
 
+def test_each_replica_of_a_ray_cluster_with_several_hosts_starts_together():
+    found = read_ray_cluster(ray_cluster(hosts=4))
+    assert gang(ray_pod("w", "xh3hf"), found) == ("Ray replica tune/gpus-xh3hf", 4)
+    assert gang(ray_pod("w", "other"), found) == ("Ray replica tune/gpus-other", 4)
+
+
+def test_workers_of_a_ray_cluster_with_one_host_start_alone():
+    assert gang(ray_pod("w", None), read_ray_cluster(ray_cluster(hosts=1))) is None
+    assert gang(ray_pod("w", None, annotations={"gpuagent.io/gang": "none"}, whole=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [("4", "job j/tune/gpus-xh3hf"), ("3", "job j/tune/gpus-xh3hf"), ("12", "job j/tune")],
+)
+def test_labels_in_the_template_of_a_ray_cluster_are_for_each_replica_that_has_so_many_pods(number, expected):
+    made = ray_pod("w", "xh3hf", labels={JOB_LABEL: "j", REPLICAS_LABEL: number})
+    assert gang(made, read_ray_cluster(ray_cluster(hosts=4))) == (expected, int(number))
+
+
+def test_labels_of_a_ray_cluster_that_cannot_be_read_are_for_all_of_its_workers():
+    known = GangObjects({})
+    known.readable(ObjectKind.RAY_CLUSTER, "may not be read")
+    made = pod_facts(ray_pod("w", "xh3hf", labels={JOB_LABEL: "j", REPLICAS_LABEL: "12"}))
+    assert known.resolved(made).job.name == "j/tune"
+
+
+ROLES = {"master": ("0",), "worker": ("0", "1", "2")}
+
+
+def test_pods_of_a_pytorch_job_are_one_job_as_the_training_operator_labels_them():
+    """Version 1.9 writes these labels on each pod, over those of the template."""
+    titles = set()
+    for role, indexes in ROLES.items():
+        for index in indexes:
+            written = {
+                "training.kubeflow.org/operator-name": "pytorchjob-controller",
+                "training.kubeflow.org/job-name": "trial-7",
+                "training.kubeflow.org/replica-type": role,
+                "training.kubeflow.org/replica-index": index,
+            }
+            labels = {JOB_LABEL: "llama", REPLICAS_LABEL: "4", **written}
+            titles.add(gang(owned(pod_object(labels=labels, whole=8), "PyTorchJob")))
+    assert titles == {("job llama/trial-7", 4)}
+
+
+def test_pods_of_a_pytorch_job_with_a_pod_group_of_the_coscheduling_plugin_need_no_labels():
+    """The training operator writes the label if it is started with that plugin's name."""
+    labels = {"training.kubeflow.org/job-name": "llama", "scheduling.x-k8s.io/pod-group": "llama"}
+    found = read_pod_group(pod_group(4, name="llama"))
+    assert gang(owned(pod_object(labels=labels, whole=8), "PyTorchJob"), found) == ("PodGroup llama", 4)
+
+
 def test_a_pod_group_says_how_many_of_its_pods_start_together():
     labels = {"scheduling.x-k8s.io/pod-group": "pg"}
     found = read_pod_group(pod_group(3))
@@ -327,7 +383,7 @@ def test_an_author_may_have_pods_start_alone_but_not_those_of_our_labels():
     assert gang(pod_object(labels=labels, annotations=alone, whole=1)) == ("job j", 2)
 
 
-@pytest.mark.parametrize("made", [job_set_pod("w", "workers"), group_pod("w", 1, 0)])
+@pytest.mark.parametrize("made", [job_set_pod("w", "workers"), group_pod("w", 1, 0), ray_pod("w", "a")])
 def test_a_pod_that_copies_the_labels_of_a_controller_is_alone(made):
     """Such as one for debugging."""
     assert pod_facts(made).gang_ref
@@ -348,7 +404,15 @@ ODD = [None, 7, "x", [], {}, [7], {"x": 7}, -1, True, 2**70]
 
 
 @pytest.mark.parametrize(
-    "read", [read_job_set, read_leader_worker_set, read_pod_group, read_native_pod_group, read_workload]
+    "read",
+    [
+        read_job_set,
+        read_leader_worker_set,
+        read_pod_group,
+        read_ray_cluster,
+        read_native_pod_group,
+        read_workload,
+    ],
 )
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_objects_are_read(read, odd):
@@ -361,6 +425,8 @@ def test_odd_objects_are_read(read, odd):
                 "replicatedJobs": [{"template": {"spec": {"parallelism": odd, "completions": odd, "template": odd}}}]
             }
         },
+        {"spec": {"workerGroupSpecs": odd}},
+        {"spec": {"workerGroupSpecs": [{"groupName": odd, "numOfHosts": odd}]}},
         {"spec": {"minMember": odd, "schedulingPolicy": {"gang": {"minCount": odd}}, "podGroups": [{"policy": odd}]}},
     ):
         found.setdefault("metadata", {"name": "n", "namespace": "default"})
@@ -368,6 +434,7 @@ def test_odd_objects_are_read(read, odd):
         for made in (
             job_set_pod("w", "workers"),
             group_pod("w", 1, 0),
+            ray_pod("w", "xh3hf"),
             pod_object(labels={"scheduling.x-k8s.io/pod-group": "n"}),
         ):
             ref = pod_facts(made).gang_ref

@@ -62,6 +62,31 @@ def leader_worker_set(leader=None, worker=True, name="serve", annotations=None, 
     return {"metadata": metadata, "spec": {"leaderWorkerTemplate": templates, **spec}}
 
 
+def ray_pod(name, replica, group="gpus", cluster="tune", labels=None, **given):
+    """A worker pod of a RayCluster, as KubeRay 1.6 labels it. `replica` is None in groups with one host."""
+    own = {
+        "ray.io/is-ray-node": "yes",
+        "ray.io/cluster": cluster,
+        "ray.io/node-type": "worker",
+        "ray.io/group": group,
+        "ray.io/identifier": f"{cluster}-worker",
+        "app.kubernetes.io/name": "kuberay",
+        "app.kubernetes.io/created-by": "kuberay-operator",
+        "ray.io/worker-group-replica-index": "0",
+    }
+    if replica:
+        own |= {"ray.io/worker-group-replica-name": f"{group}-{replica}", "ray.io/replica-host-index": "0"}
+    given = given or {"whole": 1}
+    return owned(pod_object(name, uid=name, labels={**own, **(labels or {})}, **given), "RayCluster")
+
+
+def ray_cluster(hosts=2, replicas=3, group="gpus", name="tune"):
+    """A RayCluster with one worker group."""
+    metadata = {"name": name, "namespace": "default", "uid": "ray"}
+    workers = {"groupName": group, "replicas": replicas, "numOfHosts": hosts}
+    return {"metadata": metadata, "spec": {"workerGroupSpecs": [workers]}}
+
+
 def _group_template(gpus, labels):
     containers = [{"name": "c", **(GPUS if gpus else {})}]
     return {"metadata": {"labels": labels or {}}, "spec": {"containers": containers}}
