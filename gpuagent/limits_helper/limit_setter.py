@@ -3,10 +3,8 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from gpuagent.host import cgroups
 from gpuagent.host.cgroups import CgroupError, Identity, NoCgroupError, PodsRoot, PodsRootError
@@ -21,18 +19,14 @@ from gpuagent.host.limits_client import (
     Target,
 )
 from gpuagent.limits_helper import diagnosis, host_facts
+from gpuagent.limits_helper.open_driver import OpenDriver
 from gpuagent.limits_helper.probe import NAME as PROBE
 from gpuagent.limits_helper.probe import TellBackend, backend_by_files, has_mig, probe
-from gpuagent.nvml.binding.calls import GPU_IS_LOST, INVALID_ARGUMENT, UNKNOWN, Handle
 from gpuagent.nvml.binding.limit_calls import LimitCalls
-from gpuagent.nvml.driver_errors import DRIVER_WIDE, VERSION_MISMATCH, CallError, DriverError, driver_error
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, driver_error
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-MAY_BE_STALE = frozenset({INVALID_ARGUMENT, GPU_IS_LOST, UNKNOWN})
-"""What calls return for the handle of a GPU that has been away, as after a reset."""
 _MOST_NOTED = 4096
 PROBED_S = 60.0
 PROBLEM_S = 5.0
@@ -61,7 +55,7 @@ class CgroupPlace:
 
 
 class LimitSetter:
-    """Keeps NVML open from its first call on: while it is, no GPU is shut down, which would end all limits.
+    """Sets limits, and notes which. NVML is open from its first call on.
 
     For one thread. Methods raise LimitsError.
 
@@ -84,19 +78,18 @@ class LimitSetter:
         self._tell_backend = tell_backend
         self._clock = clock
         self._nvml = nvml
-        self._session = ExitStack()
-        self._gpus: dict[str, Handle] | None = None
-        """By UUID; None while NVML is closed."""
-        self._left_out: dict[int, str] = {}
-        self._has_worked = False
+        self._driver = OpenDriver(nvml)
         self._root: PodsRoot | None = None
         self._described: Description | None = None
         self._described_at = 0.0
         self._limited: dict[str, set[str]] = {}
         self._set_leaves: dict[Target, None] = {}
         """Of containers, the latest last."""
-        self.is_outdated = False
+
+    @property
+    def is_outdated(self) -> bool:
         """NVML's library is of a former driver. A restart of the container gets it the present one's."""
+        return self._driver.is_outdated
 
     def set(self, target: Target, size: int) -> Limit:
         """Set a hard limit, and return what the driver reports then."""
@@ -105,7 +98,7 @@ class LimitSetter:
             self._note_leaf(target)
         refused = None
         try:
-            self._ask(target.gpu, lambda gpu: self._nvml.set_memory_limits(gpu, directory, 0, size))
+            self._driver.ask(target.gpu, lambda gpu: self._nvml.set_memory_limits(gpu, directory, 0, size))
         except CallError as err:
             refused = err
         self._check_same(directory, identity)
@@ -166,17 +159,10 @@ class LimitSetter:
 
     def _is_old(self, description: Description) -> bool:
         # Without a driver, trying is cheap. And if there was one, it may have gone.
-        if self._gpus is None or not self._is_driver_there():
+        if not self._driver.is_there():
             return True
         good_for_s = PROBLEM_S if description.problem else PROBED_S
         return self._clock() - self._described_at >= good_for_s
-
-    def _is_driver_there(self) -> bool:
-        try:
-            self._check_driver()
-        except DriverError:
-            return False
-        return True
 
     def _describe(self) -> Description:
         try:
@@ -194,8 +180,8 @@ class LimitSetter:
         """What can be limited in cgroups below `parent`."""
         facts = host_facts.read(self._place.root)
         try:
-            probed = probe(self._nvml, self._listed(), parent / PROBE, facts, self._tell_backend)
-            self._check_driver()
+            probed = probe(self._nvml, self._driver.listed(), parent / PROBE, facts, self._tell_backend)
+            self._driver.check()
         except DriverError as err:
             return Description("", None, "", {}, f"the NVIDIA driver cannot be used: {err}")
         driver = self._nvml.driver_version()
@@ -237,33 +223,9 @@ class LimitSetter:
         if has_changed:
             raise NoTargetError(f"cgroup {directory} was removed and made again meanwhile: ask again")
 
-    def _gpu(self, uuid: str) -> Handle:
-        try:
-            gpus = self._open()
-            if uuid not in gpus:
-                # A GPU that came later. NVML stays open, so that the others are not shut down.
-                gpus = self._list_again()
-        except (DriverError, CallError) as err:
-            raise LimitDriverError(f"the NVIDIA driver cannot be used: {err}") from err
-        if uuid not in gpus:
-            raise NoTargetError(f"the node has no GPU {uuid}, or the driver does not show it")
-        return gpus[uuid]
-
-    def _ask(self, uuid: str, call: Callable[[Handle], T]) -> T:
-        """The result of a call for a GPU. Raises CallError, and what `_gpu` raises."""
-        gpu = self._gpu(uuid)
-        try:
-            return call(gpu)
-        except CallError as err:
-            if err.code not in MAY_BE_STALE:
-                raise
-            self._list_again()
-        # If it was away, it has another handle by now.
-        return call(self._gpu(uuid))
-
     def _read(self, uuid: str, directory: Path, identity: Identity) -> Limit:
         try:
-            limits = self._ask(uuid, lambda gpu: self._nvml.memory_limits(gpu, directory))
+            limits = self._driver.ask(uuid, lambda gpu: self._nvml.memory_limits(gpu, directory))
         except CallError as err:
             # The driver does not tell a cgroup that has just been removed from one that it cannot account for.
             self._check_same(directory, identity)
@@ -272,79 +234,13 @@ class LimitSetter:
             return Limit(None, 0)
         return Limit(None if limits.hard == NO_LIMIT else limits.hard, limits.used)
 
-    def _open(self) -> dict[str, Handle]:
-        """The GPUs, in an open NVML. Raises DriverError."""
-        if self._gpus is None:
-            try:
-                self._session.enter_context(self._nvml.session())
-            except DriverError as err:
-                self._check_outdated(err)
-                raise
-            try:
-                self._gpus = self._list_gpus()
-            except CallError as err:
-                self._close()
-                raise driver_error(err) from err
-            self._has_worked = True
-        return self._gpus
-
-    def _listed(self) -> dict[str, Handle]:
-        """The GPUs, with handles of now: a GPU that was away has another one since. Raises DriverError."""
-        self._open()
-        try:
-            return self._list_again()
-        except CallError as err:
-            self._close()
-            raise driver_error(err) from err
-
-    def _list_again(self) -> dict[str, Handle]:
-        """The GPUs as listed now. One that is missing keeps its handle, so that a call says why. Raises CallError."""
-        gpus = {**self._open(), **self._list_gpus()}
-        self._gpus = gpus
-        return gpus
-
-    def _check_outdated(self, err: DriverError) -> None:
-        cause = err.__cause__
-        if self._has_worked and isinstance(cause, CallError) and cause.code == VERSION_MISMATCH:
-            self.is_outdated = True
-
-    def _list_gpus(self) -> dict[str, Handle]:
-        """Raises CallError if the driver as a whole fails."""
-        gpus: dict[str, Handle] = {}
-        left_out: dict[int, str] = {}
-        for index in range(self._nvml.count()):
-            try:
-                handle = self._nvml.handle(index)
-                gpus[self._nvml.uuid(handle)] = handle
-            except CallError as err:
-                if err.code in DRIVER_WIDE:
-                    raise
-                left_out[index] = str(err)
-        if left_out != self._left_out:
-            log.warning("Left out GPUs", extra={"errors": left_out})
-        self._left_out = left_out
-        return gpus
-
-    def _close(self) -> None:
-        self._gpus = None
-        self._session.close()
-
-    def _check_driver(self) -> None:
-        """Close NVML if the driver was unloaded, so that the next call opens it again. Raises DriverError then."""
-        try:
-            self._nvml.count()
-        except CallError as err:
-            if err.code in DRIVER_WIDE:
-                self._close()
-                raise driver_error(err) from err
-
     def _driver_error(self, err: CallError, uuid: str) -> LimitDriverError:
         self._described = None
         if err.code in DRIVER_WIDE:
-            self._close()
+            self._driver.close()
             return LimitDriverError(f"the NVIDIA driver cannot be used: {driver_error(err)}")
         facts = host_facts.read(self._place.root)
-        mig = has_mig(self._nvml, self._gpu(uuid))
+        mig = has_mig(self._nvml, self._driver.gpu(uuid))
         return LimitDriverError(diagnosis.why_refused(err, facts, driver=self._nvml.driver_version(), mig=mig))
 
 
