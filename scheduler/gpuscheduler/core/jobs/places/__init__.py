@@ -3,7 +3,7 @@
 - `plan`: tries ways to place them, the best first.
 - `groups`: pods that may have each other's places.
 - `rooms`: how many pods of a group each node takes.
-- `search`: looks for places when simple ways find none.
+- `search`, `contents`: looks for places when simple ways find none, and what is free on nodes meanwhile.
 - `trial`: places that are tried, on copies of the nodes.
 - `shortage`: what would have to change for pods without a place.
 """

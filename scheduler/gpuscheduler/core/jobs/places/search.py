@@ -10,13 +10,10 @@ from collections.abc import Collection, Generator, Hashable, Iterable, Iterator,
 from contextlib import closing
 from typing import NamedTuple
 
-from gpuscheduler.core.choose_gpus import fit
 from gpuscheduler.core.constraints.admission import Admission
-from gpuscheduler.core.constraints.resources import free_amounts
 from gpuscheduler.core.constraints.tries import Tries
-from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.jobs.places.contents import Content, Contents, Counts
 from gpuscheduler.core.jobs.places.groups import Group
-from gpuscheduler.core.jobs.places.rooms import look_tries
 from gpuscheduler.core.node_usage import NodeUsage
 
 MOST_STATES = 300
@@ -28,21 +25,8 @@ MOST_REGIONS = 8
 _STEPS_A_TRY = 4
 """States that are compared in the time of one try."""
 
-Counts = tuple[int, ...]
 Filled = tuple[Group, int, str]
 """A group, how many of its pods, and the node that takes them."""
-
-
-class _Content(NamedTuple):
-    """What is free on a node.
-
-    Attributes:
-        gpus: a node with as much free on its GPUs; nodes that are alike share it.
-        free: amounts of the resources that the job asks for.
-    """
-
-    gpus: NodeUsage
-    free: Counts
 
 
 class _Filling(NamedTuple):
@@ -89,20 +73,11 @@ class Search:
         self._accepted = [accepted[group.number] for group in self._groups]
         self._admission = admission
         self._tries = tries
-        resources: set[str] = set()
-        for group in groups:
-            resources |= group.requests.names()
-        self._resources = tuple(sorted(resources))
-        self._needs = [group.requests.amounts(self._resources) for group in self._groups]
-        self._alike: dict[Hashable, NodeUsage] = {}
-        self._after: dict[tuple[int, GpuRequest], NodeUsage | None] = {}
+        self._free = Contents(self._groups, tries)
         nodes: dict[str, NodeUsage] = {}
         for of_group in self._accepted:
             nodes.update(of_group)
-        self._contents: dict[str, _Content] = {}
-        # Any author of pods may name a resource on each that no other has.
-        if tries.spend(look_tries(len(nodes), len(self._resources))):
-            self._contents = {name: self._content(node) for name, node in nodes.items()}
+        self._contents = self._free.on(nodes)
 
     def filled(self) -> Iterable[Filled]:
         """Where all pods go; nothing if no places were found."""
@@ -204,7 +179,7 @@ class Search:
         content = self._contents[name]
         count = 0
         while count < len(self._groups[number].pods):
-            after = self._with(number, content)
+            after = self._free.after(number, content)
             if after is None:
                 break
             content = after
@@ -260,7 +235,7 @@ class Search:
     def _extend(
         self,
         name: str,
-        content: _Content,
+        content: Content,
         quotas: Sequence[_Quota],
         pattern: Counts,
         patterns: list[Counts],
@@ -274,7 +249,7 @@ class Search:
         most = quota.pods if name in quota.accepted else 0
         contents = [content]
         while len(contents) <= most and self._admission.accepts(kind, name, local=True):
-            after = self._with(quota.number, contents[-1])
+            after = self._free.after(quota.number, contents[-1])
             if after is None:
                 break
             contents.append(after)
@@ -325,14 +300,14 @@ class Search:
             # Its pods may have to be near those of another group, which come first then.
         return False
 
-    def _candidates(self, number: int, used: set[str]) -> list[tuple[str, _Content]]:
+    def _candidates(self, number: int, used: set[str]) -> list[tuple[str, Content]]:
         """Nodes for a pod of a group, and what is free there afterwards; of nodes that are alike only one."""
         self._tries.spend(1 + len(self._accepted[number]) // 2)
-        candidates: dict[Hashable, tuple[tuple[object, ...], str, _Content]] = {}
+        candidates: dict[Hashable, tuple[tuple[object, ...], str, Content]] = {}
         for name in self._accepted[number]:
             if not self._admission.accepts(self._groups[number].kind, name):
                 continue
-            after = self._with(number, self._contents[name])
+            after = self._free.after(number, self._contents[name])
             if after is None:
                 continue
             alike = (id(after.gpus), after.free, self._admission.state(name))
@@ -341,38 +316,6 @@ class Search:
             candidates.setdefault(alike, (tightness, name, after))
         tightest_first = sorted(candidates.values(), key=lambda candidate: candidate[0])
         return [(name, after) for _, name, after in tightest_first]
-
-    # -- what is free ----------------------------------------------------------------------------------------------
-
-    def _content(self, node: NodeUsage) -> _Content:
-        free = free_amounts(node.facts.allocatable, node.used, self._resources)
-        return _Content(self._first_alike(node), free)
-
-    def _first_alike(self, node: NodeUsage) -> NodeUsage:
-        return self._alike.setdefault((node.alike(), node.facts.placement), node)
-
-    def _with(self, number: int, content: _Content) -> _Content | None:
-        """What is free with another pod of a group; None if there is no room for it."""
-        group = self._groups[number]
-        needs = self._needs[number]
-        free = tuple(map(int.__sub__, content.free, needs))
-        if any(units < 0 < need for units, need in zip(free, needs, strict=True)):
-            return None
-        gpus = self._gpus_with(group.request, content.gpus)
-        return None if gpus is None else _Content(gpus, free)
-
-    def _gpus_with(self, request: GpuRequest, node: NodeUsage) -> NodeUsage | None:
-        """A node with a pod more; None if its GPUs have no room for it."""
-        key = (id(node), request)
-        if key not in self._after:
-            self._after[key] = None
-            choice = fit(request, node, tries=self._tries)
-            if choice:
-                copy = node.copy()
-                # The pods of a trial have numbers instead of UIDs.
-                copy.use(str(len(self._after)), choice.used)
-                self._after[key] = self._first_alike(copy)
-        return self._after[key]
 
 
 def _size(group: Group) -> tuple[object, ...]:
