@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
@@ -46,6 +47,9 @@ from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 
 MOST_WARMED = 16
 """Different requests whose nodes are rated at the start."""
+MOST_FOR_A_MEMBER = 16
+"""Nodes that are answered where pods may be evicted for a pod of a job. In the end, pods are evicted on all nodes of
+the job, so that there is little to choose."""
 MOST_RESOLVED = 50
 """Pods of a tick that are taken again because an object has changed, which may have thousands."""
 
@@ -414,7 +418,13 @@ class Scheduling:
         if self.jobs.is_member(pod):
             # One by one, they might evict pods for a job that does not start.
             allowed = self.jobs.preemptable(pod, proposed.keys(), now)
-            proposed = {name: uids for name, uids in proposed.items() if name in allowed}
+            forbidden = violations or {}
+            cheapest = nsmallest(
+                MOST_FOR_A_MEMBER,
+                allowed.intersection(proposed),
+                key=lambda name: (forbidden.get(name, 0), len(proposed[name]), name),
+            )
+            proposed = {name: proposed[name] for name in cheapest}
         return self._preemption.victims(pod, proposed, violations or {}, now)
 
     def fragmented_bytes(self, now: float) -> int:

@@ -100,6 +100,10 @@ class DueJobs:
         due = min(due, self._planning.precedence.overdue_changes_at(job, now))
         self._agenda.put(job.key, due)
 
+    def settle_soon(self, job: Job, now: float) -> None:
+        """Have a job settled with the next tick: to choose nodes for it takes long, and a call is to be answered."""
+        self._agenda.put(job.key, now)
+
     def completed(self, job: Job) -> None:
         """Have a job planned that need not wait for more pods, although none has come."""
         self._planning.again = True

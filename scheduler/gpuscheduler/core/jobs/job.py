@@ -168,6 +168,7 @@ class Job:
         attempt: to have kube-scheduler evict pods for it where each of its pods fits alone; None if there is none.
         attempt_at: when the next one begins; infinite if none is to.
         next_attempt_at: when one may begin at the earliest.
+        evictable: the nodes where pods may be evicted for it, after what these were worked out from.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
         nodes_tried: what the last choice of nodes to keep for it was made of.
@@ -199,6 +200,7 @@ class Job:
     attempt: JointAttempt | None = None
     attempt_at: float = float("inf")
     next_attempt_at: float = float("-inf")
+    evictable: tuple[object, frozenset[str]] = (None, frozenset())
     alone_at: float = float("inf")
     alone: bool = False
     nodes_tried: object = None

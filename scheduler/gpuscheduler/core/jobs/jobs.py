@@ -274,11 +274,11 @@ class Jobs:
         nodes = self._evictions.nodes(job, pod) if job.attempt else self.precedence.preemptable(job, pod, proposed)
         if not nodes.isdisjoint(proposed):
             self._evictions.asked(job, now)
+        self._due_jobs.settle_soon(job, now)
         for other in unseen:
             # It counts once the watch shows it, as it may be gone.
             job.members.remove(other.uid)
             job.turns.forget(other.uid)
-        self._due_jobs.settle(job, now)
         return nodes
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:

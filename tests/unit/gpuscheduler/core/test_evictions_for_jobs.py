@@ -7,8 +7,10 @@ from gpuscheduler.core.calls import Nominate, Nudge
 from gpuscheduler.core.jobs.priority.evictions import AGAIN_S, ATTEMPT_S, BY_ITSELF_S, LOOK_AGAIN_S
 from gpuscheduler.core.jobs.priority.joint_attempt import MOST_RENEWALS
 from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.scheduling import MOST_FOR_A_MEMBER
 from tests.unit.gpuscheduler.core.api_objects import whole_node
 from tests.unit.gpuscheduler.core.test_precedence import Cluster
+from tests.unit.gpuscheduler.core.work import calls_of
 
 HIGH = 1000
 
@@ -199,3 +201,21 @@ def test_a_new_leader_takes_back_the_nominations_of_the_former_one(half_free):
     half_free.scheduling.caught_up(half_free.now)
     half_free.act()
     assert half_free.written() == {"a": "", "b": ""}
+
+
+def test_the_places_of_a_large_job_are_worked_out_once_for_all_of_its_pods():
+    """kube-scheduler asks for each of them, and a call takes a part of the time of all other pods."""
+    cluster = Nominated(*(whole_node(f"n{number}", gpus=8) for number in range(40)))
+    for number in range(40):
+        cluster.run_low(f"low{number}", f"n{number}")
+    names = [f"p{number}" for number in range(32)]
+    for name in names:
+        cluster.create(name, replicas=len(names), whole=8, asked=False, priority=HIGH)
+    proposed = {f"n{number}": [f"low{number}"] for number in range(40)}
+    for name in names[:-1]:
+        assert cluster.preempted(name, proposed) == {}
+    first, victims = calls_of(lambda: cluster.preempted(names[-1], proposed))
+    assert len(victims) == MOST_FOR_A_MEMBER
+    second, victims = calls_of(lambda: cluster.preempted(names[0], proposed))
+    assert len(victims) == MOST_FOR_A_MEMBER
+    assert second < first / 2

@@ -174,9 +174,16 @@ class Precedence:
         pending = [] if job.plan else job.wants_nodes()
         if not pending:
             return frozenset()
-        waiting = _waiting(job, pending, pod.priority)
-        places = self._after.places(waiting, self.kept_from_job(job), proposed)
-        return frozenset(places.values())
+        kept = self.kept_from_job(job)
+        # kube-scheduler asks for each pod of the job in turn.
+        made_of = self._usage.version, job.rejections, len(pending), pod.priority, kept, frozenset(proposed)
+        former, nodes = job.evictable
+        if former != made_of:
+            waiting = _waiting(job, pending, pod.priority)
+            places = self._after.places(waiting, kept, proposed)
+            nodes = frozenset(places.values())
+            job.evictable = made_of, nodes
+        return nodes
 
     def places_after_evictions(self, job: Job, nodes: Collection[str] | None = None) -> dict[str, str]:
         """UID of each pod of a job to the node where it would fit if pods of lower priority had ended.
