@@ -253,7 +253,7 @@ class Scheduling:
 
     def pod_gone(self, uid: str, now: float) -> None:
         """Forget a pod that was deleted."""
-        self.jobs.ended_gone(uid)
+        self.jobs.ended_gone(uid, now)
         self._forget(uid, now)
 
     def _forget(self, uid: str, now: float) -> None:

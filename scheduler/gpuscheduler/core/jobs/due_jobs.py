@@ -78,7 +78,7 @@ class DueJobs:
     def settle(self, job: Job, now: float) -> None:
         """Note when something is due for a job, and whether it waits: there may be thousands of jobs."""
         if job.is_gone:
-            self.remove(job)
+            self.remove(job, now)
             return
         waits = job.waits
         if waits:
@@ -111,10 +111,10 @@ class DueJobs:
         pending = list(job.members.pending.values())
         self._planning.actions += nudges(pending[:MOST_AT_ONCE])
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: Job, now: float) -> None:
         """Forget a job that has no pods any more."""
         self._jobs.pop(job.key, None)
-        self._planning.precedence.ends(job)
+        self._planning.precedence.ends(job, now)
         self._waiting.pop(job.key, None)
         self._agenda.put(job.key, float("inf"))
 
@@ -163,11 +163,11 @@ class DueJobs:
         """Note since when a job waits for room, also while kube-scheduler sees none and does not ask about it."""
         precedence = self._planning.precedence
         if job.plan:
-            precedence.ends(job)
+            precedence.ends(job, now)
         elif not may_be_planned:
             hopeful = job.wants_nodes()
             if not hopeful:
-                precedence.ends(job)
+                precedence.ends(job, now)
                 job.waits_since = float("inf")
                 return
             precedence.wanted(job, hopeful, now)
@@ -180,7 +180,7 @@ class DueJobs:
         if is_overdue == job.is_overdue:
             return
         job.is_overdue = is_overdue
-        precedence.ends(job)
+        precedence.ends(job, now)
         # It is planned in vain, and then its nodes are chosen. If its time is over, another job has its turn.
         job.nodes_tried = None
         job.tried = None

@@ -200,12 +200,12 @@ class Jobs:
             self._due_jobs.completed(job)
         self._due_jobs.settle(job, now)
 
-    def ended_gone(self, uid: str) -> None:
+    def ended_gone(self, uid: str, now: float) -> None:
         """Forget a pod that has ended, if it is one."""
         key = self._ended.pop(uid, None)
         job = self._jobs.get(key) if key else None
         if job and job.members.forget_ended(uid) and job.is_gone:
-            self._due_jobs.remove(job)
+            self._due_jobs.remove(job, now)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 

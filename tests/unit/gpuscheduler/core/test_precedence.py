@@ -369,21 +369,52 @@ def test_a_claim_of_an_overdue_job_ends_and_comes_again_after_a_pause(cluster):
         if kept(cluster):
             kept_at.append(minute)
     first = range(10, 20, 5)
-    second = range(30, 50, 5)
-    third = range(70, 110, 5)
-    assert kept_at == [*first, *second, *third, 150, 155], "each time twice as long, and as long a pause"
+    second = range(40, 60, 5)
+    third = range(100, 140, 5)
+    assert kept_at == [*first, *second, *third], "each time twice as long, and twice as long a pause"
 
 
 def test_the_next_overdue_job_has_its_turn_while_the_first_pauses(cluster):
     cluster.scheduling.jobs.precedence.patience_s = PATIENCE_S
     waiting_job(cluster)
-    cluster.at(PATIENCE_S / 2)
-    for name in ("c", "d"):
-        cluster.create(name, job="k", whole=4, created=LATER)
+    cluster.at(PATIENCE_S)
     cluster.at(PATIENCE_S * 1.9)
     assert cluster.scheduling.jobs.precedence.claim.key.name == "j"
+    for name in ("c", "d"):
+        cluster.create(name, job="k", whole=4, created=LATER)
     cluster.at(PATIENCE_S * 2)
+    cluster.at(PATIENCE_S * 2.95)
+    assert not kept(cluster), "other pods have their turn first"
+    cluster.at(PATIENCE_S * 3)
     assert cluster.scheduling.jobs.precedence.claim.key.name == "k"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_many_overdue_jobs_keep_nodes_for_half_of_the_time_at_most(cluster, replaced):
+    """Of one tenant or of several, and also if one that keeps nodes is deleted and made again."""
+    precedence = cluster.scheduling.jobs.precedence
+    precedence.patience_s = PATIENCE_S
+    waiting_job(cluster)
+    kept_for = 0
+    keepers = set()
+    minutes = range(1, 180)
+    for minute in minutes:
+        cluster.at(minute * 60.0)
+        if minute % 5 == 0:
+            for name in ("c", "d"):
+                cluster.create(f"{name}{minute}", job=f"k{minute}", whole=4, created=LATER)
+        cluster.at(cluster.now)
+        if precedence.claim is None:
+            continue
+        kept_for += 1
+        number = precedence.claim.key.name[1:]
+        keepers.add(number)
+        has_its_time = precedence.claim.since < cluster.now - 180
+        if replaced and number and has_its_time:
+            for name in ("c", "d"):
+                cluster.ends(f"{name}{number}")
+    assert len(keepers) > 1
+    assert kept_for <= len(minutes) / 2
 
 
 def test_an_overdue_job_of_high_priority_still_keeps_its_nodes_from_lower_ones(cluster):

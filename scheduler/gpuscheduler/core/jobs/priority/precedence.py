@@ -2,8 +2,11 @@
 
 A job needs room for many pods at one time. Smaller pods that come later would take each part of it, so that a job of
 high priority waits for as long as they come. Only one job has nodes kept: two that kept nodes from each other might
-both wait for ever. A job that only has waited for too long may need pods to end that run for ever, so that it keeps
-nodes for a while, and then none for as long.
+both wait for ever.
+
+A job that only has waited for too long may need pods to end that run for ever. So it keeps nodes for a while, and then
+pauses. There may be many such jobs. Therefore no other one begins at once, and they keep nodes for half of the time at
+most.
 """
 
 import math
@@ -18,8 +21,8 @@ from gpuscheduler.core.pod_facts import PodFacts
 
 NODES_AGAIN_S = 10.0
 """Time between two choices of nodes for a job for which there were none, if only their pods have changed."""
-PAUSE_FROM = 0.75
-"""Mantissa of a time from which a job pauses: the middle between two powers of 2, which are 0.5 and 1.0 of the next."""
+PAUSE_FROM = 2 / 3
+"""Mantissa of a time from which a job pauses. A power of 2 is 0.5 of the next one: the pause is twice as long."""
 ROUNDING_S = 0.001
 """What a sum of times may be off."""
 Rank = tuple[int, str]
@@ -34,12 +37,14 @@ class Claim:
         key: of the job.
         rank: of the job.
         overdue: the job has waited for too long, so that later pods of its own priority are behind it, too.
+        since: from when on nodes are kept for overdue jobs, this one or others.
         nodes: names.
     """
 
     key: JobKey
     rank: Rank
     overdue: bool
+    since: float
     nodes: frozenset[str]
 
     def precedes(self, rank: Rank) -> bool:
@@ -74,6 +79,8 @@ class Precedence:
         self.claim: Claim | None = None
         self._lowest = 0
         """The lowest priority of pods and jobs that have come, or the default one."""
+        self._rests_until = float("-inf")
+        """Until then no nodes are kept from pods of the same priority, as they were kept in vain before."""
         self._checked: object = None
         """What the claim was compared with last."""
 
@@ -101,9 +108,12 @@ class Precedence:
     def is_overdue(self, job: Job, now: float) -> bool:
         """Whether the job has waited for too long, and it is no pause.
 
-        It keeps nodes for as long as the patience, and pauses for as long. Each time, both are twice as long as before:
-        in the end, it is as long as other pods run.
+        It keeps nodes for as long as the patience, and pauses for twice as long. Each time, both are twice as long as
+        before: in the end, it is as long as other pods run.
         """
+        is_its_own = self.claim is not None and self.claim.key == job.key and self.claim.overdue
+        if now < self._rests_until and not is_its_own:
+            return False
         return _keeps_nodes(*self._waited(job, now))
 
     def overdue_changes_at(self, job: Job, now: float) -> float:
@@ -112,14 +122,19 @@ class Precedence:
             return float("inf")
         share, exponent = self._waited(job, now)
         end = math.ldexp(PAUSE_FROM if _keeps_nodes(share, exponent) else 1.0, exponent)
-        return job.waits_since + (end - 1) * self.patience_s
+        changes_at = job.waits_since + (3 * end - 2) * self.patience_s
+        return min(changes_at, self._rests_until) if now < self._rests_until else changes_at
 
     def _waited(self, job: Job, now: float) -> tuple[float, int]:
-        """How long the job has waited, in units of the patience, and one more: as mantissa and exponent of 2."""
+        """How long the job has waited, as mantissa and exponent of 2.
+
+        It is counted so that a power of 2 is reached after the patience, and then at the end of each pause: after 1, 4,
+        10 and 22 times the patience.
+        """
         waits = now - job.waits_since + ROUNDING_S
         if not self.patience_s or waits < 0:
-            return math.frexp(1.0)
-        return math.frexp(waits / self.patience_s + 1)
+            return math.frexp(0.5)
+        return math.frexp((waits / self.patience_s + 2) / 3)
 
     def wanted(
         self,
@@ -156,9 +171,10 @@ class Precedence:
         places = self._after.places(waiting)
         if places:
             nodes = frozenset(places.values())
-            self._set(Claim(job.key, job.age, overdue, nodes))
+            since = self.claim.since if self.claim and self.claim.overdue else now
+            self._set(Claim(job.key, job.age, overdue, since, nodes), now)
         else:
-            self.ends(job)
+            self.ends(job, now)
 
     def _holds(self, claim: Claim, job: Job, waiting: Waiting, *, overdue: bool) -> bool:
         """Whether a claim is this job's, and its pods would still fit on the nodes."""
@@ -199,16 +215,21 @@ class Precedence:
         waiting = _waiting(job, pending, lowest)
         return self._after.places(waiting) if nodes is None else self._after.places_on(waiting, nodes)
 
-    def ends(self, job: Job) -> None:
+    def ends(self, job: Job, now: float) -> None:
         """Take that a job does not wait any more."""
         if self.claim and self.claim.key == job.key:
-            self._set(None)
+            self._set(None, now, in_vain=job.plan is None)
 
-    def _set(self, claim: Claim | None) -> None:
-        if self.claim is not None:
-            # Pods that were refused for it may fit now.
-            self._usage.frees += 1
+    def _set(self, claim: Claim | None, now: float, *, in_vain: bool = True) -> None:
+        former = self.claim
         self.claim = claim
+        if former is None:
+            return
+        # Pods that were refused for it may fit now.
+        self._usage.frees += 1
+        goes_on = claim is not None and claim.overdue
+        if former.overdue and in_vain and not goes_on:
+            self._rests_until = now + (now - former.since)
 
 
 def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
@@ -218,5 +239,5 @@ def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
 
 
 def _keeps_nodes(mantissa: float, exponent: int) -> bool:
-    """Whether a job keeps nodes after such a time, see `Precedence._waited`: from a power of 2, from the second on."""
-    return exponent > 1 and mantissa < PAUSE_FROM
+    """Whether a job keeps nodes after such a time, see `Precedence._waited`: from a power of 2, from 1 on."""
+    return exponent > 0 and mantissa < PAUSE_FROM
