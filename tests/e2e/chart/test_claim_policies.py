@@ -1,5 +1,6 @@
 """Mode dra's policies on the real API server: slices of an agent's own node only, and claims that name both or neither."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,8 +231,17 @@ def test_configuration_for_this_driver_is_refused(
     assert status == 201 or "takes no configuration" in answer["message"]
 
 
+@pytest.fixture
+def nvidia_runtime(cluster: Cluster) -> Iterator[None]:
+    """The RuntimeClass that some examples name, without which the API server refuses their pods."""
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    cluster.apply({**runtime, "handler": "nvidia"})
+    yield
+    cluster.api("DELETE", cluster.client.path_of(runtime))
+
+
 @pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_are_taken(cluster: Cluster, agents: Agents, example: Path) -> None:
+def test_the_examples_are_taken(cluster: Cluster, agents: Agents, nvidia_runtime: None, example: Path) -> None:
     for one in yaml.safe_load_all(example.read_text()):
         taken(cluster, one)
 
