@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpuagent.domain.sharing.mode import GPU_MEM
+from standin.api.objects import Json
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.pods import Admission, Pod
+from standin.waiting import PATIENCE_S
 from tests.contract.claim_node import PREPARE, SHARE, UNPREPARE, WHOLE, ClaimNode
 from tests.contract.claim_witness import LONGEST_S, ClaimWitness
-from tests.contract.harness import box, pod, wait_for
+from tests.contract.harness import box, pod
 
 GPUS, GIB = 4, 80
 MOST_PODS = 8
@@ -115,9 +117,9 @@ class KilledNode:
     def _wait_for_driver(self) -> None:
         """Wait until kubelet has the driver, which a node in another mode may not have."""
         if self.mode == "dra":
-            wait_for(lambda: self.node.instances() and self.node.slice())
+            wait_seldom(lambda: bool(self.node.instances() and self.node.slice()), "there is no driver, or no slice")
         else:
-            wait_for(lambda: self.node.kubelet.streams(GPU_MEM))
+            wait_seldom(lambda: bool(self.node.kubelet.streams(GPU_MEM)), "kubelet does not read the units")
 
     # What happens on the node.
 
@@ -195,28 +197,31 @@ class KilledNode:
             self._remove_unit_pod(name)
         self.witness.away()
         self._wait_for_driver()
-        wait_for(lambda: not self._waiting(), what=f"{self._waiting()} wait: {self.witness.report()}")
-        wait_for(lambda: not self.witness.ending, what=f"{self.witness.ending} stay")
-        running = {claim for name in self.pods if self.node.phase(name) == "Running" for claim in self._claims(name)}
+        wait_seldom(lambda: not self._waiting(), "bound pods do not run")
+        wait_seldom(lambda: not self.witness.ending, "deleted pods stay")
+        running = {self._claim(name) for name, found in self._pods().items() if name in self.pods and runs(found)}
         records = {path.stem for path in (self.node.root / "state" / "claims").glob("*.json")}
         lost = {uid for uid in running if not any(uid in stem for stem in records)}
         assert not lost, f"no record of {lost} in {records}"
         assert not self.witness.faults, self.witness.faults
+        there = self._pods()
         for name in self.ended:
-            if self.node.phase(name) in ("Succeeded", "Failed"):
+            if there[name]["status"]["phase"] in ("Succeeded", "Failed"):
                 self.node.delete(name, grace_s=0)
-        self.ended = [name for name in self.ended if self.node.phase(name)]
+        left = self._pods()
+        self.ended = [name for name in self.ended if name in left]
 
-    def _claims(self, name: str) -> list[str]:
-        return [str(self.node.claim_of(name)["metadata"]["uid"])]
+    def _claim(self, name: str) -> str:
+        return str(self.node.claim_of(name)["metadata"]["uid"])
+
+    def _pods(self) -> dict[str, Json]:
+        """The pods of the API server by name."""
+        return {found["metadata"]["name"]: found for found in self.node.server.pods()}
 
     def _waiting(self) -> list[str]:
         """Pods that have a node, and do not run."""
-        return [
-            name
-            for name in self.pods
-            if self.node.pod(name)["spec"].get("nodeName") and self.node.phase(name) != "Running"
-        ]
+        there = self._pods()
+        return [name for name in self.pods if there[name]["spec"].get("nodeName") and not runs(there[name])]
 
     def finish(self) -> None:
         """End every pod: nothing is left, and each GPU can be given whole."""
@@ -225,8 +230,8 @@ class KilledNode:
         assert self.node.kubelet.claims.container(constant, "main") is self.constant, "it was started again"
         for name in ["constant", *self.pods, *self.ended]:
             self.node.delete(name)
-        wait_for(lambda: not self.node.server.pods(), what="pods stay")
-        wait_for(lambda: self.node.files() == (0, 0) and not self.node.checkpoint(), what=f"{self.node.files()} stay")
+        wait_seldom(lambda: not self._pods(), "pods stay")
+        wait_seldom(lambda: self.node.files() == (0, 0) and not self.node.checkpoint(), "files of claims stay")
         self.node.published()
         self.node.run_pod("all", WHOLE, count=GPUS)
         assert not self.witness.faults, self.witness.faults
@@ -250,6 +255,18 @@ class KilledNode:
             f"{counted}\n  {calls[PREPARE, True]} calls prepared claims and {calls[PREPARE, False]} failed; "
             f"{calls[UNPREPARE, True]} unprepared and {calls[UNPREPARE, False]} failed\n  {self.witness.report()}"
         )
+
+
+def wait_seldom(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something. Each look copies many objects, and agent, kubelet and API server need the time of this process."""
+    end = time.monotonic() + 2 * PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def runs(found: Json) -> bool:
+    return bool(found["status"]["phase"] == "Running")
 
 
 def run(seed: int, kills: int, *, every: int = 25, **periods: float) -> KilledNode:

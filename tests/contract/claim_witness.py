@@ -125,14 +125,19 @@ class ClaimWitness:
     def _started(self, uid: str) -> None:
         now = time.monotonic()
         waited = now - max(self._bound_at.get(uid, now), self._served_since)
+        if waited > self.longest_start_s:
+            self._note(uid, waited)
+        self._audit(uid)
+
+    def _note(self, uid: str, waited: float) -> None:
+        """Note a wait that is longer than those before, or that was for the GPU of another claim."""
         events = [event for event in self._node.server.events() if event["involvedObject"]["uid"] == uid]
         if any(_HELD in event["message"] for event in events):
             self.longest_held_s = max(self.longest_held_s, waited)
-        else:
-            self.longest_start_s = max(self.longest_start_s, waited)
-            if waited > LONGEST_S:
-                self._slow_starts.append(f"\n    {waited:.1f} s: {[event['message'] for event in events]}")
-        self._audit(uid)
+            return
+        self.longest_start_s = waited
+        if waited > LONGEST_S:
+            self._slow_starts.append(f"\n    {waited:.1f} s: {[event['message'] for event in events]}")
 
     def _audit(self, uid: str) -> None:
         """Add up what the containers have that run now."""
