@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpuagent.agent.start_gate import StartGate
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.unprepared import may_be_unprepared
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.kubelet.dra.plugin import DraPlugin
@@ -18,6 +19,8 @@ REGISTER_S = 15.0
 
 class DraDriver:
     """Starts and stops the driver's sockets as the state demands.
+
+    The driver serves in mode dra, and as long as claims are prepared. It stops when no pod with claims is left.
 
     Args:
         kubelet_dir: kubelet's own folder.
@@ -68,7 +71,7 @@ class DraDriver:
             if shall_serve:
                 self._start(state.claims.registration_problem)
             return
-        if not shall_serve:
+        if not shall_serve and not may_be_unprepared(state):
             self.stop()
             self._post(ev.DraStopped(self._clock()))
             return

@@ -1,11 +1,11 @@
-"""Conformance checks 92 to 100: pods with claims in the shapes of Kubernetes' own test/e2e/dra."""
+"""Conformance checks 92 to 101: pods with claims in the shapes of Kubernetes' own test/e2e/dra."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from standin.kubelet.pods import Granted
-from tests.contract.claim_node import PREPARE, SHARE, WHOLE, ClaimNode
-from tests.contract.harness import box, observe, wait_for
+from tests.contract.claim_node import ISOLATED, PREPARE, SHARE, WHOLE, ClaimNode
+from tests.contract.harness import Isolating, box, observe, wait_for
 from tests.contract.test_dra_claims import failed, files_stuck, serving
 
 MakeNode = Callable[..., ClaimNode]
@@ -206,3 +206,19 @@ def test_100_a_pod_that_kubelet_could_not_unprepare_ends_soon_after_the_agent_is
     one.run()
     one.gone("pod")
     assert one.files() == (0, 0)
+
+
+def test_101_a_pod_whose_claim_was_never_prepared_ends_in_another_mode_too(claim_node: MakeNode) -> None:
+    """Kubelet unprepares also what it began to prepare. Without the driver, it could never end the pod."""
+    one = claim_node(back_off=0.2, resync=0.2)
+    isolation = Isolating()
+    agent = serving(one, isolation)
+    isolation.failures = 1_000_000
+    one.create("pod", ISOLATED, memory="8Gi")
+    wait_for(lambda: isolation.verified)
+    one.label("share")
+    one.caught_up(agent)
+    one.delete("pod")
+    one.gone("pod")
+    assert one.files() == (0, 0)
+    one.registered(0)

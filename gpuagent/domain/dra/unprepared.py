@@ -56,6 +56,14 @@ def waiting_pods(state: State) -> Iterator[WaitingPod]:
             yield WaitingPod(pod.name, pod.uid, names, prepared_uids)
 
 
+def may_be_unprepared(state: State) -> bool:
+    """Whether kubelet may still have to unprepare a claim, also one that was never prepared.
+
+    Kubelet calls for every claim that it began to prepare, and does not end the pod before the driver has answered.
+    """
+    return any(pod.claims and not pod.ended for pod in state.pods.seen)
+
+
 def unused_claims(state: State) -> Iterator[PreparedClaim]:
     """Prepared claims that no pod of the node has, while kubelet answers: it should unprepare them."""
     kubelet_answers = state.holdings.problem is None

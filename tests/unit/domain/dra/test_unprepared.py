@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.dra.unprepared import unused_claims, waiting_pods
+from gpuagent.domain.dra.unprepared import may_be_unprepared, unused_claims, waiting_pods
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.domain.builders import NodeUnderTest, box, pod_json
 from tests.unit.domain.dra.prepared_claims import prepared
@@ -138,3 +138,10 @@ def test_a_pod_that_waits_shows_which_claims_may_be_in_its_way():
     assert found.prepared == {MINE.uid, THEIRS.uid}
     (found,) = waiting_pods(one.send(ev.ClaimsPrepared((THEIRS,), 1.0)).state)
     assert found.prepared == {THEIRS.uid}
+
+
+def test_claims_of_pods_that_are_there_may_be_unprepared():
+    """Also in another mode, and also if the agent has prepared none of them."""
+    assert may_be_unprepared(node(Mode.SHARE).pods(pod()).state)
+    assert may_be_unprepared(node(Mode.SHARE).pods(ending(pod())).state)
+    assert not may_be_unprepared(node().pods(pod_json("without"), pod("q", phase="Succeeded")).state)
