@@ -14,19 +14,15 @@ from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.places.contents import Content, Contents, Counts
 from gpuscheduler.core.jobs.places.groups import Group
+from gpuscheduler.core.jobs.places.one_by_one import MOST_MOVED, Filled, OneByOne
 from gpuscheduler.core.node_usage import NodeUsage
 
 MOST_STATES = 300
 """States that are kept after each node. A job of three groups has fewer, unless it is large."""
-MOST_MOVED = 200
-"""Pods of a job that are moved one by one: the tries are too few for the search of a larger job."""
 MOST_REGIONS = 8
 """Regions among which pods are divided. With more, the pods are placed one after another."""
 _STEPS_A_TRY = 4
 """States that are compared in the time of one try."""
-
-Filled = tuple[Group, int, str]
-"""A group, how many of its pods, and the node that takes them."""
 
 
 class _Filling(NamedTuple):
@@ -85,7 +81,15 @@ class Search:
         regional = [number for number in numbers if self._admission.is_regional(self._groups[number].kind)]
         regions = self._regions() if regional else {}
         if regions is None:
-            return self._one_by_one()
+            one_by_one = OneByOne(
+                self._groups,
+                self._accepted,
+                self._contents,
+                self._free,
+                self._admission,
+                self._tries,
+            )
+            return one_by_one.filled()
         quotas = [_Quota(number, len(group.pods), accepted) for number, group, accepted in self._all()]
         if not regional:
             return self._node_by_node(quotas)
@@ -259,63 +263,6 @@ class Search:
                 self._extend(name, contents[count], quotas, (*pattern, count), patterns)
             if count:
                 self._admission.place(kind, name, -1)
-
-    # -- one by one ------------------------------------------------------------------------------------------------
-
-    def _one_by_one(self) -> list[Filled]:
-        remaining = [len(group.pods) for group in self._groups]
-        filled: list[Filled] = []
-        if sum(remaining) <= MOST_MOVED:
-            self._place_rest(remaining, filled)
-        # The caller places the pods itself.
-        for group, _, name in filled:
-            self._admission.place(group.kind, name, -1)
-        return filled
-
-    def _place_rest(self, remaining: list[int], filled: list[Filled]) -> bool:
-        """Place the remaining pods after those in `filled`; False if they have no places."""
-        if not any(remaining):
-            return True
-        for number, group in enumerate(self._groups):
-            if not remaining[number]:
-                continue
-            candidates = self._candidates(number, {name for _, _, name in filled})
-            for name, after in candidates:
-                if self._tries.gave_up:
-                    return False
-                before = self._contents[name]
-                self._contents[name] = after
-                self._admission.place(group.kind, name)
-                remaining[number] -= 1
-                filled.append((group, 1, name))
-                if self._place_rest(remaining, filled):
-                    return True
-                filled.pop()
-                remaining[number] += 1
-                self._admission.place(group.kind, name, -1)
-                self._contents[name] = before
-            may_wait = not candidates and self._admission.spans_nodes(group.kind)
-            if not may_wait:
-                return False
-            # Its pods may have to be near those of another group, which come first then.
-        return False
-
-    def _candidates(self, number: int, used: set[str]) -> list[tuple[str, Content]]:
-        """Nodes for a pod of a group, and what is free there afterwards; of nodes that are alike only one."""
-        self._tries.spend(1 + len(self._accepted[number]) // 2)
-        candidates: dict[Hashable, tuple[tuple[object, ...], str, Content]] = {}
-        for name in self._accepted[number]:
-            if not self._admission.accepts(self._groups[number].kind, name):
-                continue
-            after = self._free.after(number, self._contents[name])
-            if after is None:
-                continue
-            alike = (id(after.gpus), after.free, self._admission.state(name))
-            room = after.gpus.room
-            tightness = (name not in used, len(room.unused), room.total, after.free, name)
-            candidates.setdefault(alike, (tightness, name, after))
-        tightest_first = sorted(candidates.values(), key=lambda candidate: candidate[0])
-        return [(name, after) for _, name, after in tightest_first]
 
 
 def _size(group: Group) -> tuple[object, ...]:
