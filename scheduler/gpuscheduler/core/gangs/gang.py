@@ -84,6 +84,7 @@ class Gang:
         pods: how many have to be there before the first starts; None if no number is known.
         minimum: how many of them have to start together; None for all.
         unknown: why no number is known, where an object that was not seen has it. Until then the pods wait.
+        has_no_namesake: its name has that of a workload, so that no pod of another workload is of it.
     """
 
     source: GangSource
@@ -91,6 +92,7 @@ class Gang:
     pods: int | None
     minimum: int | None = None
     unknown: str = ""
+    has_no_namesake: bool = False
 
     def key_in(self, namespace: str) -> GangKey:
         """What tells it from other gangs."""

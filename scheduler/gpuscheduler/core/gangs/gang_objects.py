@@ -115,6 +115,10 @@ class GangObjects:
             return replace(ref.provisional, unknown=UNSEEN)
         of_templates = group_set.roles if isinstance(group_set, LeaderWorkerSet) else {}
         of_pods = self._roles.of(namespace, ref.instance)
+        own = of_pods.get(ref.role)
+        if own and ref.role in of_templates and own.labels != of_templates[ref.role].labels:
+            # The group is of other templates, or something else has written the labels: the other role has them, too.
+            of_templates = {role: pods._replace(labels=own.labels) for role, pods in of_templates.items()}
         roles = tuple({**of_templates, **of_pods}.items())
         return known.gang_of(replace(ref, roles=roles))
 

@@ -14,7 +14,7 @@ that one.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -137,6 +137,7 @@ class JobSet:
         uid: its UID.
         entries: of `spec.replicatedJobs` by name. There may be thousands.
         pods: how many pods start together as the whole set.
+        in_all: how many pods it runs at one time.
         labeled: by value of this project's label, the entries whose template has it.
     """
 
@@ -144,7 +145,13 @@ class JobSet:
     uid: str
     entries: Mapping[str, Entry]
     pods: int
+    in_all: int
     labeled: Mapping[str, "Labeled"]
+
+    @property
+    def all_entries(self) -> "Labeled":
+        """All entries, as if they had the label."""
+        return Labeled(len(self.entries), self.in_all)
 
     def gang_of(self, ref: GangRef) -> Gang | None:
         """The gang of a pod that asks for GPUs."""
@@ -175,14 +182,19 @@ class JobSet:
         """
         if entry is None or own.pods is None:
             return own
-        labeled = self.labeled.get(own.name, NONE_LABELED)
+        # If something other than the templates has written the labels, it may have done so on all pods.
+        labeled = self.labeled.get(own.name) if entry.label else self.all_entries
+        labeled = labeled or NONE_LABELED
         if labeled.has(own.pods, entry.job_pods):
             return part_of(own, ref.instance)
         if labeled.has(own.pods, entry.pods):
             return part_of(own, f"{ref.name}/{ref.role}")
-        # With a larger number, pods outside of the set are meant as well. The set's own name is not said twice.
-        is_of_set = own.pods <= labeled.pods and own.name != ref.name
-        return part_of(own, ref.name) if is_of_set else own
+        if own.pods > labeled.pods:
+            # Pods outside of the set are meant as well.
+            return own
+        # The set's own name is not said twice.
+        is_named_alike = own.name == ref.name
+        return replace(own, has_no_namesake=True) if is_named_alike else part_of(own, ref.name)
 
 
 def read_job_set(found: Mapping[str, Any]) -> JobSet:
@@ -199,7 +211,8 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
         entries[text(job.get("name"))] = _entry(job, together, is_exclusive=is_exclusive)
     in_set = [entry for entry in entries.values() if entry.together is Together.SET]
     pods = sum(entry.pods for entry in in_set)
-    return JobSet(key, uid, entries, pods, _labeled(entries.values()))
+    in_all = sum(entry.pods for entry in entries.values())
+    return JobSet(key, uid, entries, pods, in_all, _labeled(entries.values()))
 
 
 def _labeled(entries: Iterable[Entry]) -> dict[str, Labeled]:

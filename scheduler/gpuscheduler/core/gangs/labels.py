@@ -35,4 +35,4 @@ def gang_of_labels(labels: Mapping[str, str]) -> Gang | None:
 
 def part_of(gang: Gang, part: str) -> Gang:
     """The gang of one of several parts that have the name in common. No label has a slash in its value."""
-    return replace(gang, name=f"{gang.name}/{part}")
+    return replace(gang, name=f"{gang.name}/{part}", has_no_namesake=True)

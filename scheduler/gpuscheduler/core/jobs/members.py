@@ -353,8 +353,9 @@ class Members:
             return frozenset()
         living = _by_age(self._living.values(), self.start.uids)
         own = living[:wanted]
-        if own[0].job and own[0].job.source.is_numbered_by_object:
-            # An object has no namesake. It may say a smaller number than it has pods.
+        gang = own[0].job
+        if gang and (gang.source.is_numbered_by_object or gang.has_no_namesake):
+            # It may have a smaller number than it has pods.
             return frozenset()
         own_owners = {pod.owner for pod in own}
         surplus: set[str] = set()

@@ -216,6 +216,33 @@ def test_labels_with_a_number_below_the_size_start_no_group_in_part(cluster, wit
         cluster.run(*placed)
 
 
+@pytest.mark.parametrize("first", ["a-leaders", "z-leaders"])
+def test_the_pods_of_a_group_beyond_its_number_are_no_second_job(cluster, first):
+    """The leader and the workers have different controllers, and are created in the same second."""
+    labels = {JOB_LABEL: "serve", REPLICAS_LABEL: "2"}
+    cluster.show(read_leader_worker_set(leader_worker_set(labels=labels)))
+    names = ["leader", "w1", "w2"]
+    for number, name in enumerate(names):
+        made = group_pod(name, 0, number, size=3, labels=labels, whole=2)
+        made["metadata"]["ownerReferences"][0]["uid"] = "m-workers" if number else first
+        cluster.see(made)
+    assert cluster.run(*names[:2])
+    assert cluster.run("w2")
+
+
+@pytest.mark.parametrize("name", ["train", "other"])
+def test_the_pods_of_a_job_set_beyond_its_number_are_no_second_job(cluster, name):
+    labels = {JOB_LABEL: name, REPLICAS_LABEL: "2"}
+    entries = [replicated_job(entry, labels=labels) for entry in ("a", "b", "c")]
+    cluster.show(read_job_set(job_set(*entries)))
+    for entry in ("a", "b", "c"):
+        made = job_set_pod(entry, entry, labels=labels, whole=2)
+        made["metadata"]["ownerReferences"][0]["uid"] = f"job-{entry}"
+        cluster.see(made)
+    assert cluster.run("a", "b")
+    assert cluster.run("c")
+
+
 @pytest.mark.parametrize("by", ["labels", "PodGroup"])
 def test_leaders_of_all_groups_may_start_together(cluster, by):
     """Only they have the labels. There are two of them, as many pods as a group has."""

@@ -247,6 +247,20 @@ def test_labels_in_one_template_of_a_job_set_may_say_less_than_it_has(number, ex
     assert gang(made, read_job_set(found)) == (expected, int(number))
 
 
+def test_labels_that_no_template_of_a_job_set_has_are_taken_to_be_on_all_of_its_pods():
+    """An admission webhook may have written them."""
+    made = job_set_pod("w", "workers", 1, labels={JOB_LABEL: "j", REPLICAS_LABEL: "9"})
+    assert gang(made, read_job_set(job_set(WORKERS, DRIVER))) == ("job j/train", 9)
+
+
+def test_labels_that_no_template_of_a_group_has_are_taken_to_be_on_all_of_its_pods():
+    known = GangObjects({})
+    known.seen(read_leader_worker_set(leader_worker_set(leader=True)))
+    leader = pod_facts(group_pod("l", 1, 0, size=3, labels={JOB_LABEL: "j", REPLICAS_LABEL: "3"}))
+    known.seen_beside(leader)
+    assert known.resolved(leader).job.name == "j/serve-1"
+
+
 def test_labels_that_name_the_job_set_itself_need_no_second_name():
     made = job_set_pod("w", "workers", 1, labels={JOB_LABEL: "train", REPLICAS_LABEL: "9"})
     assert gang(made, read_job_set(job_set(WORKERS, DRIVER))) == ("job train", 9)
