@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.policy.accepted_models import ModelTerms, NodeLabels, accepts
 from gpuscheduler.core.policy.fleet import MOST_GPUS, Fleet
@@ -79,11 +80,9 @@ class Columns:
             columns[column.name] = np.concatenate((old, empty))
         return Columns(**columns)
 
-    def state_of(self, row: int) -> int:
-        """The state of a row."""
-        numbers = [getattr(self, column)[row].tobytes() for column in _IN_STATE]
-        # Of bytes, Python's hash has a secret key. So no tenant can make two states look equal.
-        return hash(b"".join(numbers))
+    def state_of(self, row: int, names: Collection[str]) -> bytes:
+        """The numbers of these columns in a row."""
+        return b"".join([getattr(self, name)[row].tobytes() for name in names])
 
 
 _NOT_IN_STATE = {"tie", "version", "state"}
@@ -98,7 +97,10 @@ _TYPES: dict[str, type[np.float64 | np.bool_]] = {
     "wide": np.bool_,
 }
 """Types of the columns that do not hold integers."""
-_IN_STATE = [column.name for column in fields(Columns) if column.name not in _NOT_IN_STATE]
+_OF_USERS = ["memory", "core", "free", "unused", "cpu_free"]
+"""Columns that change with the pods of a node."""
+_OF_FACTS = [column.name for column in fields(Columns) if column.name not in {*_NOT_IN_STATE, *_OF_USERS}]
+"""Columns that change with the node itself."""
 
 
 class NodeArrays:
@@ -115,6 +117,8 @@ class NodeArrays:
     def __init__(self, usage: ClusterUsage) -> None:
         self._usage = usage
         self._rows: dict[str, int] = {}
+        self._written: dict[int, tuple[NodeFacts | None, bytes]] = {}
+        """Row to the facts of its node, and the part of its state that follows from them."""
         self._width = 1
         self._spare: list[int] = []
         self._models: dict[str, int] = {}
@@ -149,16 +153,20 @@ class NodeArrays:
         if among is self._usage.nodes:
             # All of them. To look up thousands of names would take longer than to rate their rows.
             return np.arange(len(self.names), dtype=np.int64)
-        rows = list(map(self._rows.get, among))
-        if None in rows:
-            rows = [row for row in rows if row is not None]
-        return np.array(rows, dtype=np.int64)
+        rows = map(self._rows.__getitem__, among)
+        try:
+            return np.fromiter(rows, dtype=np.int64)
+        except KeyError:
+            # Some have no GPUs, or are not seen yet.
+            known = filter(self._rows.__contains__, among)
+            return np.fromiter(map(self._rows.__getitem__, known), dtype=np.int64)
 
     def fleet(self) -> Fleet:
         """The numbers that a policy rates."""
         columns = self.columns
         return Fleet(
-            free=columns.free,
+            # Most clusters have nodes of few GPUs, so that the other columns are empty.
+            free=columns.free[:, : self._width],
             gpus=columns.gpus,
             cpu_free=columns.cpu_free,
             cpu_total=columns.cpu_total,
@@ -175,8 +183,11 @@ class NodeArrays:
         memory = columns.memory[rows, : self._width]
         core = columns.core[rows, : self._width]
         each = request.need.over(request.gpus)
-        gpus_with_room = _times(each, memory, core, 1)
-        fits = gpus_with_room >= request.gpus
+        if request.gpus == 1:
+            has_room = (memory >= each.memory) & (core >= each.core)
+            fits = np.asarray(has_room.any(axis=1))
+        else:
+            fits = _times(each, memory, core, 1) >= request.gpus
         if len(request.groups) > 1:
             too_full = ~fits
             fits |= _fit_apart(request, memory, core, too_full)
@@ -284,27 +295,30 @@ class NodeArrays:
         if row is None:
             return
         self._clear(row)
-        # Otherwise the state would still be that of the node, and of nodes that are like it.
-        self.columns.state[row] = self.columns.state_of(row)
+        self.columns.gpus[row] = 0
+        self.columns.wide[row] = False
+        # The next node there has other facts. Otherwise the state would still be that of nodes that are like this one.
+        self._written[row] = None, b""
+        self._set_state(row)
         self._spare.append(row)
         self.names[row] = ""
 
     def _clear(self, row: int) -> None:
+        """Take all pods' room out of a row."""
         columns = self.columns
         columns.memory[row] = -1
         columns.core[row] = -1
         columns.free[row] = 0.0
         columns.unused[row] = 0
-        columns.gpus[row] = 0
-        columns.wide[row] = False
         columns.version[row] = self._version
 
     def _write(self, row: int, node: NodeUsage) -> None:
         """Write a node's numbers into its row."""
         columns = self.columns
-        facts = node.facts
-        rules = facts.gpus
-        gpus = rules.gpus
+        written, _ = self._written.get(row, (None, b""))
+        # Pods come and go far more often than nodes change.
+        if written is not node.facts:
+            self._write_facts(row, node.facts)
         # The row may be another node's, or the node may have lost a GPU.
         self._clear(row)
         for position, _ in node.usable():
@@ -314,9 +328,17 @@ class NodeArrays:
             columns.memory[row, position] = free.memory
             columns.core[row, position] = free.core
             columns.free[row, position] = node.free_part(position)
+        columns.unused[row] = len(node.room.unused)
+        columns.cpu_free[row] = node.cpu_free
+        self._set_state(row)
+
+    def _write_facts(self, row: int, facts: NodeFacts) -> None:
+        """Write what does not depend on a node's pods into its row."""
+        columns = self.columns
+        rules = facts.gpus
+        gpus = rules.gpus
         width = min(len(gpus), MOST_GPUS)
         self._width = max(self._width, width)
-        columns.unused[row] = len(node.room.unused)
         columns.gpus[row] = sum(gpu.usable for gpu in gpus)
         columns.memory_total[row] = max((gpu.memory for gpu in gpus), default=0)
         columns.core_total[row] = max((gpu.core for gpu in gpus), default=0)
@@ -324,13 +346,17 @@ class NodeArrays:
         columns.wide[row] = len(gpus) > MOST_GPUS
         columns.step[row] = rules.core_step
         columns.both[row] = rules.both
-        columns.cpu_free[row] = node.cpu_free
         columns.cpu_total[row] = facts.allocatable.cores
         next_model = len(self._models)
         model = self._models.setdefault(facts.model, next_model)
         columns.model[row] = model
         self._labels[facts.model_labels] = model
-        columns.state[row] = columns.state_of(row)
+        self._written[row] = facts, columns.state_of(row, _OF_FACTS)
+
+    def _set_state(self, row: int) -> None:
+        _, of_facts = self._written[row]
+        # Of bytes, Python's hash has a secret key. So no tenant can make two states look equal.
+        self.columns.state[row] = hash(of_facts + self.columns.state_of(row, _OF_USERS))
 
 
 def _fit_apart(

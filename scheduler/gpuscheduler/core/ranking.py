@@ -172,13 +172,16 @@ class Ranking:
 
     def _in_order(self, rows: Ints, costs: Floats) -> Iterator[int]:
         """Rows with finite costs, cheapest first. The first is usually enough, so the others are sorted later."""
-        least = costs.min(initial=np.inf)
+        if not len(rows):
+            return
+        least = costs[costs.argmin()]
         if least == np.inf:
             return
-        cheapest = rows[costs == least]
         tie = self._nodes.columns.tie
-        first_tie = tie[cheapest].argmin()
-        first = int(cheapest[first_tie])
+        (equal,) = (costs == least).nonzero()
+        cheapest = rows[equal]
+        # Most often one node is the cheapest, and there is no tie.
+        first = int(cheapest[0] if len(cheapest) == 1 else cheapest[tie[cheapest].argmin()])
         yield first
         finite = np.isfinite(costs)
         rows = rows[finite]

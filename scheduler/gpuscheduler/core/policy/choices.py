@@ -15,7 +15,7 @@ class Choices:
     """The GPUs that a demand may take on each of some rows: a part of any GPU, or the several GPUs with the least free.
 
     Attributes:
-        free: the free part of each GPU. Shape (rows, GPUs), without the last columns that are 0 in every row.
+        free: the free part of each GPU. Shape (rows, GPUs).
         left: the same if the demand takes the GPU.
         need: GPUs that the demand takes in all.
         fits: whether the choice is possible. Shape (rows, choices).
@@ -37,7 +37,7 @@ class Choices:
     @classmethod
     def of(cls, fleet: Fleet, rows: Ints, demand: Demand) -> "Choices":
         """The choices for `demand` on `rows`."""
-        free = _without_empty_columns(fleet.free[rows])
+        free = fleet.free[rows]
         roomy = free >= demand.fraction - EPSILON
         taken: Bools | None = None
         if demand.gpus == 1 and demand.fraction < 1:
@@ -87,10 +87,3 @@ class Choices:
         cost = possible[rows, best]
         first_gpu = self.first[rows, best]
         return cost, first_gpu
-
-
-def _without_empty_columns(free: Floats) -> Floats:
-    """The columns up to the last with any free part, and at least one."""
-    used = np.flatnonzero(free.any(axis=0))
-    width = used[-1] + 1 if len(used) else 1
-    return free[:, :width]

@@ -24,7 +24,8 @@ class Fleet:
     """The nodes, one row each.
 
     Attributes:
-        free: the free part of each GPU, 0 to 1; 0 where the GPU takes no pod. Shape (rows, MOST_GPUS).
+        free: the free part of each GPU, 0 to 1; 0 where the GPU takes no pod. Shape (rows, GPUs), with as many GPUs as
+            any node has, at most `MOST_GPUS`.
         gpus: number of usable GPUs.
         cpu_free, cpu_total: cores.
         model: index of the GPUs' model.
