@@ -226,11 +226,7 @@ class Planning:
         self._reservations.end(pod.uid for pod in pending)
         unsuitable = job.unsuitable()
         needed = job.needed
-        places = self._plan(job, pending, unsuitable)
-        if len(places) < needed < len(pending):
-            places = self._plan_minimum(job, pending, unsuitable, fitting=len(places))
-        if len(places) < needed:
-            places = self._plan_on_decided(job, pending, unsuitable, places)
+        places = self._places_to_start(job, pending, unsuitable)
         if len(places) < needed:
             # Nothing is held while a job waits.
             self.precedence.wanted(job, pending, now)
@@ -247,6 +243,25 @@ class Planning:
         called = {calling} | unasked
         others = [pod for pod in pending if pod.uid in places and pod.uid not in called]
         self._wake(job, places, others)
+
+    def _places_to_start(
+        self,
+        job: Job,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+    ) -> Places:
+        """Places for all of the pods, or for as many as have to start together; fewer if they are not found."""
+        needed = job.needed
+        may_start_in_part = needed < len(pending)
+        # Why not all of them fit takes as long to find out as a plan, and does not matter if fewer are tried next.
+        places = self._plan(job, pending, unsuitable, explains=not may_start_in_part)
+        if may_start_in_part and len(places) < needed:
+            places = self._plan_minimum(job, pending, unsuitable, fitting=len(places))
+        elif may_start_in_part:
+            self._explain(job, pending, places, unsuitable)
+        if len(places) < needed:
+            places = self._plan_on_decided(job, pending, unsuitable, places)
+        return places
 
     def _plan_minimum(
         self,
@@ -337,23 +352,23 @@ class Planning:
         prefer: Mapping[str, str] | None = None,
         nodes: Mapping[str, NodeUsage] | None = None,
         tries: Tries | None = None,
+        *,
+        explains: bool = True,
     ) -> Places:
         """Nodes and GPUs for the pods; fewer if not all fit.
 
         `prefer` has the nodes on which pods stay if possible. `nodes` are as they would be; None for as they are.
+        `explains` is false if `_explain` is called later, or another plan is made instead.
         """
         nodes = self._usage.nodes if nodes is None else nodes
         tries = Tries(PLAN_TRIES) if tries is None else tries
         pending = job.as_checked(pending)
-        kept = self.precedence.kept_from_job(job)
-        if kept:
-            unsuitable = {pod.uid: _and_also(unsuitable.get(pod.uid), kept) for pod in pending}
         places = plan(
             pending,
             nodes,
             self._links,
             near=_nodes_of(job),
-            without=unsuitable,
+            without=self._with_kept(job, pending, unsuitable),
             tries=tries,
             beside=self._usage.pods,
             prefer=prefer,
@@ -361,16 +376,44 @@ class Planning:
         if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
             self._usage.pods_matter = True
-        if tries.gave_up:
+        job.fitting = len(places)
+        job.gave_up = tries.gave_up
+        if explains:
+            self._explain(job, pending, places, unsuitable, nodes)
+        return places
+
+    def _explain(
+        self,
+        job: Job,
+        pending: Collection[PodFacts],
+        places: Places,
+        unsuitable: Mapping[str, Passed],
+        nodes: Mapping[str, NodeUsage] | None = None,
+    ) -> None:
+        """Keep what the pods need that have no place in the last plan. The arguments are those of `_plan`."""
+        nodes = self._usage.nodes if nodes is None else nodes
+        pending = job.as_checked(pending)
+        kept = self.precedence.kept_from_job(job)
+        if job.gave_up:
             # The rules of its pods may be too large to be looked through once more.
             job.shortage = ""
         elif kept and len(places) < len(pending):
             job.shortage = f"{len(kept)} {self.precedence.why(job.key.namespace)}"
         else:
-            job.shortage = shortage(pending, places, nodes, self._usage.pods, unsuitable)
-        job.fitting = len(places)
-        job.gave_up = tries.gave_up
-        return places
+            without = self._with_kept(job, pending, unsuitable)
+            job.shortage = shortage(pending, places, nodes, self._usage.pods, without)
+
+    def _with_kept(
+        self,
+        job: Job,
+        pending: Collection[PodFacts],
+        unsuitable: Mapping[str, Passed],
+    ) -> Mapping[str, Passed]:
+        """UID of each pod to the nodes that it must not be on: those kept for another job, too."""
+        kept = self.precedence.kept_from_job(job)
+        if not kept:
+            return unsuitable
+        return {pod.uid: _and_also(unsuitable.get(pod.uid), kept) for pod in pending}
 
     def _wake(self, job: Job, places: Mapping[str, tuple[str, Choice]], pods: Collection[PodFacts]) -> None:
         """Have kube-scheduler try pods of a plan, each on its node."""
