@@ -102,7 +102,7 @@ class ChartObjects:
 
     def make(self, target: Path) -> None:
         """Needs Helm, which comes first in `PRODUCTS`."""
-        chart = _downloaded(self.module, self.path) / self.chart
+        chart = downloaded_module(self.module, self.path) / self.chart
         helm = (str(bin_dir() / HELM.name), "template", self.module, str(chart))
         done = subprocess.run(
             (*helm, "--namespace", self.namespace, "--include-crds"), capture_output=True, text=True, check=True
@@ -126,12 +126,12 @@ class Definitions:
         return _digest(self, self.module)
 
     def make(self, target: Path) -> None:
-        downloaded = _downloaded(self.module, self.path)
+        downloaded = downloaded_module(self.module, self.path)
         files = [file for folder in self.folders for file in sorted((downloaded / folder).glob("*.yaml"))]
         target.write_text("---\n".join(file.read_text() for file in files))
 
 
-def _downloaded(module: str, path: str) -> Path:
+def downloaded_module(module: str, path: str) -> Path:
     """The folder of a Go module that a module below ``tools/`` needs."""
     download = ("go", "mod", "download", "-json", path)
     environment = os.environ | {"GOTOOLCHAIN": "auto"}
@@ -432,6 +432,13 @@ def main(names: Sequence[str] = ()) -> int:
 def build_binaries(into: Path) -> None:
     for product in PRODUCTS:
         build(product, into)
+    # A test reads Kubernetes' own tests, and tests have no network. A cached binary does not bring its sources.
+    kubernetes_sources()
+
+
+def kubernetes_sources() -> Path:
+    """The folder of Kubernetes' sources, of the version of the cluster."""
+    return downloaded_module(f"kubernetes-{KUBERNETES}", "k8s.io/kubernetes")
 
 
 def build_images(into: Path) -> None:
