@@ -33,7 +33,8 @@ class Claims:
         stored: by name, the slices of which the API server stored something else than the agent sent.
         retried: names of those that are to be written once more, as the API server may have changed.
         gates_off: the feature gates whose fields the API server drops.
-        probes: the API server is to be asked which fields it keeps. Slices wait for the answer.
+        probes: the API server is to be asked which fields it keeps.
+        probed: it has answered that once, or does not say. The first slices wait for that.
         retry_at: when all of `stored` are retried, and the API server is asked again.
         retry_problem: why kubelet cannot be made to prepare claims again.
         registered: kubelet accepts the driver.
@@ -53,6 +54,7 @@ class Claims:
     retried: frozenset[str] = frozenset()
     gates_off: frozenset[str] = frozenset()
     probes: bool = True
+    probed: bool = False
     retry_at: float = float("inf")
     retry_problem: str | None = None
     registered: bool = False
@@ -131,16 +133,19 @@ class Claims:
 
     def _probed(self, event: ev.SliceProbed) -> Self:
         """Note which fields the API server keeps."""
-        gates: tuple[str, ...] = ()
-        # Without an answer, the answers to the writes show it.
-        if event.stored is not None:
+        if event.stored is None:
+            # The answers to the writes have to show it. A gate that they have shown to be off stays so: to try would
+            # publish unhealthy GPUs without their taints for a moment.
+            gates_off = self.gates_off
+        else:
             answer = StoredSlice(sent=event.sent, stored=event.stored)
-            gates = answer.gates
+            gates_off = frozenset(answer.gates)
         return replace(
             self,
-            gates_off=frozenset(gates),
+            gates_off=gates_off,
             probes=False,
-            retry_at=_retry_at(event.at, self.stored, gates),
+            probed=True,
+            retry_at=_retry_at(event.at, self.stored, gates_off),
         )
 
     def _at(self, at: float) -> Self:

@@ -41,17 +41,18 @@ def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
     if not claims.followed or claims.superseded:
         return []
     prefix = slice_name(node_name)
+    writes = []
     if claims.probes and state.node.mode is Mode.DRA:
         name = f"{prefix}-probe"
         probe = probe_spec(node_name, counters=state.policy.gpu_sets)
-        return [SliceWrite(name, "probe", _new(name, probe, state, node_name))]
-    if not is_known(state):
-        return []
+        writes.append(SliceWrite(name, "probe", _new(name, probe, state, node_name)))
+    waits_for_answer = bool(writes) and not claims.probed
+    if waits_for_answer or not is_known(state):
+        return writes
     by_end = slice_specs(state, node_name)
     specs = {prefix + end: spec for end, spec in by_end.items()}
     generation = _generation(specs, claims)
     wanted = {name: _of_generation(spec, generation) for name, spec in specs.items()}
-    writes = []
     for name, spec in wanted.items():
         is_missing = name not in claims.slices
         if is_missing:

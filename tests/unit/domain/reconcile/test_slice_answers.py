@@ -224,6 +224,30 @@ def test_a_server_that_takes_no_dry_run_is_known_by_its_answers():
     assert uuid(0) not in str(server.slices)
 
 
+def test_without_a_dry_run_no_gpu_with_a_fault_comes_back_when_the_agent_asks_again():
+    server = Server(without(*GATES))
+    server.dry_runs = False
+    server.node.send(ev.XidRaised(uuid(0), 79, server.node.now))
+    server.settle(40)
+    server.node.wait(RETRY_S)
+    while writes := slice_writes(server.node.state, "n"):
+        for write in writes:
+            if write.verb != "probe":
+                assert uuid(0) not in str(write.body), write.name
+            server.write(write)
+        server.show()
+
+
+def test_the_taint_of_a_fault_does_not_wait_for_the_answer_when_the_agent_asks_again():
+    server = Server(without("DRAConsumableCapacity"))
+    server.settle(40)
+    server.node.wait(RETRY_S)
+    server.node.send(ev.XidRaised(uuid(0), 79, server.node.now))
+    unanswered = [write.verb for write in slice_writes(server.node.state, "n")]
+    assert unanswered[0] == "probe"
+    assert "patch" in unanswered
+
+
 def test_a_field_that_the_server_keeps_again_is_written_after_a_while():
     server = Server(without("DRADeviceTaints"))
     server.node.send(ev.XidRaised(uuid(0), 79, server.node.now))
