@@ -19,7 +19,7 @@ from gpuscheduler.cluster_api.list_watch import list_objects
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.explain.claim_facts import ClaimFacts, ClaimingPod, ClassFacts, read_claim, read_class
-from gpuscheduler.core.explain.claim_reason import ClaimCluster, claim_reason
+from gpuscheduler.core.explain.claim_reason import ClaimCluster, ClaimReason, claim_reason
 from gpuscheduler.core.explain.claim_waits import ClaimWaits
 from gpuscheduler.core.explain.published import SliceFacts, published, read_slice
 
@@ -101,9 +101,17 @@ class ClaimEvents:
         wanted = {PodName(pod.name.namespace, claim.claim) for pod in pods for claim in pod.claims}
         cluster = await self._cluster(wanted)
         ends = time.monotonic() + BATCH_S
+        has_failed = False
         for pod in pods:
-            # In a thread, so that calls of kube-scheduler are answered meanwhile.
-            reason = await asyncio.to_thread(claim_reason, pod, cluster)
+            try:
+                # In a thread, so that calls of kube-scheduler are answered meanwhile.
+                reason = await asyncio.to_thread(claim_reason, pod, cluster)
+            except Exception:
+                # A bug that one pod meets keeps no other from its Event. It is logged once, not for each pod.
+                if not has_failed:
+                    log.exception("Explaining claims failed", extra={"pod": str(pod.name)})
+                has_failed = True
+                reason = ClaimReason()
             is_of_us = reason.is_ours and reason.is_certain
             text = reason.text if is_of_us else ""
             report = self._waits.explained(pod.uid, text, time.monotonic())

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscheduler.cluster_api import claim_events
+from gpuscheduler.core.explain.claim_reason import claim_reason
 from standin.api.server import node_body
 from standin.waiting import PATIENCE_S
 from tests.unit.gpuscheduler.core.explain.cluster_objects import claim, classes, gpu, held, pod, request, slice_of
@@ -44,6 +45,26 @@ def test_a_pod_that_waits_is_told_why(dra_cluster):
     expected = {"large": "wants 30Gi on one GPU: most free is 20Gi, on node-1 GPU 0"}
     assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
     assert messages(dra_cluster) == expected
+
+
+def test_a_pod_whose_explanation_fails_keeps_no_other_from_its_event(dra_cluster, monkeypatch, caplog):
+    def explained(waiting, cluster):
+        if waiting.name.name.startswith("hostile"):
+            raise IndexError(waiting.name.name)
+        return claim_reason(waiting, cluster)
+
+    monkeypatch.setattr(claim_events, "claim_reason", explained)
+    monkeypatch.setattr(claim_events, "FAILED_S", 1000)
+    create(dra_cluster, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
+    for name in ("hostile-1", "hostile-2", "large"):
+        create(dra_cluster, "pods", pod("mine", name=name), "default")
+    dra_cluster.start()
+    assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
+    assert messages(dra_cluster).keys() == {"large"}
+    failures = [record for record in caplog.records if record.message == "Explaining claims failed"]
+    assert failures
+    assert failures[0].pod == "default/hostile-1"
+    assert len(failures) <= 2  # One for each batch: pods that are seen apart are explained apart.
 
 
 def test_selectors_beyond_the_most_that_are_kept_bring_no_event(dra_cluster, monkeypatch):

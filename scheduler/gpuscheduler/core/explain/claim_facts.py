@@ -192,7 +192,7 @@ def read_claiming_pod(pod: Mapping[str, Any]) -> ClaimingPod | None:
     spec = mapping(pod.get("spec"))
     status = mapping(pod.get("status"))
     claims = tuple(_pod_claims(spec, status))
-    has_ended = status.get("phase") in {"Succeeded", "Failed"}
+    has_ended = text(status.get("phase")) in {"Succeeded", "Failed"}
     if not claims or spec.get("nodeName") or metadata.get("deletionTimestamp") or has_ended:
         return None
     namespace = text(metadata.get("namespace"))

@@ -259,6 +259,9 @@ class _Explaining:
                     return _reason_of(funnels), ()
                 parts.append(part)
                 nodes.append(fits_on)
+        if not parts:
+            # A claim may ask for nothing. Any node has that.
+            return "", ()
         by_node: dict[str, list[Device]] = {}
         for device in devices:
             if all(device.node in fits_on for fits_on in nodes):

@@ -114,10 +114,13 @@ class Funnel:
     # -- a sentence for each ------------------------------------------------------------------------------------------
 
     def _not_selected(self) -> str:
+        if not self.checks:
+            # A class may have no condition that could be named.
+            return "no node publishes devices for claims"
         unknown = self._unknown_word()
         if unknown:
             return unknown
-        furthest = max((each.met for each in self.checks), default=0)
+        furthest = max(each.met for each in self.checks)
         closest = [each.device for each in self.checks if each.met == furthest]
         condition = self.asked.conditions[furthest]
         count = words.count_of(len(closest), self.noun)
@@ -200,7 +203,9 @@ class Funnel:
         word = self._short_of()
         if word is not None and word.name == "sharers":
             _, device = self._roomiest(word, taken)
-            return f"where enough memory is free, the most claims share the {self.noun}, such as {device.title}"
+            # Its most claims share the GPU, or the node spreads them and holds the GPU back for now.
+            takes_none = f"takes no further claim on that {self.noun} at the moment"
+            return f"where enough memory is free, the node {takes_none}, such as {device.title}"
         if word is None:
             shared = sum(self.held.holders(each.device) > 0 for each in taken)
             in_sets = sum(self.held.is_in_held_set(each.device) for each in taken)

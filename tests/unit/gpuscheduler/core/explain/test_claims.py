@@ -83,7 +83,8 @@ def test_a_gpu_has_its_most_sharers():
     slices = [slice_of("node-1", gpu(0, sharers=1))]
     text = of_request(request(memory="1Gi"), claims=claims, slices=slices)
     assert text == (
-        "wants 1Gi on one GPU: where enough memory is free, the most claims share the GPU, such as node-1 GPU 0"
+        "wants 1Gi on one GPU: where enough memory is free, the node takes no further claim on that GPU at the moment, "
+        "such as node-1 GPU 0"
     )
 
 
@@ -276,6 +277,14 @@ def test_what_fits_by_now_is_said_with_the_schedulers_words():
         "GPUs are free for it on node-1, node-3, so something else keeps it, or it is tried again soon: "
         "0/1 nodes are available"
     )
+
+
+@pytest.mark.parametrize("requests", [(), (request("plain"),), (request("plain", cel="true"),)])
+def test_a_cluster_without_devices_has_a_sentence_for_classes_without_selectors(requests):
+    plain = {"metadata": {"name": "plain"}, "spec": {}}
+    text = of_request(*requests, slices=[], device_classes=[plain], claims=[])
+    # The claim concerns no device of ours.
+    assert text == "0/1 nodes are available"
 
 
 def test_linked_gpus_are_not_free_while_a_part_is_used():

@@ -2,13 +2,18 @@
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuscheduler.core.explain.claim_facts import read_claiming_pod
+from gpuscheduler.core.explain.claim_reason import claim_reason
 from tests.unit.gpuscheduler.core.explain.cluster_objects import (
     DRIVER,
+    SHARE,
     claim,
     classes,
+    cluster_of,
     gpu,
     held,
     node,
@@ -19,6 +24,8 @@ from tests.unit.gpuscheduler.core.explain.cluster_objects import (
 )
 
 A = f'device.attributes["{DRIVER}"]'
+PLAIN = "plain"
+"""A class without selectors."""
 WORDS = [
     *("metadata", "name", "namespace", "labels", "annotations", "spec", "status", "uid", "nodeName", "driver", "pool"),
     *("devices", "requests", "exactly", "firstAvailable", "deviceClassName", "count", "allocationMode", "selectors"),
@@ -127,16 +134,37 @@ def sentence(found):
     return why(
         dicts["pod"],
         nodes=[dicts["node"], node("node-2", mode="share")],
-        slices=[dicts["slice"]],
+        slices=[dicts["slice"]] if "slice" in dicts else [],
         claims=[dicts["claim"], dicts["held"], made],
-        device_classes=[dicts["class"], *classes()[1:]],
+        device_classes=[dicts["class"], *classes()[1:], {"metadata": {"name": PLAIN}, "spec": {}}],
         pods=[dicts["pod"]],
     )
+
+
+@pytest.mark.parametrize("requests", [(), (request(PLAIN),), (request(PLAIN, count=2, memory="1Gi"),)])
+@pytest.mark.parametrize("slices", [[], [slice_of("node-1")], [slice_of("node-1", gpu(0), driver="other.example")]])
+def test_claims_for_anything_have_a_reason_without_our_devices(requests, slices):
+    facts = cluster_of(
+        claims=[claim("mine", *requests)],
+        slices=slices,
+        device_classes=[{"metadata": {"name": PLAIN}, "spec": {}}],
+    )
+    waiting = read_claiming_pod(pod("mine"))
+    assert isinstance(claim_reason(waiting, facts.claims).text, str)
 
 
 @given(st.data())
 def test_any_part_may_be_anything(data):
     found = objects()
+    if data.draw(st.booleans()):
+        # No device is published.
+        del found["slice"]
+    device_class = data.draw(st.sampled_from([SHARE, PLAIN, "none"]))
+    selector = data.draw(st.sampled_from(["", f"{A}.minor == 0"]))
+    constraints = [{"matchAttribute": f"{DRIVER}/minor"}]
+    found["claim"] = claim("mine", request(device_class, memory="30Gi", cel=selector), constraints=constraints)
+    if data.draw(st.booleans()):
+        found["pod"] = pod("mine")
     for _ in range(data.draw(st.integers(1, 3))):
         name = data.draw(st.sampled_from(sorted(found)))
         path = data.draw(st.sampled_from(list(paths(found[name]))))
