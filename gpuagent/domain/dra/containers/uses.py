@@ -63,6 +63,8 @@ class ClaimUses:
 
     claims: Mapping[str, PreparedClaim]
     containers: tuple[ContainerUse, ...] = field(default=())
+    _unions: dict[frozenset[Named], Union] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was asked for. Many containers may name the same, and each is compared with the others."""
 
     def names_of(self, claim: str) -> tuple[Named, ...]:
         """All that containers can name of a claim. The whole claim comes last; one request is the whole claim."""
@@ -74,12 +76,17 @@ class ClaimUses:
 
     def union(self, names: Iterable[Named]) -> Union:
         """The GPUs of a container that names this."""
-        parts = set[Part]()
+        asked = frozenset(names)
+        union = self._unions.get(asked)
+        if union is None:
+            union = self._unions[asked] = frozenset(self._parts(asked))
+        return union
+
+    def _parts(self, names: Iterable[Named]) -> Iterator[Part]:
         for named in names:
             for place, gpu in enumerate(self.claims[named.claim].gpus):
                 if named.request in {ALL_REQUESTS, gpu.request}:
-                    parts.add(Part(named.claim, place))
-        return frozenset(parts)
+                    yield Part(named.claim, place)
 
     def gpus(self, union: Union) -> list[tuple[PreparedClaim, ClaimedGpu]]:
         """The GPUs with their claims, in the claims' order."""
