@@ -38,8 +38,8 @@ BATCH_S = 2.0
 """After this time, the pods that are left wait for the next read."""
 
 
-MOST_SELECTORS = 4 * 1024 * 1024
-"""Characters of selectors that are kept during a read. Pods with further claims get no Event then."""
+MOST_SELECTORS = 1024 * 1024
+"""Characters of selectors of one namespace that are kept during a read. Its pods with more of them get no Event."""
 _NOT_FOUND = 404
 
 
@@ -131,13 +131,14 @@ class ClaimEvents:
             if facts:
                 slices.append(facts)
 
-        selectors_size = 0
+        # Of each namespace, so that no tenant silences others. Few namespaces are explained with one read.
+        sizes: Counter[str] = Counter()
 
         def take_claim(found: Json) -> None:
-            nonlocal selectors_size
             facts = read_claim(found)
-            selectors_size += facts.selectors_size if facts.name in wanted else 0
-            if facts.name not in wanted or selectors_size > MOST_SELECTORS:
+            namespace = facts.name.namespace
+            sizes[namespace] += facts.selectors_size if facts.name in wanted else 0
+            if facts.name not in wanted or sizes[namespace] > MOST_SELECTORS:
                 # What other claims ask for does not count, and any author of claims may ask for a lot.
                 facts = replace(facts, requests=(), constraints=())
             claims.append(facts)

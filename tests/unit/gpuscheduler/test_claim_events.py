@@ -74,9 +74,14 @@ def test_selectors_beyond_the_most_that_are_kept_bring_no_event(dra_cluster, mon
     create(dra_cluster, "resourceclaims", claim("b-large", large), "default")
     create(dra_cluster, "pods", pod("b-large", name="large"), "default")
     create(dra_cluster, "pods", pod("a-small", name="small"), "default")
+    # Another namespace loses nothing by it.
+    create(dra_cluster, "resourceclaims", claim("z", request(memory="30Gi"), namespace="z"), "z")
+    other = pod("z", name="other")
+    other["metadata"]["namespace"] = "z"
+    create(dra_cluster, "pods", other, "z")
     dra_cluster.start()
-    assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
-    assert messages(dra_cluster).keys() == {"small"}
+    assert dra_cluster.api.wait(lambda: len(messages(dra_cluster)) > 1, PATIENCE_S)
+    assert messages(dra_cluster).keys() == {"small", "other"}
 
 
 @pytest.mark.parametrize("resource", ["resourceslices", "resourceclaims", "deviceclasses"])

@@ -19,10 +19,15 @@ from gpuscheduler.core.explain.device_check import Held, demand
 from gpuscheduler.core.explain.placing import Part, Search
 from gpuscheduler.core.explain.published import Device, Published, full_word
 from gpuscheduler.core.explain.request_reason import Funnel, funnel, unknown_attribute
-from gpuscheduler.core.explain.selection import Work
+from gpuscheduler.core.explain.selection import Work, WorkSpent
 
 _MOST_ALTERNATIVES = 2
 """Alternatives of a request of which the sentence tells."""
+
+
+_TOO_LARGE = (
+    "its claims are too large to be explained here: the pod's condition PodScheduled has kube-scheduler's words"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +87,16 @@ class _Explaining:
         self._pod = pod
         self._cluster = cluster
         self._claims: list[ClaimFacts] = list(others)
-        self._work = Work()
+        self._work = Work(len(cluster.published.devices) if cluster.published else 0)
 
     def reason(self) -> ClaimReason:
+        """Why the pod waits."""
+        try:
+            return self._of_claims()
+        except WorkSpent:
+            return ClaimReason(_TOO_LARGE, is_ours=self._may_be_ours())
+
+    def _of_claims(self) -> ClaimReason:
         for pod_claim in self._pod.claims:
             why = self._not_there(pod_claim)
             if why:
@@ -213,7 +225,7 @@ class _Explaining:
     def _wants(self, pending: Sequence[ClaimFacts]) -> Iterator[str]:
         for claim in pending:
             for alternatives in claim.requests:
-                nothing = funnel(demand(alternatives[0], None), (), Held(Published(), ()), {}, self._work)
+                nothing = funnel(demand(alternatives[0], None, self._work), (), Held(Published(), ()), {}, self._work)
                 yield f"wants {nothing.wants}"
 
     def _no_devices(self) -> str:
@@ -275,7 +287,7 @@ class _Explaining:
             known = (classes or {}).get(request.device_class)
             # An alternative of a class that the cluster does not have is passed over.
             if known or classes is None:
-                asked.append(demand(request, known))
+                asked.append(demand(request, known, self._work))
         return Part(tuple(asked), claim.constraints)
 
     def _together(

@@ -19,7 +19,14 @@ from gpuscheduler.core.explain.published import (
     Word,
     full_word,
 )
-from gpuscheduler.core.explain.selection import Selection, Work, conditions, selects
+from gpuscheduler.core.explain.selection import (
+    STEPS_OF_CHARACTER,
+    STEPS_OF_DEVICE,
+    Selection,
+    Work,
+    conditions,
+    selects,
+)
 
 
 class Stage(enum.IntEnum):
@@ -176,19 +183,21 @@ def _consumed(capacity: Capacity, word: Word, wanted: Mapping[Word, int | None])
     return capacity.consumed(named)
 
 
-def demand(request: DeviceRequest, device_class: ClassFacts | None) -> Demand:
-    """A request with the selectors of its class, if that is known."""
+def demand(request: DeviceRequest, device_class: ClassFacts | None, work: Work) -> Demand:
+    """A request with the selectors of its class, if that is known. Raises WorkSpent."""
     wanted: list[Condition] = []
     if device_class:
         for expression in device_class.selectors:
             wanted += [Condition(text, tree, device_class.name) for text, tree in conditions(expression)]
     for expression in request.selectors:
+        # Those of classes are few, and an administrator's.
+        work.spend(STEPS_OF_CHARACTER * len(expression))
         wanted += [Condition(text, tree) for text, tree in conditions(expression)]
     return Demand(request, tuple(wanted))
 
 
 def check(asked: Demand, device: Device, held: Held, off: Mapping[str, str], work: Work) -> Check:  # noqa: PLR0911
-    """How far a device comes.
+    """How far a device comes. Raises WorkSpent.
 
     Args:
         asked: the request.
@@ -197,6 +206,7 @@ def check(asked: Demand, device: Device, held: Held, off: Mapping[str, str], wor
         off: name of each node where the pod may not be to the reason.
         work: that may be spent.
     """
+    work.spend(STEPS_OF_DEVICE)
     for met, condition in enumerate(asked.conditions):
         if selects(condition.tree, device, work) is Selection.REFUSES:
             return Check(device, Stage.NOT_SELECTED, met)

@@ -100,6 +100,7 @@ class Search:
         """Keep the device's values of the attributes that must match; whether they do."""
         if not self.keeps_constraints:
             return True
+        self.work.spend(len(self.parts[number].constraints))
         noted: list[tuple[int, int]] = []
         for position, constraint in enumerate(self.parts[number].constraints):
             if not constraint.concerns(asked.request):

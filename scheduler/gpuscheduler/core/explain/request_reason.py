@@ -36,8 +36,7 @@ class Funnel:
     @property
     def fits_on(self) -> list[str]:
         """Names of the nodes that have enough devices for the request alone."""
-        counts = self._by_node(Stage.FITS)
-        return [node for node, count in counts.items() if count >= self._needed(node)]
+        return self._with_enough(Stage.FITS)
 
     def reason(self) -> str:
         """Why the request has no device; empty if it could have some."""
@@ -100,16 +99,18 @@ class Funnel:
     def _by_node(self, stage: Stage) -> Counter[str]:
         return Counter(each.device.node for each in self._from(stage))
 
-    def _needed(self, node: str) -> int:
-        """How many devices of the node the request needs."""
-        if self.asked.request.count:
-            return self.asked.request.count
-        on_node = [each for each in self._from(Stage.NOT_ON_NODE) if each.device.node == node]
-        return len(on_node)
+    def _with_enough(self, stage: Stage) -> list[str]:
+        """Names of the nodes of which enough devices come to this check."""
+        counts = self._by_node(stage)
+        count = self.asked.request.count
+        if count:
+            return [node for node in counts if counts[node] >= count]
+        # A request for all devices of a node needs each that has enough if nobody uses it.
+        needed = self._by_node(Stage.NOT_ON_NODE)
+        return [node for node in counts if counts[node] >= needed[node]]
 
     def _is_enough(self, stage: Stage) -> bool:
-        counts = self._by_node(stage)
-        return any(count >= self._needed(node) for node, count in counts.items())
+        return bool(self._with_enough(stage))
 
     # -- a sentence for each ------------------------------------------------------------------------------------------
 
@@ -135,9 +136,10 @@ class Funnel:
 
     def _unknown_word(self) -> str:
         """A name in a selector that no device has; empty without one."""
+        known_of = {kind: self._known(kind) for kind in ("attributes", "capacity")}
         for condition in self.asked.conditions:
             for name in mentioned(condition.tree):
-                known = self._known(name.kind)
+                known = known_of[name.kind]
                 if name.word not in known:
                     return f"{_noun_of(name.kind)} {_unknown(name.word, known, self.noun)}"
         return ""

@@ -23,8 +23,17 @@ from gpuscheduler.core.explain.expression import (
 )
 from gpuscheduler.core.explain.published import Device, Version, Word, version
 
-MOST_WORK = 2_000_000
-"""Steps of one explanation. Whoever may create claims may write large selectors."""
+MOST_WORK = 200_000
+"""Steps of one explanation, of about 1 µs each: 0.2 s. Whoever may create claims may write large ones.
+
+Each device may be looked at once beyond that, so that usual claims are explained in clusters of any size.
+"""
+STEPS_OF_DEVICE = 12
+"""What looking at a device for a request takes, beside the request's selectors."""
+_STEPS_OF_LOOK = 32
+"""The same with the selectors of usual requests."""
+STEPS_OF_CHARACTER = 2
+"""What reading a selector takes for each of its characters."""
 
 
 class Selection(enum.Enum):
@@ -62,22 +71,26 @@ class _NotChecked(Exception):  # noqa: N818
     """It cannot be said here."""
 
 
+class WorkSpent(Exception):  # noqa: N818
+    """An explanation would take too many steps."""
+
+
 class Work:
-    """Counts the steps of an explanation."""
+    """Counts the steps of an explanation.
 
-    def __init__(self, steps: int = MOST_WORK) -> None:
-        self._left = steps
+    Args:
+        devices: how many there are.
+        steps: that may be taken beside one look at each device.
+    """
 
-    def spend(self) -> None:
-        """Take a step. Raises when there is none left."""
-        self._left -= 1
+    def __init__(self, devices: int = 0, steps: int = MOST_WORK) -> None:
+        self._left = steps + devices * _STEPS_OF_LOOK
+
+    def spend(self, steps: int = 1) -> None:
+        """Take steps. Raises WorkSpent when there are none left."""
+        self._left -= steps
         if self._left < 0:
-            raise _NotChecked
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether an answer may be missing."""
-        return self._left < 0
+            raise WorkSpent
 
 
 # Each may be the half of a MiB, and any author of claims may write other ones.
@@ -94,7 +107,7 @@ def conditions(expression: str) -> tuple[tuple[str, Tree | None], ...]:
 
 
 def selects(tree: Tree | None, device: Device, work: Work) -> Selection:
-    """Whether a condition holds for a device."""
+    """Whether a condition holds for a device. Raises WorkSpent."""
     if tree is None:
         return Selection.NOT_CHECKED
     try:

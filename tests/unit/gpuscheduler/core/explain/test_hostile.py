@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpuscheduler.core.explain.claim_facts import read_claiming_pod
 from gpuscheduler.core.explain.claim_reason import claim_reason
+from gpuscheduler.core.explain.selection import Work
 from tests.unit.gpuscheduler.core.explain.cluster_objects import (
     DRIVER,
     SHARE,
@@ -184,3 +185,38 @@ def test_large_claims_take_a_bounded_time():
     assert len(text) < 1000
     # Of the processor, not of the clock: other processes do not count. It takes about a second.
     assert time.process_time() - began < 20
+
+
+def alternatives_of(count, cel=""):
+    """Requests that have as many alternatives as a claim may have, each of which fits."""
+    written = []
+    for n in range(32):
+        choices = [{"name": f"a{k}", **request(cel=cel, memory="1Gi")["exactly"]} for k in range(count)]
+        written.append({"name": f"r{n}", "firstAvailable": choices})
+    return written
+
+
+TOO_LARGE = "its claims are too large to be explained here: the pod's condition PodScheduled has kube-scheduler's words"
+
+
+@pytest.mark.parametrize("count, cel", [(8, ""), (8, "true || " * 400 + "true"), (1, "true || " * 1000 + "true")])
+def test_work_of_an_explanation_ends_whatever_it_is_spent_on(monkeypatch, count, cel):
+    steps = []
+    spend = Work.spend
+
+    def spent(work, number=1):
+        steps.append(number)
+        spend(work, number)
+
+    monkeypatch.setattr(Work, "spend", spent)
+    slices = [slice_of(f"node-{n}", *(gpu(m) for m in range(8))) for n in range(25)]
+    names = [f"c{n}" for n in range(4)]
+    claims = [claim(name, *alternatives_of(count, cel)) for name in names]
+    assert why(pod(*names), claims=claims, nodes=[node("node-0")], slices=slices) == TOO_LARGE
+    assert sum(steps) < 300_000
+
+
+def test_a_usual_claim_is_explained_in_a_large_cluster():
+    slices = [slice_of(f"node-{n}", *(gpu(m) for m in range(8))) for n in range(1500)]
+    text = why(pod("mine"), claims=[claim("mine", request(memory="90Gi"))], nodes=[node("node-0")], slices=slices)
+    assert text == "wants 90Gi on one GPU: the largest GPU has 80Gi, such as node-0 GPU 0"

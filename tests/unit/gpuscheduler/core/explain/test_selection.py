@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscheduler.core.explain.published import read_slice
-from gpuscheduler.core.explain.selection import Selection, Work, conditions, mentioned, selects
+from gpuscheduler.core.explain.selection import Selection, Work, WorkSpent, conditions, mentioned, selects
 from tests.unit.gpuscheduler.core.explain.cluster_objects import DRIVER, gpu, slice_of
 
 A = f'device.attributes["{DRIVER}"]'
@@ -127,9 +127,9 @@ def test_names_are_those_of_which_the_value_is_needed():
 
 def test_the_work_ends():
     ((_, tree),) = conditions(f"{A}.minor in [{', '.join(['1'] * 3000)}]")
-    work = Work(100)
-    assert selects(tree, DEVICE, work) is Selection.NOT_CHECKED
-    assert work.is_spent
+    work = Work(steps=100)
+    with pytest.raises(WorkSpent):
+        selects(tree, DEVICE, work)
 
 
 @given(
