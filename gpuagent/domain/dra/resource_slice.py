@@ -210,10 +210,11 @@ class _Devices:
     def sharer_limits(self) -> Mapping[str, int]:
         """How many claims may share each GPU now."""
         most = most_sharers(self.state)
+        pace = self.state.claims.spread_pace
         is_spread = self.state.node.placement is Placement.SPREAD
-        if is_spread and not self.state.claims.spread_pace.lifted:
+        if is_spread and not pace.lifted:
             uses = [self._use(gpu) for gpu in self.usable if not gpu.only_whole]
-            return sharer_limits(uses, most)
+            return sharer_limits(uses, most, pace.patience)
         return {gpu.uuid: most for gpu in self.usable}
 
     def _use(self, gpu: Gpu) -> GpuUse:

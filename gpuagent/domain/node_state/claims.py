@@ -1,6 +1,6 @@
 """The node's ResourceClaims and ResourceSlices."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -8,6 +8,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.spread_pace import SpreadPace
 from gpuagent.domain.node_state.stored_slices import StoredSlice, comparable
 from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
 
 WITHDRAWN_S = 10.0
@@ -23,6 +24,7 @@ class Claims:
 
     Attributes:
         prepared: by UID.
+        awaited: namespaces and names of the claims of pods that kubelet has yet to start.
         spread_pace: how many claims each GPU may take under placement `spread`.
         slices: the node's ResourceSlices by name.
         followed: the watch of the slices has shown which there are.
@@ -43,6 +45,7 @@ class Claims:
     """
 
     prepared: Mapping[str, PreparedClaim] = field(default_factory=dict)
+    awaited: frozenset[tuple[str, str]] = frozenset()
     spread_pace: SpreadPace = SpreadPace()
     slices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     followed: bool = False
@@ -63,10 +66,8 @@ class Claims:
 
     def taken(self, event: ev.Event) -> Self:
         match event:
-            case ev.ClaimsPrepared():
-                prepared = {claim.uid: claim for claim in event.claims}
-                spread_pace = self.spread_pace.prepared(event.claims, event.at)
-                return replace(self, prepared=prepared, spread_pace=spread_pace)
+            case ev.ClaimsPrepared() | ev.PodsSeen():
+                return self._claims_taken(event)
             case ev.DraRegistered():
                 is_registered = event.problem is None
                 return replace(self, registered=is_registered, registration_problem=event.problem)
@@ -82,6 +83,22 @@ class Claims:
             case ev.PreparesTried():
                 return replace(self, retry_problem=event.problem)
         return self._slices_taken(event)
+
+    def _claims_taken(self, event: ev.ClaimsPrepared | ev.PodsSeen) -> Self:
+        """Other claims are prepared or awaited."""
+        if isinstance(event, ev.ClaimsPrepared):
+            prepared = {claim.uid: claim for claim in event.claims}
+            unprepared = _unprepared(self.awaited, event.claims)
+            spread_pace = self.spread_pace.prepared(event.claims, event.at)
+            spread_pace = spread_pace.awaited(unprepared, event.at)
+            return replace(self, prepared=prepared, spread_pace=spread_pace)
+        awaited = _awaited(event.pods)
+        # The slices are made again whenever this value is another one, and most changes of pods are of no claim.
+        if awaited == self.awaited:
+            return self
+        unprepared = _unprepared(awaited, self.prepared.values())
+        spread_pace = self.spread_pace.awaited(unprepared, event.at)
+        return replace(self, awaited=awaited, spread_pace=spread_pace)
 
     def _slices_taken(self, event: ev.Event) -> Self:
         match event:
@@ -202,6 +219,25 @@ class Claims:
         for claim in self.prepared.values():
             uuids.update(gpu.uuid for gpu in claim.used)
         return frozenset(uuids)
+
+
+def _awaited(pods: Iterable[Pod]) -> frozenset[tuple[str, str]]:
+    """Namespaces and names of the claims of pods that have no sandbox: kubelet makes it once they are prepared.
+
+    The scheduler counts the claims until the pod has ended, also while the pod is being deleted.
+    """
+    awaited: set[tuple[str, str]] = set()
+    for pod in pods:
+        waits = not pod.ended and not pod.sandboxed
+        if waits:
+            awaited.update((pod.name.namespace, claim) for claim in pod.claims)
+    return frozenset(awaited)
+
+
+def _unprepared(awaited: Collection[tuple[str, str]], claims: Iterable[PreparedClaim]) -> int:
+    """How many of the awaited claims are not among the prepared ones."""
+    prepared = {(claim.namespace, claim.name) for claim in claims}
+    return len(prepared.union(awaited)) - len(prepared)
 
 
 def _retry_at(at: float, stored: Collection[str], gates_off: Collection[str]) -> float:

@@ -3,6 +3,9 @@
 The scheduler takes the first GPU that fits, and it may place many claims before the agent has published a new order.
 So the slice says that only the least used GPUs take a claim, and one each. When they have taken it, the next slice
 raises the level.
+
+The agent cannot see claims that were allocated and are never prepared. While there may be some, every GPU takes a few
+more claims than it says.
 """
 
 from collections.abc import Collection
@@ -34,7 +37,11 @@ class GpuUse:
         return self.free_mib >= other.free_mib and self.free_cores >= other.free_cores
 
 
-def sharer_limits(gpus: Collection[GpuUse], most: int) -> dict[str, int]:
+def sharer_limits(
+    gpus: Collection[GpuUse],
+    most: int,
+    patience: int = 0,
+) -> dict[str, int]:
     """How many claims may share each GPU now, by UUID.
 
     A GPU waits only for GPUs that could take the same claims. So memory that is too small for a waiting claim holds no
@@ -43,6 +50,7 @@ def sharer_limits(gpus: Collection[GpuUse], most: int) -> dict[str, int]:
     Args:
         gpus: the node's GPUs whose memory can be shared out.
         most: how many claims may share a GPU at all.
+        patience: how many claims a GPU may have that its shares do not show.
     """
     open_gpus = [gpu for gpu in gpus if gpu.accepts_claims and gpu.shares < most]
     if len(open_gpus) < 2:
@@ -55,5 +63,5 @@ def sharer_limits(gpus: Collection[GpuUse], most: int) -> dict[str, int]:
         level = min(least, gpu.shares) + 1
         # What the GPU could take a moment ago, it can take now. But it takes one claim at a time.
         granted = min(gpu.rested, gpu.shares) + 1
-        limits[gpu.uuid] = min(most, max(level, granted))
+        limits[gpu.uuid] = min(most, max(level, granted) + patience)
     return limits

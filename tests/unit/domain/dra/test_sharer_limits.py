@@ -17,7 +17,7 @@ from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.domain.step import deadline
-from tests.unit.domain.builders import box, in_force, uuid
+from tests.unit.domain.builders import box, in_force, pod_json, uuid
 from tests.unit.domain.dra.scheduler_model import Scheduler
 
 GIB = 2**30
@@ -56,6 +56,36 @@ class SpreadNode:
             self.node.wait(max(0.0, due - self.node.now))
         self.node.wait(end - self.node.now)
         self.publish()
+
+    def bind(self, *uids, sandboxed=(), deleting=()):
+        """The node has pods with these claims. Kubelet has made the sandboxes of some."""
+        pods = []
+        for uid in uids:
+            pod = pod_json(uid)
+            pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": uid}]
+            if uid in sandboxed:
+                pod["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "True"}]
+            if uid in deleting:
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            pods.append(pod)
+        self.node.pods(*pods)
+        self.publish()
+
+    def stick(self, count, **amounts):
+        """So many claims are allocated and never prepared, as a ConfigMap of their pods is missing."""
+        uids = [f"stuck{n}" for n in range(count)]
+        for uid in uids:
+            self.place(uid, **amounts)
+            self.bind(*uids[: uids.index(uid) + 1])
+        return uids
+
+    def place(self, uid, **amounts):
+        """Try the claim each second until it is allocated. Returns the seconds."""
+        for second in range(1000):
+            if self.allocate(uid, **amounts):
+                return second
+            self.wait(1)
+        raise AssertionError(self.limits)
 
     def allocate(self, uid, gib=4, cores=0):
         amounts = {"memory": gib * GIB} | ({"cores": cores} if cores else {})
@@ -219,6 +249,116 @@ def test_a_quiet_node_writes_its_slice_seldom():
     assert changes <= 2 * 3600 / LIFT_EVERY_S + 2
 
 
+@pytest.mark.parametrize("stuck", [1, 8, 16, 40])
+def test_claims_that_are_never_prepared_block_nobody_for_long(stuck):
+    node = SpreadNode()
+    node.stick(stuck, gib=1)
+    levels = -(-stuck // 8)
+    for n in range(16):
+        assert node.place(f"c{n}") <= REST_S * levels + 1
+        node.prepare(f"c{n}")
+        node.publish()
+
+
+def test_no_claim_waits_for_a_lift_because_of_claims_that_are_not_prepared():
+    node = SpreadNode()
+    node.stick(8)
+    waits = node.place("next")
+    assert waits <= REST_S + 1
+    assert not node.node.state.claims.spread_pace.lifted
+
+
+def test_a_claim_on_the_gpu_with_the_unprepared_claims_finds_room_too():
+    """All of them came to the only GPU that they fit on."""
+    node = SpreadNode(2)
+    node.run("large", gib=70)
+    node.stick(4, gib=12)
+    assert node.place("next", gib=12) <= REST_S + 1
+
+
+def test_a_whole_gpu_that_is_not_prepared_holds_no_other_back_for_long():
+    node = SpreadNode(4)
+    node.stick(1, gib=80)
+    began = node.node.now
+    for n in range(12):
+        node.place(f"c{n}")
+        node.prepare(f"c{n}")
+        node.publish()
+    assert node.node.now - began <= REST_S * 4
+    assert sorted(node.shares()) == [1, 4, 4, 4]
+
+
+def test_a_pod_that_waits_for_ever_lets_a_burst_be_uneven_by_its_claims_only():
+    node = SpreadNode()
+    node.stick(1)
+    node.wait(50)
+    node.burst(63)
+    assert max(node.shares()) - min(node.shares()) <= 2
+
+
+@pytest.mark.parametrize("end", ["gone", "prepared", "started"])
+def test_the_level_is_exact_again_when_no_claim_waits(end):
+    node = SpreadNode()
+    stuck = node.stick(8)
+    node.wait(50)
+    assert {*node.limits.values()} == {9}
+    if end == "prepared":
+        node.prepare(*stuck)
+    else:
+        node.bind(*stuck, sandboxed=stuck) if end == "started" else node.bind()
+    node.wait(REST_S + 1)
+    prepared = int(end == "prepared")
+    assert {*node.limits.values()} == {prepared + 1}
+
+
+def test_a_deleted_pod_waits_until_it_is_gone():
+    node = SpreadNode()
+    stuck = node.stick(8)
+    node.bind(*stuck, deleting=stuck)
+    assert node.place("next") <= REST_S + 1
+
+
+def test_pods_that_start_in_time_change_nothing():
+    node, other = SpreadNode(), SpreadNode()
+    for n in range(16):
+        uids = [f"c{k}" for k in range(n + 1)]
+        for each in (node, other):
+            assert each.allocate(uids[-1])
+        node.bind(*uids, sandboxed=uids[:-1])
+        for each in (node, other):
+            each.wait(1)
+            each.prepare(uids[-1])
+            each.publish()
+        assert node.limits == other.limits
+
+
+def test_no_patience_grows_while_claims_are_prepared():
+    node = SpreadNode()
+    uids = [f"c{n}" for n in range(24)]
+    node.bind(*uids)
+    for uid in uids:
+        assert node.allocate(uid)
+        node.wait(1)
+        node.prepare(uid)
+        node.publish()
+    assert node.shares() == [3] * 8
+
+
+def test_a_quiet_node_with_pods_that_wait_writes_its_slice_seldom():
+    node = SpreadNode()
+    stuck = node.stick(8)
+    node.wait(120)
+    contents = set()
+    changes = 0
+    for second in range(900):
+        node.bind(*stuck, "other", sandboxed=["other"] if second % 2 else [], deleting=["other"])
+        node.wait(1)
+        content = str(sorted(node.limits.items()))
+        changes += content not in contents
+        contents = {content}
+    assert changes <= 2 * 900 / LIFT_EVERY_S + 2
+
+
 numbers = st.integers(0, 5)
 uses = st.builds(
     GpuUse,
@@ -231,13 +371,16 @@ uses = st.builds(
 )
 
 
-@given(st.lists(uses, min_size=1, max_size=8, unique_by=lambda gpu: gpu.uuid), st.integers(1, 5))
-def test_a_claim_that_fits_on_a_gpu_finds_a_gpu(gpus, most):
+@given(st.lists(uses, min_size=1, max_size=8, unique_by=lambda gpu: gpu.uuid), st.integers(1, 5), st.integers(0, 5))
+def test_a_claim_that_fits_on_a_gpu_finds_a_gpu(gpus, most, unprepared):
     """The claim may have to take another one. No limit is above what the operator allows."""
-    limits = sharer_limits(gpus, most)
+    limits = sharer_limits(gpus, most, unprepared)
     assert all(1 <= limit <= most for limit in limits.values())
     assert limits.keys() == {gpu.uuid for gpu in gpus}
     takers = [gpu for gpu in gpus if gpu.accepts_claims and gpu.shares < most]
     for gpu in takers:
         alternatives = [other for other in takers if other.has_as_much_as(gpu)]
-        assert any(limits[other.uuid] > other.shares for other in alternatives)
+        # The scheduler counts also the claims that the agent does not see.
+        assert any(
+            limits[other.uuid] == most or limits[other.uuid] > other.shares + unprepared for other in alternatives
+        )
