@@ -86,6 +86,7 @@ class ClaimFacts:
         name: namespace and name.
         requests: each with its alternatives, best first.
         constraints: about several devices.
+        is_distinct: it has constraints of another kind, which are not read.
         devices: that are allocated, without those that are only looked at.
         nodes: names of the nodes to which the allocation is bound; empty for any.
         is_allocated: it has devices.
@@ -101,6 +102,7 @@ class ClaimFacts:
     is_allocated: bool = False
     users: tuple[str, ...] = ()
     deleting: bool = False
+    is_distinct: bool = False
 
     @property
     def selectors_size(self) -> int:
@@ -168,6 +170,7 @@ def read_claim(claim: Mapping[str, Any]) -> ClaimFacts:
         name=PodName(text(metadata.get("namespace")), text(metadata.get("name"))),
         requests=_requests(devices),
         constraints=tuple(_constraints(devices)),
+        is_distinct=any("distinctAttribute" in written for written in mappings(devices.get("constraints"))),
         devices=tuple(_allocated(allocation)),
         nodes=tuple(_nodes(allocation)),
         is_allocated=bool(allocation),

@@ -20,6 +20,7 @@ from gpuscheduler.core.explain.placing import Part, Search
 from gpuscheduler.core.explain.published import Device, Published, full_word
 from gpuscheduler.core.explain.request_reason import Funnel, funnel, unknown_attribute
 from gpuscheduler.core.explain.selection import Work, WorkSpent
+from gpuscheduler.core.explain.unchecked import unchecked
 
 _MOST_ALTERNATIVES = 2
 """Alternatives of a request of which the sentence tells."""
@@ -60,12 +61,14 @@ class ClaimReason:
     Attributes:
         text: the sentence; empty if the claims keep it from no node.
         nodes: that could serve all of its claims now.
+        unchecked: what has to hold there, too, and is not checked here; empty if the nodes are certain.
         is_ours: whether the claims concern devices of this project, or may do so.
         is_certain: whether that is known. A claim that is not there could be for anything.
     """
 
     text: str = ""
     nodes: tuple[str, ...] = ()
+    unchecked: str = ""
     is_ours: bool = True
     is_certain: bool = True
 
@@ -87,6 +90,7 @@ class _Explaining:
         self._pod = pod
         self._cluster = cluster
         self._claims: list[ClaimFacts] = list(others)
+        self._unchecked: list[str] = []
         self._work = Work(len(cluster.published.devices) if cluster.published else 0)
 
     def reason(self) -> ClaimReason:
@@ -209,7 +213,7 @@ class _Explaining:
         text, nodes = self._of_devices(pending, published.devices, held, off)
         if text and not self._cluster.has_all_claims:
             text = f"{text}; what claims of other namespaces have is not known here"
-        return ClaimReason(text, nodes, is_ours)
+        return ClaimReason(text, nodes, words.some(dict.fromkeys(self._unchecked)), is_ours)
 
     def _unknown_classes(self, pending: Sequence[ClaimFacts]) -> Iterator[str]:
         classes = self._cluster.classes
@@ -225,7 +229,8 @@ class _Explaining:
     def _wants(self, pending: Sequence[ClaimFacts]) -> Iterator[str]:
         for claim in pending:
             for alternatives in claim.requests:
-                nothing = funnel(demand(alternatives[0], None, self._work), (), Held(Published(), ()), {}, self._work)
+                asked = demand(alternatives[0], None, self._work)
+                nothing = funnel(asked, (), Held(Published(), ()), {}, self._work)
                 yield f"wants {nothing.wants}"
 
     def _no_devices(self) -> str:
@@ -302,8 +307,10 @@ class _Explaining:
         search = Search(parts, held, off, self._work)
         fitting = tuple(node for node in sorted(by_node) if search.fits(by_node[node]))
         if fitting:
+            self._doubt(parts, [device for node in fitting[: words.MOST_NAMED] for device in by_node[node]])
             return "", fitting
         if search.gave_up:
+            self._unchecked.append("whether all requests fit together, for which there are too many ways")
             return "", tuple(sorted(by_node))
         constrained = [part for part in parts if part.constraints]
         free = Search(parts, held, off, self._work, keeps_constraints=False)
@@ -313,6 +320,14 @@ class _Explaining:
         for part, fits_on in zip(parts, nodes, strict=True):
             where.append(f"{part.name} on {words.some(sorted(fits_on))}")
         return f"wants {len(parts)} requests on one node, and each fits only by itself: {words.joined(where)}", ()
+
+    def _doubt(self, parts: Sequence[Part], devices: Sequence[Device]) -> None:
+        """Keep what kube-scheduler checks and this does not, of devices that are free for all else."""
+        self._unchecked += unchecked(parts, devices, self._work)
+        if any(claim.is_distinct for claim in self._claims):
+            self._unchecked.append("constraint distinctAttribute")
+        if not self._cluster.has_all_claims:
+            self._unchecked.append("what claims of other namespaces have")
 
     def _constraint(self, parts: Sequence[Part], by_node: Mapping[str, Sequence[Device]]) -> str:
         devices = [device for of_node in by_node.values() for device in of_node]

@@ -129,7 +129,7 @@ def _of_requests(pod: Json, facts: PodFacts, cluster: Cluster) -> str:
     if asks_for_gpus:
         return _of_limits(facts, cluster)
     if claims and claims.is_ours:
-        return _room_words(claims.nodes, facts.unscheduled)
+        return _room_words(claims.nodes, facts.unscheduled, claims.unchecked)
     return "" if facts.unscheduled else NOT_OURS
 
 
@@ -143,7 +143,7 @@ def _of_limits(facts: PodFacts, cluster: Cluster) -> str:
     if by_claims is None:
         return reason
     if not by_claims.text:
-        return _room_words(by_claims.nodes, facts.unscheduled)
+        return _room_words(by_claims.nodes, facts.unscheduled, by_claims.unchecked)
     return f"{reason}; on nodes in mode dra it {by_claims.text}"
 
 
@@ -159,10 +159,13 @@ def _through_class(facts: PodFacts, cluster: Cluster) -> ClaimReason | None:
     return None
 
 
-def _room_words(nodes: Collection[str], unscheduled: str) -> str:
-    """That there is room by now, and what else kube-scheduler says."""
+def _room_words(nodes: Collection[str], unscheduled: str, unchecked: str = "") -> str:
+    """That there is room by now, as far as that is checked here, and what else kube-scheduler says."""
     if not nodes:
         return unscheduled
+    if unchecked:
+        may_be_free = f"GPUs may be free for it on {words.some(nodes)}; not checked here: {unchecked}"
+        return f"{may_be_free}; kube-scheduler says: {unscheduled}" if unscheduled else may_be_free
     text_of_nodes = f"GPUs are free for it on {words.some(nodes)}"
     if unscheduled:
         return f"{text_of_nodes}, so something else keeps it, or it is tried again soon: {unscheduled}"

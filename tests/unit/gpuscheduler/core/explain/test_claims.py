@@ -313,7 +313,36 @@ def test_a_monitor_needs_nothing_free():
     asked = request(WHOLE)
     asked["exactly"]["adminAccess"] = True
     text = of_request(asked, claims=shares("80Gi", "80Gi", "80Gi", "80Gi"))
-    assert text.startswith("GPUs are free for it on node-1")
+    assert text == (
+        "GPUs may be free for it on node-1, node-3; not checked here: what adminAccess needs; "
+        "kube-scheduler says: 0/1 nodes are available"
+    )
+
+
+MATCHES = f'{ATTRIBUTE}.productName.matches("H100.*")'
+ALL = request(WHOLE, name="all")
+ALL["exactly"] = {"deviceClassName": WHOLE, "allocationMode": "All"}
+DISTINCT = [{"distinctAttribute": f"{DRIVER}/productName"}]
+
+
+@pytest.mark.parametrize(
+    "requests, constraints, unchecked",
+    [
+        ([request(memory="8Gi", cel=MATCHES)], [], MATCHES),
+        ([request(memory="8Gi", cel=f"{MATCHES} || {ATTRIBUTE}.minor == 7")], [], f"{MATCHES} || {ATTRIBUTE}.minor"),
+        ([ALL, request(memory="4Gi")], [], "all devices beside other requests"),
+        ([request(memory="8Gi", count=2)], DISTINCT, "constraint distinctAttribute"),
+    ],
+)
+def test_what_is_not_checked_here_is_not_said_to_be_free(requests, constraints, unchecked):
+    text = of_request(*requests, constraints=constraints)
+    assert "GPUs are free" not in text
+    assert text.startswith(f"GPUs may be free for it on node-1, node-3; not checked here: {unchecked[:70]}")
+    assert text.endswith("; kube-scheduler says: 0/1 nodes are available")
+
+
+def test_all_devices_alone_are_checked():
+    assert of_request(ALL).startswith("GPUs are free for it on node-1, node-3, so")
 
 
 def test_a_tolerated_taint_counts_no_longer():
