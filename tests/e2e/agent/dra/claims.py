@@ -8,7 +8,7 @@ from typing import Any
 from gpuagent.domain.pods.quantity import amount
 from tests.e2e.agent.conftest import Node
 from tests.e2e.amounts import count
-from tests.e2e.cluster import NODE_NAME, WAIT_S, pod_manifest
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
 from tests.e2e.cluster.runtime import containers
 
 DRIVER = "gpu.gpuagent.io"
@@ -55,6 +55,12 @@ def sharing(name: str, claim: str) -> dict[str, Any]:
     manifest["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     manifest["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
     return manifest
+
+
+def label_default(cluster: Cluster, value: str | None) -> None:
+    """Mark the namespace `default` as one of administrators, or no longer."""
+    merged: dict[str, Any] = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": value}}}
+    cluster.client.expect("PATCH", "/api/v1/namespaces/default", merged, "application/merge-patch+json")
 
 
 def wait_files(node: Node, wanted: int) -> None:

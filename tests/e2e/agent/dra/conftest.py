@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import CDI_DIR, CLAIMS, SLICE, SLICES, files, template
+from tests.e2e.agent.dra.claims import CDI_DIR, CLAIMS, SLICE, SLICES, files, label_default, template
 from tests.e2e.cluster import WAIT_S, Cluster
 
 
@@ -44,3 +44,11 @@ def node(make_node: Callable[..., Node], classes: None, no_claims: None) -> Node
     made.wait_amounts()
     made.cluster.client.wait(SLICES, SLICE, bool)
     return made
+
+
+@pytest.fixture
+def of_administrators(cluster: Cluster) -> Iterator[None]:
+    """The namespace `default` is one that may have claims with `adminAccess`."""
+    label_default(cluster, "true")
+    yield
+    label_default(cluster, None)

@@ -20,12 +20,9 @@ SEVERAL_S = count(300, 120)
 
 
 @pytest.fixture
-def node(make_node: Callable[..., Node], cluster: Cluster, no_claims: None) -> Iterator[Node]:
+def node(make_node: Callable[..., Node], cluster: Cluster, no_claims: None, of_administrators: None) -> Iterator[Node]:
     """With `aliyun.com/gpu` as the extended resource of the class for whole GPUs, and a namespace for monitors."""
-    labels = {"resource.kubernetes.io/admin-access": "true"}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}}
     with chart_classes(cluster, extendedResource="aliyun.com/gpu"):
-        cluster.apply(namespace)
         made = make_node(mode="dra")
         made.wait_amounts()
         made.cluster.client.wait(SLICES, SLICE, bool)

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of, wait_files
-from tests.e2e.agent.dra.test_claims_health import index_of, label_default
+from tests.e2e.agent.dra.test_claims_health import index_of
 from tests.e2e.cluster import Cluster, pod_manifest
 
 Json = dict[str, Any]
@@ -78,14 +78,6 @@ def run(node: Node) -> Iterator[Callable[..., Json]]:
     yield running
     for manifest in made:
         node.cluster.api("DELETE", node.cluster.client.path_of(manifest))
-
-
-@pytest.fixture
-def of_administrators(cluster: Cluster) -> Iterator[None]:
-    """The namespace `default` is one that may have claims with `adminAccess`."""
-    label_default(cluster, "true")
-    yield
-    label_default(cluster, None)
 
 
 def published(node: Node) -> list[Json]:

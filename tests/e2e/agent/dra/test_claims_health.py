@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of
+from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, label_default, of
 from tests.e2e.agent.podannotations import event
 from tests.e2e.cluster import Cluster
 
@@ -157,9 +157,3 @@ def test_a_fence_is_lifted_by_a_toleration_only_for_administrators(
         label_default(cluster, None)
         cluster.api("DELETE", cluster.client.path_of(template))
     assert node.gpus_of("tries") == [tried]
-
-
-def label_default(cluster: Cluster, value: str | None) -> None:
-    """Mark the namespace `default` as one of administrators, or no longer."""
-    merged: Json = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": value}}}
-    cluster.client.expect("PATCH", "/api/v1/namespaces/default", merged, "application/merge-patch+json")
