@@ -36,7 +36,7 @@ class Stage(enum.IntEnum):
     NO_CAPACITY = enum.auto()
     """It lacks a capacity that the request names."""
     TOO_SMALL = enum.auto()
-    """It has too little even if nobody uses it."""
+    """It has too little also when it is unused."""
     NOT_ON_NODE = enum.auto()
     """The pod may not be on its node."""
     TAINTED = enum.auto()

@@ -28,7 +28,7 @@ _COMPARED = ("==", "!=", "<=", ">=", "<", ">", "in")
 _TRUTHS = {"true": True, "false": False}
 
 
-class Unparsable(Exception):  # noqa: N818 (it is no error of ours)
+class Unparsable(Exception):  # noqa: N818 (what people wrote is not an error of this code)
     """An expression outside of what is read here."""
 
 

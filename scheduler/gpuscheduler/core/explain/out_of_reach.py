@@ -53,13 +53,17 @@ class Out:
 
     def _cause_words(self, key: str, values: Sequence[str]) -> str:
         domain, _, cause = key.partition("/")
+        count = len(values)
         if domain != DRA_DRIVER or cause not in _CAUSES:
-            has = words.count_are(len(values), self.noun, "has", "have")
-            return f"{has} taint {words.shown(key)}"
+            devices_have = words.count_are(count, self.noun, "has", "have")
+            return f"{devices_have} taint {words.shown(key)}"
         singular, plural = _CAUSES[cause]
-        which = sorted({value for value in values if value})
-        faults = f" ({words.shown(words.some(which))})" if which else ""
-        return f"{words.count_are(len(values), self.noun, singular, plural)}{faults}"
+        devices_are = words.count_are(count, self.noun, singular, plural)
+        faults = sorted(set(filter(None, values)))
+        if not faults:
+            return devices_are
+        listed = words.some(faults)
+        return f"{devices_are} ({words.shown(listed)})"
 
     def _held_whole(self) -> str:
         """How many devices of which a share is wanted one claim has whole; empty if there are none."""

@@ -124,7 +124,8 @@ class Device:
     def title(self) -> str:
         """Its name for people: ``node-3 GPU 2``."""
         minor = self.minor
-        return f"{self.node} {self.key.name}" if minor is None else f"{self.node} GPU {minor}"
+        name = self.key.name if minor is None else f"GPU {minor}"
+        return f"{self.node} {name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Funnel:
         count = self.asked.request.count
         if count:
             return [node for node in counts if counts[node] >= count]
-        # A request for all devices of a node needs each that has enough if nobody uses it.
+        # A request for all devices of a node needs each that has enough when it is unused.
         needed = self._by_node(Stage.NOT_ON_NODE)
         return [node for node in counts if counts[node] >= needed[node]]
 
@@ -166,14 +166,16 @@ class Funnel:
         return f"the largest {self.noun} has {most}, such as {largest.title}"
 
     def _not_on_node(self) -> str:
-        counts = Counter(each.device.node for each in self._at(Stage.NOT_ON_NODE))
-        by_reason: dict[str, list[str]] = {}
-        for node in sorted(counts):
-            by_reason.setdefault(self.off[node], []).append(node)
-        total = words.count_of(counts.total(), self.noun)
-        reasons = [f"{len(nodes)} node(s) {reason} ({words.some(nodes)})" for reason, nodes in by_reason.items()]
-        have = "has" if counts.total() == 1 else "have"
-        return f"{total} {have} as much, and the pod may not be on the nodes: {'; '.join(reasons)}"
+        checks = self._at(Stage.NOT_ON_NODE)
+        nodes = sorted({each.device.node for each in checks})
+        nodes_by_reason: dict[str, list[str]] = {}
+        for node in nodes:
+            nodes_by_reason.setdefault(self.off[node], []).append(node)
+        reasons = []
+        for reason, those in nodes_by_reason.items():
+            reasons.append(f"{len(those)} node(s) {reason} ({words.some(those)})")
+        devices_have = words.count_are(len(checks), self.noun, "has", "have")
+        return f"{devices_have} as much, and the pod may not be on the nodes: {'; '.join(reasons)}"
 
     def _too_few(self) -> str:
         node, count = self._best(Stage.TAINTED)

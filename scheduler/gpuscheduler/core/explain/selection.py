@@ -4,6 +4,7 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import ge, gt, le, lt
 from typing import Any
 
 from gpuagent.domain.pods.quantity import amount
@@ -24,7 +25,7 @@ from gpuscheduler.core.explain.expression import (
 from gpuscheduler.core.explain.published import Device, Version, Word, version
 
 MOST_WORK = 200_000
-"""Steps of one explanation, of about 1 µs each: 0.2 s. Whoever may create claims may write large ones.
+"""Steps of one explanation, of about 1 µs each: 0.2 s. A tenant may write large claims.
 
 Each device may be looked at once beyond that, so that usual claims are explained in clusters of any size.
 """
@@ -242,15 +243,16 @@ class _Evaluation:
     def _compared(self, operator: str, left: Tree, right: Tree) -> bool:
         if operator == "in":
             return self._is_in(left, right)
-        one = self.value(left)
-        other = self.value(right)
+        first = self.value(left)
+        second = self.value(right)
+        are_of_one_type = type(first) is type(second)
         if operator in {"==", "!="}:
-            is_equal = type(one) is type(other) and one == other
+            is_equal = are_of_one_type and first == second
             return is_equal is (operator == "==")
-        is_ordered = type(one) is type(other) and isinstance(one, int | float | str)
-        if not is_ordered:
+        are_ordered = are_of_one_type and isinstance(first, int | float | str)
+        if not are_ordered:
             raise _Absent
-        return _ORDERS[operator](one, other)
+        return _ORDERS[operator](first, second)
 
     def _is_in(self, left: Tree, right: Tree) -> bool:
         key = self.value(left)
@@ -270,10 +272,10 @@ class _Evaluation:
 
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "<": lambda one, other: one < other,
-    "<=": lambda one, other: one <= other,
-    ">": lambda one, other: one > other,
-    ">=": lambda one, other: one >= other,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
 }
 _IN_TEXT: dict[str, Callable[[str, str], bool]] = {
     "startsWith": str.startswith,
@@ -310,12 +312,12 @@ def _of_method(name: str, of: Any, arguments: list[Any]) -> Any:  # noqa: ANN401
     raise _NotChecked
 
 
-def _ordered(name: str, one: Any, other: Any) -> bool | int:  # noqa: ANN401
+def _ordered(name: str, first: Any, second: Any) -> bool | int:  # noqa: ANN401
     match name:
         case "isGreaterThan":
-            return bool(one > other)
+            return bool(first > second)
         case "isLessThan":
-            return bool(one < other)
+            return bool(first < second)
         case "compareTo":
-            return int(one > other) - int(one < other)
+            return int(first > second) - int(first < second)
     raise _NotChecked

@@ -50,14 +50,19 @@ def nodes_with_room(pod: PodFacts, usage: ClusterUsage) -> list[str]:
 
 
 def _wants(request: GpuRequest, nodes: Mapping[str, NodeUsage]) -> str:
+    is_of_one_gpu = request.gpus == 1
     if request.kind is RequestKind.WHOLE:
-        return "a whole GPU" if request.gpus == 1 else f"{request.gpus} whole GPUs on one node"
+        return "a whole GPU" if is_of_one_gpu else f"{request.gpus} whole GPUs on one node"
+    unit = common_unit(nodes.values())
     if len(request.groups) > 1:
         containers = sum(len(group.containers) for group in request.groups)
-        return f"{amounts_in_words(request.apart, common_unit(nodes.values()))} for {containers} containers"
-    each = request.need.over(request.gpus)
-    amounts = amounts_in_words(each, common_unit(nodes.values()))
-    return f"{amounts} on one GPU" if request.gpus == 1 else f"{amounts} on each of {request.gpus} GPUs of one node"
+        amounts = amounts_in_words(request.apart, unit)
+        return f"{amounts} for {containers} containers"
+    of_each_gpu = request.need.over(request.gpus)
+    amounts = amounts_in_words(of_each_gpu, unit)
+    if is_of_one_gpu:
+        return f"{amounts} on one GPU"
+    return f"{amounts} on each of {request.gpus} GPUs of one node"
 
 
 def _by_node(request: GpuRequest, nodes: Mapping[str, NodeUsage], off: Mapping[str, int]) -> Iterator[str]:
