@@ -121,9 +121,13 @@ class Precedence:
         if not self.patience_s or job.waits_since == float("inf"):
             return float("inf")
         share, exponent = self._waited(job, now)
-        end = math.ldexp(PAUSE_FROM if _keeps_nodes(share, exponent) else 1.0, exponent)
-        changes_at = job.waits_since + (3 * end - 2) * self.patience_s
-        return min(changes_at, self._rests_until) if now < self._rests_until else changes_at
+        ends_at_share = PAUSE_FROM if _keeps_nodes(share, exponent) else 1.0
+        end = math.ldexp(ends_at_share, exponent)
+        # The inverse of what `_waited` counts.
+        patiences = 3 * end - 2
+        changes_at = job.waits_since + patiences * self.patience_s
+        rests = now < self._rests_until
+        return min(changes_at, self._rests_until) if rests else changes_at
 
     def _waited(self, job: Job, now: float) -> tuple[float, int]:
         """How long the job has waited, as mantissa and exponent of 2.
