@@ -11,7 +11,7 @@ _FIRST_FINAL = 200
 
 
 class BadAnswerError(ValueError):
-    """The bytes are no answer of HTTP/1.1."""
+    """The bytes cannot be read as an answer of HTTP/1.1."""
 
 
 @dataclass(frozen=True, slots=True)

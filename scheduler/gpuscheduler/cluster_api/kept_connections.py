@@ -70,7 +70,7 @@ class KeptConnections:
             tls: None for plain HTTP. After a change, no connection with the former one is used.
         """
         target = self._prefix + path
-        # A pod's name may come from whoever calls the extender, so it must not end the line of the request.
+        # A caller of the extender chooses the pod's name. So characters that would end this line are quoted.
         if not _AS_IT_IS.fullmatch(target):
             target = quote(target)
         further = _lines({**headers, "Content-Length": str(len(body))})
@@ -79,7 +79,7 @@ class KeptConnections:
         try:
             answer = await connection.answer(request)
         except BaseException:
-            # Nobody knows what still comes on it.
+            # The rest of this answer may still come on it.
             connection.close()
             raise
         if answer.keeps:
