@@ -35,14 +35,23 @@ def attribute(driver: str, device: Json, name: str) -> Any:  # noqa: ANN401 - te
 
 
 def _device(driver: str, device: Json) -> SimpleNamespace:
-    by_domain: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = defaultdict(dict)
     for name, value in (device.get("attributes") or {}).items():
-        domain, _, short = name.rpartition("/")
-        by_domain.setdefault(domain or driver, {})[short] = next(iter(value.values()))
-    attributes = {domain: SimpleNamespace(**values) for domain, values in by_domain.items()}
-    shared = bool(device.get("allowMultipleAllocations"))
+        domain, short = _parts(name, driver)
+        values[domain][short] = next(iter(value.values()))
     capacity: dict[str, set[str]] = defaultdict(set)
     for name in device.get("capacity") or {}:
-        domain, _, short = name.rpartition("/")
-        capacity[domain or driver].add(short)
-    return SimpleNamespace(driver=driver, allowMultipleAllocations=shared, attributes=attributes, capacity=capacity)
+        domain, short = _parts(name, driver)
+        capacity[domain].add(short)
+    return SimpleNamespace(
+        driver=driver,
+        allowMultipleAllocations=bool(device.get("allowMultipleAllocations")),
+        attributes={domain: SimpleNamespace(**of_domain) for domain, of_domain in values.items()},
+        capacity=capacity,
+    )
+
+
+def _parts(name: str, driver: str) -> tuple[str, str]:
+    """Domain and name of an attribute or a capacity. Without a domain, it is the driver's."""
+    domain, _, short = name.rpartition("/")
+    return domain or driver, short
