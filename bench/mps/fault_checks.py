@@ -15,11 +15,13 @@ def fault(check: Check) -> None:
     began = time.monotonic()
     control = check.daemon.control
     statuses = {server: control.status(server) for server in control.servers()}
-    check.note(f"a program has a fatal fault: {json.dumps(faulty)}; servers just after it: {statuses}")
+    said = json.dumps(faulty)
+    check.note(f"a program has a fatal fault: {said}; servers just after it: {statuses}")
     verdict = _verdict(check, until=began + PATIENCE_S)
     after_s = time.monotonic() - began
     check.say(verdict is Verdict.SERVED, f"a new program is {verdict.value} {after_s:.1f} s after the fault")
-    check.note(f"its neighbor: {json.dumps(answer(neighbor))}")
+    neighbor_said = json.dumps(answer(neighbor))
+    check.note(f"its neighbor: {neighbor_said}")
     result = run(check.environment(4), "fill")
     cap = check.share(4).memory_mib
     taken = result.get("taken_mib", 0)
