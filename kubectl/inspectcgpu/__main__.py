@@ -7,7 +7,8 @@ import sys
 import warnings
 
 from gpuagent.system.output import exit_with
-from inspectcgpu.cli import PROG, run
+from inspectcgpu.cli import run
+from inspectcgpu.flags import PROG
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.read.defragment_page import MovesPage, read_moves_page
 
 LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=scheduler"
-PORT = 9447
 
 
 def read_moves(client: Client, namespace: str, port: int) -> MovesPage:

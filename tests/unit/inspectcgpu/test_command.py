@@ -123,7 +123,7 @@ def test_what_a_server_says_steers_no_terminal(call, capsys, monkeypatch):
     def refuse(*_):
         raise KubeError("said \x1b[2J\x9b31m\nof another line")
 
-    monkeypatch.setattr("inspectcgpu.cli.read_nodes", refuse)
+    monkeypatch.setattr("inspectcgpu.commands.nodes.read_nodes", refuse)
     assert call() == (1, "", "kubectl-inspect-cgpu: said �[2J�31m of another line\n")
 
 

@@ -1,0 +1,71 @@
+"""The report of nodes in the requested format."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from gpuagent.system.output import terminal_columns
+from inspectcgpu.fetch.agents import Asking
+from inspectcgpu.read.gpu_node import ReadNode, read_node, read_node_with_gpus
+from inspectcgpu.report import ClusterReport
+from inspectcgpu.show.details import details
+from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
+from inspectcgpu.show.health import health
+from inspectcgpu.show.narrow import fits, narrow
+from inspectcgpu.show.summary import summary
+
+NO_GPUS = (
+    "no GPU nodes: no node has aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage or aliyun.com/gpu, or the label "
+    "ack.node.gpu.schedule with another mode than default"
+)
+FOR_PROGRAMS = ("json", "yaml")
+"""Output formats that also say that there is nothing."""
+
+Lines = Callable[[ClusterReport], list[str]]
+
+
+def lines_of(options: argparse.Namespace, *, colour: bool, compact: bool = False) -> Lines:
+    """How a report is drawn. `compact`: as one of many documents in a stream."""
+
+    def as_json(report: ClusterReport) -> list[str]:
+        return [json_text(document(report))] if compact else list(json_lines(report))
+
+    def as_yaml(report: ClusterReport) -> list[str]:
+        from gpuagent.system import yaml_text  # noqa: PLC0415 (only this output needs it)
+
+        start = ["---"] if compact else []
+        return [*start, *yaml_lines(report, yaml_text.dump)]
+
+    def as_table(report: ClusterReport) -> list[str]:
+        return _table(report, options, colour=colour)
+
+    return {"json": as_json, "yaml": as_yaml}.get(options.output, as_table)
+
+
+def _table(report: ClusterReport, options: argparse.Namespace, *, colour: bool) -> list[str]:
+    is_wide = options.output == "wide"
+    columns = None if is_wide else terminal_columns(sys.stdout)
+    if options.health:
+        return health(report, colour=colour, columns=columns)
+    table = partial(details if options.details else summary, report, wide=is_wide)
+    if columns is None or fits(table(colour=False), columns):
+        return table(colour=colour)
+    return narrow(report, columns, pods=options.details, colour=colour)
+
+
+def asking(options: argparse.Namespace) -> Asking | None:
+    """How agents are queried; None for never."""
+    if options.no_agents:
+        return None
+    return Asking(
+        namespace=options.agent_namespace,
+        port=options.agent_port,
+        timeout_s=options.agent_timeout,
+        every_agent=options.health,
+    )
+
+
+def read_shown(options: argparse.Namespace) -> ReadNode:
+    """Parses the nodes that are shown: the health of a node is of interest also if it has nothing to share."""
+    return read_node if options.health else read_node_with_gpus
