@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
+from inspectcgpu.arguments import as_argparse_takes
+from inspectcgpu.combinations import check
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.fetch.choose_cluster import connect
-from inspectcgpu.flags import make_parser
+from inspectcgpu.flags import ALL, make_parser, overrides_of
 from inspectcgpu.usage_error import UsageError
 
 Command = Callable[[Client, argparse.Namespace, Mapping[str, str]], int]
@@ -16,10 +18,11 @@ Command = Callable[[Client, argparse.Namespace, Mapping[str, str]], int]
 
 def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command; 0 success, 1 not read, no such node, or a problem with --health, 2 usage error."""
-    options = make_parser().parse_args(arguments)
     try:
+        options = make_parser().parse_args(as_argparse_takes(arguments, ALL))
         command = _command(options)
-        client = connect(options.kubeconfig, options.context, environ)
+        check(options)
+        client = connect(options.kubeconfig, overrides_of(options), environ, options.request_timeout)
         return command(client, options, environ)
     except (UsageError, ApiConfigError) as err:
         complain(str(err))

@@ -2,10 +2,12 @@
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.kube.api.overrides import Impersonation, Overrides
 from gpuagent.system.command_line import CommandLine
 
 PROG = "kubectl-inspect-cgpu"
@@ -20,7 +22,24 @@ EXAMPLES = (
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
     "kubectl inspect cgpu -o json      # for a program",
 )
+OUTPUTS = ("table", "wide", "name", "json", "yaml")
 _DAY_S = 86400
+_UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|ns|h|m|s)"
+_DURATION = re.compile(f"(?:{_PART})+")
+_OTHER_OUTPUTS = (
+    "jsonpath",
+    "jsonpath-as-json",
+    "jsonpath-file",
+    "custom-columns",
+    "custom-columns-file",
+    "go-template",
+    "go-template-file",
+    "template",
+    "templatefile",
+    "kyaml",
+)
+"""Kubectl's output formats that are not supported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +55,11 @@ class Flag:
     names: tuple[str, ...]
     help: str
     how: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether a value follows."""
+        return self.how.get("action") != "store_true"
 
 
 def _switch(*names: str, help: str) -> Flag:  # noqa: A002 (as argparse calls it)
@@ -59,6 +83,29 @@ def seconds(value: str) -> float:
     return number
 
 
+def request_timeout(value: str) -> float:
+    """The value of kubectl's `--request-timeout` in seconds: ``5s``, ``1m30s``, or a number; 0 is as long as it takes.
+
+    Source: ParseTimeout of k8s.io/client-go/tools/clientcmd, and ParseDuration of Go's time.
+    """
+    if value.isascii() and value.isdigit():
+        total_s = float(value)
+    elif _DURATION.fullmatch(value):
+        parts = re.findall(_PART, value)
+        total_s = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    else:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds or a time such as 5s, 2m or 1h")
+    return min(total_s, _DAY_S) or _DAY_S
+
+
+def output(value: str) -> str:
+    """The value of `--output`; for one of kubectl's others, the error names what to use."""
+    if value.partition("=")[0] in _OTHER_OUTPUTS:
+        text = f"{value!r} is not supported here: use -o json and jq, for example jq -r '.nodes[].name'"
+        raise argparse.ArgumentTypeError(text)
+    return value
+
+
 SHOWN = (
     _switch("-d", "--details", help="show the pods on each node, and what they use"),
     _switch("--health", help="show what is wrong on which node, and nothing else"),
@@ -67,16 +114,18 @@ SHOWN = (
         help="show which pods gpuscheduler would move for those that wait, or moves; nothing is moved by this",
     ),
     _value("--why", metavar="POD", help="say in one sentence why this pod waits, and nothing else"),
+    _value("-l", "--selector", metavar="LABELS", help="show the nodes with these labels, as in zone=a,tier!=b"),
     _value(
         "-n",
         "--namespace",
         metavar="NAME",
-        help="with --why, namespace of the pod (default: the context's)",
+        help="list the pods of this namespace only; with --why, namespace of the pod (default: the context's)",
     ),
+    _switch("-A", "--all-namespaces", help="list the pods of all namespaces, which is the default"),
     Flag(
         ("-o", "--output"),
-        "output format (default: table)",
-        {"choices": ["table", "wide", "json", "yaml"], "default": "table"},
+        f"output format: {', '.join(OUTPUTS)} (default: table)",
+        {"choices": OUTPUTS, "type": output, "default": "table", "metavar": "FORMAT"},
     ),
     _switch("-w", "--watch", help="show every change until Ctrl-C"),
     _value(
@@ -92,8 +141,32 @@ SHOWN = (
 CLUSTER = (
     _value("--kubeconfig", metavar="FILE", help="kubeconfig file (default: KUBECONFIG, then ~/.kube/config)"),
     _value("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)"),
+    _value("--cluster", metavar="NAME", help="cluster of the kubeconfig (default: the context's)"),
+    _value("--user", metavar="NAME", help="user of the kubeconfig (default: the context's)"),
+    _value("-s", "--server", metavar="URL", help="address of the API server"),
+    _value("--token", metavar="TOKEN", help="bearer token"),
+    _value("--as", metavar="USER", help="impersonate this user", dest="as_user"),
+    _value(
+        "--as-group",
+        metavar="GROUP",
+        help="with --as, impersonate this group; may be repeated",
+        action="append",
+        dest="as_groups",
+    ),
+    _value("--as-uid", metavar="UID", help="with --as, impersonate this UID"),
+    _value("--certificate-authority", metavar="FILE", help="certificates of those who sign the API server's"),
+    _value("--client-certificate", metavar="FILE", help="certificate of this client"),
+    _value("--client-key", metavar="FILE", help="key of --client-certificate"),
+    _value("--tls-server-name", metavar="NAME", help="name in the API server's certificate"),
+    _switch("--insecure-skip-tls-verify", help="do not verify the API server's certificate"),
+    _value(
+        "--request-timeout",
+        metavar="TIME",
+        help="longest silence of the API server, such as 5s or 2m; 0 is any (default: 30s)",
+        type=request_timeout,
+    ),
 )
-"""Which cluster, as kubectl has them."""
+"""Which cluster and as whom: kubectl's flags of the same names."""
 
 AGENTS = (
     _value(
@@ -132,6 +205,38 @@ GROUPS: dict[str, Sequence[Flag]] = {
     "the cluster, as for kubectl": CLUSTER,
     "pages of gpuagent and gpuscheduler": AGENTS,
 }
+
+
+SELF = (
+    _switch("-h", "--help", help=""),
+    _switch("--version", help=""),
+    _value("--completion", metavar="SHELL", help=""),
+)
+"""Flags about the program itself, which the parser has by itself."""
+
+ALL = (*SHOWN, *CLUSTER, *AGENTS, *SELF)
+
+
+def overrides_of(options: argparse.Namespace) -> Overrides:
+    """What the flags say in place of the kubeconfig."""
+    impersonation = Impersonation(
+        user=options.as_user or "",
+        uid=options.as_uid or "",
+        groups=tuple(options.as_groups or ()),
+    )
+    return Overrides(
+        context=options.context or "",
+        cluster=options.cluster or "",
+        user=options.user or "",
+        server=options.server or "",
+        server_name=options.tls_server_name or "",
+        authority=options.certificate_authority or "",
+        insecure=options.insecure_skip_tls_verify,
+        token=options.token or "",
+        client_certificate=options.client_certificate or "",
+        client_key=options.client_key or "",
+        impersonation=impersonation,
+    )
 
 
 def make_parser() -> CommandLine:

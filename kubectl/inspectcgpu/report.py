@@ -129,6 +129,16 @@ class ClusterReport:
         return Amount(sum(one.allocated for one in amounts), sum(one.total or 0 for one in amounts))
 
 
+def of_namespace(report: ClusterReport, namespace: str) -> ClusterReport:
+    """The report with the pods of one namespace. Amounts still count the pods of all, because they share the GPUs."""
+
+    def of_it(pods: Iterable[PodReport]) -> tuple[PodReport, ...]:
+        return tuple(pod for pod in pods if pod.pod.name.namespace == namespace)
+
+    nodes = tuple(replace(node, pods=of_it(node.pods)) for node in report.nodes)
+    return replace(report, nodes=nodes, waiting=of_it(report.waiting))
+
+
 def build(facts: ClusterFacts) -> ClusterReport:
     """The report."""
     there = {node.name for node in facts.nodes}

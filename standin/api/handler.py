@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _USER = "system:serviceaccount:kube-system:gpuagent"
 _PATCHES = {"application/merge-patch+json": False, "application/strategic-merge-patch+json": True}
+_IMPERSONATION = ("Impersonate-User", "Impersonate-Uid", "Impersonate-Group")
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 # The answers to kubectl's discovery calls, which come before all others.
 _DISCOVERY: dict[str, Json] = {
@@ -93,6 +94,9 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
         self.api.parameters.update(query)
+        for name in _IMPERSONATION:
+            if name in self.headers:
+                self.api.impersonated.append((name, self.headers.get_all(name, [])))
         try:
             self._authenticate()
             if self.command == "GET" and url.path in _DISCOVERY:

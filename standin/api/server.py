@@ -92,6 +92,9 @@ class ApiServer:
         self.discovery_code = 0  # the error of discovery calls about groups; 0 for none
         self.failing: dict[tuple[str, str], list[int]] = {}  # codes of the next answers; 0: it breaks the connection
         self.token = ""  # what requests must carry, unless empty
+        self.impersonated: list[
+            tuple[str, list[str]]
+        ] = []  # name of a header, and its values, in the order of requests
         self.answering = threading.Event()
         self.answering.set()
         self.silent = False

@@ -27,7 +27,8 @@ class WatchStream:
         self._send = send
         self._resource = resource
         self._namespace = namespace
-        self._matches = selector(query.get("fieldSelector", ""))
+        self._fields = selector(query.get("fieldSelector", ""))
+        self._labels = label_selector(query.get("labelSelector", ""))
         self._since = int(query.get("resourceVersion") or 0)
         self._ends = time.monotonic() + float(query.get("timeoutSeconds") or _LONGEST_S)
         self._bookmark = time.monotonic() + _BOOKMARK_S
@@ -53,6 +54,9 @@ class WatchStream:
                 self._bookmark = now + _BOOKMARK_S
                 metadata = {"resourceVersion": str(self._since), "creationTimestamp": None}
                 self._event("BOOKMARK", {"kind": KINDS[self._resource], "apiVersion": "v1", "metadata": metadata})
+
+    def _matches(self, found: Json) -> bool:
+        return self._fields(found) and self._labels(found)
 
     def _open(self) -> None:
         objects = self._api.objects

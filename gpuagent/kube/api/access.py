@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.kube.api.certificates import Certificates
 from gpuagent.kube.api.host_and_port import ascii_address
+from gpuagent.kube.api.overrides import AS_WRITTEN, Header, Overrides
 from gpuagent.kube.api.proxy import proxy_to
 from gpuagent.system.printable import error_words
 
@@ -26,6 +27,7 @@ class Access:
             read files and run a program. Raises ApiConfigError.
         server_name: name in its certificate, if it is not that of the URL; else empty.
         proxy: URL of the proxy to it; empty for none.
+        headers: of each request, beside the credentials; a name may come several times.
     """
 
     server: str
@@ -33,19 +35,21 @@ class Access:
     authorization: Callable[[], str]
     server_name: str = ""
     proxy: str = ""
+    headers: tuple[Header, ...] = ()
 
 
-def access(kubeconfig: str | None, context: str | None = None) -> Access:
+def access(kubeconfig: str | None, overrides: Overrides = AS_WRITTEN) -> Access:
     """The access that a kubeconfig file gives, or the pod's service account where None. Raises ApiConfigError.
 
-    Only a kubeconfig loads the library `kubernetes`, which takes half a second and 20 MiB. For `context` and several
-    files see `kubeconfig_access`.
+    Only a kubeconfig loads the library `kubernetes`, which takes half a second and 20 MiB. For several files see
+    `kubeconfig_access`. With a service account, only the impersonation of `overrides` counts.
     """
     if kubeconfig is None:
-        return _service_account(os.environ, SERVICE_ACCOUNT)
+        own = _service_account(os.environ, SERVICE_ACCOUNT)
+        return replace(own, headers=overrides.impersonation.headers())
     from gpuagent.kube.api.kubeconfig import kubeconfig_access  # noqa: PLC0415 - loads the library
 
-    return kubeconfig_access(kubeconfig, context)
+    return kubeconfig_access(kubeconfig, overrides)
 
 
 def _service_account(environment: Mapping[str, str], directory: Path) -> Access:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuagent.kube.api.api_errors import ApiError, ApiStarting, ApiUnreachable, KubeError
 from gpuagent.kube.api.error_answers import FORBIDDEN, UNAUTHORIZED, error_of
 from gpuagent.kube.api.list_text import read_list
+from gpuagent.kube.api.overrides import AS_WRITTEN, Overrides
 from gpuagent.kube.watch.stream import Watch
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Api(Protocol):
 
 
 class Client:
-    """The API server, reached with one context of a kubeconfig, or with the pod's service account where it is None.
+    """The API server, reached with a kubeconfig and what overrides it, or with the pod's service account if it is None.
 
     Building one does nothing; the first call loads urllib3 and the credentials, and so may raise ApiConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
@@ -87,7 +88,7 @@ class Client:
         kubeconfig: str | None = None,
         timeouts: Timeouts | None = None,
         *,
-        context: str | None = None,
+        overrides: Overrides = AS_WRITTEN,
         compressed: bool = False,
         answered: Callable[[str, str], None] = lambda _verb, _code: None,
     ) -> None:
@@ -96,7 +97,7 @@ class Client:
         self._back_at = -math.inf
         self._kubeconfig = kubeconfig
         self._answered = answered
-        self._context = context
+        self._overrides = overrides
         self._compressed = compressed
         self.timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
@@ -260,7 +261,7 @@ class Client:
             if self._transport is None:
                 from gpuagent.kube.api import transport  # noqa: PLC0415 - loads urllib3
 
-                self._transport = transport.connect(self._kubeconfig, self._context)
+                self._transport = transport.connect(self._kubeconfig, self._overrides)
             return self._transport
 
     def _error(self, verb: str, path: str, response: "BaseHTTPResponse", data: bytes) -> KubeError:

@@ -8,7 +8,9 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 # The library loads this package where it is installed, as development tools install it. Its grammars cost a second of
 # processor time and 12 MiB.
@@ -17,21 +19,26 @@ sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
 from kubernetes.client.configuration import Configuration
 from kubernetes.config import kube_config
 from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.kube_config import ConfigNode
 
 from gpuagent.kube.api.access import Access, header_value, is_server
 from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.kube.api.certificates import Certificates
+from gpuagent.kube.api.overrides import AS_WRITTEN, Overrides, impersonation_of
 from gpuagent.kube.api.proxy import proxy_to
 from gpuagent.system.printable import error_words, printable
 from gpuagent.system.yaml_text import YAMLError
 
+_CHOSEN = "chosen"
+"""Name of the cluster, the user and the context in the kubeconfig that the library gets."""
 
-def kubeconfig_access(path: str, context: str | None = None) -> Access:
-    """The access that a kubeconfig file gives. Raises ApiConfigError.
 
-    ``path`` may be several files, joined as in KUBECONFIG; ``context`` is one of theirs, None for the current one.
+def kubeconfig_access(path: str, overrides: Overrides = AS_WRITTEN) -> Access:
+    """The access that a kubeconfig file gives, with `overrides` in place of what it says. Raises ApiConfigError.
+
+    ``path`` may be several files, joined as in KUBECONFIG. If it is empty, `overrides` must have the server.
     """
-    configuration = _loaded(path, context)
+    configuration, user = _loaded(path, overrides)
 
     def authorization() -> str:
         try:
@@ -56,21 +63,29 @@ def kubeconfig_access(path: str, context: str | None = None) -> Access:
         authorization,
         server_name=configuration.tls_server_name or "",
         proxy=proxy_to(server, str(configuration.proxy or "")),
+        headers=overrides.impersonation.or_else(impersonation_of(user)).headers(),
     )
 
 
-def _loaded(path: str, context: str | None) -> Configuration:
-    _check_readable(path)
+def _loaded(path: str, overrides: Overrides) -> tuple[Configuration, Mapping[str, Any]]:
+    """What the library makes of it, and the fields of the user."""
+    if path:
+        _check_readable(path)
     configuration = Configuration()
     errors = _LibraryErrors()
     logging.getLogger().addHandler(errors)
     try:
-        kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
+        merged = _merged(path)
+        chosen = _chosen(merged, overrides)
+        loader = kube_config.KubeConfigLoader(chosen, config_base_path=None)
+        loader.load_and_set(configuration)
+    except ApiConfigError:
+        raise
     except Exception as err:  # invalid input can make the loader raise any exception
-        names = [] if context is None else _contexts(path)
+        context = overrides.context
+        names = _contexts(path) if context else []
         if names and context not in names:
-            known = ", ".join(names)
-            raise ApiConfigError(f"kubeconfig {path} has no context {context!r}; it has {known}") from err
+            raise ApiConfigError(_no_such(path, "context", context, names)) from err
         raise ApiConfigError(f"kubeconfig {path} is malformed: {_loader_words(err)}") from err
     finally:
         logging.getLogger().removeHandler(errors)
@@ -78,9 +93,86 @@ def _loaded(path: str, context: str | None) -> Configuration:
     if errors.texts and not has_credentials:
         raise ApiConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
     server = str(configuration.host)
+    if overrides.server and not is_server(server):
+        raise ApiConfigError(f"--server {overrides.server!r} is not a URL such as https://10.0.0.1:6443")
     if not is_server(server):
         raise ApiConfigError(f"kubeconfig {path} is malformed: its server is {server!r}, not a URL")
-    return configuration
+    user: Mapping[str, Any] = chosen.value["users"][0].value["user"]
+    return configuration, user
+
+
+def _merged(path: str) -> ConfigNode:
+    """The files as one kubeconfig; an empty one without files."""
+    if not path:
+        return ConfigNode("flags", {"clusters": [], "contexts": [], "users": []})
+    merged = kube_config.KubeConfigMerger(path).config
+    if merged is None:
+        raise ConfigException("no configuration found")
+    return merged
+
+
+def _chosen(merged: ConfigNode, overrides: Overrides) -> ConfigNode:
+    """A kubeconfig of one context: the wanted cluster and user, with `overrides`.
+
+    Raises ApiConfigError for a name that there is not, and ConfigException for a malformed file.
+    """
+    context = _context(merged, overrides)
+    cluster_name = overrides.cluster or context.get("cluster") or ""
+    user_name = overrides.user or context.get("user") or ""
+    if not (cluster_name or overrides.server):
+        raise ConfigException("the context names no cluster")
+    cluster = _entry(merged, "cluster", cluster_name, by_flag=bool(overrides.cluster or overrides.server))
+    user = _entry(merged, "user", user_name, by_flag=bool(overrides.user))
+    clusters = [_renamed(cluster, "cluster", overrides.cluster_fields(_fields(cluster, "cluster")))]
+    users = [_renamed(user, "user", overrides.user_fields(_fields(user, "user")))]
+    contexts = [{"name": _CHOSEN, "context": {"cluster": _CHOSEN, "user": _CHOSEN}}]
+    value = {"current-context": _CHOSEN, "clusters": clusters, "users": users, "contexts": contexts}
+    return ConfigNode(merged.name, value, merged.path)
+
+
+def _context(merged: ConfigNode, overrides: Overrides) -> Mapping[str, Any]:
+    """The fields of the wanted context; none if flags say all."""
+    name = overrides.context or merged.safe_get("current-context")
+    is_needed = not (overrides.cluster or overrides.server)
+    if not name and not is_needed:
+        return {}
+    wanted = name or merged["current-context"]
+    fields: Mapping[str, Any] = merged["contexts"].get_with_name(wanted)["context"].value
+    return fields
+
+
+def _entry(merged: ConfigNode, kind: str, name: str, *, by_flag: bool) -> ConfigNode | None:
+    """The cluster or user of that name; None if there is none, and flags or anonymous access can do without.
+
+    Raises ApiConfigError if a flag names one that there is not.
+    """
+    entries = merged[f"{kind}s"]
+    entry = entries.get_with_name(name, safe=True) if name else None
+    if entry is None and by_flag and name:
+        names = [str(known["name"]) for known in entries.value]
+        raise ApiConfigError(_no_such(merged.path or "", kind, name, names))
+    if entry is None and kind == "cluster" and not by_flag:
+        raise ConfigException(f"there is no cluster {name!r}")
+    return entry
+
+
+def _fields(entry: ConfigNode | None, kind: str) -> Mapping[str, Any]:
+    if entry is None:
+        return {}
+    fields: Mapping[str, Any] = entry[kind].value
+    return fields
+
+
+def _renamed(entry: ConfigNode | None, kind: str, fields: Mapping[str, Any]) -> ConfigNode:
+    """The entry as the only one; its path is that of its file, to which paths in it are relative."""
+    path = None if entry is None else entry.path
+    return ConfigNode(kind, {"name": _CHOSEN, kind: dict(fields)}, path)
+
+
+def _no_such(path: str, kind: str, name: str, names: Sequence[str]) -> str:
+    known = ", ".join(names) or "none"
+    source = f"kubeconfig {path}" if path else "no kubeconfig was found, so it"
+    return f"{source} has no {kind} {name!r}; it has {known}"
 
 
 def _check_readable(path: str) -> None:

@@ -19,6 +19,7 @@ from gpuagent import __version__
 from gpuagent.kube.api.access import Access, access
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable, connection_words
 from gpuagent.kube.api.certificates import Certificates, Version
+from gpuagent.kube.api.overrides import AS_WRITTEN, Overrides
 from gpuagent.kube.api.proxy import ADVICE, login_header, without_login
 from gpuagent.system.printable import printable
 
@@ -79,8 +80,8 @@ class Transport:
         except urllib3.exceptions.HTTPError as err:
             raise self.unreachable(err, silence_s) from err
 
-    def _headers(self, request: Request) -> dict[str, str]:
-        headers = {"Accept": request.accept, "User-Agent": f"gpuagent/{__version__}"}
+    def _headers(self, request: Request) -> urllib3.HTTPHeaderDict:
+        headers = urllib3.HTTPHeaderDict({"Accept": request.accept, "User-Agent": f"gpuagent/{__version__}"})
         if request.compressed:
             headers["Accept-Encoding"] = "gzip"
         if request.body is not None:
@@ -88,6 +89,8 @@ class Transport:
         authorization = self._authorization()
         if authorization:
             headers["Authorization"] = authorization
+        for name, value in self._access.headers:
+            headers.add(name, value)
         return headers
 
     def _authorization(self) -> str:
@@ -156,9 +159,9 @@ class Transport:
         self._pools.clear()
 
 
-def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
+def connect(kubeconfig: str | None, overrides: Overrides = AS_WRITTEN) -> Transport:
     """Return a transport for the access that `access` gives. Nothing is sent yet. Raises ApiConfigError."""
-    way = access(kubeconfig, context)
+    way = access(kubeconfig, overrides)
     try:
         return Transport(way)
     except ApiConfigError:

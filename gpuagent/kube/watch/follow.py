@@ -41,7 +41,7 @@ class Follower(Protocol[T]):
 
 @dataclass
 class Follow(Generic[T]):
-    """Follows the objects at ``path`` that match ``selector`` (a fieldSelector) until stopped.
+    """Follows the objects at ``path`` that match ``selector`` (a fieldSelector) and ``labels`` until stopped.
 
     ``run`` is the body of a thread and outlives every error. Three levels: ``run`` retries forever, ``_list_and_watch``
     lists once and keeps a watch open, ``_watch`` is one connection. An object that the follower cannot read is logged
@@ -50,6 +50,7 @@ class Follow(Generic[T]):
     Args:
         unlisted: returns further terms of the selector, for a list alone: they leave out objects that do not matter
             unless they change while they are followed.
+        labels: a labelSelector.
     """
 
     client: Api
@@ -59,6 +60,7 @@ class Follow(Generic[T]):
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = time.monotonic
     unlisted: Callable[[], str] = lambda: ""
+    labels: str = ""
 
     def __post_init__(self) -> None:
         self._stopped = threading.Event()
@@ -104,7 +106,7 @@ class Follow(Generic[T]):
         # What could not be read is logged once for each list.
         self._odd.clear()
         selector = ",".join(filter(None, (self.selector, self.unlisted())))
-        listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
+        listed = list_pages(self.client, self.path, self._read, _query(selector, self.labels, self._list_from))
         self._list_from = "0"
         self.follower.listed(listed.items)
         # From now on, a failure is a new one, even if its text is the same.
@@ -123,7 +125,7 @@ class Follow(Generic[T]):
 
     def _watch(self, version: str) -> str:
         """Watch until the server ends the watch without an error; return the version to continue from."""
-        with self.client.watch(self.path, _query(self.selector, version)) as watch:
+        with self.client.watch(self.path, _query(self.selector, self.labels, version)) as watch:
             with self._lock:
                 self._open = watch
                 # `stop` may have come before there was a watch to close.
@@ -172,8 +174,8 @@ class Follow(Generic[T]):
         self.follower.failed(reason)
 
 
-def _query(selector: str, version: str) -> dict[str, str]:
-    query = {"fieldSelector": selector, "resourceVersion": version}
+def _query(selector: str, labels: str, version: str) -> dict[str, str]:
+    query = {"fieldSelector": selector, "labelSelector": labels, "resourceVersion": version}
     return {key: value for key, value in query.items() if value}
 
 

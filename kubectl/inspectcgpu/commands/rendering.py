@@ -7,11 +7,12 @@ from functools import partial
 
 from gpuagent.system.output import terminal_columns
 from inspectcgpu.fetch.agents import Asking
-from inspectcgpu.read.gpu_node import ReadNode, read_node, read_node_with_gpus
-from inspectcgpu.report import ClusterReport
+from inspectcgpu.fetch.cluster import Wanted
+from inspectcgpu.read.gpu_node import read_node, read_node_with_gpus
+from inspectcgpu.report import ClusterReport, of_namespace
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
-from inspectcgpu.show.health import health
+from inspectcgpu.show.health import has_problem, health
 from inspectcgpu.show.narrow import fits, narrow
 from inspectcgpu.show.summary import summary
 
@@ -19,8 +20,21 @@ NO_GPUS = (
     "no GPU nodes: no node has aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage or aliyun.com/gpu, or the label "
     "ack.node.gpu.schedule with another mode than default"
 )
-FOR_PROGRAMS = ("json", "yaml")
-"""Output formats that also say that there is nothing."""
+FOR_PROGRAMS = ("json", "yaml", "name")
+"""Output formats without words for people."""
+
+
+def nothing(options: argparse.Namespace) -> str:
+    """The line about a cluster in which there is nothing to show."""
+    return f"no GPU node has the labels {options.selector}" if options.selector else NO_GPUS
+
+
+def shown_pods(report: ClusterReport, options: argparse.Namespace) -> ClusterReport:
+    """The report with the pods of the wanted namespaces."""
+    if options.namespace and not options.all_namespaces:
+        return of_namespace(report, options.namespace)
+    return report
+
 
 Lines = Callable[[ClusterReport], list[str]]
 
@@ -40,7 +54,11 @@ def lines_of(options: argparse.Namespace, *, colour: bool, compact: bool = False
     def as_table(report: ClusterReport) -> list[str]:
         return _table(report, options, colour=colour)
 
-    return {"json": as_json, "yaml": as_yaml}.get(options.output, as_table)
+    def as_names(report: ClusterReport) -> list[str]:
+        nodes = filter(has_problem, report.nodes) if options.health else report.nodes
+        return [f"node/{node.node.name}" for node in nodes]
+
+    return {"json": as_json, "yaml": as_yaml, "name": as_names}.get(options.output, as_table)
 
 
 def _table(report: ClusterReport, options: argparse.Namespace, *, colour: bool) -> list[str]:
@@ -66,6 +84,7 @@ def asking(options: argparse.Namespace) -> Asking | None:
     )
 
 
-def read_shown(options: argparse.Namespace) -> ReadNode:
-    """Parses the nodes that are shown: the health of a node is of interest also if it has nothing to share."""
-    return read_node if options.health else read_node_with_gpus
+def wanted(options: argparse.Namespace) -> Wanted:
+    """Which nodes to show: the health of a node is of interest also if it has nothing to share."""
+    read = read_node if options.health else read_node_with_gpus
+    return Wanted(names=options.nodes, labels=options.selector or "", read=read)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
-from inspectcgpu.commands.rendering import FOR_PROGRAMS, NO_GPUS, Lines, asking, lines_of, read_shown
+from inspectcgpu.commands.rendering import FOR_PROGRAMS, Lines, asking, lines_of, nothing, shown_pods, wanted
 from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import ClusterFacts, build
 from inspectcgpu.show.screen import Screen
@@ -25,10 +25,9 @@ def watch_nodes(client: Client, options: argparse.Namespace, environ: Mapping[st
     screen = _screen(options)
     following = Following(
         client,
-        options.nodes,
+        wanted(options),
         asking(options),
         usage=options.details,
-        read_shown=read_shown(options),
     )
     gc.enable()
     following.start()
@@ -71,10 +70,10 @@ def _pause(seconds: float) -> None:
 
 
 def _shown(facts: ClusterFacts, lines: Lines, options: argparse.Namespace) -> list[str]:
-    report = build(facts)
+    report = shown_pods(build(facts), options)
     there = {node.node.name for node in report.nodes}
     missing = [name for name in options.nodes if name not in there]
     if missing:
         note = f"no GPU node is called {', '.join(missing)} now"
         report = replace(report, problems=(*report.problems, note))
-    return lines(report) or [NO_GPUS]
+    return lines(report) or ([] if options.output in FOR_PROGRAMS else [nothing(options)])

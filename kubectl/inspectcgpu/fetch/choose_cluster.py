@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.kube.api.client import Client, Timeouts
+from gpuagent.kube.api.overrides import AS_WRITTEN, Impersonation, Overrides
 from gpuagent.system import yaml_text
 from inspectcgpu.usage_error import UsageError
 
@@ -15,27 +17,49 @@ DEFAULT_NAMESPACE = "default"
 """As in kubectl, where no file names another one."""
 
 
-def connect(kubeconfig: str | None, context: str | None, environ: Mapping[str, str]) -> Client:
+def connect(
+    kubeconfig: str | None,
+    overrides: Overrides,
+    environ: Mapping[str, str],
+    request_timeout_s: float | None = None,
+) -> Client:
     """A client for the cluster; sends nothing yet. Raises UsageError, ApiConfigError.
 
     Files: `kubeconfig`, else those of KUBECONFIG that exist, else ~/.kube/config, else the pod's service account.
+    Without any, `overrides` may name the server, as for kubectl.
     """
-    files = [kubeconfig] if kubeconfig else _files(environ)
-    if not files:
-        if context:
-            raise UsageError(f"--context {context}: a pod's service account has no contexts; give --kubeconfig")
-        client = Client(None, TIMEOUTS, compressed=True)
-    else:
+    files = [kubeconfig] if kubeconfig else _files(environ, is_needed=not overrides.server)
+    timeouts = TIMEOUTS if request_timeout_s is None else _timeouts(request_timeout_s)
+    if len(files) > 1 and not overrides.context:
         # The library takes the last file's current context, and kubectl the first's.
-        chosen = context or (_current(files) if len(files) > 1 else None)
-        client = Client(os.pathsep.join(files), TIMEOUTS, context=chosen, compressed=True)
+        overrides = replace(overrides, context=_current(files) or "")
+    if files or overrides.server:
+        client = Client(os.pathsep.join(files), timeouts, overrides=overrides, compressed=True)
+    else:
+        _refuse_what_needs_a_kubeconfig(overrides)
+        client = Client(None, timeouts, overrides=overrides, compressed=True)
     client.connect()
     return client
 
 
+def _timeouts(request_s: float) -> Timeouts:
+    return Timeouts(connect_s=min(TIMEOUTS.connect_s, request_s), call_s=request_s)
+
+
+def _refuse_what_needs_a_kubeconfig(overrides: Overrides) -> None:
+    """Raise UsageError for a flag that means nothing with a pod's service account."""
+    named = {"--context": overrides.context, "--cluster": overrides.cluster, "--user": overrides.user}
+    for flag, name in named.items():
+        if name:
+            raise UsageError(f"{flag} {name}: a pod's service account has no {flag[2:]}s; give --kubeconfig")
+    if replace(overrides, impersonation=Impersonation()) != AS_WRITTEN:
+        text_of_error = "credentials and certificates in flags need a server: give --server or --kubeconfig"
+        raise UsageError(text_of_error)
+
+
 def own_namespace(kubeconfig: str | None, context: str | None, environ: Mapping[str, str]) -> str:
     """The namespace that the context names. `connect` has read the same files."""
-    files = [kubeconfig] if kubeconfig else _files(environ)
+    files = [kubeconfig] if kubeconfig else _files(environ, is_needed=False)
     wanted = context or _current(files)
     for file in files:
         for named in mappings(_loaded(file).get("contexts")):
@@ -44,16 +68,16 @@ def own_namespace(kubeconfig: str | None, context: str | None, environ: Mapping[
     return DEFAULT_NAMESPACE
 
 
-def _files(environ: Mapping[str, str]) -> list[str]:
+def _files(environ: Mapping[str, str], *, is_needed: bool) -> list[str]:
     if named := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
         there = [path for path in named if os.path.exists(path)]  # noqa: PTH110 (a path of any length)
-        if not there:
+        if not there and is_needed:
             raise UsageError(f"KUBECONFIG names no file that exists: {os.pathsep.join(named)}")
         return there
     default = Path(environ.get("HOME") or "/") / ".kube" / "config"
     if os.path.exists(default):  # noqa: PTH110 (a home of any length)
         return [str(default)]
-    if environ.get("KUBERNETES_SERVICE_HOST"):
+    if environ.get("KUBERNETES_SERVICE_HOST") or not is_needed:
         return []
     raise UsageError(f"no way to a cluster: give --kubeconfig FILE, set KUBECONFIG, or put a kubeconfig at {default}")
 

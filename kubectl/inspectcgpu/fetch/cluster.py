@@ -38,10 +38,32 @@ class Nodes:
     without: tuple[str, ...] = ()
 
 
-def read_nodes(client: Client, names: Sequence[str] = (), read_shown: ReadNode = read_node_with_gpus) -> Nodes:
-    """The nodes of `names` that are shown, or all where there are none. Raises KubeError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which nodes to show.
+
+    Attributes:
+        names: of the nodes.
+        labels: without names, a label selector; empty for all.
+        read: parses the nodes to show, and leaves out others.
+    """
+
+    names: Sequence[str] = ()
+    labels: str = ""
+    read: ReadNode = read_node_with_gpus
+
+    @property
+    def is_part(self) -> bool:
+        """Whether a part of the cluster is shown. Pods without a node are then left out."""
+        return bool(self.names or self.labels)
+
+
+def read_nodes(client: Client, wanted: Wanted) -> Nodes:
+    """The wanted nodes. Raises KubeError."""
+    names = wanted.names
     if not names:
-        return Nodes(by_name(list_pages(client, NODES, read_shown).items))
+        params = {"labelSelector": wanted.labels} if wanted.labels else {}
+        return Nodes(by_name(list_pages(client, NODES, wanted.read, params).items))
     shown: list[GpuNode] = []
     missing: list[str] = []
     without: list[str] = []
@@ -49,7 +71,7 @@ def read_nodes(client: Client, names: Sequence[str] = (), read_shown: ReadNode =
         if stored is None:
             missing.append(name)
             continue
-        node = read_shown(stored)
+        node = wanted.read(stored)
         if node is None:
             without.append(name)
         else:
@@ -91,6 +113,12 @@ def read_pods(client: Client, names: Sequence[str] = ()) -> tuple[GpuPod, ...]:
         found += list_pages(client, PODS, read_pod, {"fieldSelector": selector}).items
     wanted = set(names)
     return tuple(sorted((pod for pod in found if not wanted or pod.node in wanted), key=lambda pod: pod.name))
+
+
+def on_nodes(pods: Iterable[GpuPod], nodes: Iterable[GpuNode]) -> tuple[GpuPod, ...]:
+    """The pods on these nodes."""
+    names = {node.name for node in nodes}
+    return tuple(pod for pod in pods if pod.node in names)
 
 
 def pods_selector(node: str) -> str:

@@ -15,12 +15,14 @@ from inspectcgpu.fetch.cluster import (
     NOT_SUCCEEDED,
     PODS,
     OtherSources,
+    Wanted,
     by_name,
     facts,
+    on_nodes,
     pods_selector,
     read_other_sources,
 )
-from inspectcgpu.read.gpu_node import GpuNode, ReadNode, read_node_with_gpus
+from inspectcgpu.read.gpu_node import GpuNode
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.report import ClusterFacts
 
@@ -95,26 +97,24 @@ class Following:
 
     Args:
         client: the API server's.
-        names: of the nodes to show; all where there are none.
+        wanted: which nodes to show.
         asking: how agents are queried; None for never.
         usage: query the usage of containers.
-        read_shown: parses the nodes to show.
     """
 
     def __init__(
         self,
         client: Client,
-        names: Sequence[str],
+        wanted: Wanted,
         asking: Asking | None,
         *,
         usage: bool,
-        read_shown: ReadNode = read_node_with_gpus,
     ) -> None:
         self._client = client
         self._asking = asking
         self._usage = usage
-        self._wanted = set(names)
-        self._read_shown = read_shown
+        self._wanted = wanted
+        self._names = set(wanted.names)
         self._others: OtherSources | None = None
         self._others_at = 0.0
         self._pods_then: Mapping[PodName, GpuPod] = {}
@@ -122,9 +122,9 @@ class Following:
         self.updated = threading.Event()
         self._nodes = Collection[GpuNode]("nodes", self._node, self.updated)
         self._pods = Collection[GpuPod]("pods", self._pod, self.updated)
-        one = names[0] if len(self._wanted) == 1 else ""
+        one = wanted.names[0] if len(self._names) == 1 else ""
         self._follows: tuple[Follow[Any], ...] = (
-            Follow(client, NODES, f"metadata.name={one}" if one else "", self._nodes),
+            Follow(client, NODES, f"metadata.name={one}" if one else "", self._nodes, labels=wanted.labels),
             Follow(client, PODS, pods_selector(one) if one else NOT_SUCCEEDED, self._pods),
         )
         self._threads = [threading.Thread(target=follow.run, daemon=True) for follow in self._follows]
@@ -157,7 +157,8 @@ class Following:
     def facts(self) -> ClusterFacts:
         """The facts as of now."""
         nodes = by_name(self._nodes.known())
-        pods = sorted(self._pods.known(), key=lambda pod: pod.name)
+        known = self._pods.known()
+        pods = sorted(on_nodes(known, nodes) if self._wanted.labels else known, key=lambda pod: pod.name)
         problems = self.problems
         if self._others is None or (not problems and time.monotonic() - self._others_at >= OTHERS_EVERY_S):
             self._others = read_other_sources(self._client, nodes, pods, self._asking, usage=self._usage)
@@ -168,8 +169,8 @@ class Following:
         return facts(nodes, pods, self._others, problems, newer)
 
     def _node(self, found: Json) -> GpuNode | None:
-        return self._read_shown(found) if not self._wanted or _key(found)[1] in self._wanted else None
+        return self._wanted.read(found) if not self._names or _key(found)[1] in self._names else None
 
     def _pod(self, found: Json) -> GpuPod | None:
         pod = read_pod(found)
-        return pod if pod and (not self._wanted or pod.node in self._wanted) else None
+        return pod if pod and (not self._names or pod.node in self._names) else None

@@ -79,3 +79,14 @@ def report(nodes: list[GpuNode], pods: list[GpuPod] | None = None, **more: Any) 
 
 def view(**how: Any) -> AgentView:
     return AgentView(**how)
+
+
+def add_node(server, name, mode="share", **how):
+    server.objects.create("nodes", "", node_json(name, mode, **how))
+
+
+def add_pod(server, name, at, units, gpu=None, **how):
+    annotations = {} if gpu is None else {V2: f'{{"0":{{"{gpu}":{units}}}}}'}
+    server.create_pod(name, {"aliyun.com/gpu-mem": str(units)}, node=at, annotations=annotations, **how)
+    where = how.get("namespace", "default")
+    server.patch_pod(name, {"status": {"phase": "Running"}}, namespace=where, subresource="status")

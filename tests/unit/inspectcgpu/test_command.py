@@ -11,7 +11,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,50 +22,15 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api import pages
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
-from inspectcgpu.cli import run
 from inspectcgpu.fetch.agents import Asking
+from inspectcgpu.fetch.cluster import Wanted
 from inspectcgpu.fetch.following import OTHERS_EVERY_S, REFRESH_S, Following
 from inspectcgpu.read.gpu_node import RESOURCES
-from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
-from tests.unit.inspectcgpu.sample_cluster import V2, node_json
+from tests.unit.inspectcgpu.sample_cluster import add_node, add_pod
 
 ROOT = Path(__file__).parents[3]
 ENVIRON = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'installer'}:{ROOT / 'kubectl'}"}
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer("n0") as standin:
-        yield standin
-
-
-@pytest.fixture
-def config(server, tmp_path) -> str:
-    return str(server.write_kubeconfig(tmp_path / "config"))
-
-
-def add_node(server, name, mode="share", **how):
-    server.objects.create("nodes", "", node_json(name, mode, **how))
-
-
-def add_pod(server, name, at, units, gpu=None, **how):
-    annotations = {} if gpu is None else {V2: f'{{"0":{{"{gpu}":{units}}}}}'}
-    server.create_pod(name, {"aliyun.com/gpu-mem": str(units)}, node=at, annotations=annotations, **how)
-    server.patch_pod(name, {"status": {"phase": "Running"}}, subresource="status")
-
-
-@pytest.fixture
-def call(capsys, config) -> Callable[..., tuple[int, str, str]]:
-    def called(*arguments, environ=None):
-        try:
-            code = run([*(("--kubeconfig", config) if environ is None else ()), *arguments], environ or {})
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return called
 
 
 def test_the_cluster_is_read_in_pages(server, call, monkeypatch):
@@ -485,11 +450,26 @@ def test_a_watch_shows_changes_survives_the_api_server_and_ends_cleanly(server, 
     assert "\x1b" not in watching.text
 
 
+def test_a_watch_follows_the_nodes_that_a_selector_selects(server, config):
+    for name, zone in (("n1", "a"), ("n2", "b")):
+        add_node(server, name, gpus=1, mem=15, labels={"zone": zone})
+    watching = Watching(config, "-l", "zone=a", "-o", "name")
+    try:
+        watching.until("node/n1\n")
+        for name, zone in (("n2", "a"), ("n1", "b")):
+            labels = {"metadata": {"labels": {"zone": zone}}}
+            server.objects.patch(("nodes", "", name), "", labels, strategic=True)
+            watching.until("node/n2\n")
+        watching.until("node/n1\nnode/n2\nnode/n2\n")
+    finally:
+        assert watching.end() == (0, "")
+
+
 def test_a_watch_asks_an_agent_again_for_a_pod_that_came_after_the_last_asking(server, config, agent, monkeypatch):
     """Nothing else happens then that would wake it."""
     clock = [1000.0]
     monkeypatch.setattr("inspectcgpu.fetch.following.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    following = Following(Client(config), (), Asking(port=int(agent)), usage=False)
+    following = Following(Client(config), Wanted(), Asking(port=int(agent)), usage=False)
     following.start()
     try:
         while not following.complete:

@@ -11,6 +11,7 @@ import pytest
 from gpuagent.kube.api import access as module
 from gpuagent.kube.api.access import access
 from gpuagent.kube.api.api_errors import ApiConfigError
+from gpuagent.kube.api.overrides import Impersonation, Overrides
 
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
@@ -109,3 +110,28 @@ def test_a_service_account_loads_no_library(account: Path) -> None:
         "sys.exit(bool({'kubernetes', 'urllib3'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_service_account_may_impersonate(account: Path) -> None:
+    impersonation = Impersonation(user="jo", groups=("dev",), extra={"acme.com/scope": ("a", "b")})
+    found = access(None, Overrides(impersonation=impersonation))
+    assert found.headers == (
+        ("Impersonate-User", "jo"),
+        ("Impersonate-Group", "dev"),
+        ("Impersonate-Extra-acme.com%2Fscope", "a"),
+        ("Impersonate-Extra-acme.com%2Fscope", "b"),
+    )
+    assert access(None).headers == ()
+
+
+def test_the_user_of_a_kubeconfig_may_impersonate(tmp_path: Path) -> None:
+    user = {"token": "t", "as": "jo", "as-uid": "7", "as-groups": ["dev"], "as-user-extra": {"scope": ["a"]}}
+    found = access(config(tmp_path / "config", "http://10.0.0.1", **user))
+    assert found.headers == (
+        ("Impersonate-User", "jo"),
+        ("Impersonate-Uid", "7"),
+        ("Impersonate-Group", "dev"),
+        ("Impersonate-Extra-scope", "a"),
+    )
+    with pytest.raises(ApiConfigError, match="without a user"):
+        access(config(tmp_path / "config", "http://10.0.0.1", **{"as-groups": ["dev"]}))

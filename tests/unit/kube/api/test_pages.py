@@ -10,6 +10,7 @@ import pytest
 from gpuagent.kube.api import pages
 from gpuagent.kube.api.api_errors import ApiConfigError, ApiError
 from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.overrides import Overrides
 from gpuagent.kube.api.pages import list_pages
 from standin.api.server import ApiServer
 
@@ -134,16 +135,16 @@ def kubeconfig(path, server: ApiServer, *names: str):
 
 def test_a_context_is_taken_by_name_and_one_that_is_not_there_is_reported(server, tmp_path):
     file = str(kubeconfig(tmp_path / "config", server, "één", "two"))
-    made = Client(file, context="één", compressed=True)
+    made = Client(file, overrides=Overrides(context="één"), compressed=True)
     assert len(list(made.page("/api/v1/nodes")[1])) == 1
     made.close()
     with pytest.raises(ApiConfigError, match="has no context 'three'; it has één, two"):
-        Client(file, context="three").connect()
+        Client(file, overrides=Overrides(context="three")).connect()
 
 
 def test_several_files_are_joined(server, tmp_path):
     one, two = (kubeconfig(tmp_path / name, server, name) for name in ("one", "two"))
-    made = Client(f"{one}:{two}", context="two")
+    made = Client(f"{one}:{two}", overrides=Overrides(context="two"))
     assert len(list(made.page("/api/v1/nodes")[1])) == 1
     made.close()
 

@@ -1,0 +1,85 @@
+"""Arguments as kubectl takes them: flags before, between and after names, and `--flag=true`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from inspectcgpu.flags import Flag
+from inspectcgpu.usage_error import UsageError
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+"""As Go's strconv.ParseBool reads them."""
+REFUSED: Mapping[str, str] = {
+    "-f": "name the nodes, or select them with -l",
+    "--filename": "name the nodes, or select them with -l",
+    "--field-selector": "name the nodes, or select them by label with -l",
+    "-L": "use kubectl get nodes -L",
+    "--label-columns": "use kubectl get nodes --label-columns",
+    "--show-labels": "use kubectl get nodes --show-labels",
+    "--template": "use -o json and jq",
+    "--username": "Kubernetes 1.19 removed passwords: use --token or a kubeconfig",
+    "--password": "Kubernetes 1.19 removed passwords: use --token or a kubeconfig",
+    "--ignore-not-found": "select the node by label with -l, which may match none",
+    "--watch-only": "use --watch",
+    "--chunk-size": "leave it out, because lists are read in pages of 500",
+    "--cache-dir": "leave it out, because nothing of the cluster is cached",
+    "-v": "leave it out, because there are no levels of logs; kubectl -v=6 get nodes shows requests",
+    "--v": "leave it out, because there are no levels of logs; kubectl --v=6 get nodes shows requests",
+}
+"""Flags of kubectl that mean nothing here, each with what to do instead."""
+
+
+def as_argparse_takes(arguments: Sequence[str], flags: Iterable[Flag]) -> list[str]:
+    """The same arguments, flags first. Raises UsageError for a flag of kubectl that is not supported."""
+    flag_of = {name: flag for flag in flags for name in flag.names}
+    words: list[str] = []
+    names: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--":
+            names += remaining
+        elif argument.startswith("--"):
+            words += _long(argument, remaining, flag_of)
+        elif argument.startswith("-") and argument != "-":
+            words += _short(argument, remaining, flag_of)
+        else:
+            names.append(argument)
+    return [*words, "--", *names] if names else words
+
+
+def _long(argument: str, remaining: Iterator[str], flag_of: Mapping[str, Flag]) -> list[str]:
+    """`--flag`, `--flag=value`, or `--flag value`."""
+    name, has_value, value = argument.partition("=")
+    _refuse(name)
+    flag = flag_of.get(name)
+    if flag is None:
+        return [argument]
+    if flag.takes_value:
+        return [argument] if has_value else [argument, *_next(remaining)]
+    if value in _FALSE:
+        return []
+    return [name] if value in _TRUE else [argument]
+
+
+def _short(argument: str, remaining: Iterator[str], flag_of: Mapping[str, Flag]) -> list[str]:
+    """`-d`, `-dw`, `-ojson`, `-o json`, or `-dwo json`."""
+    for position, letter in enumerate(argument[1:], 1):
+        name = f"-{letter}"
+        _refuse(name)
+        flag = flag_of.get(name)
+        if flag is None:
+            break
+        if flag.takes_value:
+            is_last = position == len(argument) - 1
+            return [argument, *_next(remaining)] if is_last else [argument]
+    return [argument]
+
+
+def _next(remaining: Iterator[str]) -> list[str]:
+    """The value of a flag; nothing at the end of the line, which argparse reports."""
+    value = next(remaining, None)
+    return [] if value is None else [value]
+
+
+def _refuse(name: str) -> None:
+    if name in REFUSED:
+        raise UsageError(f"{name} is a flag of kubectl that is not supported here: {REFUSED[name]}")

@@ -1,0 +1,26 @@
+"""Flags that do not go together."""
+
+import argparse
+from collections.abc import Iterator
+
+from inspectcgpu.usage_error import UsageError
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise UsageError if flags contradict each other, or if one would be ignored."""
+    for problem in _problems(options):
+        raise UsageError(problem)
+
+
+def _problems(options: argparse.Namespace) -> Iterator[str]:
+    if options.nodes and options.selector:
+        yield "nodes are named, and selected with -l: do one of both"
+    if options.why and options.all_namespaces:
+        yield "--why is about one pod: give its namespace with -n instead of -A"
+    if options.why and (options.nodes or options.selector):
+        yield "--why is about one pod: leave out nodes and -l"
+    is_one_answer = bool(options.why or options.defragment)
+    if is_one_answer and options.output == "name":
+        yield "-o name is for nodes: use -o json"
+    if is_one_answer and options.watch:
+        yield "--why and --defragment answer once: leave out --watch"
