@@ -9,7 +9,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpuagent import __version__, limits_command
 from gpuagent.host.mps_client import ACK, CONTROL, MpsError
 from gpuagent.isolation.mps import control as mps_control
+from gpuagent.pages.drawing import STATUS_KEYS, OtherAgentError, drawn
 from gpuagent.settings import settings as config
 from gpuagent.settings import values
 from gpuagent.settings.settings import Settings
@@ -41,7 +42,6 @@ RUN_EXAMPLES = (
     "gpuagent run --dry-run --simulate dgx-a100 --mode share",
     "gpuagent run --kubeconfig ~/.kube/config --memory-unit 256MiB",
 )
-STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
 OUTPUTS = ("table", "json", "yaml")
 OUTPUT_HELP = "output format (default: table)"
 FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
@@ -264,7 +264,7 @@ def _status(options: argparse.Namespace) -> int:
     else:
         from gpuagent.pages.status_table import render  # noqa: PLC0415 (only this command needs it)
 
-        print(_shown(partial(render, colour=has_colour(sys.stdout, os.environ)), page))
+        print(drawn(partial(render, colour=has_colour(sys.stdout, os.environ)), page))
     return 0
 
 
@@ -284,7 +284,7 @@ def _topology(options: argparse.Namespace) -> int:
     else:
         from gpuagent.pages.topology_table import render  # noqa: PLC0415 (only this command needs it)
 
-        print(_shown(render, page))
+        print(drawn(render, page))
     return 0
 
 
@@ -315,30 +315,6 @@ def _topology_page(options: argparse.Namespace) -> dict[str, Any]:
 
 class NoAgentError(Exception):
     """No agent answers; the text says where and why."""
-
-
-class OtherAgentError(Exception):
-    """The server that answers lacks the requested page: it is another version of the agent, or another program."""
-
-
-def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:
-    """Draw `page`. Raises OtherAgentError if it lacks a key, as a page of another version may."""
-    try:
-        return draw(_printable(page))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as err:
-        if page["version"] == __version__:
-            raise
-        versions = f"the page is of gpuagent {page['version']}, and this command of {__version__}"
-        raise OtherAgentError(f"{versions}; -o json shows it as it is") from err
-
-
-def _printable(value: Any) -> Any:  # noqa: ANN401 (whatever JSON has)
-    """`value` with printable texts: a page names pods, devices and processes, and another program may have made it."""
-    if isinstance(value, dict):
-        return {_printable(key): _printable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_printable(item) for item in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from inspectcgpu.arguments import as_argparse_takes
 from inspectcgpu.combinations import check
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.fetch.choose_cluster import connect
-from inspectcgpu.flags import ALL, make_parser, overrides_of
+from inspectcgpu.flags import ALL, STATUS, make_parser, overrides_of
 from inspectcgpu.usage_error import UsageError
 
 Command = Callable[[Client, argparse.Namespace, Mapping[str, str]], int]
@@ -20,8 +20,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     """Run the command; 0 success, 1 not read, no such node, or a problem with --health, 2 usage error."""
     try:
         options = make_parser().parse_args(as_argparse_takes(arguments, ALL))
-        command = _command(options)
         check(options)
+        command = _command(options)
         client = connect(options.kubeconfig, overrides_of(options), environ, options.request_timeout)
         return command(client, options, environ)
     except (UsageError, ApiConfigError) as err:
@@ -34,6 +34,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
 
 def _command(options: argparse.Namespace) -> Command:
     """What the flags ask for. Each command is loaded when it is needed, so that the others start quickly."""
+    if options.nodes[:1] == [STATUS]:
+        from inspectcgpu.commands.status import show_status  # noqa: PLC0415
+
+        return show_status
     if options.why:
         from inspectcgpu.commands.why import show_why  # noqa: PLC0415 (it loads the scheduler's core)
 

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
+from inspectcgpu.flags import STATUS
 from inspectcgpu.usage_error import UsageError
 
 
@@ -13,6 +14,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def _problems(options: argparse.Namespace) -> Iterator[str]:
+    if options.nodes[:1] == [STATUS]:
+        yield from _problems_of_status(options)
     if options.nodes and options.selector:
         yield "nodes are named, and selected with -l: do one of both"
     if options.why and options.all_namespaces:
@@ -24,3 +27,23 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield "-o name is for nodes: use -o json"
     if is_one_answer and options.watch:
         yield "--why and --defragment answer once: leave out --watch"
+
+
+def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
+    if len(options.nodes) != len((STATUS, "NODE")):
+        yield "status is about one node: kubectl inspect cgpu status NODE"
+    others = {
+        "--details": options.details,
+        "--health": options.health,
+        "--defragment": options.defragment,
+        "--why": options.why,
+        "--watch": options.watch,
+        "--no-agents": options.no_agents,
+        "-l": options.selector,
+        "-n": options.namespace,
+    }
+    for flag, is_given in others.items():
+        if is_given:
+            yield f"status NODE shows what one agent does: leave out {flag}"
+    if options.output == "name":
+        yield "-o name is for nodes: use -o json"

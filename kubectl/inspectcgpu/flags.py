@@ -11,12 +11,19 @@ from gpuagent.kube.api.overrides import Impersonation, Overrides
 from gpuagent.system.command_line import CommandLine
 
 PROG = "kubectl-inspect-cgpu"
+STATUS = "status"
+"""The first name on the line for the command `status NODE`; a node of that name is selected by a label."""
 AGENT_PORT = 9445
 SCHEDULER_PORT = 9447
+NODES_HELP = (
+    "nodes to show (default: every node with GPUs); `status NODE` shows what the agent of one node does, as "
+    "`gpuagent status` on the node"
+)
 EXAMPLES = (
     "kubectl inspect cgpu              # every node with GPUs",
     "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
     "kubectl inspect cgpu --health     # what is wrong on which node",
+    "kubectl inspect cgpu status gpu-1 # what its agent does: GPUs, holders, problems",
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
     "kubectl inspect cgpu --why chat   # why the pod chat waits, in one sentence",
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
@@ -243,13 +250,13 @@ def make_parser() -> CommandLine:
     """The parser of the whole command line."""
     parser = CommandLine(
         prog="kubectl inspect cgpu",
-        usage="kubectl inspect cgpu [NODE ...] [flags]",
+        usage="kubectl inspect cgpu [NODE ...] [flags]\n       kubectl inspect cgpu status NODE [flags]",
         description="Show which GPU of the cluster has what on it: memory, compute, whole GPUs, and the pods.",
         epilog="Exit codes: 0 success, 1 the cluster cannot be read, or there is no such node, 2 usage error, also in "
         "the kubeconfig. With --health, 1 also if a node has a problem that is not for information only.",
         examples=EXAMPLES,
     )
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help="nodes to show (default: every node with GPUs)")
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help=NODES_HELP)
     for title, flags in GROUPS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
