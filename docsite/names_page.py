@@ -10,7 +10,7 @@ from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
 from gpuscheduler.cluster_api.placeholder_pods import FOR_LABEL
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
-from gpuscheduler.core.gangs import job_set, kueue, leader_worker_set, pod_group, ray_cluster
+from gpuscheduler.core.gangs import batch_job, job_set, kueue, leader_worker_set, pod_group, ray_cluster
 from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION
 from gpuscheduler.core.gangs.labels import WORKLOAD_LABELS
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
@@ -45,6 +45,7 @@ LABELS = (
             (job_set.JOB_INDEX, "JobSet"),
             (job_set.UID, "JobSet"),
             (job_set.RESTARTS, "JobSet"),
+            *((name, "Kubernetes, for the pods of a Job") for name in batch_job.NAME_LABELS + batch_job.UID_LABELS),
             (leader_worker_set.NAME, "LeaderWorkerSet"),
             (leader_worker_set.GROUP_INDEX, "LeaderWorkerSet"),
             (leader_worker_set.WORKER_INDEX, "LeaderWorkerSet"),

@@ -16,6 +16,7 @@ from gpuscheduler.core.claims.gpu_devices import read_slice
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.defragment.budgets import disruption_budget
 from gpuscheduler.core.explain.claim_waits import ClaimWaits
+from gpuscheduler.core.gangs.batch_job import read_batch_job
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -37,6 +38,7 @@ _READ: Mapping[ObjectKind, Callable[[Json], GangObject]] = {
     ObjectKind.JOB_SET: read_job_set,
     ObjectKind.LEADER_WORKER_SET: read_leader_worker_set,
     ObjectKind.RAY_CLUSTER: read_ray_cluster,
+    ObjectKind.BATCH_JOB: read_batch_job,
     ObjectKind.POD_GROUP: read_pod_group,
     ObjectKind.NATIVE_POD_GROUP: read_native_pod_group,
     ObjectKind.WORKLOAD: read_workload,

@@ -279,6 +279,7 @@ def test_the_rights_beside_those_of_every_kube_scheduler_are_no_more_than_these(
     ]
     assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
         (["pods"], ["patch"]),
+        (["jobs"], ["list", "watch"]),
         (["jobsets"], ["list", "watch"]),
         (["leaderworkersets"], ["list", "watch"]),
         (["rayclusters"], ["list", "watch"]),

@@ -485,7 +485,8 @@ class Scheduling:
         if pod.job is None or not self.jobs.is_member(pod):
             return False
         # Its author may not know of this scheduler, so a group of another one is left alone.
-        is_by_labels = pod.job.source is GangSource.LABELS
+        waits_with_labels = pod.gang_ref is not None and pod.gang_ref.fallback is not None
+        is_by_labels = pod.job.source is GangSource.LABELS or waits_with_labels
         return is_by_labels or not self._names_another(pod)
 
     def _leave_job(self, pod: PodFacts, now: float) -> None:

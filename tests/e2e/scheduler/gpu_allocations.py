@@ -28,6 +28,8 @@ RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 
 OF_ALL_GROUPS = "all-"
 """Begins the name of a job that has pods of each group of a LeaderWorkerSet."""
+OF_EACH_JOB = "each-"
+"""Begins the name of a job that each Job of a sweep has for itself."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Allocations:
             if not job.startswith(OF_ALL_GROUPS):
                 # One template has the same labels for each group.
                 job += found.labels.get("leaderworkerset.sigs.k8s.io/group-index", "")
+            if job.startswith(OF_EACH_JOB):
+                job += found.labels["batch.kubernetes.io/job-name"]
             self._members[found.name.namespace, job][found.uid] = bool(node)
             self._replicas[found.name.namespace, job] = count_of(found.labels.get(REPLICAS_LABEL)) or 0
         if not node and found.annotations.get(DECIDED_ANNOTATION) == found.uid:

@@ -20,7 +20,7 @@ import yaml
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
-from gpuscheduler.core.gangs.kinds import SERVED_AS
+from gpuscheduler.core.gangs.kinds import SERVED_AS, ObjectKind
 from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER
 from manifests.render import CHART
 from standin.ports import free_port
@@ -601,17 +601,19 @@ def with_stolen_token(control_plane: ControlPlane, deployed: Deployed) -> Reques
 
 @tries(
     "It can read all nodes, pods, volumes and ResourceClaims, and the ConfigMaps of `kube-system`.",
-    "It can read all JobSets, LeaderWorkerSets, PodGroups and Workloads, where the cluster has them.",
+    "It can read all Jobs, and all JobSets, LeaderWorkerSets, RayClusters, PodGroups and Workloads, where the cluster "
+    "has them.",
     "It cannot read Secrets.",
 )
 def test_a_stolen_token_reads_what_the_page_says(with_stolen_token: Request) -> None:
     readable = ("/api/v1/nodes", "/api/v1/pods", VOLUMES, VOLUME_CLAIMS, "/apis/resource.k8s.io/v1/resourceclaims")
     for path in (*readable, "/api/v1/namespaces/kube-system/configmaps"):
         assert with_stolen_token("GET", path)[0] == http.client.OK, path
-    for served_as in SERVED_AS.values():
+    for kind, served_as in SERVED_AS.items():
         path = f"/apis/{served_as.group}/{served_as.versions[0]}/{served_as.resource}"
-        # This API server has none of them: whoever lacks the right is not told so.
-        assert with_stolen_token("GET", path)[0] == http.client.NOT_FOUND, path
+        # This API server has none of the others: whoever lacks the right is not told so.
+        expected = http.client.OK if kind is ObjectKind.BATCH_JOB else http.client.NOT_FOUND
+        assert with_stolen_token("GET", path)[0] == expected, path
     for path in ("/api/v1/secrets", "/api/v1/namespaces/kube-system/secrets", "/api/v1/namespaces/gpu/secrets/none"):
         assert with_stolen_token("GET", path)[0] == http.client.FORBIDDEN, path
 

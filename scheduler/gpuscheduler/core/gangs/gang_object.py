@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.mode import JOB_LABEL
 from gpuscheduler.core.gangs.gang import Gang
@@ -126,3 +126,18 @@ def template_asks_for_gpus(template: Mapping[str, Any]) -> bool:
             if any(amount(str(limits[name])) for name in RESOURCES if name in limits):
                 return True
     return False
+
+
+def pods_at_once(job_spec: Mapping[str, Any]) -> int:
+    """How many pods a Job with this `spec` (decoded JSON) runs at one time."""
+    parallelism = number_or_one(job_spec.get("parallelism"))
+    completions = job_spec.get("completions")
+    if completions is None:
+        return parallelism
+    return min(parallelism, number_or_one(completions))
+
+
+def number_or_one(value: object) -> int:
+    """A number of pods or Jobs, which is 1 where nothing is said."""
+    said = number(value)
+    return 1 if said is None else said

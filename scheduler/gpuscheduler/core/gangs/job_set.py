@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.sharing.mode import JOB_LABEL
 from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import (
@@ -27,6 +27,8 @@ from gpuscheduler.core.gangs.gang_object import (
     GangRef,
     ObjectKey,
     identity,
+    number_or_one,
+    pods_at_once,
     starts_with_workload,
 )
 from gpuscheduler.core.gangs.kinds import ObjectKind
@@ -240,26 +242,11 @@ def _entry(
         together = Together.NONE
     elif wish == EACH_JOB:
         together = Together.JOB
-    jobs = _number(replicated_job.get("replicas"))
+    jobs = number_or_one(replicated_job.get("replicas"))
     label = text(mapping_at(pod, "metadata", "labels").get(JOB_LABEL))
-    return Entry(together, jobs, _pods_at_once(job_spec), label)
+    return Entry(together, jobs, pods_at_once(job_spec), label)
 
 
 def _is_exclusive(annotations: Mapping[str, Any]) -> bool:
     """Whether pods are created one after another, because the node of a Job's first pod decides on the others."""
     return EXCLUSIVE in annotations and NODE_SELECTORS not in annotations
-
-
-def _pods_at_once(job_spec: Mapping[str, Any]) -> int:
-    """How many pods a Job runs at one time."""
-    parallelism = _number(job_spec.get("parallelism"))
-    completions = job_spec.get("completions")
-    if completions is None:
-        return parallelism
-    return min(parallelism, _number(completions))
-
-
-def _number(value: object) -> int:
-    """A number of pods or Jobs, which is 1 where nothing is said."""
-    said = number(value)
-    return 1 if said is None else said

@@ -10,6 +10,7 @@ class ObjectKind(StrEnum):
     JOB_SET = "JobSet"
     LEADER_WORKER_SET = "LeaderWorkerSet"
     RAY_CLUSTER = "RayCluster"
+    BATCH_JOB = "Job"
     POD_GROUP = "PodGroup"
     NATIVE_POD_GROUP = "PodGroup of scheduling.k8s.io"
     WORKLOAD = "Workload"
@@ -34,6 +35,7 @@ SERVED_AS = {
     ObjectKind.JOB_SET: ServedAs("jobset.x-k8s.io", ("v1alpha2",), "jobsets"),
     ObjectKind.LEADER_WORKER_SET: ServedAs("leaderworkerset.x-k8s.io", ("v1",), "leaderworkersets"),
     ObjectKind.RAY_CLUSTER: ServedAs("ray.io", ("v1",), "rayclusters"),
+    ObjectKind.BATCH_JOB: ServedAs("batch", ("v1",), "jobs"),
     ObjectKind.POD_GROUP: ServedAs("scheduling.x-k8s.io", ("v1alpha1",), "podgroups"),
     # Alpha in Kubernetes 1.36, beta in 1.37.
     ObjectKind.NATIVE_POD_GROUP: ServedAs("scheduling.k8s.io", ("v1beta1", "v1alpha3", "v1alpha2"), "podgroups"),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping
+from gpuscheduler.core.gangs.batch_job import batch_job_ref
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import ALONE, GANG_ANNOTATION, GangRef
 from gpuscheduler.core.gangs.job_set import job_set_ref
@@ -57,7 +58,8 @@ def _by_own_labels(
     controller: str,
 ) -> Gang | GangRef:
     """The gang of this project's labels. A template may serve several groups, and then each has a gang of its own."""
-    return _workload_ref(labels, annotations, controller, own) or own
+    ref = _workload_ref(labels, annotations, controller, own)
+    return ref or batch_job_ref(labels, controller, own) or own
 
 
 def _workload_ref(

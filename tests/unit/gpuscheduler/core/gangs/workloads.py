@@ -1,5 +1,6 @@
 """Pods and objects as the controllers of other projects write them."""
 
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from tests.unit.gpuscheduler.core.api_objects import pod_object
 
 GPUS = {"resources": {"limits": {"aliyun.com/gpu": "1"}}}
@@ -99,3 +100,26 @@ def pod_group(minimum, name="pg", uid="pg"):
 def native_pod_group(policy, name="pg"):
     metadata = {"name": name, "namespace": "default", "uid": "native"}
     return {"metadata": metadata, "spec": {"schedulingPolicy": policy}}
+
+
+def batch_pod(name, job, replicas=2, label="sweep", labels=None, **given):
+    """A pod of a Job, whose template has this project's labels."""
+    uid = f"uid-{job}"
+    own = {
+        "batch.kubernetes.io/job-name": job,
+        "batch.kubernetes.io/controller-uid": uid,
+        "job-name": job,
+        "controller-uid": uid,
+        JOB_LABEL: label,
+        REPLICAS_LABEL: str(replicas),
+    }
+    given = given or {"whole": 1}
+    made = owned(pod_object(name, uid=name, labels={**own, **(labels or {})}, **given), "Job")
+    made["metadata"]["ownerReferences"][0]["uid"] = uid
+    return made
+
+
+def batch_job(name, parallelism=2, **spec):
+    """A Job."""
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"metadata": metadata, "spec": {"parallelism": parallelism, **spec}}
