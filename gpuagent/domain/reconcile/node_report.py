@@ -1,19 +1,14 @@
 """What the Node says of its GPUs and of the agent: labels, an amount that kubelet does not manage, a condition."""
 
 import re
-from collections.abc import Iterable
 
+from gpuagent.domain.fleet.node_problems import CONDITION_TYPE, NodeProblem, condition_message
 from gpuagent.domain.sharing.mode import GPU_COUNT
 from gpuagent.domain.state import State
-from gpuagent.domain.status.problems import Problem, problems
+from gpuagent.domain.status.problems import problems
 from gpuagent.domain.usable_gpus import serves_gpus, usable_gpus
-from gpuagent.system.printable import printable
 
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
-
-CONDITION_TYPE = "GPUAgentReady"
-INFO_MARK = "for information: "
-"""Before each message of the condition about something that is as it should be."""
 
 
 def node_labels(state: State) -> dict[str, str | None]:
@@ -59,33 +54,17 @@ def node_condition(state: State) -> dict[str, str]:
     every = problems(state)
     blocking = [problem for problem in every if problem.blocking]
     lasting = [problem for problem in every if problem.blocking or not problem.passing]
-    messages = _in_words(lasting)
-    if blocking:
-        status = "False"
-        reason: str = blocking[0].reason
-    else:
-        status = "True"
-        reason = "Ready"
-        summary = f"mode {state.node.mode}, {_gpus_words(state)}"
-        messages.insert(0, summary)
+    reported = [NodeProblem(problem.severity, problem.reason, problem.message) for problem in lasting]
+    status = "False" if blocking else "True"
+    reason: str = blocking[0].reason if blocking else "Ready"
+    # Until the mode is known, there is none to name.
+    summary = f"mode {state.node.mode}, {_gpus_words(state)}" if state.node.mode_known else ""
     return {
         "type": CONDITION_TYPE,
         "status": status,
         "reason": reason,
-        "message": printable("; ".join(messages)),
+        "message": condition_message(summary, reported),
     }
-
-
-def _in_words(lasting: Iterable[Problem]) -> list[str]:
-    """The messages, the worst first. Those that are for information are marked, for `kubectl inspect cgpu --health`."""
-    messages = []
-    for_information = []
-    for problem in lasting:
-        if problem.severity == "info":
-            for_information.append(INFO_MARK + problem.message)
-        else:
-            messages.append(problem.message)
-    return messages + for_information
 
 
 def _gpus_words(state: State) -> str:

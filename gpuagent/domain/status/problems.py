@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 from gpuagent.domain.changed_memory import changed_words, shrunk_words
 from gpuagent.domain.deviceplugin.advertise import unkept_promise
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.fleet.node_problems import Severity
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.missing_gpus import missing_words
@@ -33,9 +33,6 @@ from gpuagent.system.printable import first_of
 
 MANY_ENTRIES = 8
 """Maximum number of fence file entries that one message names."""
-
-
-Severity = Literal["blocking", "warning", "info"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from gpuagent.domain.fleet.node_problems import CONDITION_TYPE
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
-from gpuagent.domain.reconcile.node_report import CONDITION_TYPE
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages

@@ -4,18 +4,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
+from gpuagent.domain.fleet.node_problems import SEVERITIES
 from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping, mappings, number, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.domain.status.problems import Severity
 from inspectcgpu.read.gpu_node import MOST_GPUS, RESOURCES
 from inspectcgpu.read.gpu_pod import Places
-
-SEVERITIES = get_args(Severity)
-"""The worst first."""
 
 _CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
 

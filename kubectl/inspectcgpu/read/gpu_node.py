@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.domain.fleet.node_problems import NodeProblem
+from gpuagent.domain.fleet.node_summary import NodeReading, node_reading
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.quantity import amount
-from gpuagent.domain.reconcile.node_report import CONDITION_TYPE
 from gpuagent.domain.sharing.mode import (
     CORE_PERCENT_PER_GPU,
     GPU_CORE,
@@ -41,9 +42,7 @@ class GpuNode:
         gpu_count: how many GPUs the node has; None where no label or amount shows it.
         capacity: resource to units, unhealthy GPUs included; only those that are not 0.
         allocatable: resource to units, unhealthy GPUs left out; only those that are not 0.
-        agent: it has the condition that this project's agent writes.
-        problem: message of that condition where it is not True; "" where it is.
-        remarks: problems in the message of that condition where it is True; "" without any.
+        reading: what the Node says of its agent, for the summary of the node.
     """
 
     name: str
@@ -55,9 +54,22 @@ class GpuNode:
     gpu_count: int | None = None
     capacity: Mapping[str, int] = field(default_factory=dict)
     allocatable: Mapping[str, int] = field(default_factory=dict)
-    agent: bool = False
-    problem: str = ""
-    remarks: str = ""
+    reading: NodeReading | None = None
+
+    @property
+    def agent(self) -> bool:
+        """Whether it has the condition that this project's agent writes."""
+        return bool(self.reading and self.reading.report)
+
+    @property
+    def reported(self) -> tuple[NodeProblem, ...]:
+        """The problems in that condition, the worst first."""
+        return self.reading.report.problems if self.reading and self.reading.report else ()
+
+    @property
+    def problem(self) -> str:
+        """The blocking ones in words; "" without any."""
+        return "; ".join(str(problem) for problem in self.reported if problem.severity == "blocking")
 
     def offered(self, resource: str) -> int:
         """All units, including those of unhealthy GPUs, which are not allocatable."""
@@ -76,12 +88,11 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
     labels = mapping(meta.get("labels"))
     capacity, allocatable = (_amounts(mapping(status.get(side))) for side in ("capacity", "allocatable"))
     mode = text(labels.get(MODE_LABEL))
-    conditions = mappings(status.get("conditions"))
-    condition = next((one for one in conditions if one.get("type") == CONDITION_TYPE), None)
+    reading = node_reading(found)
     has_amount = any(amounts.get(name) for amounts in (capacity, allocatable) for name in RESOURCES)
     should_have_amounts = mode not in WITHOUT_AMOUNTS
     # An agent that has a problem may advertise nothing, whatever the label: without one, the mode before stays.
-    has_agent = condition is not None
+    has_agent = bool(reading and reading.report)
     if not (has_amount or should_have_amounts or has_agent):
         return None
     return GpuNode(
@@ -94,9 +105,7 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
         gpu_count=_gpu_count(capacity, allocatable, text(labels.get(f"{_LABEL}count"))),
         capacity=capacity,
         allocatable=allocatable,
-        agent=condition is not None,
-        problem="" if condition is None or condition.get("status") == "True" else _spoken(condition),
-        remarks="" if condition is None or condition.get("status") != "True" else _remarks(condition),
+        reading=reading,
     )
 
 
@@ -133,12 +142,3 @@ def _address(status: Mapping[str, Any]) -> str:
 
 def _mib(label: str) -> int | None:
     return (amount(label.removesuffix("MiB")) or None) if label.endswith("MiB") else None
-
-
-def _spoken(condition: Mapping[str, Any]) -> str:
-    return f"{text(condition.get('reason'))}: {text(condition.get('message'))}"
-
-
-def _remarks(condition: Mapping[str, Any]) -> str:
-    """The message begins with mode and GPUs; problems follow."""
-    return text(condition.get("message")).partition("; ")[2]

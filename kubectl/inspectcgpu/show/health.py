@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 
-from gpuagent.domain.reconcile.node_report import INFO_MARK
+from gpuagent.domain.fleet.node_problems import SEVERITIES
 from gpuagent.pages.cells import GAP, Row, Style, align, row, width
 from gpuagent.system.printable import printable
-from inspectcgpu.read.agent_page import SEVERITIES
 from inspectcgpu.report import ClusterReport, NodeReport
 from inspectcgpu.show.notes import amount_notes, node_notes
 
@@ -85,10 +84,10 @@ def _of_agent(node: NodeReport) -> Iterator[Finding]:
 
 
 def _without_agent(node: NodeReport) -> Iterator[Finding]:
-    """The node's condition has the problems that last, and not the severity of each."""
-    remarks = node.node.remarks
+    """What can be seen from outside, and the problems that last, which the agent writes into the node's condition."""
     severity = "blocking" if node.node.problem else "warning"
     yield from (Finding(severity, text) for text in node_notes(node))
-    if remarks:
-        severity = INFO if remarks.startswith(INFO_MARK) else "warning"
-        yield Finding(severity, remarks)
+    for problem in node.node.reported:
+        # The notes have the blocking ones.
+        if problem.severity != "blocking":
+            yield Finding(problem.severity, str(problem))

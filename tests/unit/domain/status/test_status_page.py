@@ -182,7 +182,7 @@ def test_the_condition_names_problems_before_what_is_for_information():
     ready, bogus, fenced = node_condition(node.state)["message"].split("; ", 2)
     assert ready.startswith("mode share, ")
     assert "is not a mode" in bogus
-    assert "for information: GPU 0" in fenced
+    assert "; GPUFenced (info): GPU 0" in fenced
     assert [p["severity"] for p in status(node.state)["problems"]] == ["warning", "info"]
 
 
