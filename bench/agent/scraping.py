@@ -11,6 +11,7 @@ from bench.agent import rpc
 from bench.agent.resting import ticks
 from bench.node import Node
 from bench.result import Results, Say
+from gpuagent.agent.usage_watch import PERIOD_S
 from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuagent.nvml.usage.samples import FRESH_S
 from gpuagent.pages.http_server import MOST_PAGES
@@ -18,6 +19,9 @@ from gpuagent.simulation.fault_socket import inject
 
 GPUS, PODS_PER_GPU, UNITS = 16, 20, 7
 SERIES, BAR_MS, AT_ONCE = 2000, 50.0, MOST_PAGES
+HELD_PERCENT = 0.1
+QUIET_PERIODS = 5
+"""Readings of the use in the time in which nobody scrapes."""
 
 
 def measure(results: Results, scrapes: int, say: Say) -> None:
@@ -56,13 +60,19 @@ def _scrape(results: Results, node: Node, scrapes: int) -> None:
     series = sum(not line.startswith(b"#") for line in page.splitlines())
     proc = Path(f"/proc/{node.pid}")
     new, again = list[float](), list[float]()
+    quiet_percent = _quiet_percent(proc)
+    of_one = quiet_percent / GPUS
+    text = f"{of_one:.3f} % ({quiet_percent:.2f} % in all, the rest of the agent's idle time included)"
+    results.keep("use over time: CPU % for each held GPU", [of_one])
+    what = f"use over time of {GPUS * PODS_PER_GPU} containers, of one core for each of {GPUS} held GPUs"
+    results.row(what, text, f"< {HELD_PERCENT} %", of_one < HELD_PERCENT)
     before = ticks(proc)
-    time.sleep((FRESH_S + 0.05) * scrapes)
-    quiet, before = ticks(proc) - before, ticks(proc)
     for _ in range(scrapes):
         time.sleep(FRESH_S + 0.05)
         new.append(_timed(node))
-    cpu_ms = (ticks(proc) - before - quiet) / os.sysconf("SC_CLK_TCK") / scrapes * 1000
+    seconds = (ticks(proc) - before) / os.sysconf("SC_CLK_TCK")
+    quiet_s = quiet_percent / 100 * (FRESH_S + 0.05) * scrapes
+    cpu_ms = (seconds - quiet_s) / scrapes * 1000
     for _ in range(scrapes):
         again.append(_timed(node))
     what = f"scrape of {series} series, {len(page) // 1024} KiB"
@@ -74,6 +84,15 @@ def _scrape(results: Results, node: Node, scrapes: int) -> None:
     results.row("the same again within 2 s", f"p50 {got['p50']:.0f} ms, p99 {got['p99']:.0f} ms")
     together = results.keep("scrape: at once", _at_once(node))
     results.row(f"{AT_ONCE} scrapers at once", f"p50 {together['p50']:.0f} ms, worst {together['max']:.0f} ms")
+
+
+def _quiet_percent(proc: Path) -> float:
+    """Processor time of the agent while nobody scrapes, in percent of a core."""
+    before = ticks(proc)
+    began = time.monotonic()
+    time.sleep(QUIET_PERIODS * PERIOD_S)
+    seconds = (ticks(proc) - before) / os.sysconf("SC_CLK_TCK")
+    return seconds / (time.monotonic() - began) * 100
 
 
 def _until_full(node: Node) -> bytes:

@@ -16,6 +16,7 @@ from gpuagent.agent.loop import EventQueue, Loop
 from gpuagent.agent.publisher import Publisher
 from gpuagent.agent.reports import Reports
 from gpuagent.agent.start_gate import StartGate
+from gpuagent.agent.usage_watch import UsageWatch
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Refusal
@@ -97,6 +98,8 @@ class Agent:
             remembered=self._remembered if settings.uses_api_server else None,
         )
         self._loop = Loop(state, self._events, self._count_allocates, self._make_effects(publisher), self._clock)
+        self._sampler = Sampler(self._clock)
+        self.usage = UsageWatch(lambda: self.state, self._sampler.samples, self._clock)
         self._reports = self._make_reports(publisher)
         self._http: HttpServer | None = None
 
@@ -183,6 +186,8 @@ class Agent:
             silent_s=lambda: self._clock() - self.beat_at,
             restart_helps=lambda: self.nvml.restart_helps,
             has_stored_mode=lambda: self._remembered.saved is not None,
+            usage=lambda: self.usage.usage,
+            clock=self._clock,
         )
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -208,6 +213,7 @@ class Agent:
         self.holdings.start()
         for driver in self._watched_drivers.values():
             driver.start(self._layer_seen)
+        self.usage.start()
         self.kube.start()
 
     def stop(self) -> None:
@@ -220,6 +226,7 @@ class Agent:
         self.holdings.stop()
         if self._fence:
             self._fence.stop()
+        self.usage.stop()
         self.nvml.stop()
         for driver in self._watched_drivers.values():
             driver.stop()
@@ -279,7 +286,9 @@ class Agent:
             state=lambda: self.state,
             endpoints=self._device_plugins.views,
             health_watch_up=lambda: self.nvml.health_watch_up,
-            samples=Sampler(self._clock).samples,
+            samples=self._sampler.samples,
+            usage=lambda: self.usage.usage,
+            clock=self._clock,
             api=settings.uses_api_server,
             node_name=settings.node_name if settings.compat_metrics else None,
         )

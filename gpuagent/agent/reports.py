@@ -9,7 +9,8 @@ from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.state import State
-from gpuagent.domain.status import problems, status_page, topology_page
+from gpuagent.domain.status import problems, status_page, topology_page, usage_page
+from gpuagent.domain.usage.over_time import NodeUsage
 from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
 from gpuagent.metrics.reading import EndpointView
 from gpuagent.pages.http_server import HttpServer, json_page
@@ -35,6 +36,8 @@ class Reports:
         silent_s: for how long the loop has taken no event.
         restart_helps: why a restart would bring the GPUs back; None if it would not.
         has_stored_mode: whether the state directory has the mode of the node.
+        usage: what containers have held and used.
+        clock: monotonic seconds.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -47,6 +50,8 @@ class Reports:
         silent_s: Callable[[], float],
         restart_helps: Callable[[], str | None],
         has_stored_mode: Callable[[], bool],
+        usage: Callable[[], NodeUsage],
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._state = state
@@ -55,6 +60,8 @@ class Reports:
         self._silent_s = silent_s
         self._restart_helps = restart_helps
         self._has_stored_mode = has_stored_mode
+        self._usage = usage
+        self._clock = clock
 
     def http_server(self, address: tuple[str, int], metrics: Metrics) -> HttpServer:
         """The server of all pages and probes, not started yet. Raises OSError if the address is taken."""
@@ -111,6 +118,7 @@ class Reports:
             entry["registered"] = view.registered
             entry["list_bytes"] = view.list_bytes
             entry["problem"] = view.problem
+        page["usage"] = usage_page.usage(self._usage(), self._clock())
         return self._with_heading(page)
 
     def topology(self) -> dict[str, Any]:

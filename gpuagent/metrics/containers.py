@@ -17,8 +17,8 @@ _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology
 
 def containers(reading: Reading) -> MetricValues:
     """The metrics of each container. Series end with their pod."""
-    shares = _by_labels(reading, reading.derived.shares)
-    use = _by_labels(reading, reading.use.by_container)
+    shares = by_labels(reading, reading.derived.shares)
+    use = by_labels(reading, reading.use.by_container)
     yield f.CLAIM, _claims(shares)
     yield f.MEMORY_LIMIT, known_values(shares, attrgetter("memory_bytes"))
     yield f.MEMORY_USED, known_values(use, attrgetter("memory_bytes"))
@@ -26,14 +26,14 @@ def containers(reading: Reading) -> MetricValues:
     yield f.COMPUTE_USED, known_values(use, _busy)
 
 
-def _by_labels(reading: Reading, items: Mapping[tuple[str, ContainerRef], Item]) -> dict[Labels, Item]:
+def by_labels(reading: Reading, items: Mapping[tuple[str, ContainerRef], Item]) -> dict[Labels, Item]:
     """The items of containers on GPUs by the labels of their series; without those that cannot be named."""
-    by_labels: dict[Labels, Item] = {}
+    items_by_labels: dict[Labels, Item] = {}
     for (uuid, owner), item in items.items():
         named = _labels(reading, uuid, owner)
         if named is not None:
-            by_labels[named] = item
-    return by_labels
+            items_by_labels[named] = item
+    return items_by_labels
 
 
 def _labels(reading: Reading, uuid: str, owner: ContainerRef) -> Labels | None:

@@ -82,7 +82,7 @@ METRICS_FAILURES = Family(
     "Parts of this page that could not be computed and were left out.",
     ("part",),
     "counter",
-    more="`node`, `resources`, `gpus`, `containers` or `arena`. A bug: the agent's log has the details. "
+    more="`node`, `resources`, `gpus`, `containers`, `over_time` or `arena`. A bug: the agent's log has the details. "
     "A series begins with the first failure.",
 )
 
@@ -239,6 +239,69 @@ COMPUTE_USED = Family(
     "it reports only their server.",
 )
 
+# -- containers over time -----------------------------------------------------------------------------------------
+
+ALLOCATED_SECONDS = Family(
+    "gpuagent_container_gpu_allocated_seconds_total",
+    "Time for which the container held the GPU or a part of it.",
+    CONTAINER,
+    "counter",
+    more="See [use over time](../metrics.md#use-over-time) for all of these.",
+)
+USED_SECONDS = Family(
+    "gpuagent_container_gpu_used_seconds_total",
+    "Time in which a process of the container had memory of the GPU.",
+    CONTAINER,
+    "counter",
+)
+BUSY_SECONDS = Family(
+    "gpuagent_container_gpu_busy_seconds_total",
+    "Time in which the GPU worked for the container: an hour at 50 % is half an hour.",
+    CONTAINER,
+    "counter",
+)
+IDLE_SECONDS = Family(
+    "gpuagent_container_gpu_idle_seconds_total",
+    "Time for which the container held the GPU while the GPU did not work for it at all.",
+    CONTAINER,
+    "counter",
+    more="Time in which the driver does not say it does not count, here and in the two families before.",
+)
+ALLOCATED_BYTE_SECONDS = Family(
+    "gpuagent_container_gpu_memory_allocated_byte_seconds_total",
+    "GPU memory that was allocated to the container, times how long.",
+    CONTAINER,
+    "counter",
+    more="Containers that use one ResourceClaim have equal parts of it here. 0 where another device plugin allocated "
+    "the GPU.",
+)
+USED_BYTE_SECONDS = Family(
+    "gpuagent_container_gpu_memory_used_byte_seconds_total",
+    "GPU memory that the container's processes used, times how long.",
+    CONTAINER,
+    "counter",
+)
+UNUSED_BYTE_SECONDS = Family(
+    "gpuagent_container_gpu_memory_unused_byte_seconds_total",
+    "GPU memory that was allocated to the container and that it did not use, times how long.",
+    CONTAINER,
+    "counter",
+    more="Time in which used memory is not known does not count.",
+)
+PEAK_USED = Family(
+    "gpuagent_container_gpu_memory_used_peak_bytes",
+    "The most GPU memory that the pod's container was seen to use.",
+    CONTAINER,
+    more="A peak between two readings is not seen.",
+)
+IDLE_FOR = Family(
+    "gpuagent_container_gpu_idle_duration_seconds",
+    "For how long the GPU has not worked for the container; 0 while it works.",
+    CONTAINER,
+    more="From the agent's start on, or from the pod's. Absent where it is not known. It begins again after time in "
+    "which it was not known.",
+)
+
 # -- for arena -------------------------------------------------------------------------------------------------------
 
 ARENA_DUTY = Family("nvidia_gpu_duty_cycle", "Percent of its time that the GPU works.", ARENA)
@@ -261,5 +324,10 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
         *(BUSY, COMPUTE_ALLOCATED, SHARERS, WITHHELD, TEMPERATURE, POWER),
     ),
     "Containers": (CLAIM, MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
+    "Containers over time": (
+        *(ALLOCATED_SECONDS, USED_SECONDS, BUSY_SECONDS, IDLE_SECONDS),
+        *(ALLOCATED_BYTE_SECONDS, USED_BYTE_SECONDS, UNUSED_BYTE_SECONDS),
+        *(PEAK_USED, IDLE_FOR),
+    ),
     "For arena": (ARENA_DUTY, ARENA_USED, ARENA_TOTAL),
 }

@@ -15,6 +15,7 @@ from gpuagent.metrics.exposition import exposition
 from gpuagent.metrics.family import Family
 from gpuagent.metrics.gpus import gpus
 from gpuagent.metrics.node import node, resources
+from gpuagent.metrics.over_time import over_time
 from gpuagent.metrics.reading import MetricValues, Reading, Sources, read_sources
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,13 @@ class Metrics:
         if self._sources is None:
             return ""
         reading = read_sources(self._sources, self._former)
-        parts: dict[str, Part] = {"node": node, "resources": resources, "gpus": gpus, "containers": containers}
+        parts: dict[str, Part] = {
+            "node": node,
+            "resources": resources,
+            "gpus": gpus,
+            "containers": containers,
+            "over_time": over_time,
+        }
         # Only with --compat-metrics. They repeat values of the other series under other names.
         if self._sources.node_name is not None:
             parts["arena"] = arena

@@ -12,6 +12,7 @@ from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, Switch, problems, switch
 from gpuagent.domain.usage.by_container import Samples, Use, use
 from gpuagent.domain.usage.guarantee import Share, shares
+from gpuagent.domain.usage.over_time import NodeUsage
 from gpuagent.metrics.family import Family
 
 Item = TypeVar("Item")
@@ -40,6 +41,8 @@ class Sources:
         endpoints: registrations by resource.
         health_watch_up: whether an XID would be received.
         samples: the usage of these GPUs; may wait a moment for the driver.
+        usage: what containers have held and used.
+        clock: monotonic seconds, of `usage`.
         api: whether there is an API server.
         node_name: for the metrics that arena reads; None: the page leaves them out.
     """
@@ -48,6 +51,8 @@ class Sources:
     endpoints: Callable[[], Mapping[str, EndpointView]] = dict
     health_watch_up: Callable[[], bool] = lambda: False
     samples: Callable[[Iterable[Gpu]], Samples] = lambda _: Samples()
+    usage: Callable[[], NodeUsage] = NodeUsage
+    clock: Callable[[], float] = time.monotonic
     api: bool = False
     node_name: str | None = None
 
@@ -86,6 +91,8 @@ class Reading:
     Attributes:
         unix_times: moments of the monotonic clock to Unix time, the same in every reading, even if the clock is set.
         resolved: an earlier reading found a process in a container.
+        usage: what containers have held and used.
+        at: when this is read, in monotonic seconds.
     """
 
     derived: Derived
@@ -96,6 +103,8 @@ class Reading:
     node_name: str
     unix_times: Mapping[float, float]
     resolved: bool
+    usage: NodeUsage
+    at: float
 
     @property
     def state(self) -> State:
@@ -125,6 +134,8 @@ def read_sources(sources: Sources, former: Reading | None) -> Reading:
         node_name=sources.node_name or "",
         unix_times=_unix_times(state, known_times),
         resolved=former is not None and former.use.pids_seen,
+        usage=sources.usage(),
+        at=sources.clock(),
     )
 
 

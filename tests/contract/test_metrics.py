@@ -23,7 +23,7 @@ def gpu(one: Node, number: int) -> str:
     return f'UUID="{one.uuids[number]}",gpu="{number}"'
 
 
-def test_the_driver_is_asked_for_use_only_when_somebody_scrapes(
+def test_the_driver_is_asked_for_use_of_gpus_that_nobody_holds_only_when_somebody_scrapes(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

@@ -1,9 +1,9 @@
-"""Samples of the usage of GPUs, taken on request and never on a schedule."""
+"""Samples of the usage of GPUs, taken on request."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,16 +62,21 @@ class Sampler:
         self._cgroups = ProcessCgroups(self.proc)
         self._pids_seen = sees_every_pid(self.proc)
 
-    def samples(self, gpus: Iterable[Gpu]) -> Samples:
+    def samples(self, gpus: Iterable[Gpu], asked: Collection[str] | None = None) -> Samples:
         """The samples of these GPUs; queries those without a fresh sample. Simultaneous requests wait together.
 
         A GPU that does not answer in time is shown as it was, until that is too old.
+
+        Args:
+            gpus: all GPUs of the node. What is known of others is dropped.
+            asked: UUIDs of those to query; None for all.
         """
         with self._lock:
             known = {gpu.uuid: gpu for gpu in gpus}
             self._forget_all_but(known)
             for gpu in known.values():
-                self._ask(gpu)
+                if asked is None or gpu.uuid in asked:
+                    self._ask(gpu)
             for sampled in self._sampled.values():
                 if sampled.query:
                     sampled.query.wait()

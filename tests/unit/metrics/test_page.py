@@ -19,6 +19,7 @@ from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, 
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
+from gpuagent.domain.usage.over_time import KEPT_S, HeldUse, NodeUsage
 from gpuagent.domain.usage.process_cgroup import ProcessContainer
 from gpuagent.metrics.families import CHAPTERS
 from gpuagent.metrics.meter import Metrics
@@ -245,6 +246,38 @@ def test_requests_to_the_api_server_are_counted() -> None:
         metrics.api_answered("patch", code)
     text = metrics.page().decode()
     assert values(text, "gpuagent_api_requests_total") == {("patch", "200"): 2, ("patch", "none"): 1}
+
+
+# -- over time -------------------------------------------------------------------------------------------------------
+
+A_ON_0 = (uuid(0), ContainerRef(PodName("ml", "a"), "main"))
+A_SERIES = (*g(0), "ml", "a", "main")
+FOUR_OF_EIGHT = HeldUse("uid-a", 8 * GIB, 4 * GIB, 0.0)
+
+
+def test_a_bill_an_idle_report_and_a_waste_report_are_one_counter_each() -> None:
+    usage = NodeUsage().next({A_ON_0: FOUR_OF_EIGHT}, 100.0).next({A_ON_0: FOUR_OF_EIGHT}, 110.0)
+    text = page(SHARED, usage=lambda: usage, clock=lambda: 115.0)
+    named = "gpuagent_container_gpu_"
+    assert values(text, f"{named}memory_allocated_byte_seconds_total") == {A_SERIES: 80 * GIB}
+    assert values(text, f"{named}memory_used_byte_seconds_total") == {A_SERIES: 40 * GIB}
+    assert values(text, f"{named}memory_unused_byte_seconds_total") == {A_SERIES: 40 * GIB}
+    assert values(text, f"{named}allocated_seconds_total") == {A_SERIES: 10}
+    assert values(text, f"{named}used_seconds_total") == {A_SERIES: 10}
+    assert values(text, f"{named}idle_seconds_total") == {A_SERIES: 10}
+    assert values(text, f"{named}busy_seconds_total") == {A_SERIES: 0}
+    assert values(text, f"{named}memory_used_peak_bytes") == {A_SERIES: 4 * GIB}
+    assert values(text, f"{named}idle_duration_seconds") == {A_SERIES: 15}
+
+
+def test_sums_outlive_the_container_by_five_minutes_and_the_gauges_do_not() -> None:
+    ended = NodeUsage().next({A_ON_0: FOUR_OF_EIGHT}, 100.0).next({}, 110.0)
+    text = page(SHARED, usage=lambda: ended, clock=lambda: 115.0)
+    assert values(text, "gpuagent_container_gpu_allocated_seconds_total") == {A_SERIES: 10}
+    assert values(text, "gpuagent_container_gpu_memory_used_peak_bytes") == {}
+    assert values(text, "gpuagent_container_gpu_idle_duration_seconds") == {}
+    text = page(SHARED, usage=lambda: ended.next({}, 110.0 + KEPT_S))
+    assert values(text, "gpuagent_container_gpu_allocated_seconds_total") == {}
 
 
 # -- arena -----------------------------------------------------------------------------------------------------------

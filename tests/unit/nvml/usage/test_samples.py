@@ -210,6 +210,20 @@ def test_nothing_is_asked_while_nobody_asks_and_a_fresh_sample_is_given_again(bo
     assert sampler.samples(gpus).by_uuid[gpus[0].uuid].memory_used_bytes == 2 * GIB
 
 
+def test_only_the_gpus_that_are_asked_for_are_queried_and_the_others_stay_known(box: Simulator, tmp_path: Path) -> None:
+    gpus, clock = discover().gpus, Clock()
+    sampler = Sampler(clock, proc=tmp_path)
+    sampler.samples(gpus)
+    box.process(0, 10, 2048)
+    box.process(1, 11, 2048)
+    clock.now += 10.0
+    by_uuid = sampler.samples(gpus, {gpus[1].uuid}).by_uuid
+    assert len(by_uuid) == 8
+    assert by_uuid[gpus[0].uuid].memory_used_bytes == 0  # as of ten seconds ago
+    assert by_uuid[gpus[1].uuid].memory_used_bytes == 2 * GIB
+    assert {sample.at for sample in by_uuid.values()} == {1000.0, 1010.0}
+
+
 def test_a_gpu_that_hangs_costs_no_other_and_is_waited_for_once(box: Simulator, tmp_path: Path) -> None:
     gpus, clock = discover().gpus, Clock()
     sampler = Sampler(clock, proc=tmp_path, patience_s=0.05)

@@ -1,0 +1,229 @@
+"""What containers held and used of GPUs over time: sums that grow with each reading.
+
+Nothing here has a clock. A reading is in force from its own time to that of the next one, so the sums are right on
+average however short a container lives, and they do not depend on when Prometheus scrapes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuagent.domain.pods.pod import ContainerRef
+
+KEPT_S = 300.0
+"""How long the sums of a container are shown after its end, so that the last scrape still gets all of them."""
+MOST_ENDED = 500
+"""Containers that are shown after their end. The pods of a crash loop end often, each on every GPU that it had."""
+MOST_GAP_S = 30.0
+"""How long a reading of the use counts. What a container used in a longer gap between two readings is not known."""
+PARTS = 20
+"""Used memory is kept by twentieths of what the container holds, and one more for what is above that."""
+_QUANTILE = 0.95
+
+OnGpu = tuple[str, ContainerRef]
+"""GPU UUID and container."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUse:
+    """What a container holds of a GPU, and uses of it, at one moment.
+
+    Attributes:
+        pod_uid: tells the pod from a later one of the same name; empty if it is not known.
+        held_bytes: memory that nobody else can get; None if the agent did not allocate the GPU. Of a claim that several
+            containers use, each has an equal part, so that the sum is what the claim has.
+        used_bytes: memory that its processes use; None if it is not known.
+        busy: share of time in which the GPU works for it, 0 to 1; None if it is not known.
+    """
+
+    pod_uid: str
+    held_bytes: int | None
+    used_bytes: int | None
+    busy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedMemory:
+    """The used memory of one pod's container over time.
+
+    Attributes:
+        peak_bytes: the highest reading; None before the first that is known.
+        last_bytes: the last reading in which it used any.
+        last_at: when that was, in monotonic seconds.
+        seconds_by_part: time by the part of the held memory that it used, in twentieths; the last one is above all.
+    """
+
+    peak_bytes: int | None = None
+    last_bytes: int = 0
+    last_at: float = 0.0
+    seconds_by_part: tuple[float, ...] = (0.0,) * (PARTS + 1)
+
+    def seen(self, used_bytes: int, at: float) -> "UsedMemory":
+        """After a reading."""
+        peak_bytes = max(used_bytes, self.peak_bytes or 0)
+        if not used_bytes:
+            return replace(self, peak_bytes=peak_bytes)
+        return replace(self, peak_bytes=peak_bytes, last_bytes=used_bytes, last_at=at)
+
+    def lasted(self, used_bytes: int, held_bytes: int, seconds: float) -> "UsedMemory":
+        """After it used that much for so long."""
+        # Rounded up: exactly one twentieth is still in the first part.
+        part = min(PARTS, max(0, -(-used_bytes * PARTS // held_bytes) - 1))
+        seconds_by_part = list(self.seconds_by_part)
+        seconds_by_part[part] += seconds
+        return replace(self, seconds_by_part=tuple(seconds_by_part))
+
+    def usual_bytes(self, held_bytes: int) -> int | None:
+        """What it stayed below for 95 % of the time, to a twentieth of what it holds; None if nothing is known."""
+        total = sum(self.seconds_by_part)
+        if not total or self.peak_bytes is None:
+            return None
+        below = 0.0
+        for part, seconds in enumerate(self.seconds_by_part[:PARTS]):
+            below += seconds
+            if below >= total * _QUANTILE:
+                edge_bytes = held_bytes * (part + 1) // PARTS
+                return min(edge_bytes, self.peak_bytes)
+        return self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerUsage:
+    """What one container has held and used of one GPU since the agent saw it first.
+
+    Sums go on if a later pod has the same name. The other values are those of the last pod.
+
+    Attributes:
+        at: time of the last reading, in monotonic seconds.
+        reading: the last reading; of a container that has ended, the one before its end.
+        ended: when it was found to have ended; None while it holds the GPU.
+        allocated_s: seconds for which it held a part of the GPU.
+        used_s: seconds in which a process of it was on the GPU.
+        busy_s: seconds in which the GPU worked for it: an hour at 50 % is half an hour.
+        idle_s: seconds in which the GPU did not work for it at all.
+        allocated_byte_s: held memory, integrated.
+        used_byte_s: used memory, integrated.
+        unused_byte_s: held memory that it did not use, integrated. Time in which the use is not known does not count.
+        idle_since: when the GPU last worked for it, or when the agent began to know that; None if that is not known.
+        memory: its used memory.
+    """
+
+    at: float
+    reading: HeldUse
+    ended: float | None = None
+    allocated_s: float = 0.0
+    used_s: float = 0.0
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+    allocated_byte_s: float = 0.0
+    used_byte_s: float = 0.0
+    unused_byte_s: float = 0.0
+    idle_since: float | None = None
+    memory: UsedMemory = UsedMemory()
+
+    @classmethod
+    def first(cls, reading: HeldUse, at: float) -> "ContainerUsage":
+        """At its first reading."""
+        return cls(at=at, reading=reading).read(reading, at)
+
+    def next(self, reading: HeldUse | None, at: float) -> "ContainerUsage":
+        """After a further reading; None: it no longer holds the GPU."""
+        if self.ended is not None:
+            # Nobody held the GPU as this container in between.
+            return self if reading is None else replace(self, at=at, ended=None).read(reading, at)
+        counted = self.counted(at)
+        if reading is None:
+            return replace(counted, at=at, ended=at)
+        return counted.read(reading, at)
+
+    def counted(self, at: float) -> "ContainerUsage":
+        """With the time since the last reading, in which that reading was in force."""
+        seconds = max(0.0, at - self.at)
+        held_bytes = self.reading.held_bytes
+        # Kubelet's allocations say on both ends that it held the GPU, so it did in between, too.
+        held = replace(
+            self,
+            allocated_s=self.allocated_s + seconds,
+            allocated_byte_s=self.allocated_byte_s + seconds * (held_bytes or 0),
+        )
+        if seconds > MOST_GAP_S:
+            return replace(held, idle_since=None)
+        return held.used_for(seconds)
+
+    def used_for(self, seconds: float) -> "ContainerUsage":
+        """With the use of the last reading for so long."""
+        busy = self.reading.busy
+        busy_s = self.busy_s
+        idle_s = self.idle_s
+        if busy is not None:
+            busy_s += seconds * min(1.0, busy)
+            idle_s += 0.0 if busy else seconds
+        worked = replace(self, busy_s=busy_s, idle_s=idle_s)
+        used_bytes = self.reading.used_bytes
+        if used_bytes is None:
+            return worked
+        held_bytes = self.reading.held_bytes or 0
+        memory = self.memory
+        if held_bytes:
+            memory = memory.lasted(used_bytes, held_bytes, seconds)
+        return replace(
+            worked,
+            used_s=self.used_s + (seconds if used_bytes else 0.0),
+            used_byte_s=self.used_byte_s + seconds * used_bytes,
+            unused_byte_s=self.unused_byte_s + seconds * max(0, held_bytes - used_bytes),
+            memory=memory,
+        )
+
+    def read(self, reading: HeldUse, at: float) -> "ContainerUsage":
+        """With a reading that is in force from now on."""
+        is_same_pod = reading.pod_uid == self.reading.pod_uid
+        memory = self.memory if is_same_pod else UsedMemory()
+        idle_since = self.idle_since if is_same_pod else None
+        if reading.used_bytes is not None:
+            memory = memory.seen(reading.used_bytes, at)
+        if reading.busy is None:
+            # The GPU may have worked for it meanwhile. A pod must not be evicted for what is not known.
+            idle_since = None
+        elif reading.busy or idle_since is None:
+            idle_since = at
+        return replace(self, at=at, reading=reading, idle_since=idle_since, memory=memory)
+
+    def idle_for(self, at: float) -> float | None:
+        """For how long the GPU has not worked for it, in seconds; None if that is not known, or it has ended."""
+        if self.ended is not None or self.idle_since is None or at - self.at > MOST_GAP_S:
+            return None
+        return max(0.0, at - self.idle_since)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """What all containers of the node have held and used.
+
+    Attributes:
+        by_container: of those that hold a GPU, and of the last ones that did.
+        at: time of the last reading, in monotonic seconds.
+    """
+
+    by_container: Mapping[OnGpu, ContainerUsage] = field(default_factory=dict)
+    at: float = 0.0
+
+    def next(self, readings: Mapping[OnGpu, HeldUse], at: float) -> "NodeUsage":
+        """After a reading of every container that holds a GPU now."""
+        usages: dict[OnGpu, ContainerUsage] = {}
+        for key, former in self.by_container.items():
+            usage = former.next(readings.get(key), at)
+            if usage.ended is None or at - usage.ended < KEPT_S:
+                usages[key] = usage
+        for key, reading in readings.items():
+            if key not in usages:
+                usages[key] = ContainerUsage.first(reading, at)
+        for key in _too_many(usages):
+            del usages[key]
+        return NodeUsage(usages, at)
+
+
+def _too_many(usages: Mapping[OnGpu, ContainerUsage]) -> list[OnGpu]:
+    """The containers that ended first, beyond `MOST_ENDED`."""
+    ended = [(usage.ended, key) for key, usage in usages.items() if usage.ended is not None]
+    ended.sort()
+    surplus = max(0, len(ended) - MOST_ENDED)
+    return [key for _, key in ended[:surplus]]

@@ -1,0 +1,142 @@
+"""What containers hold and use over time, from the whole agent: only GPUs that somebody holds are asked."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuagent.agent.agent import Agent
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.nvml.usage.samples import Sampler
+from gpuagent.simulation.driver import SimulatedDriver
+from standin.kubelet.pods import Pod
+from tests.contract.harness import MEM, Node, box, pod, wait_for
+from tests.contract.test_metrics import values
+
+GIB = 1 << 30
+NAMED = "gpuagent_container_gpu_"
+PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3"
+
+
+class Shared:
+    """A node in mode share whose agent reads the use of GPUs when this test says so, at times that it says."""
+
+    def __init__(self, node: Node, agent: Agent, proc: Path) -> None:
+        self.node = node
+        self.agent = agent
+        self.proc = proc
+        self.now = 1000.0
+
+    def run(self, name: str, units: int) -> Pod:
+        bound = self.node.bind(pod(name, {MEM: units}))
+        assert self.node.kubelet.admit(bound)
+        owner = PodName("default", name)
+        wait_for(lambda: any(holding.owner.pod == owner for holding in self.agent.state.living_holdings))
+        return bound
+
+    def uses(self, bound: Pod, pid: int, mib: int, sm: int | None = None, gpu: int = 0) -> None:
+        """The pod's container has a process on the GPU."""
+        folder = self.proc / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup").write_text(f"0::/kubepods/pod{bound.uid}/{pid:064x}\n")
+        fields = ["S", *["0"] * 18, "1", "0"]
+        (folder / "stat").write_text(f"{pid} (work) {' '.join(fields)}\n")
+        self.node.simulator.process(gpu, pid, mib, sm=sm)
+
+    def read(self, seconds: float) -> None:
+        """Let time pass, and take a reading."""
+        self.now += seconds
+        self.agent.usage.read()
+
+    def total(self, name: str, of_pod: str) -> float:
+        found = values(self.agent, f"{NAMED}{name}_total")
+        (value,) = [float(value) for labels, value in found.items() if f'pod="{of_pod}"' in labels]
+        return value
+
+
+@pytest.fixture
+def shared(node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
+    clock: list[Shared] = []
+
+    def now() -> float:
+        return clock[0].now if clock else 1000.0
+
+    monkeypatch.setattr("gpuagent.agent.agent.Sampler", lambda _clock: Sampler(now, proc=tmp_path))
+    one = node("1.36", box(2, 24), api=True, labels={MODE_LABEL: "share"})
+    agent = one.run(http_address=("127.0.0.1", 0))
+    one.offers(mem=48)
+    # This test takes the readings.
+    agent.usage.stop()
+    monkeypatch.setattr(agent.usage, "_clock", now)
+    clock.append(Shared(one, agent, tmp_path))
+    yield clock[0]
+
+
+def test_what_containers_hold_and_use_adds_up(shared: Shared) -> None:
+    train = shared.run("train", 8)
+    shared.run("sleeps", 4)
+    shared.uses(train, 10, 6 * 1024, sm=50)
+    shared.read(0)
+    shared.read(10)
+    shared.node.simulator.end(0, 10)
+    shared.read(10)
+    assert shared.total("allocated_seconds", "train") == 20
+    assert shared.total("memory_allocated_byte_seconds", "train") == 20 * 8 * GIB
+    assert shared.total("used_seconds", "train") == 20
+    assert shared.total("busy_seconds", "train") == 10
+    assert shared.total("memory_used_byte_seconds", "train") == 20 * 6 * GIB
+    assert shared.total("memory_unused_byte_seconds", "train") == 20 * 2 * GIB
+    assert shared.total("idle_seconds", "sleeps") == 20
+    assert shared.total("memory_unused_byte_seconds", "sleeps") == 20 * 4 * GIB
+    rows = {row["pod"]: row for row in shared.agent.status()["usage"]}
+    assert rows["train"]["used_p95_bytes"] == 6 * GIB
+    assert rows["train"]["used_bytes"] == 0
+    assert rows["train"]["namespace"] == "default"
+    assert rows["sleeps"]["held_bytes"] == 4 * GIB
+    assert rows["sleeps"]["unused_byte_s"] == 20 * 4 * GIB
+
+
+def test_the_sums_of_a_pod_that_ended_are_still_there_for_the_last_scrape(shared: Shared) -> None:
+    train = shared.run("train", 8)
+    shared.read(0)
+    shared.node.end(train)
+    wait_for(lambda: not shared.agent.state.living_holdings)
+    shared.read(10)
+    assert shared.total("allocated_seconds", "train") == 10
+    assert shared.agent.status()["usage"] == []
+    shared.read(301)
+    assert values(shared.agent, f"{NAMED}allocated_seconds_total") == {}
+
+
+def test_a_gpu_that_nobody_holds_is_not_asked(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    enter = SimulatedDriver.enter
+
+    def noted(self: SimulatedDriver, name: str, gpu: object) -> int:
+        if name == PROCESSES:
+            asked.append(gpu.index)  # type: ignore[attr-defined]
+        return enter(self, name, gpu)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SimulatedDriver, "enter", noted)
+    shared.read(10)
+    assert asked == []
+    shared.run("train", 8)
+    for _ in range(3):
+        shared.read(10)
+    assert asked == [0, 0, 0]
+
+
+def test_a_gpu_that_hangs_is_held_and_neither_used_nor_unused(shared: Shared) -> None:
+    train = shared.run("train", 8)
+    shared.uses(train, 10, 6 * 1024, sm=50)
+    shared.read(0)
+    shared.node.simulator.hang(PROCESSES)
+    shared.read(10)
+    shared.read(10)
+    shared.read(10)
+    shared.node.simulator.unhang()
+    assert shared.total("allocated_seconds", "train") == 30
+    assert shared.total("used_seconds", "train") == 10
+    assert shared.total("memory_unused_byte_seconds", "train") == 10 * 2 * GIB
+    assert [row["idle_s"] for row in shared.agent.status()["usage"]] == [None]
