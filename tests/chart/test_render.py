@@ -835,6 +835,13 @@ def test_alerts_of_a_published_chart_lead_to_its_repository(chart: Chart, tmp_pa
     assert {address.partition("#")[0] for address in led.values()} == {page}
 
 
+def test_the_notes_say_what_alerts_lead_to_without_an_address(chart: Chart) -> None:
+    named = {"prometheusRule": {"enabled": True, "runbookUrl": "https://git.example.com/docs/problems.md"}}
+    assert "metrics.prometheusRule.runbookUrl" in chart.notes(metrics={"prometheusRule": {"enabled": True}})
+    assert "runbookUrl" not in chart.notes(metrics=named)
+    assert "runbookUrl" not in chart.notes()
+
+
 def test_the_charts_version_is_the_agents() -> None:
     from gpuagent import __version__
 

@@ -42,6 +42,7 @@ BY_REASON = "{{ $labels.reason | toLower }}"
 DASHBOARDS = {
     name: json.loads((MONITORING / f"{name}.json").read_text()) for name in ("dashboard", "scheduler-dashboard")
 }
+LIMIT = "gpuagent_container_gpu_memory_limit_bytes"
 TARGET_LABELS = {"instance", "job", "le"}
 
 
@@ -75,6 +76,7 @@ def base(name: str) -> str:
 
 ASKED_IN = {
     "alerts": [rule["expr"] for rule in RULES.values()],
+    "descriptions of alerts": [rule["annotations"]["description"] for rule in RULES.values()],
     "dashboards": queries(),
     **{
         page: [text for at, text in DOCUMENTED.items() if at.startswith(f"{page}#")]
@@ -126,6 +128,60 @@ def test_every_alert_says_how_bad_what_and_where_to_read_on(name: str) -> None:
     led_to = [anchor] if anchor != BY_REASON else [reason.lower() for reason in get_args(EventReason)]
     told_of = [SECTIONS[section] for section in led_to if section in SECTIONS]
     assert any(re.search(rf"^\*\*Alert:\*\* .*`{name}`", text, re.MULTILINE) for text in told_of)
+
+
+def pods_in(query: str, labels: str) -> str:
+    """What a description says of the pods of a node or GPU. The template language has no functions to share."""
+    return (
+        f"{{{{ $pods := printf `sum by (namespace, pod) ({query})` {labels} -}}}} "
+        "{{ range $i, $pod := query (printf `topk(10, %s)` $pods) | sortByLabel `pod` }}{{ if $i }}, {{ end }}"
+        "{{ $pod.Labels.namespace }}/{{ $pod.Labels.pod }}{{ else }}none{{ end }} "
+        "{{- with query (printf `count(%s) > 10` $pods) }} and others, {{ . | first | value }} pods in all{{ end }}."
+    )
+
+
+OF_NODE = f'{LIMIT}{{instance="%s"}}', "$labels.instance"
+OF_GPU = f'{LIMIT}{{instance="%s",UUID="%s"}}', "$labels.instance $labels.UUID"
+PODS_THAT_ARE_HIT = {
+    "GPUAgentDown": pods_in(f"last_over_time({OF_NODE[0]}[1h])", OF_NODE[1]),
+    "GPUAgentGone": pods_in(f"last_over_time({OF_NODE[0]}[1d])", OF_NODE[1]),
+    **dict.fromkeys(
+        (
+            *("GPUNodeNotReady", "GPUDriverUnavailable", "GPUNodeProblem", "GPUIsolationDown", "GPUHealthWatchDown"),
+            *("GPUMemoryLimitsChanged", "GPUAPIServerWatchDown", "GPUModeSwitchWaiting"),
+        ),
+        pods_in(*OF_NODE),
+    ),
+    **dict.fromkeys(
+        (
+            *("GPUUnhealthy", "GPUXID", "GPUUseNotAttributed", "GPUSamplesMissing"),
+            *("GPUMemoryLimitNotEnforced", "GPUUsedWithoutRequest"),
+        ),
+        pods_in(*OF_GPU),
+    ),
+}
+ABOUT_NO_RUNNING_POD = {
+    *("GPUAgentsAbsent", "GPUResourceNotRegistered", "GPURequestsRefused", "GPUMetricsIncomplete"),
+    *("GPUDeviceListNearLimit", *(name for name in RULES if name.startswith("GPUScheduler"))),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_alert_names_the_pods_that_are_hit(name: str) -> None:
+    description = RULES[name]["annotations"]["description"]
+    if name in PODS_THAT_ARE_HIT:
+        assert description.endswith(PODS_THAT_ARE_HIT[name])
+    elif name not in ABOUT_NO_RUNNING_POD:
+        assert "{{ $labels.pod }}" in RULES[name]["annotations"]["summary"]
+
+
+def test_an_alert_about_a_node_names_its_problems() -> None:
+    problems = (
+        'Its problems: {{ range $i, $problem := query (printf `gpuagent_problems{instance="%s"} > 0` $labels.instance)'
+        " | sortByLabel `reason` }}{{ if $i }}, {{ end }}{{ $problem.Labels.reason }}{{ else }}none{{ end }}."
+    )
+    naming = {name for name, rule in RULES.items() if problems in rule["annotations"]["description"]}
+    assert naming == {"GPUNodeNotReady", "GPUNodeProblem", "GPUIsolationDown", "GPUHealthWatchDown"}
 
 
 def test_every_alerts_section_has_commands_that_can_be_pasted_as_they_are() -> None:
