@@ -4,8 +4,10 @@ A page of the site stands where it stands in the repository, less the folder doc
 A folder is one page with its files.
 """
 
+import json
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -13,6 +15,11 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+# mkdocs loads this file by its path, so it finds no module beside it.
+sys.path.append(str(ROOT))
+
+from docsite.search_index import adapted  # noqa: E402
+
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
@@ -38,6 +45,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         lambda link: posixpath.relpath(_in_site(_target(_in_repository(uri), link[1])), posixpath.dirname(uri) or "."),
         markdown,
     )
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Change the index after the search plugin has written it."""
+    path = Path(config.site_dir) / "search/search_index.json"
+    index = json.loads(path.read_text(encoding="utf-8"))
+    index["docs"] = adapted(index["docs"])
+    path.write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
 
 
 def _target(page: str, link: str) -> str:

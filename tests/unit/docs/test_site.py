@@ -1,5 +1,6 @@
 """The documentation site: every page has its place, every link and anchor leads somewhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -46,3 +47,34 @@ def test_every_alert_leads_to_a_section_of_the_site(site: Path) -> None:
     wanted = {address.removeprefix("docs/problems.md#") for address in addresses} | reasons
     page = (site / "problems/index.html").read_text(encoding="utf-8")
     assert wanted <= set(re.findall(r'<h3 id="([^"]+)"', page))
+
+
+def test_the_search_finds_problems_before_decisions(site: Path) -> None:
+    """tests/e2e/test_site_search.py runs the site's own search in a browser."""
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    boosts = {entry["location"].partition("/")[0]: entry.get("boost", 1) for entry in index["docs"]}
+    assert boosts["problems"] > boosts["troubleshooting"] > boosts["install"] > boosts["adr"]
+    assert boosts["install"] > boosts["zh"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("DriverUnavailable", ["Driver", "Unavailable"]),
+        ("`GPUAgentReady`", ["GPU", "Agent", "Ready"]),
+        ("GPUXID", ["GPU", "XID"]),
+        ("no_single_gpu", ["no", "single", "gpu"]),
+        ("kube-scheduler 1.36.3, then", ["kube", "scheduler", "1.36.3", "then"]),
+        ("安装 GPU 驱动。", ["安", "装", "GPU", "驱", "动"]),
+    ],
+)
+def test_the_search_takes_words_apart(site: Path, text: str, words: list[str]) -> None:
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    assert [word for word in re.split(index["config"]["separator"], text) if word] == words
+
+
+def test_chinese_is_marked_only_where_the_search_reads_it(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    (title,) = [entry["title"] for entry in index["docs"] if entry["location"] == "zh/quick-start/"]
+    assert title.startswith("快\u200b速\u200b开\u200b始\u200b")
+    assert "\u200b" not in (site / "zh/quick-start/index.html").read_text(encoding="utf-8")

@@ -1,0 +1,101 @@
+"""What the search of the documentation finds first, with the site's own scripts in a real browser."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.browser import opened
+
+ROOT = Path(__file__).parents[2]
+FIRST = {
+    "driver unavailable": "problems/#driverunavailable",
+    "unhealthy gpu": "problems/#gpuunhealthy",
+    "GPUUnhealthy": "problems/#gpuunhealthy",
+    "GPUAgentReady": "problems/",
+    "isolation missing": "problems/#isolationmissing",
+    "xid": "problems/#gpuxid",
+    "agent down": "problems/#gpuagentdown",
+    "UnexpectedAdmissionError": "troubleshooting/#unexpectedadmissionerror",
+    "pod pending": "troubleshooting/#pod-stays-pending",
+    "chart values": "reference/chart-values/",
+    "upgrade": "upgrade/",
+    "install": "install/",
+    "快速开始": "zh/quick-start/",
+    "运行模型": "zh/quick-start/",
+    "显存": "zh/quick-start/",
+}
+"""What people type, and where the first result must lead: to a page, or to a section."""
+_START = """async () => {
+  const settings = JSON.parse(document.getElementById("__config").textContent);
+  const index = await (await fetch("search/search_index.json")).json();
+  const worker = new Worker(settings.search);
+  window.answer = (type, data) => new Promise((resolve) => {
+    worker.onmessage = (event) => resolve(event.data);
+    worker.postMessage({ type, data });
+  });
+  await window.answer(0, { ...index, options: { suggest: true } });
+}"""
+_SEARCH = """async (query) => {
+  const { data } = await window.answer(2, query);
+  return data.items.map((page) => page.map(({ location, score }) => ({ location, score })));
+}"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the standard library)
+        """No line for each file."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the documentation site, built from this tree."""
+    folder = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder))
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def _first(page: Page, query: str) -> str:
+    """The section with the highest score on the page that is first, or that page."""
+    found: list[list[dict[str, Any]]] = page.evaluate(_SEARCH, query)
+    best = max(found[0], key=lambda section: section["score"])
+    return str(best["location"])
+
+
+def test_what_people_type_leads_to_the_page_that_helps(site: str) -> None:
+    with opened(site) as page:
+        page.evaluate(_START)
+        first = {query: _first(page, query) for query in FIRST}
+    wrong = {
+        query: location
+        for query, location in first.items()
+        if location != FIRST[query] and ("#" in FIRST[query] or location.partition("#")[0] != FIRST[query])
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("query", ["unhealthy gpu", "运行模型"])
+def test_the_search_box_shows_the_same(site: str, query: str) -> None:
+    with opened(site) as page:
+        page.locator("[data-md-component=search-query]").press_sequentially(query)
+        first = page.locator(".md-search-result__link").first
+        address = re.escape(f"{site}{FIRST[query].partition('#')[0]}")
+        expect(first).to_have_attribute("href", re.compile(rf"{address}\?h=.*"))
