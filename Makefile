@@ -129,6 +129,7 @@ limits-check: $(STAMP)  ## memory limits of the real driver (615 or later), as r
 
 inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
 	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
+	cp kubectl/kubectl_complete-inspect-cgpu build/
 
 random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, against an exact solver
 	RANDOM_JOBS=2000 $(BIN)/python -m pytest -q -p no:xdist tests/unit/gpuscheduler/core/test_random_plans.py

@@ -6,6 +6,14 @@ from typing import Any
 NAME = "inspect-cgpu"
 """krew's name of the plugin. It makes `kubectl inspect-cgpu` of it."""
 PROGRAM = "kubectl-inspect-cgpu"
+COMPLETION = "kubectl_complete-inspect-cgpu"
+"""The program that kubectl runs on TAB. krew links no second program, so users link it themselves."""
+CAVEATS = f"""\
+The plugin needs Python 3.11 to 3.14 as python3, and rights to list nodes and pods.
+For completion on TAB, link the program that kubectl looks for into a folder in PATH:
+  ln -s "$(dirname "$(readlink -f "$(command -v kubectl-inspect_cgpu)")")/{COMPLETION}" \\
+    ~/.local/bin/kubectl_complete-inspect_cgpu
+"""
 
 
 def manifest(version: str, home: str, archives: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -22,7 +30,7 @@ def manifest(version: str, home: str, archives: Mapping[str, tuple[str, str]]) -
             "uri": address,
             "sha256": digest,
             "bin": PROGRAM,
-            "files": [{"from": name, "to": "."} for name in (PROGRAM, "LICENSE")],
+            "files": [{"from": name, "to": "."} for name in (PROGRAM, COMPLETION, "LICENSE")],
         }
         for platform, (address, digest) in archives.items()
     ]
@@ -35,7 +43,7 @@ def manifest(version: str, home: str, archives: Mapping[str, tuple[str, str]]) -
             "homepage": home,
             "shortDescription": "Show who uses the GPUs of a cluster",
             "description": "Shows memory, compute and pods of each GPU, links between GPUs, and why pods wait.\n",
-            "caveats": "The plugin needs Python 3.11 to 3.14 as python3, and rights to list nodes and pods.\n",
+            "caveats": CAVEATS,
             "platforms": platforms,
         },
     }

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 from release.commands import digest, run
-from release.krew import PROGRAM
+from release.krew import COMPLETION, PROGRAM
 from release.release_checks import ROOT, VERSION
 
 PLATFORMS = ("linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64")
@@ -20,7 +20,8 @@ def plugin_archives(out: Path, address: str) -> Iterator[tuple[str, tuple[str, s
         program = out / PROGRAM
         run(sys.executable, "kubectl/onefile.py", str(program), "--platform", platform)
         archive = out / f"{PROGRAM}-{VERSION}-{platform.replace('/', '-')}.tar.gz"
-        archive.write_bytes(_archive({PROGRAM: program, "LICENSE": ROOT / "LICENSE"}))
+        completion = ROOT / "kubectl" / COMPLETION
+        archive.write_bytes(_archive({PROGRAM: program, COMPLETION: completion, "LICENSE": ROOT / "LICENSE"}))
         program.unlink()
         yield platform, (f"{address}/{archive.name}", digest(archive))
 
@@ -32,6 +33,6 @@ def _archive(files: dict[str, Path]) -> bytes:
         for name, path in files.items():
             data = path.read_bytes()
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o755 if name == PROGRAM else 0o644
+            entry.size, entry.mode = len(data), 0o644 if name == "LICENSE" else 0o755
             tar.addfile(entry, BytesIO(data))
     return gzip.compress(plain.getvalue(), mtime=0)

@@ -11,6 +11,12 @@ from inspectcgpu.cli import run
 from inspectcgpu.flags import PROG
 
 
+def complete() -> None:
+    """Entry point of `kubectl_complete-inspect-cgpu`, which kubectl runs on TAB."""
+    sys.argv[1:1] = ["__complete"]
+    main()
+
+
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     # Errors are shown as results; log lines of the libraries would be noise between the rows.

@@ -18,6 +18,10 @@ Command = Callable[[Client, argparse.Namespace, Mapping[str, str]], int]
 
 def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command; 0 success, 1 not read, no such node, or a problem with --health, 2 usage error."""
+    if arguments[:1] == ["__complete"]:
+        from inspectcgpu.commands.complete import complete  # noqa: PLC0415
+
+        return complete(arguments[1:], environ)
     try:
         options = make_parser().parse_args(as_argparse_takes(arguments, ALL))
         check(options)

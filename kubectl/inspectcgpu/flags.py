@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.kube.api.overrides import Impersonation, Overrides
-from gpuagent.system.command_line import CommandLine
+from gpuagent.system.command_line import SHELLS, CommandLine
 
 PROG = "kubectl-inspect-cgpu"
 STATUS = "status"
@@ -23,7 +23,7 @@ EXAMPLES = (
     "kubectl inspect cgpu              # every node with GPUs",
     "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
     "kubectl inspect cgpu --health     # what is wrong on which node",
-    "kubectl inspect cgpu status gpu-1 # what its agent does: GPUs, holders, problems",
+    "kubectl inspect cgpu status gpu-1 # its GPUs, who holds what, problems",
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
     "kubectl inspect cgpu --why chat   # why the pod chat waits, in one sentence",
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
@@ -215,9 +215,9 @@ GROUPS: dict[str, Sequence[Flag]] = {
 
 
 SELF = (
-    _switch("-h", "--help", help=""),
-    _switch("--version", help=""),
-    _value("--completion", metavar="SHELL", help=""),
+    _switch("-h", "--help", help="show help"),
+    _switch("--version", help="show the version"),
+    _value("--completion", metavar="SHELL", help="print the completion of a shell", choices=SHELLS),
 )
 """Flags about the program itself, which the parser has by itself."""
 

@@ -20,6 +20,7 @@ Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
 
 KINDS = {
     "nodes": "Node",
+    "namespaces": "Namespace",
     "pods": "Pod",
     "events": "Event",
     "configmaps": "ConfigMap",
@@ -39,7 +40,7 @@ GROUPS = {
     **dict.fromkeys(("resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses"), "resource.k8s.io"),
 }
 """API groups of resources; the others are in the core group."""
-CLUSTER_WIDE = {"nodes", "resourceslices", "deviceclasses"}
+CLUSTER_WIDE = {"nodes", "namespaces", "resourceslices", "deviceclasses"}
 _LOG = 1000
 _MAX_ANNOTATIONS_BYTES = 262_144
 

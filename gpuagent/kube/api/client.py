@@ -31,6 +31,9 @@ MOST_LARGE = 4
 """Larger answers in memory at a time. Any author may make an object of 1.5 MiB, and decoded it takes up to 20 times as
 much: so one of them is decoded at a time. The rest of the others stays at the server."""
 
+JSON = "application/json"
+METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
+"""What to accept for a list of which only the objects' metadata matters."""
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
@@ -113,12 +116,18 @@ class Client:
         """Return one object, or only its fields of these names, at any depth: others never stay in memory."""
         return self._call("get", "GET", path, fields=fields)
 
-    def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
+    def page(
+        self,
+        path: str,
+        params: Params | None = None,
+        *,
+        accept: str = JSON,
+    ) -> tuple[Json, Iterator[Json]]:
         """Return a List's metadata and its items, which are read from the connection as they are taken.
 
         Taking them may raise what this method may. The connection is free again when all are taken.
         """
-        status, transport, response = self._opened("list", "GET", path, params)
+        status, transport, response = self._opened("list", "GET", path, params, accept=accept)
         try:
             metadata, items = read_list(transport.pieces(response, self.timeouts.call_s))
         except ValueError as err:

@@ -68,6 +68,13 @@ def own_namespace(kubeconfig: str | None, context: str | None, environ: Mapping[
     return DEFAULT_NAMESPACE
 
 
+def named(kubeconfig: str | None, kind: str, environ: Mapping[str, str]) -> list[str]:
+    """Names of the ``contexts``, ``clusters`` or ``users`` (`kind`) of the kubeconfig files."""
+    files = [kubeconfig] if kubeconfig else _files(environ, is_needed=False)
+    names = [text(entry.get("name")) for file in files for entry in mappings(_loaded(file).get(kind))]
+    return [*dict.fromkeys(filter(None, names))]
+
+
 def _files(environ: Mapping[str, str], *, is_needed: bool) -> list[str]:
     if named := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
         there = [path for path in named if os.path.exists(path)]  # noqa: PTH110 (a path of any length)

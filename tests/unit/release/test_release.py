@@ -7,7 +7,7 @@ import yaml
 
 from release import release_checks
 from release.chart import published
-from release.krew import PROGRAM, manifest
+from release.krew import COMPLETION, PROGRAM, manifest
 from release.release_checks import CHART, ROOT, VERSION, problems
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -56,7 +56,10 @@ def test_krew_finds_the_program_of_each_platform():
     ]
     for one, (address, digest) in zip(found["spec"]["platforms"], archives.values(), strict=True):
         assert (one["uri"], one["sha256"]) == (address, digest)
-        assert one["bin"] == PROGRAM in [file["from"] for file in one["files"]]
+        files = [file["from"] for file in one["files"]]
+        assert one["bin"] == PROGRAM in files
+        assert COMPLETION in files
+        assert (ROOT / "kubectl" / COMPLETION).stat().st_mode & 0o111
     assert len(found["spec"]["shortDescription"]) <= 50
 
 
