@@ -10,8 +10,8 @@ from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
 from gpuscheduler.cluster_api.placeholder_pods import FOR_LABEL
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
-from gpuscheduler.core.gangs import batch_job, job_set, kueue, leader_worker_set, pod_group, ray_cluster
-from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION
+from gpuscheduler.core.gangs import batch_job, job_set, kueue, leader_worker_set, ray_cluster
+from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION, POD_GROUP_LABEL
 from gpuscheduler.core.gangs.labels import WORKLOAD_LABELS
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
 from gpuscheduler.core.policy.accepted_models import MODEL_LABEL
@@ -51,7 +51,7 @@ LABELS = (
             (leader_worker_set.WORKER_INDEX, "LeaderWorkerSet"),
             (ray_cluster.GROUP, "KubeRay"),
             (ray_cluster.REPLICA, "KubeRay"),
-            (pod_group.LABEL, "you, for the coscheduling plugin"),
+            (POD_GROUP_LABEL, "you, for the coscheduling plugin"),
             (kueue.GROUP, "you, Kueue"),
             *((name, "the controller of PyTorchJobs or RayClusters, or Spark") for name in WORKLOAD_LABELS),
         )

@@ -15,7 +15,9 @@ GANG_ANNOTATION = "gpuagent.io/gang"
 """An author's wish for the pods of a template: `none`, or `job` for each Job of a JobSet."""
 ALONE = "none"
 EACH_JOB = "job"
-GANG_LABELS = (JOB_LABEL, "scheduling.x-k8s.io/pod-group")
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+"""Of the coscheduling plugin. Its value is the name of a PodGroup."""
+GANG_LABELS = (JOB_LABEL, POD_GROUP_LABEL)
 """Labels that name a gang, and may stand in a template of a workload."""
 
 
@@ -51,6 +53,7 @@ class GangRef:
         instance: which of several equal parts.
         size: how many pods its part has, by the pod; None if it does not say.
         group_set: name of the LeaderWorkerSet that the pod is of; empty if it is of none.
+        job_set: name of the JobSet that the pod of a PodGroup is of; empty if it is of none.
         roles: by role in the group of that set, what its pods are like; empty if that is not known.
         run: which start of the object the pod is of, where its controller writes that; empty where it does not.
         fallback: the pod's gang if no such object can be seen.
@@ -63,6 +66,7 @@ class GangRef:
     instance: str = ""
     size: int | None = None
     group_set: str = ""
+    job_set: str = ""
     roles: "tuple[tuple[str, RolePods], ...]" = ()
     run: str = ""
     fallback: Gang | None = None
@@ -72,10 +76,12 @@ class GangRef:
         return ObjectKey(self.kind, namespace, self.name)
 
     def keys_in(self, namespace: str) -> set[ObjectKey]:
-        """The object, and the LeaderWorkerSet whose templates say which pods carry a label."""
+        """The object, and the LeaderWorkerSet or JobSet whose templates say which pods carry a label."""
         keys = {self.key_in(namespace)}
         if self.group_set:
             keys.add(ObjectKey(ObjectKind.LEADER_WORKER_SET, namespace, self.group_set))
+        if self.job_set:
+            keys.add(ObjectKey(ObjectKind.JOB_SET, namespace, self.job_set))
         return keys
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangObject, GangRef, ObjectKey
 from gpuscheduler.core.gangs.group_roles import GroupRoles
+from gpuscheduler.core.gangs.job_set import JobSet
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.leader_worker_set import LeaderWorkerSet, gang_by_label
 from gpuscheduler.core.pod_facts import PodFacts
@@ -106,6 +107,8 @@ class GangObjects:
         known = self._objects.get(ref.key_in(namespace))
         if known is None:
             return self._gang_without_object(ref)
+        if ref.job_set:
+            return self._gang_in_job_set(known.gang_of(ref), ref, namespace)
         if not ref.group_set:
             return known.gang_of(ref)
         group_set = self._objects.get(ObjectKey(ObjectKind.LEADER_WORKER_SET, namespace, ref.group_set))
@@ -121,6 +124,19 @@ class GangObjects:
             of_templates = {role: pods._replace(labels=own.labels) for role, pods in of_templates.items()}
         roles = tuple({**of_templates, **of_pods}.items())
         return known.gang_of(replace(ref, roles=roles))
+
+    def _gang_in_job_set(
+        self,
+        group: Gang | None,
+        ref: GangRef,
+        namespace: str,
+    ) -> Gang | None:
+        """The gang of a pod of a PodGroup, `group`, whose label may stand in a template that serves several Jobs."""
+        job_set = self._objects.get(ObjectKey(ObjectKind.JOB_SET, namespace, ref.job_set))
+        if group and isinstance(job_set, JobSet):
+            return job_set.gang_by_pod_group(group, ref)
+        can_be_seen = not self._unreadable.get(ObjectKind.JOB_SET)
+        return replace(ref.provisional, unknown=UNSEEN) if can_be_seen else group
 
     def _gang_without_object(self, ref: GangRef) -> Gang:
         problem = self._unreadable.get(ref.kind, "")

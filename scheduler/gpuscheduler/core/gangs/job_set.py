@@ -13,7 +13,7 @@ Only pods that ask for GPUs count: nothing is gained if the others wait. Those w
 that one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import (
     EACH_JOB,
     GANG_ANNOTATION,
+    POD_GROUP_LABEL,
     GangRef,
     ObjectKey,
     identity,
@@ -68,12 +69,14 @@ class Entry:
         jobs: how many Jobs it has.
         job_pods: how many pods each Job runs at one time.
         label: the value of this project's label in its template; empty if it has none.
+        pod_group: the value of the coscheduling plugin's label there; empty if it has none.
     """
 
     together: Together
     jobs: int
     job_pods: int
     label: str
+    pod_group: str
 
     @property
     def pods(self) -> int:
@@ -130,6 +133,20 @@ class Labeled(NamedTuple):
 NONE_LABELED = Labeled(0, 0)
 
 
+class Grouped(NamedTuple):
+    """The entries of a JobSet whose template names one PodGroup.
+
+    Attributes:
+        job_pods: how many pods each of their Jobs runs at one time, or more.
+        entry_pods: how many pods each of the entries runs at one time, or more.
+        pods: how many all of them run.
+    """
+
+    job_pods: int
+    entry_pods: int
+    pods: int
+
+
 @dataclass(frozen=True, slots=True)
 class JobSet:
     """A JobSet object.
@@ -141,6 +158,7 @@ class JobSet:
         pods: how many pods start together as the whole set.
         in_all: how many pods it runs at one time.
         labeled: by value of this project's label, the entries whose template has it.
+        grouped: by name of a PodGroup, the entries whose template names it. The empty name has all entries.
     """
 
     key: ObjectKey
@@ -148,10 +166,11 @@ class JobSet:
     entries: Mapping[str, Entry]
     pods: int
     in_all: int
-    labeled: Mapping[str, "Labeled"]
+    labeled: Mapping[str, Labeled]
+    grouped: Mapping[str, Grouped]
 
     @property
-    def all_entries(self) -> "Labeled":
+    def all_entries(self) -> Labeled:
         """All entries, as if they had the label."""
         return Labeled(len(self.entries), self.in_all)
 
@@ -198,6 +217,27 @@ class JobSet:
         is_named_alike = own.name == ref.name
         return replace(own, has_no_namesake=True) if is_named_alike else part_of(own, ref.name)
 
+    def gang_by_pod_group(self, group: Gang, ref: GangRef) -> Gang:
+        """The gang of a pod whose template names a PodGroup, which is `group`.
+
+        The PodGroup says how many pods start together at least. It is meant for each Job, if each Job of which the
+        template names it has so many; otherwise for each entry, or for the set. A number that counts pods outside of
+        the set is meant for all pods of the PodGroup.
+        """
+        entry = self.entries.get(ref.role)
+        if entry is None or group.minimum is None:
+            return group
+        # If something other than the templates has written the label, it may have done so on all pods.
+        of_group = self.grouped.get(group.name if entry.pod_group else "")
+        if of_group is None or group.minimum > of_group.pods:
+            return group
+        if group.minimum <= of_group.job_pods:
+            return part_of(group, ref.instance)
+        if group.minimum <= of_group.entry_pods:
+            return part_of(group, f"{ref.job_set}/{ref.role}")
+        is_named_alike = group.name == ref.job_set
+        return group if is_named_alike else part_of(group, ref.job_set)
+
 
 def read_job_set(found: Mapping[str, Any]) -> JobSet:
     """Read an object (decoded JSON)."""
@@ -214,7 +254,9 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
     in_set = [entry for entry in entries.values() if entry.together is Together.SET]
     pods = sum(entry.pods for entry in in_set)
     in_all = sum(entry.pods for entry in entries.values())
-    return JobSet(key, uid, entries, pods, in_all, _labeled(entries.values()))
+    labeled = _labeled(entries.values())
+    grouped = _grouped(entries.values())
+    return JobSet(key, uid, entries, pods, in_all, labeled, grouped)
 
 
 def _labeled(entries: Iterable[Entry]) -> dict[str, Labeled]:
@@ -225,6 +267,22 @@ def _labeled(entries: Iterable[Entry]) -> dict[str, Labeled]:
             former = labeled.get(entry.label, NONE_LABELED)
             labeled[entry.label] = Labeled(former.entries + 1, former.pods + entry.pods)
     return labeled
+
+
+def _grouped(entries: Collection[Entry]) -> dict[str, Grouped]:
+    """By name of a PodGroup, the entries whose template names it; all entries by the empty name."""
+    grouped: dict[str, Grouped] = {}
+    for entry in entries:
+        for name in {entry.pod_group, ""}:
+            own = Grouped(entry.job_pods, entry.pods, entry.pods)
+            grouped[name] = _both(grouped[name], own) if name in grouped else own
+    return grouped
+
+
+def _both(former: Grouped, entry: Grouped) -> Grouped:
+    job_pods = min(former.job_pods, entry.job_pods)
+    entry_pods = min(former.entry_pods, entry.entry_pods)
+    return Grouped(job_pods, entry_pods, former.pods + entry.pods)
 
 
 def _entry(
@@ -243,8 +301,14 @@ def _entry(
     elif wish == EACH_JOB:
         together = Together.JOB
     jobs = number_or_one(replicated_job.get("replicas"))
-    label = text(mapping_at(pod, "metadata", "labels").get(JOB_LABEL))
-    return Entry(together, jobs, pods_at_once(job_spec), label)
+    labels = mapping_at(pod, "metadata", "labels")
+    return Entry(
+        together,
+        jobs,
+        pods_at_once(job_spec),
+        label=text(labels.get(JOB_LABEL)),
+        pod_group=text(labels.get(POD_GROUP_LABEL)),
+    )
 
 
 def _is_exclusive(annotations: Mapping[str, Any]) -> bool:

@@ -6,12 +6,11 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, number
 from gpuscheduler.core.gangs.gang import Gang, GangSource
-from gpuscheduler.core.gangs.gang_object import GangRef, ObjectKey, identity
+from gpuscheduler.core.gangs.gang_object import POD_GROUP_LABEL, GangRef, ObjectKey, identity
+from gpuscheduler.core.gangs.job_set import job_set_ref
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.labels import part_of
 from gpuscheduler.core.gangs.leader_worker_set import NO_GROUP, group_of, labeled_in_group
-
-LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 def pod_group_ref(
@@ -20,15 +19,27 @@ def pod_group_ref(
     controller: str,
 ) -> GangRef | None:
     """What a pod says about its PodGroup; None if it names none. `controller` is the kind of the pod's controller."""
-    name = labels.get(LABEL)
+    name = labels.get(POD_GROUP_LABEL)
     if not name:
         return None
+    provisional = Gang(GangSource.POD_GROUP, name, None)
+    # The label may stand in a template of a JobSet, which serves several Jobs.
+    of_set = job_set_ref(labels, controller)
+    if of_set:
+        return GangRef(
+            ObjectKind.POD_GROUP,
+            name,
+            provisional,
+            role=of_set.role,
+            instance=of_set.instance,
+            job_set=of_set.name,
+        )
     # The label may stand in the template of a LeaderWorkerSet, which serves several groups.
     group = group_of(labels, annotations, controller) or NO_GROUP
     return GangRef(
         ObjectKind.POD_GROUP,
         name,
-        Gang(GangSource.POD_GROUP, name, None),
+        provisional,
         role=group.role,
         instance=group.name,
         size=group.size,
@@ -53,7 +64,7 @@ class PodGroup:
     def gang_of(self, ref: GangRef) -> Gang:
         """The gang of a pod of the group. Pods that ask for no GPUs count, as they do for the plugin."""
         gang = Gang(GangSource.POD_GROUP, ref.name, self.minimum, self.minimum)
-        is_for_each_group = self.minimum <= labeled_in_group(ref, LABEL, ref.name)
+        is_for_each_group = self.minimum <= labeled_in_group(ref, POD_GROUP_LABEL, ref.name)
         return part_of(gang, ref.instance) if is_for_each_group else gang
 
 

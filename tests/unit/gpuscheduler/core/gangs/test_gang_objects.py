@@ -243,6 +243,20 @@ def test_the_pods_of_a_job_set_beyond_its_number_are_no_second_job(cluster, name
     assert cluster.run("c")
 
 
+def test_two_jobs_of_a_job_set_with_a_pod_group_start_whole(cluster):
+    """There is room for one of them. The first pods of both would be as many as the PodGroup says."""
+    cluster.show(read_pod_group(pod_group(2)))
+    for name, index in (("a", 0), ("c", 1)):
+        cluster.see(job_set_pod(name, "workers", index, labels=PG, whole=4))
+    assert cluster.why("a") == "node(s) not given to PodGroup pg: its object has not been seen"
+    cluster.show(read_job_set(job_set(replicated_job("workers", jobs=2, pods=2, labels=PG))))
+    assert cluster.why("a") == "node(s) not given to PodGroup pg/train-workers-0: 1 of 2 pods are there"
+    for name, index in (("b", 0), ("d", 1)):
+        cluster.see(job_set_pod(name, "workers", index, labels=PG, whole=4))
+    assert len(cluster.run("a", "b")) == 2
+    assert not cluster.filter("c").nodes
+
+
 @pytest.mark.parametrize("by", ["labels", "PodGroup"])
 def test_leaders_of_all_groups_may_start_together(cluster, by):
     """Only they have the labels. There are two of them, as many pods as a group has."""

@@ -340,6 +340,65 @@ def test_a_pod_group_says_how_many_of_its_pods_start_together():
 
 
 @pytest.mark.parametrize(
+    ("minimum", "expected"),
+    [
+        (2, "PodGroup pg/train-workers-1"),
+        (4, "PodGroup pg/train-workers-1"),
+        (5, "PodGroup pg/train"),
+        (8, "PodGroup pg/train"),
+        (9, "PodGroup pg"),
+    ],
+)
+@pytest.mark.parametrize("labeled", [PG, {}], ids=["of the template", "of a webhook"])
+def test_a_pod_group_in_a_job_set_is_for_each_job_that_has_so_many_pods(minimum, expected, labeled):
+    found = read_job_set(job_set(replicated_job("workers", jobs=2, pods=4, labels=labeled)))
+    made = job_set_pod("w", "workers", 1, labels=PG)
+    by_entry = expected.replace("pg/train", "pg/train/workers") if expected == "PodGroup pg/train" else expected
+    assert gang(made, found, read_pod_group(pod_group(minimum))) == (by_entry, minimum)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "expected"),
+    [
+        (2, "PodGroup pg/train"),
+        (4, "PodGroup pg/train"),
+        (9, "PodGroup pg/train"),
+        (10, "PodGroup pg"),
+    ],
+)
+def test_a_pod_group_in_a_job_set_is_for_all_jobs_if_one_of_them_has_fewer_pods(minimum, expected):
+    """The driver is a part of what starts together, and would wait for ever if the workers were that alone."""
+    workers = replicated_job("workers", jobs=2, pods=4, labels=PG)
+    driver = replicated_job("driver", labels=PG)
+    found = read_job_set(job_set(workers, driver))
+    group = read_pod_group(pod_group(minimum))
+    assert gang(job_set_pod("w", "workers", 1, labels=PG), found, group) == (expected, minimum)
+    assert gang(job_set_pod("d", "driver", labels=PG), found, group) == (expected, minimum)
+
+
+def test_entries_of_a_job_set_that_name_no_pod_group_do_not_count_in_it():
+    workers = replicated_job("workers", jobs=2, pods=4, labels=PG)
+    found = read_job_set(job_set(workers, replicated_job("driver")))
+    made = job_set_pod("w", "workers", 1, labels=PG)
+    assert gang(made, found, read_pod_group(pod_group(4))) == ("PodGroup pg/train-workers-1", 4)
+
+
+def test_a_pod_group_and_a_job_set_of_one_name_need_no_second_name():
+    labels = {"scheduling.x-k8s.io/pod-group": "train"}
+    workers = replicated_job("workers", jobs=2, pods=4, labels=labels)
+    found = read_job_set(job_set(workers, replicated_job("driver", labels=labels)))
+    made = job_set_pod("w", "workers", 1, labels=labels)
+    assert gang(made, found, read_pod_group(pod_group(9, name="train"))) == ("PodGroup train", 9)
+
+
+def test_a_pod_group_counts_as_a_whole_where_job_sets_cannot_be_read():
+    known = GangObjects({})
+    known.readable(ObjectKind.JOB_SET, "may not be read")
+    known.seen(read_pod_group(pod_group(4)))
+    assert known.resolved(pod_facts(job_set_pod("w", "workers", 1, labels=PG))).job.name == "pg"
+
+
+@pytest.mark.parametrize(
     ("policy", "expected"),
     [({"gang": {"minCount": 3}}, ("PodGroup pg", 3)), ({"basic": {}}, None), ({"gang": "x"}, None), (None, None)],
 )
