@@ -194,6 +194,9 @@ class Scheduling:
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
         self._bound_pods.count(pod)
+        is_new_there = bool(pod.node) and (former is None or not former.node)
+        if is_new_there:
+            self.jobs.precedence.taken(pod)
         if former is None:
             self._wake_ups.came(pod.uid)
         self.defragmentation.pod_seen(pod, now, is_new=former is None)

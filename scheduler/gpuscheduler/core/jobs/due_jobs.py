@@ -50,6 +50,7 @@ class DueJobs:
             job = self._jobs[key]
             self._take_due(job, now)
             self.settle(job, now)
+        self._choose_nodes_again(now)
         if not self._turns and self._planning.may_fit:
             self._begin_turns(now)
         if self._turns:
@@ -57,22 +58,35 @@ class DueJobs:
 
     def _begin_turns(self, now: float) -> None:
         """Have each job that waits planned, one with every tick."""
-        claim = self._planning.precedence.claim
-        if claim and claim.key not in self._waiting:
-            # kube-scheduler does not ask about its pods, so that it is not planned. Its nodes may have changed.
-            self.settle(self._jobs[claim.key], now)
+        for key in list(self._planning.precedence.claims):
+            if key not in self._waiting:
+                # kube-scheduler does not ask about its pods, so that it is not planned. Its nodes may have changed.
+                self.settle(self._jobs[key], now)
         waiting = [self._jobs[key] for key in self._waiting]
         ready = [job for job in waiting if job.retry_at <= now]
         ready.sort(key=lambda job: job.age)
         self._planning.look_begins()
         self._turns = deque(job.key for job in ready)
 
+    def _choose_nodes_again(self, now: float) -> None:
+        """Have other nodes kept for the jobs whose nodes were taken by pods that come before them."""
+        precedence = self._planning.precedence
+        for key in sorted(precedence.outdated):
+            job = self._jobs.get(key)
+            if job is None:
+                continue
+            # It is planned in vain, and then its nodes are chosen.
+            job.tried = None
+            self._planning.try_plan(job, now)
+            self.settle(job, now)
+        precedence.outdated.clear()
+
     def next_due(self, now: float) -> Iterator[float]:
         """When `tick` has work, in monotonic seconds."""
         at = self._agenda.next_at()
         if at is not None:
             yield at
-        if self._planning.may_fit or self._turns:
+        if self._planning.may_fit or self._turns or self._planning.precedence.outdated:
             yield now
 
     def settle(self, job: Job, now: float) -> None:

@@ -57,7 +57,7 @@ class Jobs:
         limits: of the operator.
 
     Attributes:
-        precedence: keeps nodes for the first job that waits.
+        precedence: keeps nodes for the first jobs that wait.
     """
 
     def __init__(

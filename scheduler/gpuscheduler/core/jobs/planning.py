@@ -54,7 +54,7 @@ class Planning:
         reservations: of all pods.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
-        precedence: keeps nodes for the first job that waits.
+        precedence: keeps nodes for the first jobs that wait.
 
     Attributes:
         actions: to carry out; others may add to them.
@@ -398,7 +398,7 @@ class Planning:
             # The rules of its pods may be too large to be looked through once more.
             job.shortage = ""
         elif kept and len(places) < len(pending):
-            job.shortage = f"{len(kept)} {self.precedence.why(job.key.namespace)}"
+            job.shortage = self.precedence.reason_for_job(job)
         else:
             without = self._with_kept(job, pending, unsuitable)
             job.shortage = shortage(pending, places, nodes, self._usage.pods, without)

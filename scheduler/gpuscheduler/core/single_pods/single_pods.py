@@ -42,7 +42,7 @@ class SinglePods:
         pods: by UID, as the watch shows them.
         ranking: of the nodes.
         cool_downs: nodes that owners of pods pass over.
-        precedence: keeps nodes for a job that waits.
+        precedence: keeps nodes for jobs that wait.
         actions: to carry out; warnings are added.
         limits: of decisions ahead.
 
@@ -312,7 +312,7 @@ class SinglePods:
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that are passed over for a pod, and why."""
-        resting = dict.fromkeys(self._precedence.kept_from(pod), self._precedence.why(pod.name.namespace))
+        resting = self._precedence.reasons(pod)
         why = "node(s) refused a pod of the same owner a moment ago"
         resting.update(dict.fromkeys(self._cool_downs.of(pod, now), why))
         return resting

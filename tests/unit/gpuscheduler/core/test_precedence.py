@@ -7,7 +7,7 @@ import pytest
 from gpuscheduler.core.calls import Nudge
 from gpuscheduler.core.constraints.node_site import Taint
 from gpuscheduler.core.jobs.jobs import JobLimits
-from gpuscheduler.core.jobs.priority.precedence import NODES_AGAIN_S
+from gpuscheduler.core.jobs.priority.precedence import MOST_CLAIMS, NODES_AGAIN_S
 from gpuscheduler.core.jobs.turns import EARLY_S
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
@@ -526,3 +526,114 @@ def test_a_job_of_the_default_priority_keeps_nodes_from_pods_of_a_negative_one(c
     assert cluster.small("s1", priority=-10).nodes == (other,)
     assert not cluster.small("s2", priority=-10).nodes
     assert all(cluster.small(f"t{number}").nodes for number in range(2)), "its own priority is not behind it"
+
+
+def nodes_of(cluster, name):
+    """The nodes that are kept for a job."""
+    claims = cluster.scheduling.jobs.precedence.claims.values()
+    return next((claim.nodes for claim in claims if claim.key.name == name), frozenset())
+
+
+def full_cluster(nodes):
+    """Nodes of 4 GPUs, with a running pod of 2 on each."""
+    made = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(nodes)))
+    for number in range(nodes):
+        name = f"r{number}"
+        made.create(name, job=None, asked=False, whole=2)
+        assert made.filter(name, [f"n{number}"]).nodes
+        made.write(name, made.bind(name, f"n{number}"))
+    return made
+
+
+def second_job(cluster, priority=900, **given):
+    for name in ("c", "d"):
+        cluster.create(name, job="k", whole=4, priority=priority, created=LATER, **given)
+    cluster.at(cluster.now + 1)
+
+
+@pytest.mark.parametrize("priority", [900, 1000], ids=["lower", "the same"])
+def test_a_second_job_of_high_priority_keeps_other_nodes(priority):
+    cluster = full_cluster(5)
+    waiting_job(cluster, priority=1000)
+    second_job(cluster, priority)
+    assert len(nodes_of(cluster, "j")) == len(nodes_of(cluster, "k")) == 2
+    assert nodes_of(cluster, "j").isdisjoint(nodes_of(cluster, "k"))
+    (other,) = {node.name for node in cluster.nodes} - nodes_of(cluster, "j") - nodes_of(cluster, "k")
+    assert cluster.small("s1").nodes == (other,)
+    answer = cluster.small("s2")
+    for name in ("j", "k"):
+        why = f"node(s) were kept for job {name}, which comes first"
+        assert {answer.unresolvable[node] for node in nodes_of(cluster, name)} == {why}
+
+
+def test_both_jobs_start_when_their_nodes_are_free():
+    cluster = full_cluster(4)
+    waiting_job(cluster, priority=1000)
+    second_job(cluster)
+    for number in range(4):
+        cluster.small(f"s{number}")
+        cluster.ends(f"r{number}")
+        cluster.at(cluster.now + 1)
+    first = cluster.run("a", "b")
+    second = cluster.run("c", "d")
+    assert {write.node for write in (*first.values(), *second.values())} == {f"n{number}" for number in range(4)}
+    assert not cluster.scheduling.jobs.precedence.claims
+
+
+def test_a_second_job_leaves_its_nodes_to_an_urgent_one_and_takes_others():
+    cluster = full_cluster(6)
+    second_job(cluster)
+    former = nodes_of(cluster, "k")
+    waiting_job(cluster, priority=1000)
+    cluster.at(cluster.now + 1)
+    assert nodes_of(cluster, "j") == former, "the first nodes are the cheapest"
+    assert len(nodes_of(cluster, "k")) == 2
+    assert nodes_of(cluster, "j").isdisjoint(nodes_of(cluster, "k"))
+
+
+def test_a_second_job_for_which_no_nodes_are_left_keeps_none():
+    cluster = full_cluster(3)
+    waiting_job(cluster, priority=1000)
+    second_job(cluster)
+    assert len(nodes_of(cluster, "j")) == 2
+    assert not nodes_of(cluster, "k")
+    assert cluster.small("s1").nodes, "the third node is of no use for the second job"
+
+
+def test_few_jobs_keep_nodes_at_one_time():
+    """Each choice of nodes takes as long as a plan. The first jobs keep theirs, whichever of them came first."""
+    cluster = full_cluster(12)
+    for number in range(12):
+        for name in ("a", "b"):
+            cluster.create(f"{name}{number}", job=f"j{number}", whole=3, priority=100 + number)
+        cluster.at(cluster.now + 1)
+    claims = cluster.scheduling.jobs.precedence.claims
+    kept_nodes = [name for claim in claims.values() for name in claim.nodes]
+    assert len(kept_nodes) == len(set(kept_nodes))
+    assert [key.name for key in claims] == [f"j{number}" for number in range(11, 5, -1)]
+    assert len(claims) <= MOST_CLAIMS
+
+
+def test_one_overdue_job_keeps_nodes_beside_those_of_high_priority():
+    cluster = full_cluster(6)
+    cluster.scheduling.jobs.precedence.patience_s = PATIENCE_S
+    waiting_job(cluster, priority=1000)
+    for job in ("k", "l"):
+        for number in range(2):
+            cluster.create(f"{job}{number}", job=job, whole=4)
+    cluster.at(PATIENCE_S)
+    overdue = [claim.key.name for claim in cluster.scheduling.jobs.precedence.claims.values() if claim.overdue]
+    assert overdue == ["j"]
+
+
+def test_other_nodes_are_kept_when_a_pod_of_a_higher_priority_takes_one():
+    """Nothing becomes free by that."""
+    cluster = full_cluster(4)
+    waiting_job(cluster, priority=1000)
+    taken = min(kept(cluster))
+    cluster.create("urgent", job=None, asked=False, whole=2, priority=5000)
+    assert cluster.filter("urgent", [taken]).nodes
+    cluster.write("urgent", cluster.bind("urgent", taken))
+    cluster.at(cluster.now)
+    assert taken not in kept(cluster)
+    assert len(kept(cluster)) == 2

@@ -1,6 +1,6 @@
 """Which job comes first, and what that means for others.
 
-- `precedence`: keeps nodes for the first job that waits, and says where pods may be evicted for a job.
+- `precedence`: keeps nodes for the first jobs that wait, and says where pods may be evicted for a job.
 - `after_evictions`: where the pods of a job would fit if pods of lower priority had ended.
 - `evictions`, `joint_attempt`: have kube-scheduler evict pods for a job of which each pod fits alone.
 """

@@ -1,15 +1,16 @@
-"""Keeps nodes for the first job that waits, so that pods behind it do not take what becomes free there.
+"""Keeps nodes for the first jobs that wait, so that pods behind them do not take what becomes free there.
 
 A job needs room for many pods at one time. Smaller pods that come later would take each part of it, so that a job of
-high priority waits for as long as they come. Only one job has nodes kept: two that kept nodes from each other might
-both wait for ever.
+high priority waits for as long as they come. The jobs stand in one order, and each chooses among the nodes that none
+before it has: two that kept nodes from each other might both wait for ever.
 
 A job that only has waited for too long may need pods to end that run for ever. So it keeps nodes for a while, and then
-pauses. There may be many such jobs. Therefore no other one begins at once, and they keep nodes for half of the time at
-most.
+pauses. There may be many such jobs. Therefore one of them keeps nodes at one time, no other one begins at once, and
+they keep nodes for half of the time at most.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ PAUSE_FROM = 2 / 3
 """Mantissa of a time from which a job pauses. A power of 2 is 0.5 of the next one: the pause is twice as long."""
 ROUNDING_S = 0.001
 """What a sum of times may be off."""
+MOST_CLAIMS = 8
+"""Jobs for which nodes are kept at one time. Each choice of nodes takes as long as a plan."""
 Rank = tuple[int, str]
 """Negative priority, and creation time: the least comes first."""
 
@@ -47,6 +50,16 @@ class Claim:
     since: float
     nodes: frozenset[str]
 
+    @property
+    def priority(self) -> int:
+        """Of the job."""
+        negative_priority, _ = self.rank
+        return -negative_priority
+
+    def is_before(self, job: Job) -> bool:
+        """Whether the job of the claim stands before another one."""
+        return (self.rank, self.key) < (job.age, job.key)
+
     def precedes(self, rank: Rank) -> bool:
         """Whether a pod or job of this rank has to leave the nodes to the job."""
         if self.overdue:
@@ -57,13 +70,17 @@ class Claim:
 
 
 class Precedence:
-    """The claim of the first job that waits.
+    """The claims of the first jobs that wait.
 
     Args:
         usage: nodes and their users.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
         patience_s: how long a job waits before later pods of its own priority are behind it, too; 0 for never.
+
+    Attributes:
+        claims: by job, the first one first.
+        outdated: jobs on whose nodes pods have come that do not leave them to the job.
     """
 
     def __init__(
@@ -76,13 +93,19 @@ class Precedence:
         self._usage = usage
         self._after = AfterEvictions(usage, links, pods)
         self.patience_s = patience_s
-        self.claim: Claim | None = None
+        self.claims: dict[JobKey, Claim] = {}
+        self.outdated: set[JobKey] = set()
         self._lowest = 0
         """The lowest priority of pods and jobs that have come, or the default one."""
         self._rests_until = float("-inf")
         """Until then no nodes are kept from pods of the same priority, as they were kept in vain before."""
-        self._checked: object = None
-        """What the claim was compared with last."""
+        self._checked: dict[JobKey, object] = {}
+        """What each claim was compared with last."""
+
+    @property
+    def claim(self) -> Claim | None:
+        """That of the first job; None if no nodes are kept."""
+        return next(iter(self.claims.values()), None)
 
     def kept_from(self, pod: PodFacts) -> frozenset[str]:
         """Names of the nodes that are kept for a job before this pod."""
@@ -95,15 +118,36 @@ class Precedence:
     def _kept_from(self, key: JobKey, rank: Rank) -> frozenset[str]:
         negative_priority, _ = rank
         self._lowest = min(self._lowest, -negative_priority)
-        if self.claim is None or self.claim.key == key:
-            return frozenset()
-        return self.claim.nodes if self.claim.precedes(rank) else frozenset()
+        nodes = frozenset[str]()
+        for claim in self._preceding(key, rank):
+            nodes |= claim.nodes
+        return nodes
 
-    def why(self, namespace: str) -> str:
-        """Why the nodes of the claim take no pod of a namespace that is behind. Names stay in their own namespace."""
-        is_own = self.claim is not None and self.claim.key.namespace == namespace
-        title = self.claim.key.title if self.claim and is_own else "a job of another namespace"
-        return f"node(s) were kept for {title}, which comes first"
+    def _preceding(self, key: JobKey, rank: Rank) -> list[Claim]:
+        """The claims of other jobs that come before a pod or job of this rank."""
+        return [claim for claim in self.claims.values() if claim.key != key and claim.precedes(rank)]
+
+    def reasons(self, pod: PodFacts) -> dict[str, str]:
+        """Name of each node that is kept before a pod, and why it does not get it."""
+        why: dict[str, str] = {}
+        for claim in self._preceding(key_of(pod), (-pod.priority, pod.created)):
+            why.update(dict.fromkeys(claim.nodes, _why(claim, pod.name.namespace)))
+        return why
+
+    def reason_for_job(self, job: Job) -> str:
+        """How many nodes are kept before a job, and for which others."""
+        counts = Counter[str]()
+        for claim in self._preceding(job.key, job.age):
+            counts[_why(claim, job.key.namespace)] += len(claim.nodes)
+        return ", ".join(f"{count} {why}" for why, count in counts.items())
+
+    def taken(self, pod: PodFacts) -> None:
+        """Take that a pod is on a node from now on. A job needs other nodes if the pod does not leave its own to it."""
+        own = key_of(pod) if pod.job else None
+        for claim in self.claims.values():
+            if pod.node in claim.nodes and pod.priority > claim.priority and claim.key != own:
+                self.outdated.add(claim.key)
+                self._checked.pop(claim.key, None)
 
     def is_overdue(self, job: Job, now: float) -> bool:
         """Whether the job has waited for too long, and it is no pause.
@@ -111,7 +155,8 @@ class Precedence:
         It keeps nodes for as long as the patience, and pauses for twice as long. Each time, both are twice as long as
         before: in the end, it is as long as other pods run.
         """
-        is_its_own = self.claim is not None and self.claim.key == job.key and self.claim.overdue
+        own = self.claims.get(job.key)
+        is_its_own = own is not None and own.overdue
         if now < self._rests_until and not is_its_own:
             return False
         return _keeps_nodes(*self._waited(job, now))
@@ -146,44 +191,83 @@ class Precedence:
         pending: Collection[PodFacts],
         now: float,
     ) -> None:
-        """Take that there is no room for a job now. It gets nodes if it is the first that waits."""
-        overdue = self.is_overdue(job, now)
+        """Take that there is no room for a job now. It gets nodes if it is one of the first that wait."""
+        overdue = self.is_overdue(job, now) and not self._is_overdue_before(job)
         negative_priority, _ = job.age
         priority = -negative_priority
         if priority <= self._lowest and not overdue:
             # No pod that has come is behind it, and to choose nodes takes a while.
             return
-        is_its_own = self.claim is not None and self.claim.key == job.key
-        if self.claim and not is_its_own and self.claim.rank <= job.age:
+        own = self.claims.get(job.key)
+        if own is None and not self._is_among_first(job):
             return
+        before = self._nodes_before(job)
         # Each event of the job comes here, and to compare its claim with the cluster takes a plan.
-        compared_with = self._usage.frees, job.age, job.rejections, overdue
-        if is_its_own and self._checked == compared_with:
+        compared_with = self._usage.frees, job.age, job.rejections, overdue, before
+        if own and self._checked.get(job.key) == compared_with:
             return
-        self._checked = compared_with
         # Where there are none, each event of the job would have them looked for again.
-        made_of = len(self._usage.nodes), job.members.version, job.rejections, overdue
-        is_in_vain = not is_its_own and job.nodes_tried == made_of
+        made_of = len(self._usage.nodes), job.members.version, job.rejections, overdue, before
+        is_in_vain = own is None and job.nodes_tried == made_of
         if is_in_vain and now < job.nodes_again_at:
             return
         job.nodes_tried = made_of
         job.nodes_again_at = now + NODES_AGAIN_S
         # Pods of a higher priority do not leave their nodes to it.
         waiting = _waiting(job, pending, priority + 1)
-        if self.claim and self._holds(self.claim, job, waiting, overdue=overdue):
+        if own and self._holds(own, job, waiting, before, overdue=overdue):
+            self._checked[job.key] = compared_with
             return
-        places = self._after.places(waiting)
-        if places:
-            nodes = frozenset(places.values())
-            since = self.claim.since if self.claim and self.claim.overdue else now
-            self._set(Claim(job.key, job.age, overdue, since, nodes), now)
-        else:
+        places = self._after.places(waiting, before)
+        if not places:
             self.ends(job, now)
+            return
+        nodes = frozenset(places.values())
+        former_overdue = self._overdue()
+        since = former_overdue.since if former_overdue else now
+        self._put(Claim(job.key, job.age, overdue, since, nodes), now)
+        self._checked[job.key] = compared_with
 
-    def _holds(self, claim: Claim, job: Job, waiting: Waiting, *, overdue: bool) -> bool:
-        """Whether a claim is this job's, and its pods would still fit on the nodes."""
-        is_its_own = claim.key == job.key and claim.rank == job.age and claim.overdue == overdue
-        return is_its_own and bool(self._after.places_on(waiting, claim.nodes))
+    def _is_overdue_before(self, job: Job) -> bool:
+        """Whether another job that stands before this one has waited for too long, too, and keeps nodes."""
+        claim = self._overdue()
+        return claim is not None and claim.key != job.key and claim.is_before(job)
+
+    def _overdue(self) -> Claim | None:
+        """The claim of a job that has waited for too long. There is one at most."""
+        overdue = (claim for claim in self.claims.values() if claim.overdue)
+        return next(overdue, None)
+
+    def _is_among_first(self, job: Job) -> bool:
+        """Whether the job stands before one of those that keep nodes, or there may be more of them."""
+        if len(self.claims) < MOST_CLAIMS:
+            return True
+        last = next(reversed(self.claims.values()))
+        return not last.is_before(job)
+
+    def _nodes_before(self, job: Job) -> frozenset[str]:
+        """Names of the nodes of the jobs that stand before this one, also of those of its own priority."""
+        nodes = frozenset[str]()
+        for claim in self.claims.values():
+            if claim.key != job.key and claim.is_before(job):
+                nodes |= claim.nodes
+        return nodes
+
+    def _holds(
+        self,
+        claim: Claim,
+        job: Job,
+        waiting: Waiting,
+        before: frozenset[str],
+        *,
+        overdue: bool,
+    ) -> bool:
+        """Whether a claim of the job is up to date, and its pods would still fit on the nodes.
+
+        `before` are the nodes that jobs keep which stand before it.
+        """
+        is_same = claim.rank == job.age and claim.overdue == overdue
+        return is_same and claim.nodes.isdisjoint(before) and bool(self._after.places_on(waiting, claim.nodes))
 
     def preemptable(self, job: Job, pod: PodFacts, proposed: Collection[str]) -> frozenset[str]:
         """The nodes where a pod of a job may have others evicted: none unless the job then starts whole.
@@ -211,7 +295,8 @@ class Precedence:
         It is empty unless the job would start then, and is the one for which nodes are kept. `nodes` are the only ones
         for it; None for any.
         """
-        is_first = self.claim is not None and self.claim.key == job.key
+        first = self.claim
+        is_first = first is not None and first.key == job.key
         pending = job.to_plan()
         if not is_first or not pending:
             return {}
@@ -221,19 +306,43 @@ class Precedence:
 
     def ends(self, job: Job, now: float) -> None:
         """Take that a job does not wait any more."""
-        if self.claim and self.claim.key == job.key:
-            self._set(None, now, in_vain=job.plan is None)
+        if job.key in self.claims:
+            others = [claim for claim in self.claims.values() if claim.key != job.key]
+            self._set(others, now, in_vain=job.plan is None)
 
-    def _set(self, claim: Claim | None, now: float, *, in_vain: bool = True) -> None:
-        former = self.claim
-        self.claim = claim
-        if former is None:
-            return
-        # Pods that were refused for it may fit now.
-        self._usage.frees += 1
-        goes_on = claim is not None and claim.overdue
-        if former.overdue and in_vain and not goes_on:
-            self._rests_until = now + (now - former.since)
+    def _put(self, claim: Claim, now: float) -> None:
+        """Keep nodes for a job: those of the claim, in the place of others if it has some."""
+        others = [other for other in self.claims.values() if other.key != claim.key]
+        if claim.overdue:
+            others = [other for other in others if not other.overdue]
+        self._set([*others, claim], now)
+
+    def _set(self, claims: Collection[Claim], now: float, *, in_vain: bool = True) -> None:
+        former = self.claims
+        former_overdue = self._overdue()
+        in_order = sorted(claims, key=lambda claim: (claim.rank, claim.key))
+        self.claims = {claim.key: claim for claim in in_order[:MOST_CLAIMS]}
+        for key in former.keys() - self.claims.keys():
+            self._checked.pop(key, None)
+        is_only_added = former.items() <= self.claims.items()
+        if not is_only_added or self._have_nodes_in_common():
+            # Pods that were refused for a claim may fit now, and jobs that stand behind a new one need other nodes.
+            self._usage.frees += 1
+        if former_overdue and in_vain and self._overdue() is None:
+            self._rests_until = now + (now - former_overdue.since)
+
+    def _have_nodes_in_common(self) -> bool:
+        """Whether two jobs keep one node, because the first of them came later."""
+        count = sum(len(claim.nodes) for claim in self.claims.values())
+        names = frozenset[str]().union(*(claim.nodes for claim in self.claims.values()))
+        return len(names) < count
+
+
+def _why(claim: Claim, namespace: str) -> str:
+    """Why the nodes of a claim take no pod of a namespace that is behind. Names stay in their own namespace."""
+    is_own = claim.key.namespace == namespace
+    title = claim.key.title if is_own else "a job of another namespace"
+    return f"node(s) were kept for {title}, which comes first"
 
 
 def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
