@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.pods.pod import PodName
-from gpuscheduler.core.claims.claim_nodes import ClaimNodes
+from gpuscheduler.core.claims.claim_nodes import MOST_RATED, SMALL, ClaimNodes
 from gpuscheduler.core.claims.gpu_claims import ClaimDemand, GpuClaim, HeldDevice, pod_claims, read_claim
 from gpuscheduler.core.claims.gpu_devices import GpuDevice, SliceFacts, read_slice
+from gpuscheduler.core.policy.binpack_spread import Binpack
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import NAMES, named
 from gpuscheduler.core.single_pods.scores import HIGHEST
@@ -222,3 +223,35 @@ def test_no_object_raises(found):
             read_claim(value)
             read_slice(value)
             pod_claims(value)
+
+
+class Counting(Binpack):
+    """Counts the states that are rated."""
+
+    def __init__(self):
+        self.rated = 0
+
+    def costs(self, fleet, rows, demand):
+        self.rated += len(rows)
+        return super().costs(fleet, rows, demand)
+
+
+def test_no_pod_has_more_rated_than_there_is_time_for_in_a_call():
+    """Any author of pods may name many claims with many requests. The largest requests decide."""
+    policy = Counting()
+    scored = ClaimNodes(policy, Mix())
+    nodes = [f"n{n}" for n in range(600)]
+    for n, node in enumerate(nodes):
+        scored.slice_seen(SliceFacts(node, node, (GpuDevice("gpu-0", 81920), GpuDevice("gpu-1", 81920))))
+        scored.claim_seen(GpuClaim(node, PodName("ml", node), (SMALL,), (HeldDevice(node, "gpu-0", 100 + n),)))
+    small = [PodName("ml", f"small-{n}") for n in range(5)]
+    for n, claim in enumerate(small):
+        demands = tuple(ClaimDemand(1, 1 + 32 * n + k) for k in range(32))
+        scored.claim_seen(GpuClaim(claim.name, claim, demands))
+    policy.rated = 0
+    scores = scored.scores(small, nodes)
+    assert policy.rated <= MOST_RATED
+    assert max(scores.values()) == HIGHEST
+    whole = PodName("ml", "whole")
+    scored.claim_seen(GpuClaim("whole", whole, (ClaimDemand(2),)))
+    assert scored.scores([*small, whole], nodes) == dict.fromkeys(nodes, 0), "no node has two GPUs free"
