@@ -33,7 +33,7 @@ from gpuscheduler.core.jobs.jobs import JobLimits
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.core.single_pods.placeholders import Placeholder, scale_up_report
+from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER, Placeholder, scale_up_report
 from gpuscheduler.extender.caller_tls import TlsError, TlsFiles, caller_tls
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import BACKLOG, CallServer
@@ -97,7 +97,7 @@ class App:
         )
         claims_mix = Mix()
         self._claims = ClaimNodes(named(settings.policy, claims_mix), claims_mix)
-        self._claim_waits = ClaimWaits(self._core.places)
+        self._claim_waits = ClaimWaits(self._tells_of_claims)
         self._follows: dict[str, ListWatch] = {}
         self._kinds: dict[ObjectKind, OptionalKind] = {}
         self._optional: dict[str, OptionalKind] = {}
@@ -198,6 +198,14 @@ class App:
                     task.cancel()
         if self._pages:
             self._pages.stop()
+
+    def _tells_of_claims(self, scheduler: str) -> bool:
+        """Whether pods with claims that name this scheduler are told why they wait.
+
+        Nobody else tells those of the stock scheduler. Without devices of ours, none of them waits for some.
+        """
+        is_of_another = scheduler != PLACEHOLDER_SCHEDULER and self._claims.has_devices
+        return is_of_another or self._core.places(scheduler)
 
     def _placeholder_pods(self, connection: Connection, writes: Writes) -> PlaceholderPods | None:
         """What has an autoscaler add nodes, if it is wanted."""

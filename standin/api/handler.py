@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         """The answer to a discovery call about a version of a group. Raises Refusal if none is installed."""
         if self.api.discovery_code:
             raise Refusal(self.api.discovery_code, "", "a fault that a test injected")
-        resources = [{"name": name} for name in self.api.installed if path.startswith(f"/apis/{CUSTOM[name]}/v")]
+        resources = [{"name": name} for name in self.api.installed if path.startswith(f"/apis/{GROUPS[name]}/v")]
         if not resources:
             raise _no_resource()
         return {"kind": "APIResourceList", "resources": resources}

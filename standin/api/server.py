@@ -88,7 +88,7 @@ class ApiServer:
         self.requests: Counter[str] = Counter()  # by "verb resource": "patch nodes/status"
         self.parameters: set[str] = set()  # names of all query parameters so far
         self.denied: set[tuple[str, str]] = set()
-        self.installed: set[str] = set()  # custom resources that it serves
+        self.installed: set[str] = set()  # custom resources that it serves, and others that discovery shows
         self.discovery_code = 0  # the error of discovery calls about groups; 0 for none
         self.failing: dict[tuple[str, str], list[int]] = {}  # codes of the next answers; 0: it breaks the connection
         self.token = ""  # what requests must carry, unless empty

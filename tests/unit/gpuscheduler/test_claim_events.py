@@ -15,6 +15,7 @@ def dra_cluster(cluster, monkeypatch):
     monkeypatch.setattr(claim_events, "LOOK_S", 0.05)
     monkeypatch.setattr(claim_events, "PAUSE_S", 0.05)
     monkeypatch.setattr(claim_events, "FAILED_S", 0.05)
+    cluster.api.installed |= {"resourceslices", "resourceclaims"}
     create(cluster, "nodes", node_body("node-1", {"ack.node.gpu.schedule": "dra"}, ""))
     create(cluster, "resourceslices", slice_of("node-1", gpu(0)))
     for found in classes():
@@ -45,6 +46,26 @@ def test_a_pod_that_waits_is_told_why(dra_cluster):
     expected = {"large": "wants 30Gi on one GPU: most free is 20Gi, on node-1 GPU 0"}
     assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
     assert messages(dra_cluster) == expected
+
+
+def test_pods_of_the_stock_scheduler_are_told_too(dra_cluster):
+    """Nobody else tells them more than `cannot allocate all claims`. Those of a placeholder wait for no GPU."""
+    create(dra_cluster, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
+    for scheduler in ("default-scheduler", "gpuagent.io-placeholder", "gpu-scheduler"):
+        create(dra_cluster, "pods", pod("mine", name=scheduler, schedulerName=scheduler), "default")
+    dra_cluster.start(scheduler_name=("gpu-scheduler",))
+    assert dra_cluster.api.wait(lambda: len(messages(dra_cluster)) > 1, PATIENCE_S)
+    assert messages(dra_cluster).keys() == {"default-scheduler", "gpu-scheduler"}
+
+
+def test_pods_of_other_schedulers_cost_no_read_while_no_node_has_devices(dra_cluster):
+    dra_cluster.api.objects.delete(("resourceslices", "", slice_of("node-1", gpu(0))["metadata"]["name"]))
+    create(dra_cluster, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
+    create(dra_cluster, "pods", pod("mine", name="stock", schedulerName="default-scheduler"), "default")
+    create(dra_cluster, "pods", pod("mine", name="ours", schedulerName="gpu-scheduler"), "default")
+    dra_cluster.start(scheduler_name=("gpu-scheduler",))
+    assert dra_cluster.api.wait(lambda: messages(dra_cluster), PATIENCE_S)
+    assert messages(dra_cluster).keys() == {"ours"}
 
 
 def test_a_pod_whose_explanation_fails_keeps_no_other_from_its_event(dra_cluster, monkeypatch, caplog):

@@ -33,6 +33,7 @@ class _Waiting:
 
     Attributes:
         pod: as it was seen last.
+        scheduler: that places it.
         due_at: when it is explained next.
         pause_s: until it is explained once more after that.
         text: that it was told last; empty for nothing.
@@ -40,6 +41,7 @@ class _Waiting:
     """
 
     pod: ClaimingPod
+    scheduler: str
     due_at: float
     pause_s: float = AGAIN_S
     text: str = ""
@@ -50,11 +52,11 @@ class ClaimWaits:
     """The pods with claims that wait. Times are monotonic seconds.
 
     Args:
-        places: whether pods that name this scheduler are told.
+        is_told: whether pods that name this scheduler are told now.
     """
 
-    def __init__(self, places: Callable[[str], bool]) -> None:
-        self._places = places
+    def __init__(self, is_told: Callable[[str], bool]) -> None:
+        self._is_told = is_told
         self._waiting: dict[str, _Waiting] = {}
         self._of_namespace: Counter[str] = Counter()
 
@@ -68,7 +70,7 @@ class ClaimWaits:
         # Hardly any pod has claims, and tens of thousands are seen.
         may_wait = spec.get("resourceClaims") and not spec.get("nodeName") and not spec.get("schedulingGates")
         waiting = read_claiming_pod(pod) if may_wait else None
-        if waiting is None or not self._places(text(spec.get("schedulerName"))):
+        if waiting is None:
             self.gone(uid)
             return
         former = self._waiting.get(uid)
@@ -78,7 +80,8 @@ class ClaimWaits:
             sooner = due_at if former.pause_s == AGAIN_S else former.due_at
             self._waiting[uid] = replace(former, pod=waiting, due_at=min(former.due_at, sooner))
         elif self._has_room(waiting.name.namespace):
-            self._waiting[uid] = _Waiting(waiting, due_at)
+            scheduler = text(spec.get("schedulerName"))
+            self._waiting[uid] = _Waiting(waiting, scheduler, due_at)
             self._of_namespace[waiting.name.namespace] += 1
 
     def gone(self, uid: str) -> None:
@@ -92,7 +95,7 @@ class ClaimWaits:
 
     def due(self, now: float) -> list[ClaimingPod]:
         """Pods that are to be explained now: in turn one of each namespace, so that no tenant keeps others back."""
-        due = [waiting for waiting in self._waiting.values() if waiting.due_at <= now]
+        due = [waiting for waiting in self._waiting.values() if self._is_due(waiting, now)]
         due.sort(key=lambda waiting: waiting.due_at)
         turns: Counter[str] = Counter()
         in_turn: list[tuple[int, ClaimingPod]] = []
@@ -102,6 +105,9 @@ class ClaimWaits:
             turns[namespace] += 1
         in_turn.sort(key=lambda turn_and_pod: turn_and_pod[0])
         return [pod for _, pod in in_turn[:MOST_AT_ONCE]]
+
+    def _is_due(self, waiting: _Waiting, now: float) -> bool:
+        return waiting.due_at <= now and self._is_told(waiting.scheduler)
 
     def _has_room(self, namespace: str) -> bool:
         return len(self._waiting) < MOST_PODS and self._of_namespace[namespace] < MOST_OF_NAMESPACE

@@ -93,7 +93,6 @@ def test_claims_that_keep_the_pod_from_nothing_are_not_told(waits):
         pod("mine", gates=["other"]),
         pod("mine") | {"status": {"phase": "Failed"}},
         pod(),
-        pod("mine", schedulerName="other"),
     ],
 )
 def test_a_pod_that_waits_no_more_is_forgotten(waits, ended):
@@ -103,6 +102,16 @@ def test_a_pod_that_waits_no_more_is_forgotten(waits, ended):
     waits.seen(ended, 1.0)
     assert len(waits) == 0
     assert waits.explained("uid-chat", "why", 2.0) is None
+
+
+def test_pods_of_another_scheduler_are_told_as_soon_as_they_are_to_be_told():
+    """A scheduler that starts sees the pods before it sees the devices."""
+    told_of = {"ours"}
+    made = ClaimWaits(lambda scheduler: scheduler in told_of)
+    made.seen(pod("mine", schedulerName="stock"), 0.0)
+    assert not made.due(100.0)
+    told_of.add("stock")
+    assert [each.uid for each in made.due(100.0)] == ["uid-chat"]
 
 
 def test_no_namespace_keeps_others_back(waits):
