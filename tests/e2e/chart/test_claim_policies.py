@@ -231,6 +231,19 @@ def test_configuration_for_this_driver_is_refused(
     assert status == 201 or "takes no configuration" in answer["message"]
 
 
+def test_where_the_gate_of_amounts_is_off_the_refusal_names_it(cluster: Cluster, agents: Agents) -> None:
+    """The API server drops the amounts before it asks the policy. Whole GPUs are served as ever."""
+    with cluster.control_plane_flags("--emulated-version=1.35"):
+        for kind in ("ResourceClaim", "ResourceClaimTemplate"):
+            path, body = requests_of(kind, exactly(CORE, memory="8Gi", cores="30"))
+            status, answer = cluster.api("POST", path, body)
+            assert (status, "feature gate DRAConsumableCapacity is off" in answer["message"]) == (422, True), answer
+            for requests in ([exactly(WHOLE)], [alternatives(WHOLE, WHOLE)]):
+                path, body = requests_of(kind, *requests)
+                status, answer = cluster.api("POST", path, body)
+                assert status == 201, answer
+
+
 @pytest.fixture
 def nvidia_runtime(cluster: Cluster) -> Iterator[None]:
     """The RuntimeClass that some examples name, without which the API server refuses their pods."""

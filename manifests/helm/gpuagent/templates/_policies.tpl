@@ -243,7 +243,9 @@ validations:
 validations:
   - expression: {{ include "gpuagent.policy.everyRequest" (printf "one.deviceClassName != 'gpu-core.gpuagent.io'\n|| %s && %s" $memory $cores) }}
     message: >-
-      class gpu-core.gpuagent.io isolates memory and compute: capacity.requests has to name both memory and cores
+      class gpu-core.gpuagent.io isolates memory and compute: capacity.requests has to name both memory and cores. If it
+      does, the API server has dropped them because its feature gate DRAConsumableCapacity is off; then claims get
+      whole GPUs only, of class gpu.gpuagent.io
   - expression: {{ include "gpuagent.policy.everyRequest" (printf "one.deviceClassName != 'gpu.gpuagent.io'\n|| !%s && !%s" $memory $cores) }}
     message: >-
       class gpu.gpuagent.io gives whole GPUs: name neither memory nor cores, or use gpu-share.gpuagent.io for a share
