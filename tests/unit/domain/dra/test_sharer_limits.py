@@ -268,6 +268,23 @@ def test_no_claim_waits_for_a_lift_because_of_claims_that_are_not_prepared():
     assert not node.node.state.claims.spread_pace.lifted
 
 
+def test_a_claim_that_is_never_prepared_with_several_shares_of_each_gpu_makes_others_wait_for_a_lift_only():
+    """The agent sees one claim, and not how many shares it has. Each lift lets in all that wait."""
+    node = SpreadNode()
+    while not node.node.state.claims.spread_pace.lifted:
+        node.wait(1)
+    for part in range(24):
+        attributes = {"type": "gpu", "uuid": uuid(part % 8)}
+        wanted = {"attributes": attributes, "capacity": {"memory": GIB}}
+        assert node.scheduler.allocate(f"part{part}", node.published, wanted)
+    node.bind("stuck")
+    assert node.place("first") <= LIFT_EVERY_S + REST_S
+    node.prepare("first")
+    node.wait(LIFT_S + 1)
+    assert node.place("second") <= LIFT_EVERY_S
+    assert node.place("third") <= 1
+
+
 def test_a_claim_on_the_gpu_with_the_unprepared_claims_finds_room_too():
     """All of them came to the only GPU that they fit on."""
     node = SpreadNode(2)
