@@ -1,6 +1,7 @@
 """When the agent is a driver for Dynamic Resource Allocation: in mode dra, and as long as claims are prepared."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.agent.start_gate import StartGate
@@ -20,11 +21,12 @@ REGISTER_S = 15.0
 class DraDriver:
     """Starts and stops the driver's sockets as the state demands.
 
-    The driver serves in mode dra, and as long as claims are prepared. It stops when no pod with claims is left.
+    The driver serves in mode dra, and as long as claims are prepared. Once it has served on the node, it also serves
+    while pods with claims are there, after a restart of the agent too.
 
     Args:
         kubelet_dir: kubelet's own folder.
-        records: folder with the records of prepared claims.
+        records: folder with the records of prepared claims; it is there once the driver has served on the node.
         make_servicer: makes what answers kubelet's calls.
         records_changed: called when another agent has written a record.
         post: takes an event at once.
@@ -66,12 +68,13 @@ class DraDriver:
                 self._follow(state)
 
     def _follow(self, state: State) -> None:
-        shall_serve = state.node.mode is Mode.DRA or bool(state.claims.prepared)
+        must_serve = state.node.mode is Mode.DRA or bool(state.claims.prepared)
         if not self._plugin:
-            if shall_serve:
+            # Kubelet cannot end a pod whose claim it began to prepare, unless the driver is there.
+            if must_serve or (may_be_unprepared(state) and self._records.is_dir()):
                 self._start(state.claims.registration_problem)
             return
-        if not shall_serve and not may_be_unprepared(state):
+        if not must_serve and not may_be_unprepared(state):
             self.stop()
             self._post(ev.DraStopped(self._clock()))
             return
@@ -82,6 +85,8 @@ class DraDriver:
             self._post_registered(why)
 
     def _start(self, known_problem: str | None) -> None:
+        with suppress(OSError):  # it is reported when a claim is written
+            self._records.mkdir(parents=True, exist_ok=True)
         plugin = DraPlugin(
             self._kubelet_dir,
             self._make_servicer(),

@@ -227,17 +227,16 @@ class State:
         return chain.from_iterable(self.advertised.lists.values())
 
     @cached_property
-    def barred_to_claims(self) -> frozenset[str]:
-        """UUIDs of GPUs that no further claim may get, in any mode: containers have units of them, or may get some."""
+    def barred_to_claims(self) -> dict[str, str]:
+        """By UUID, why no further claim may get a GPU, in any mode: containers have units of it, or may get some."""
         gpus = self.gpus.by_uuid
-        # The other plugin may give any of them to a pod.
         if self._nvidia_gpus:
-            return frozenset(gpus)
-        held = held_otherwise(self.living_holdings, gpus, Mode.DRA, exclusive=True)
-        barred = {*held, *self.advertised.unaudited}
+            return dict.fromkeys(gpus, f"may be given to a pod by another plugin, which advertises {NVIDIA_GPU}")
+        barred = dict.fromkeys(self.advertised.unaudited, "may just have been given to a pod of another mode")
         for block in self._listed_blocks:
-            barred.add(block.gpu.uuid)
-        return frozenset(barred)
+            barred[block.gpu.uuid] = "is offered to pods of another mode"
+        held = held_otherwise(self.living_holdings, gpus, Mode.DRA, exclusive=True)
+        return barred | dict.fromkeys(held, "is still in use by pods of another mode")
 
     @cached_property
     def verified(self) -> frozenset[str]:

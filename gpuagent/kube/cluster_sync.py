@@ -182,14 +182,14 @@ class ClusterSync:
         except KubeError as err:
             raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
 
-    def is_of_administrators(self, namespace: str) -> bool:
-        """Whether a namespace has the label of administrators; not if that cannot be read."""
+    def is_of_administrators(self, namespace: str) -> bool | None:
+        """Whether a namespace has the label of administrators; None if that cannot be read."""
         try:
             with self._claims_read:
                 read = self._client.get(f"/api/v1/namespaces/{namespace}", _NAMESPACE_FIELDS)
         except KubeError as err:
             log.warning("Failed to read a namespace", extra={"namespace": namespace, "reason": err})
-            return False
+            return None
         metadata = mapping(read.get("metadata"))
         labels = mapping(metadata.get("labels"))
         return labels.get(ADMIN_LABEL) == "true"

@@ -22,7 +22,8 @@ class Call:
         is_wanted: whether kubelet still waits for the answer.
         until: monotonic seconds until which the call may wait.
         together: names of further claims in the namespace that kubelet has prepared in the same call.
-        of_administrators: the claim may have fenced GPUs, if it tolerates the fence.
+        of_administrators: the claim may have fenced GPUs, if it tolerates the fence; None if its namespace cannot be
+            read.
     """
 
     uid: str
@@ -31,7 +32,7 @@ class Call:
     is_wanted: IsWanted
     until: float
     together: frozenset[str] = frozenset()
-    of_administrators: bool = False
+    of_administrators: bool | None = False
 
 
 class LatestState:

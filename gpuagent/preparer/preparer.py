@@ -42,7 +42,8 @@ class Preparer:
         changed: called with all prepared claims after each change.
         send_event: called with each refusal.
         is_forgotten: asked about prepared claims that are in the way of another one.
-        is_of_administrators: whether a namespace is one of administrators, who may use fenced GPUs.
+        is_of_administrators: whether a namespace is one of administrators, who may use fenced GPUs; None if it
+            cannot be read.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -56,7 +57,7 @@ class Preparer:
         changed: Callable[[tuple[PreparedClaim, ...]], None],
         send_event: EventSink,
         is_forgotten: IsForgotten = lambda _claim: False,
-        is_of_administrators: Callable[[str], bool] = lambda _namespace: False,
+        is_of_administrators: Callable[[str], bool | None] = lambda _namespace: False,
     ) -> None:
         self._read_claim = read_claim
         self._is_of_administrators = is_of_administrators

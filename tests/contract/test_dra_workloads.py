@@ -1,8 +1,12 @@
-"""Conformance checks 92 to 101: pods with claims in the shapes of Kubernetes' own test/e2e/dra."""
+"""Conformance checks 92 to 103: pods with claims in the shapes of Kubernetes' own test/e2e/dra."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
+from gpuagent.domain.node_state import claims
+from gpuagent.kube.write import prepare_again
 from standin.kubelet.pods import Granted
 from tests.contract.claim_node import ISOLATED, PREPARE, SHARE, WHOLE, ClaimNode
 from tests.contract.harness import Isolating, box, observe, wait_for
@@ -222,3 +226,45 @@ def test_101_a_pod_whose_claim_was_never_prepared_ends_in_another_mode_too(claim
     one.gone("pod")
     assert one.files() == (0, 0)
     one.registered(0)
+
+
+def test_102_a_pod_whose_claim_was_never_prepared_ends_after_a_restart_in_another_mode_too(
+    claim_node: MakeNode,
+) -> None:
+    """The agent has no record of the claim, and kubelet has begun to prepare it."""
+    one = claim_node(back_off=0.2, resync=0.2)
+    isolation = Isolating()
+    agent = serving(one, isolation)
+    isolation.failures = 1_000_000
+    one.create("pod", ISOLATED, memory="8Gi")
+    wait_for(lambda: isolation.verified)
+    one.label("share")
+    one.caught_up(agent)
+    one.stop(agent)
+    one.registered(0)
+    one.run()
+    one.registered()
+    one.delete("pod")
+    one.gone("pod")
+    one.registered(0)
+
+
+def test_103_a_pod_that_was_bound_before_the_node_left_the_mode_says_so_and_runs_when_the_node_is_back(
+    claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU is offered to other pods, and none has it. Kubelet itself would try again after ten minutes."""
+    monkeypatch.setattr(claims, "WITHDRAWN_S", 0.5)
+    monkeypatch.setattr(prepare_again, "SLOW_S", 600.0)
+    one = claim_node(resync=600)
+    isolation = Isolating()
+    agent = serving(one, isolation)
+    isolation.failures = 1_000_000
+    one.create("pod", ISOLATED, memory="8Gi")
+    wait_for(lambda: isolation.verified)
+    one.label("share")
+    one.caught_up(agent)
+    left = "The node has left mode dra for mode share: delete the pod"
+    wait_for(lambda: any(left in text for text in one.texts()), what=lambda: f"{one.texts()}")
+    isolation.failures = 0
+    one.label("dra")
+    one.running("pod")

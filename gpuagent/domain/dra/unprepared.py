@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
-from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
 PREPARE_AGAIN_ANNOTATION = "gpuagent.io/prepare-again"
@@ -24,7 +23,8 @@ class WaitingPod:
 
     Attributes:
         claims: names of its claims: of this driver, or of others.
-        prepared: UIDs of all prepared claims of the node. When one of them goes, the pod may have waited for its GPU.
+        in_the_way: what may keep its claims from being prepared: UIDs of the node's prepared claims, and UUIDs of GPUs
+            that new claims do not get. When one of them goes, the pod may have waited for that.
         is_ending: whether the pod is being deleted, and may wait for its claims to be unprepared. Otherwise, it has no
             sandbox, and may wait for them to be prepared.
     """
@@ -32,19 +32,15 @@ class WaitingPod:
     name: PodName
     uid: str
     claims: frozenset[str]
-    prepared: frozenset[str] = frozenset()
+    in_the_way: frozenset[str] = frozenset()
     is_ending: bool = False
 
 
 def waiting_pods(state: State) -> Iterator[WaitingPod]:
-    """The pods that kubelet may have to try again."""
-    publishes = state.node.mode is Mode.DRA
-    has_claims = bool(state.claims.prepared)
-    if not publishes and not has_claims:
-        return
+    """The pods that kubelet may have to try again, in any mode: a claim may be prepared late."""
     if not _serves_kubelet(state):
         return
-    prepared_uids = frozenset(state.claims.prepared)
+    in_the_way = _in_the_way(state)
     for pod in state.pods.seen:
         if not pod.claims or pod.ended:
             continue
@@ -53,7 +49,13 @@ def waiting_pods(state: State) -> Iterator[WaitingPod]:
             # Kubelet unprepares also what it began to prepare, and the agent may have no record of that.
             yield WaitingPod(pod.name, pod.uid, names, is_ending=True)
         elif not pod.sandboxed:
-            yield WaitingPod(pod.name, pod.uid, names, prepared_uids)
+            yield WaitingPod(pod.name, pod.uid, names, in_the_way)
+
+
+def _in_the_way(state: State) -> frozenset[str]:
+    """What may keep claims from being prepared, as `WaitingPod` has it."""
+    in_mig_mode = [gpu.uuid for gpu in state.gpus.by_index if gpu.mig]
+    return frozenset([*state.claims.prepared, *state.unhealthy, *state.barred_to_claims, *in_mig_mode])
 
 
 def may_be_unprepared(state: State) -> bool:

@@ -6,7 +6,7 @@ fence. A toleration alone does not lift the fence, because every tenant can writ
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuagent.domain.dra.device_taints import FENCED_TAINT, UNHEALTHY_TAINT, taint, taints
@@ -24,6 +24,10 @@ Json = Mapping[str, Any]
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 """With the value ``true``, it marks the namespaces of administrators, also for Kubernetes: only these may have requests
 with `adminAccess`. Source: k8s.io/api/resource/v1, DRAAdminNamespaceLabelKey."""
+_UNREAD_NAMESPACE = (
+    f"The claim tolerates {FENCED_TAINT}, and the agent cannot read whether its namespace has that label: look at the "
+    "agent's log"
+)
 _ANOTHER_GPU = "To get another GPU, create the pod and its claim again"
 
 
@@ -56,7 +60,12 @@ def _tolerate_fence(tolerations: Iterable[Json]) -> bool:
 
 
 def unusable_gpu(
-    claim: Json, gpus: Iterable[ClaimedGpu], kept: Collection[str], state: State, *, of_administrators: bool = False
+    claim: Json,
+    gpus: Iterable[ClaimedGpu],
+    kept: Collection[str],
+    state: State,
+    *,
+    of_administrators: bool | None = False,
 ) -> Unusable | None:
     """The first GPU with which the claim must not be prepared; one for which no wait helps comes first.
 
@@ -65,7 +74,7 @@ def unusable_gpu(
         gpus: what the claim has. GPUs with adminAccess are for monitors, which look at GPUs in any condition.
         kept: UUIDs of the GPUs with which the claim is prepared already. Its running pods are not disturbed.
         state: of the agent.
-        of_administrators: the claim's namespace has the label `ADMIN_LABEL`.
+        of_administrators: the claim's namespace has the label `ADMIN_LABEL`; None if it cannot be read.
     """
     reasons = []
     for claimed in gpus:
@@ -73,8 +82,11 @@ def unusable_gpu(
             continue
         gpu = state.gpus.by_uuid[claimed.uuid]
         tolerations = tolerations_of(claim, claimed.device)
-        may_pass_fence = of_administrators and _tolerate_fence(tolerations)
+        tolerates = _tolerate_fence(tolerations)
+        may_pass_fence = tolerates and of_administrators is True
         unusable = _unusable(gpu, tolerations, state, may_pass_fence=may_pass_fence)
+        if unusable is not None and tolerates and of_administrators is None:
+            unusable = replace(unusable, message=f"{unusable.message}. {_UNREAD_NAMESPACE}")
         if unusable is not None:
             reasons.append(unusable)
     return min(reasons, key=lambda unusable: unusable.passing, default=None)

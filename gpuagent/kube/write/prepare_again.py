@@ -28,7 +28,7 @@ class _Tries:
     """How often a pod was changed, when it is changed next, and what was known of it at the last look."""
 
     is_ending: bool
-    prepared: frozenset[str]
+    in_the_way: frozenset[str]
     due: float
     count: int = 0
 
@@ -68,14 +68,14 @@ class PrepareAgain(KeyedReconciler[WaitingPod]):
         now = self._clock()
         tries = self._tries.get(value.uid)
         if tries is None or tries.is_ending != value.is_ending:
-            tries = _Tries(value.is_ending, value.prepared, due=now + FIRST_S)
+            tries = _Tries(value.is_ending, value.in_the_way, due=now + FIRST_S)
             self._tries[value.uid] = tries
-        was_in_the_way = tries.prepared - value.prepared
-        if was_in_the_way and tries.count:
-            # The pod may have waited for this claim's GPU for so long that it is tried rarely by now.
+        is_out_of_the_way = tries.in_the_way - value.in_the_way
+        if is_out_of_the_way and tries.count:
+            # The pod may have waited for this for so long that it is tried rarely by now.
             tries.count = 0
             tries.due = now
-        tries.prepared = value.prepared
+        tries.in_the_way = value.in_the_way
         if now < tries.due:
             return Outcome.DONE
         if not any(self._is_ours(value, name) for name in value.claims):

@@ -19,7 +19,16 @@ from tests.unit.domain.builders import holding, in_force, unit_ids
 from tests.unit.domain.dra.prepared_claims import claiming
 from tests.unit.domain.dra.test_prepare import result
 from tests.unit.isolation.test_limits import running
-from tests.unit.preparer.test_preparer import OTHER_UID, UID, Prepared, fenced, in_mig_mode, lost, two_claims
+from tests.unit.preparer.test_preparer import (
+    OTHER_UID,
+    UID,
+    Prepared,
+    fenced,
+    in_mig_mode,
+    lost,
+    offered_in_mode_share,
+    two_claims,
+)
 
 CLAIM_CASES: dict[str, Callable[[], Refusal]] = {}
 
@@ -111,6 +120,14 @@ def of_a_gpu_in_use(one: Prepared) -> None:
     one.node.holdings(holding("p", unit_ids(0, Kind.MEMORY_SHARE, 0), GPU_MEM))
     one.preparer.publish(one.node.state)
     one.add(result(0))
+    one.prepare()
+
+
+@case
+def of_a_node_in_another_mode(one: Prepared) -> None:
+    offered_in_mode_share(one.node)
+    one.preparer.publish(one.node.state)
+    one.add(result(0), device_class="gpu-share.gpuagent.io")
     one.prepare()
 
 

@@ -99,7 +99,7 @@ class Prepared:
 
     def is_of_administrators(self, namespace):
         self.asked.append(namespace)
-        return namespace == "operators"
+        return None if namespace == "unreadable" else namespace == "operators"
 
     def change(self, claims):
         self.seen.append(claims)
@@ -330,15 +330,37 @@ def held_without_a_list(node):
     node.label("cgpu").holdings(holding("p", unit_ids(1, Kind.MEMORY_CGPU, 0), GPU_MEM), began=1.0)
 
 
-@pytest.mark.parametrize("happen", [offered_elsewhere, held_in_mode_default, held_without_a_list])
-def test_a_claim_that_comes_late_gets_no_gpu_that_others_have_or_may_get(one, happen):
+def offered_in_mode_share(node):
+    """Nobody has it, and kubelet may give it at any moment. So no pod ends for which the claim could wait."""
+    node.label("share").holdings(began=20.0)
+
+
+OF_DRA = "The claim is prepared as soon as no other pod can have the GPU"
+OF_OTHERS = "The node has left mode dra for mode {}: delete the pod"
+
+
+@pytest.mark.parametrize(
+    ("happen", "reason", "text"),
+    [
+        (offered_elsewhere, Reason.STILL_HELD, f"another plugin, which advertises nvidia.com/gpu. {OF_DRA}"),
+        (
+            held_in_mode_default,
+            Reason.NOT_OFFERED,
+            "still in use by pods of another mode. " + OF_OTHERS.format("default"),
+        ),
+        (held_without_a_list, Reason.NOT_OFFERED, "still in use by pods of another mode. " + OF_OTHERS.format("cgpu")),
+        (offered_in_mode_share, Reason.NOT_OFFERED, "offered to pods of another mode. " + OF_OTHERS.format("share")),
+    ],
+)
+def test_a_claim_that_comes_late_gets_no_gpu_that_others_have_or_may_get(one, happen, reason, text):
     one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
     happen(one.node)
     one.preparer.publish(one.node.state)
     one.add(result(1), device_class="gpu-share.gpuagent.io")
     with pytest.raises(Refusal) as caught:
         one.prepare()
-    assert caught.value.reason is Reason.STILL_HELD
+    assert caught.value.reason is reason
+    assert text in caught.value.message
 
 
 def test_another_claim_of_the_same_name_is_refused(one):
@@ -805,6 +827,16 @@ def test_a_toleration_lifts_the_fence_in_a_namespace_of_administrators_only(one,
     with pytest.raises(Refusal, match=r"is fenced by file .*admin-access=true"):
         one.prepare("d", OTHER_UID)
     assert one.asked == ["operators", "default"]
+
+
+def test_a_refusal_says_that_the_namespace_of_a_tolerating_claim_cannot_be_read(one):
+    """Its namespace may have the label. A claim without the toleration has nothing to do with that."""
+    happens(one, fenced)
+    one.add(result(1, tolerations=[TOLERATES_FENCE]), namespace="unreadable")
+    with pytest.raises(Refusal, match="is fenced by file .* cannot read whether its namespace has that label"):
+        one.prepare(namespace="unreadable")
+    one.add(result(2, tolerations=[TOLERATES_FENCE]), namespace="unreadable", name="d", uid=OTHER_UID)
+    one.prepare("d", OTHER_UID, namespace="unreadable")
 
 
 @pytest.mark.parametrize("tolerations", [[], [{**TOLERATES_FENCE, "key": "gpu.gpuagent.io/unhealthy"}]])

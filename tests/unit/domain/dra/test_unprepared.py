@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.unprepared import may_be_unprepared, unused_claims, waiting_pods
+from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.domain.builders import NodeUnderTest, box, pod_json
 from tests.unit.domain.dra.prepared_claims import prepared
@@ -57,9 +58,26 @@ def test_a_pod_that_needs_no_claim_of_its_template_does_not_wait():
     assert not waiting(node().pods(without))
 
 
-def test_no_pod_waits_for_a_driver_that_is_not_registered_or_not_in_use():
+def test_no_pod_waits_for_a_driver_that_is_not_registered():
     assert not waiting(node().send(ev.DraRegistered("no", 1.0)).pods(pod()))
-    assert not waiting(node(Mode.SHARE).pods(pod()))
+    assert not waiting(node(Mode.SHARE).send(ev.DraStopped(1.0)).pods(pod()))
+
+
+def test_a_pod_that_was_bound_before_the_node_left_the_mode_waits():
+    """Kubelet would try it each 60 to 90 s only, and its user would learn as late why it waits."""
+    assert waiting(node(Mode.SHARE).pods(pod())) == [("p", {"mine"})]
+
+
+def test_a_pod_that_waits_shows_which_gpus_claims_do_not_get():
+    """A fence that is lifted, and a mode that is left, must not have it wait until kubelet tries again by itself."""
+    one = node().holdings().pods(pod())
+    first, second = box(2)
+    (found,) = waiting_pods(one.send(ev.FenceRead(Fence(uuids=frozenset({first.uuid})), 1.0)).state)
+    assert found.in_the_way == {first.uuid}
+    (found,) = waiting_pods(one.send(ev.FenceRead(Fence(), 2.0)).state)
+    assert not found.in_the_way
+    (found,) = waiting_pods(node(Mode.SHARE).holdings().pods(pod()).state)
+    assert found.in_the_way == {first.uuid, second.uuid}
 
 
 def test_the_newer_of_two_agents_has_pods_tried_again():
@@ -135,9 +153,9 @@ def test_a_pod_that_ends_may_wait_for_its_claims_to_be_unprepared():
 def test_a_pod_that_waits_shows_which_claims_may_be_in_its_way():
     one = holding(MINE, THEIRS).pods(pod())
     (found,) = waiting_pods(one.state)
-    assert found.prepared == {MINE.uid, THEIRS.uid}
+    assert found.in_the_way == {MINE.uid, THEIRS.uid}
     (found,) = waiting_pods(one.send(ev.ClaimsPrepared((THEIRS,), 1.0)).state)
-    assert found.prepared == {THEIRS.uid}
+    assert found.in_the_way == {THEIRS.uid}
 
 
 def test_claims_of_pods_that_are_there_may_be_unprepared():

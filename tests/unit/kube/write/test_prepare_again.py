@@ -68,12 +68,12 @@ def test_a_pod_that_waits_again_is_changed_often_again(one: Waiting) -> None:
     assert one.api.changed == 2 * QUICK
 
 
-def test_a_pod_is_changed_at_once_when_a_claim_in_its_way_has_gone(one: Waiting) -> None:
+def test_a_pod_is_changed_at_once_when_what_was_in_its_way_has_gone(one: Waiting) -> None:
     """It has waited so long that it is tried rarely."""
-    one.pod = replace(one.pod, prepared=frozenset({"in the way", "stays"}))
+    one.pod = replace(one.pod, in_the_way=frozenset({"in the way", "stays"}))
     one.wait(FIRST_S * (QUICK + 1))
     before = one.api.changed
-    one.pod = replace(one.pod, prepared=frozenset({"stays"}))
+    one.pod = replace(one.pod, in_the_way=frozenset({"stays"}))
     one.wait(1)
     assert one.api.changed == before + 1
     one.wait(FIRST_S * QUICK)
@@ -81,9 +81,9 @@ def test_a_pod_is_changed_at_once_when_a_claim_in_its_way_has_gone(one: Waiting)
 
 
 def test_a_pod_that_kubelet_has_not_tried_long_is_left_alone_when_another_claim_goes(one: Waiting) -> None:
-    one.pod = replace(one.pod, prepared=frozenset({"another"}))
+    one.pod = replace(one.pod, in_the_way=frozenset({"another"}))
     one.wait(1)
-    one.pod = replace(one.pod, prepared=frozenset())
+    one.pod = replace(one.pod, in_the_way=frozenset())
     one.wait(1)
     assert not one.api.changed
 
