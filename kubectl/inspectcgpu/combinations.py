@@ -22,6 +22,10 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield "--why is about one pod: give its namespace with -n instead of -A"
     if options.why and (options.nodes or options.selector):
         yield "--why is about one pod: leave out nodes and -l"
+    if options.health and options.sort_by:
+        yield "--health has its own order, problems first: leave out --sort-by"
+    if options.details and options.no_headers:
+        yield "--no-headers is for tables with a line for each node: leave out --details"
     is_one_answer = bool(options.why or options.defragment)
     if is_one_answer and options.output == "name":
         yield "-o name is for nodes: use -o json"
@@ -41,6 +45,8 @@ def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
         "--no-agents": options.no_agents,
         "-l": options.selector,
         "-n": options.namespace,
+        "--sort-by": options.sort_by,
+        "--no-headers": options.no_headers,
     }
     for flag, is_given in others.items():
         if is_given:

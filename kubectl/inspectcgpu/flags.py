@@ -21,6 +21,7 @@ NODES_HELP = (
 )
 EXAMPLES = (
     "kubectl inspect cgpu              # every node with GPUs",
+    "kubectl inspect cgpu -o brief     # a line for each node",
     "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
     "kubectl inspect cgpu --health     # what is wrong on which node",
     "kubectl inspect cgpu status gpu-1 # its GPUs, who holds what, problems",
@@ -29,7 +30,10 @@ EXAMPLES = (
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
     "kubectl inspect cgpu -o json      # for a program",
 )
-OUTPUTS = ("table", "wide", "name", "json", "yaml")
+OUTPUTS = ("table", "brief", "wide", "name", "json", "yaml")
+SORT_KEYS = ("name", "mode", "model", "gpus", "held", "free", "pods", "waiting", "problems")
+"""What nodes can be sorted by."""
+_PATHS_OF_NAMES = (".metadata.name", "metadata.name", "{.metadata.name}")
 _DAY_S = 86400
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|ns|h|m|s)"
@@ -105,6 +109,19 @@ def request_timeout(value: str) -> float:
     return min(total_s, _DAY_S) or _DAY_S
 
 
+def sort_key(value: str) -> str:
+    """The value of `--sort-by`; kubectl's is a JSONPath expression, of which the name is known."""
+    if value in _PATHS_OF_NAMES:
+        return "name"
+    if "." in value:
+        known = ", ".join(SORT_KEYS)
+        text = (
+            f"{value!r} is a JSONPath expression, and this is one of the columns {known}; kubectl get nodes sorts by it"
+        )
+        raise argparse.ArgumentTypeError(text)
+    return value
+
+
 def output(value: str) -> str:
     """The value of `--output`; for one of kubectl's others, the error names what to use."""
     if value.partition("=")[0] in _OTHER_OUTPUTS:
@@ -134,6 +151,14 @@ SHOWN = (
         f"output format: {', '.join(OUTPUTS)} (default: table)",
         {"choices": OUTPUTS, "type": output, "default": "table", "metavar": "FORMAT"},
     ),
+    _value(
+        "--sort-by",
+        metavar="COLUMN",
+        help=f"order of the nodes: {', '.join(SORT_KEYS)}; numbers from the largest (default: name)",
+        choices=SORT_KEYS,
+        type=sort_key,
+    ),
+    _switch("--no-headers", help="print a line for each node, and no headings, totals and notes"),
     _switch("-w", "--watch", help="show every change until Ctrl-C"),
     _value(
         "--interval",

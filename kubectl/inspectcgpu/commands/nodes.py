@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain
-from inspectcgpu.commands.rendering import FOR_PROGRAMS, asking, lines_of, nothing, shown_pods, wanted
+from inspectcgpu.commands.rendering import FOR_PROGRAMS, arranged, asking, lines_of, nothing, wanted
 from inspectcgpu.fetch.cluster import facts, on_nodes, read_nodes, read_other_sources, read_pods
 from inspectcgpu.report import build
 from inspectcgpu.show.health import has_problem
@@ -22,7 +22,7 @@ def show_nodes(client: Client, options: argparse.Namespace, environ: Mapping[str
     if options.selector:
         pods = on_nodes(pods, nodes.gpu)
     others = read_other_sources(client, nodes.gpu, pods, asking(options), usage=options.details)
-    report = shown_pods(build(facts(nodes.gpu, pods, others)), options)
+    report = arranged(build(facts(nodes.gpu, pods, others)), options)
     if nodes.gpu or report.waiting or options.output in FOR_PROGRAMS:
         lines = lines_of(options, colour=has_colour(sys.stdout, environ))(report)
         sys.stdout.writelines(f"{line}\n" for line in lines)

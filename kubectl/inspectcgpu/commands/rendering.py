@@ -10,11 +10,13 @@ from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.cluster import Wanted
 from inspectcgpu.read.gpu_node import read_node, read_node_with_gpus
 from inspectcgpu.report import ClusterReport, of_namespace
+from inspectcgpu.show.brief import brief
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.show.health import has_problem, health
 from inspectcgpu.show.narrow import fits, narrow
-from inspectcgpu.show.summary import summary
+from inspectcgpu.show.summary import summary, summary_rows
+from inspectcgpu.summaries import sorted_by
 
 NO_GPUS = (
     "no GPU nodes: no node has aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage or aliyun.com/gpu, or the label "
@@ -29,8 +31,10 @@ def nothing(options: argparse.Namespace) -> str:
     return f"no GPU node has the labels {options.selector}" if options.selector else NO_GPUS
 
 
-def shown_pods(report: ClusterReport, options: argparse.Namespace) -> ClusterReport:
-    """The report with the pods of the wanted namespaces."""
+def arranged(report: ClusterReport, options: argparse.Namespace) -> ClusterReport:
+    """The report with the pods of the wanted namespaces, and with its nodes in the wanted order."""
+    if options.sort_by:
+        report = sorted_by(report, options.sort_by)
     if options.namespace and not options.all_namespaces:
         return of_namespace(report, options.namespace)
     return report
@@ -63,13 +67,20 @@ def lines_of(options: argparse.Namespace, *, colour: bool, compact: bool = False
 
 def _table(report: ClusterReport, options: argparse.Namespace, *, colour: bool) -> list[str]:
     is_wide = options.output == "wide"
+    heads = not options.no_headers
     columns = None if is_wide else terminal_columns(sys.stdout)
     if options.health:
-        return health(report, colour=colour, columns=columns)
-    table = partial(details if options.details else summary, report, wide=is_wide)
+        return health(report, colour=colour, columns=columns, heads=heads)
+    if options.output == "brief":
+        return brief(report, columns, colour=colour, heads=heads)
+    table = partial(details if options.details else summary, report, wide=is_wide, colour=colour)
+    if not heads:
+        table = partial(summary_rows, report, wide=is_wide, colour=colour)
     if columns is None or fits(table(colour=False), columns):
-        return table(colour=colour)
-    return narrow(report, columns, pods=options.details, colour=colour)
+        return table()
+    if options.details or len(report.nodes) == 1:
+        return narrow(report, columns, pods=options.details, colour=colour)
+    return brief(report, columns, colour=colour, heads=heads)
 
 
 def asking(options: argparse.Namespace) -> Asking | None:

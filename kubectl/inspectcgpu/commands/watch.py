@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
-from inspectcgpu.commands.rendering import FOR_PROGRAMS, Lines, asking, lines_of, nothing, shown_pods, wanted
+from inspectcgpu.commands.rendering import FOR_PROGRAMS, Lines, arranged, asking, lines_of, nothing, wanted
 from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import ClusterFacts, build
 from inspectcgpu.show.screen import Screen
@@ -70,7 +70,7 @@ def _pause(seconds: float) -> None:
 
 
 def _shown(facts: ClusterFacts, lines: Lines, options: argparse.Namespace) -> list[str]:
-    report = shown_pods(build(facts), options)
+    report = arranged(build(facts), options)
     there = {node.node.name for node in report.nodes}
     missing = [name for name in options.nodes if name not in there]
     if missing:

@@ -24,16 +24,27 @@ class Finding:
     text: str
 
 
-def health(report: ClusterReport, *, colour: bool, columns: int | None = None) -> list[str]:
-    """The lines, and how many nodes have a problem. Problems are wrapped to a terminal's `columns`."""
+def health(
+    report: ClusterReport,
+    *,
+    colour: bool,
+    columns: int | None = None,
+    heads: bool = True,
+) -> list[str]:
+    """The lines, and how many nodes have a problem. Problems are wrapped to a terminal's `columns`.
+
+    Without `heads`, there is nothing but a line for each problem.
+    """
     room = _room(report, columns)
-    rows: list[Row] = [row(*_HEADS, style=Style.HEAD)]
+    rows: list[Row] = [row(*_HEADS, style=Style.HEAD)] if heads else []
     by_name = sorted(report.nodes, key=lambda node: node.node.name)
     faulty = [node for node in by_name if has_problem(node)]
     healthy = [node for node in by_name if not has_problem(node)]
     for node in [*faulty, *healthy]:
         rows += _node_rows(node, room)
     lines = align(rows, colour=colour)
+    if not heads:
+        return lines
     lines += ["", f"{len(faulty)} of {len(by_name)} nodes have a problem"]
     lines += [f"- {text}" for text in report.problems]
     return lines

@@ -22,7 +22,12 @@ def narrow(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> 
         lines.append(painted(printable(head), Style.HEAD, colour=colour))
         lines += _gpus_with_pods(node, colour=colour) if pods else _gpus(node, columns, colour=colour)
         lines.append("")
-    lines += totals(report, " ")
+    return lines + tail(report, columns, pods=pods, colour=colour)
+
+
+def tail(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> list[str]:
+    """What stands below the nodes: totals, pods without a GPU, and notes, wrapped."""
+    lines = totals(report, " ")
     lines += whole_total(report, " ") if report.having(GPU_WHOLE) else []
     waiting = [*(pod for node in report.nodes for pod in node.pods if pod.pending), *report.waiting]
     told = [_waits(pod) for pod in waiting]

@@ -32,6 +32,17 @@ def summary(report: ClusterReport, *, wide: bool = False, colour: bool = False) 
     return lines + below(report, MANY_PODS, colour=colour)
 
 
+def summary_rows(report: ClusterReport, *, wide: bool = False, colour: bool = False) -> list[str]:
+    """The rows of the tables alone: a line for each node, whole GPUs after the others."""
+    shared = tuple(node for node in report.nodes if {GPU_MEM, GPU_CORE} & node.amounts.keys())
+    whole = report.having(GPU_WHOLE)
+    tables: list[tuple[_Shared | _Whole, Sequence[NodeReport]]] = [(_Shared(shared), shared), (_Whole(whole), whole)]
+    lines: list[str] = []
+    for columns, nodes in tables:
+        lines += align(_rows(columns, nodes, wide=wide), colour=colour)
+    return lines
+
+
 def totals(report: ClusterReport, joint: str = "\n") -> list[str]:
     """Totals of memory, for each unit, and of compute, if there is any. `joint` separates a sum and its name."""
     memory = report.having(GPU_MEM)
@@ -158,11 +169,17 @@ class _Whole:
 
 def _table(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool, colour: bool) -> list[str]:
     more = ["MODE", "PLACEMENT", "UNIT", "MODEL", "PODS"] if wide else []
-    rows = [row("NAME", "IPADDRESS", *columns.head(), *more, style=Style.HEAD)]
+    head = row("NAME", "IPADDRESS", *columns.head(), *more, style=Style.HEAD)
+    rows = [head, *_rows(columns, nodes, wide=wide)]
+    return [*align(rows, colour=colour), "-" * dashes(rows[1])]
+
+
+def _rows(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
     for node in nodes:
         cells = [*row(node.node.name, address(node)), *columns.cells(node)]
         rows.append([*cells, *row(*_wide(node))] if wide else cells)
-    return [*align(rows, colour=colour), "-" * dashes(rows[1])]
+    return rows
 
 
 def dashes(cells: Sequence[Cell]) -> int:

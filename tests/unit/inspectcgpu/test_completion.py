@@ -67,7 +67,7 @@ def test_flags_have_descriptions(capsys):
 
 
 def test_values_of_flags(server, complete, tmp_path):
-    assert complete("-o", "") == (["json", "name", "table", "wide", "yaml"], NO_FILES)
+    assert complete("-o", "") == (["brief", "json", "name", "table", "wide", "yaml"], NO_FILES)
     assert complete("-o", "w") == (["wide"], NO_FILES)
     assert complete("--output=j") == (["json"], NO_FILES)
     assert complete("--context", "") == (["standin"], NO_FILES)
