@@ -60,6 +60,8 @@ def fit(  # noqa: PLR0913 (by name)
         return _fit_whole(request, node, links, among)
     if not keeps_rules(request, node):
         return None
+    if request.is_single_share:
+        return _fit_single_share(request, node, preferred, tries)
     return _fit_share(request, node, preferred, tries)
 
 
@@ -81,6 +83,41 @@ def _fit_whole(
     minors = [gpus[position].minor for position in chosen]
     used = tuple((minor, WHOLE) for minor in minors)
     return Choice(used, {})
+
+
+def _fit_single_share(
+    request: GpuRequest,
+    node: NodeUsage,
+    preferred: Sequence[int],
+    tries: Tries,
+) -> Choice | None:
+    """The same as `_fit_share` for a share of one GPU: the first one in order that has room. Most pods ask for that."""
+    need = request.need
+    roomy: Free = {}
+    for position, gpu in node.usable():
+        free = node.free[position]
+        # A GPU that is given whole has no units to share.
+        is_shared = gpu.memory or gpu.core
+        if is_shared and need.within(free):
+            roomy[position] = free
+    if not roomy or not tries.spend():
+        return None
+    position = _first_in_order(roomy, preferred, spread=node.facts.placement is Placement.SPREAD)
+    minor = node.facts.gpus.gpus[position].minor
+    containers: dict[int, dict[int, Amounts]] = {}
+    for group in request.groups:
+        for container, amounts in group.containers:
+            containers[container] = {minor: amounts}
+    return Choice(((minor, need),), containers)
+
+
+def _first_in_order(free: Free, preferred: Sequence[int], *, spread: bool) -> int:
+    """The first position of `_order`."""
+    if not spread:
+        for position in preferred:
+            if position in free:
+                return position
+    return _order(free, preferred, spread=spread)[0]
 
 
 def _fit_share(

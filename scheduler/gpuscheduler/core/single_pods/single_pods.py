@@ -212,7 +212,7 @@ class SinglePods:
         too_full: list[str] = []
         alike_full: set[Hashable] = set()
         for name, position, cost in self._ranking.nodes(pod.request, pod.cpu, names):
-            if cost > limit or len(choices) == most:
+            if cost > limit:
                 break
             if name in resting:
                 continue
@@ -223,6 +223,9 @@ class SinglePods:
             if choice is not None:
                 choices[name] = choice
                 limit = min(limit, cost + CLOSE * abs(cost))
+                # To ask for a further node would sort all of them.
+                if len(choices) == most:
+                    break
             elif tries.spend():
                 too_full.append(name)
                 alike_full.add(alike)
