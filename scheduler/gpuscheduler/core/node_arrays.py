@@ -1,5 +1,6 @@
 """The nodes as arrays, so that all of them are compared with a request at once."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
@@ -40,7 +41,8 @@ class Columns:
         model: index of the GPUs' model.
         tie: decides between nodes of equal cost: a fixed permutation.
         version: of the last change.
-        state: equal for rows that are equal in all columns above `tie`, so that one of them is rated for all.
+        state: equal for rows that are equal in all columns above `tie`, so that one of them is rated for all. Less than
+            the number of rows.
     """
 
     memory: Ints
@@ -103,6 +105,39 @@ _OF_FACTS = [column.name for column in fields(Columns) if column.name not in {*_
 """Columns that change with the node itself."""
 
 
+class States:
+    """Gives rows that are equal one small number: that of another state once no row is in the former one."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[int, int] = {}
+        """Hash of the numbers of a state to its index."""
+        self._rows: Counter[int] = Counter()
+        """Hash to how many rows are in the state."""
+        self._of_row: dict[int, int] = {}
+        self._spare: list[int] = []
+
+    def put(self, row: int, numbers: int) -> int:
+        """The index of the state that a row is in from now on; `numbers` is the hash of the row's numbers."""
+        former = self._of_row.get(row)
+        if former == numbers:
+            return self._indexes[numbers]
+        if former is not None:
+            self._leave(former)
+        self._of_row[row] = numbers
+        self._rows[numbers] += 1
+        index = self._indexes.get(numbers)
+        if index is None:
+            index = self._spare.pop() if self._spare else len(self._indexes)
+            self._indexes[numbers] = index
+        return index
+
+    def _leave(self, numbers: int) -> None:
+        self._rows[numbers] -= 1
+        if not self._rows[numbers]:
+            del self._rows[numbers]
+            self._spare.append(self._indexes.pop(numbers))
+
+
 class NodeArrays:
     """The nodes of `usage` by row.
 
@@ -119,6 +154,7 @@ class NodeArrays:
         self._rows: dict[str, int] = {}
         self._written: dict[int, tuple[NodeFacts | None, bytes]] = {}
         """Row to the facts of its node, and the part of its state that follows from them."""
+        self._states = States()
         self._width = 1
         self._spare: list[int] = []
         self._models: dict[str, int] = {}
@@ -193,8 +229,14 @@ class NodeArrays:
             fits |= _fit_apart(request, memory, core, too_full)
         # A pod may fit on a GPU that the arrays leave out.
         fits |= columns.wide[rows]
-        served = self._served(request, rows)
-        return np.asarray(fits & served)
+        # The mode of each row's node has to serve such amounts, see `keeps_rules`.
+        if request.core_divisor:
+            # Rows that no node has written yet have step 0.
+            steps = np.maximum(columns.step[rows], 1)
+            fits &= request.core_divisor % steps == 0
+        if not request.paired:
+            fits &= ~columns.both[rows]
+        return np.asarray(fits)
 
     def parts(self, request: GpuRequest, rows: Ints) -> Floats:
         """The part of a GPU that the request needs on each row: of memory or of compute, whichever is larger."""
@@ -202,11 +244,11 @@ class NodeArrays:
             return np.ones(len(rows))
         each = request.need.over(request.gpus)
         memory_total = np.maximum(self.columns.memory_total[rows], 1)
-        core_total = np.maximum(self.columns.core_total[rows], 1)
-        memory = each.memory / memory_total
-        core = each.core / core_total
-        larger = np.maximum(memory, core)
-        return np.minimum(larger, 1.0)
+        part = each.memory / memory_total
+        if each.core:
+            core_total = np.maximum(self.columns.core_total[rows], 1)
+            part = np.maximum(part, each.core / core_total)
+        return np.minimum(part, 1.0)
 
     def accepted_models(self, terms: ModelTerms) -> frozenset[int] | None:
         """Indexes of the models that a pod accepts; None if it accepts all of them."""
@@ -230,8 +272,10 @@ class NodeArrays:
         rows = np.flatnonzero(candidates)
         if not len(rows):
             return 0.0
-        parts = self.parts(request, rows)
-        return float(np.median(parts))
+        parts = np.sort(self.parts(request, rows))
+        middle = len(parts) // 2
+        # The mean of the two in the middle, if the number is even.
+        return float(parts[middle] + parts[~middle]) / 2
 
     def memory_without(self, demands: Collection[Amounts]) -> int:
         """Free bytes of memory on GPUs that have room for none of `demands`; 0 if there are none."""
@@ -262,17 +306,6 @@ class NodeArrays:
         core = np.maximum(columns.core, 0).sum()
         has_both = memory >= need.memory and core >= need.core
         return bool(has_both)
-
-    def _served(self, request: GpuRequest, rows: Ints) -> Bools:
-        """Whether the mode of each row's node serves such amounts, see `keeps_rules`."""
-        columns = self.columns
-        # Rows that no node has written yet have step 0.
-        steps = np.maximum(columns.step[rows], 1)
-        is_stepwise = np.asarray(request.core_divisor % steps == 0)
-        if request.paired:
-            return is_stepwise
-        wants_both = columns.both[rows]
-        return is_stepwise & ~wants_both
 
     def _new_row(self, name: str) -> int:
         """A row for a node that has none."""
@@ -356,7 +389,8 @@ class NodeArrays:
     def _set_state(self, row: int) -> None:
         _, of_facts = self._written[row]
         # Of bytes, Python's hash has a secret key. So no tenant can make two states look equal.
-        self.columns.state[row] = hash(of_facts + self.columns.state_of(row, _OF_USERS))
+        numbers = hash(of_facts + self.columns.state_of(row, _OF_USERS))
+        self.columns.state[row] = self._states.put(row, numbers)
 
 
 def _fit_apart(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
-from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
+from gpuscheduler.core.constraints.resources import MILLI, NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, RequestKind, Used
 from gpuscheduler.core.node_facts import NodeFacts
 
@@ -84,7 +84,8 @@ class NodeUsage:
     @property
     def cpu_free(self) -> float:
         """Cores that no pod asks for; negative where pods ask for more than there is."""
-        return (self.facts.allocatable - self.used).cores
+        free = self.facts.allocatable.cpu - self.used.cpu
+        return free / MILLI
 
     def usable(self) -> Iterator[tuple[int, NodeGpu]]:
         """Position and GPU of each that may take another pod."""

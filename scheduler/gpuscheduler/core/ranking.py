@@ -251,8 +251,8 @@ class Ranking:
             # In the order of ties, as the callers' order would prefer the nodes that they name first.
             by_tie = np.argsort(columns.tie[rows], kind="stable")
             rows = rows[by_tie]
-        examples, state_of = _states(rows, columns.state[rows])
-        fitting = np.flatnonzero(self._nodes.fit(request, examples))
+        examples, state_of = _states(rows, columns.state[rows], len(self._nodes.names))
+        (fitting,) = self._nodes.fit(request, examples).nonzero()
         rated = fitting[:most]
         costs = np.full(len(examples), np.inf)
         gpus = np.zeros(len(examples), dtype=np.int8)
@@ -261,6 +261,9 @@ class Ranking:
         # A cost in the table is of before the row changed. So it is replaced on rows that are not rated, too.
         table.costs[rows] = costs[state_of]
         table.gpus[rows] = gpus[state_of]
+        if len(fitting) <= most:
+            table.versions[rows] = columns.version[rows]
+            return rows[:0]
         is_unrated = np.zeros(len(examples), dtype=np.bool_)
         is_unrated[fitting[most:]] = True
         of_unrated = is_unrated[state_of]
@@ -277,21 +280,18 @@ class Ranking:
         """Costs on rows where the request may fit, and the position of the GPU to prefer on each."""
         fleet = self._nodes.fleet()
         parts = self._nodes.parts(request, fitting)
-        rated = np.full(len(fitting), np.inf)
-        preferred = np.zeros(len(fitting), dtype=np.int64)
         # A policy rates a part of a GPU, which is another one on nodes with other GPUs.
         different_parts = set(parts.tolist())
-        for part in sorted(different_parts):
-            is_equal = parts == part
-            rows = fitting[is_equal]
-            demand = Demand(
-                gpus=request.gpus,
-                fraction=part,
-                cpu=cpu,
-            )
-            costs, gpus = self._policy.costs(fleet, rows, demand)
-            rated[is_equal] = costs
-            preferred[is_equal] = gpus
+        if len(different_parts) == 1:
+            demand = Demand(request.gpus, different_parts.pop(), cpu)
+            rated, preferred = self._policy.costs(fleet, fitting, demand)
+        else:
+            rated = np.full(len(fitting), np.inf)
+            preferred = np.zeros(len(fitting), dtype=np.int64)
+            for part in sorted(different_parts):
+                is_equal = parts == part
+                demand = Demand(request.gpus, part, cpu)
+                rated[is_equal], preferred[is_equal] = self._policy.costs(fleet, fitting[is_equal], demand)
         # A search may still find room on the nodes for which the policy finds none.
         is_rated = np.isfinite(rated)
         costs = np.where(is_rated, rated, UNRATED)
@@ -304,10 +304,16 @@ class Ranking:
             self._demands.clear()
 
 
-def _states(rows: Ints, states: Ints) -> tuple[Ints, Ints]:
-    """A row in each state, in the order in which the states first occur, and for each row the index of its state."""
-    listed = states.tolist()
-    example_of = dict(zip(listed, rows.tolist(), strict=True))
-    index_of = dict(zip(example_of, range(len(example_of)), strict=True))
-    indexes = [index_of[state] for state in listed]
-    return np.array(list(example_of.values())), np.array(indexes)
+def _states(rows: Ints, states: Ints, limit: int) -> tuple[Ints, Ints]:
+    """A row in each state, in the order in which the states first occur, and for each row the index of its state.
+
+    `states` are those of `rows`, and less than `limit`.
+    """
+    positions = np.arange(len(rows))
+    first_of = np.empty(limit, dtype=np.int64)
+    # Of several rows in one state, the one that is written last counts: the first.
+    first_of[states[::-1]] = positions[::-1]
+    (firsts,) = (first_of[states] == positions).nonzero()
+    index_of = np.empty(limit, dtype=np.int64)
+    index_of[states[firsts]] = np.arange(len(firsts))
+    return rows[firsts], index_of[states]

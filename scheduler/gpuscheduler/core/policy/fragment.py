@@ -23,7 +23,8 @@ class Fragments:
 
     Attributes:
         total: sum of the weights, those of demands without GPUs included.
-        gpus, fraction: of each shape. Shape (shapes,).
+        gpus: of each shape. Shape (shapes,).
+        least: the free part with which a GPU has room for each shape. Shape (shapes,).
         cores: the cores that any demand asks for, ascending.
         weights: by model, number of `cores` that a node has free, and shape. Model 0 stands for all that are not named.
         named: index in `weights` by model.
@@ -31,7 +32,7 @@ class Fragments:
 
     total: float
     gpus: Ints
-    fraction: Floats
+    least: Floats
     cores: Floats
     weights: Floats
     named: Ints
@@ -57,7 +58,7 @@ class Fragments:
         return cls(
             total=sum(weights.values()),
             gpus=np.array([gpus for gpus, _ in shapes]),
-            fraction=np.array([fraction for _, fraction in shapes]),
+            least=np.array([fraction - EPSILON for _, fraction in shapes]),
             cores=np.array(cores),
             weights=table,
             named=named,
@@ -65,38 +66,40 @@ class Fragments:
 
     def rise(self, choices: Choices, model: Ints) -> Floats:
         """How much the expected fragment grows with each choice, in GPUs. `model` is of the rows."""
-        # Shape (rows, GPUs, shapes): which GPUs each shape can use, before and if the choice takes the GPU.
-        free = choices.free[..., None]
-        left = choices.left[..., None]
-        least = self.fraction - EPSILON
-        usable = free >= least
-        still_usable = left >= least
+        # Shape (2, rows, GPUs, shapes): which GPUs each shape can use, before and if the choice takes the GPU.
+        parts = choices.parts[..., None]
+        usable = parts >= self.least
+        usable_parts = parts * usable
         # Shape (rows, shapes) before, and (rows, choices, shapes) after.
-        parts = free * usable
-        parts_left = left * still_usable
-        before = parts.sum(axis=1)
-        change = choices.over(parts_left - parts)
-        after = before[:, None] + change
-        count = np.count_nonzero(usable, axis=1)
-        lost = (usable & ~still_usable).astype(np.float64)
+        parts_before, parts_left = usable_parts
+        before = np.add.reduce(parts_before, axis=1)
+        after = before[:, None] + choices.over(parts_left - parts_before)
+        usable_before, still_usable = usable
+        count = np.add.reduce(usable_before, axis=1, dtype=np.int64)
+        # What is usable after the choice was so before.
+        lost = (usable_before ^ still_usable).astype(np.int64)
         count_after = count[:, None] - choices.over(lost)
         # A shape uses nothing on a node with fewer usable GPUs than it needs.
-        is_enough = count >= self.gpus
-        is_still_enough = count_after >= self.gpus
-        used = is_enough * before
-        still_used = is_still_enough * after
-        weights = self._weights(choices.cpu_free, model)
-        weights_left = self._weights(choices.cpu_left, model)
+        used = (count >= self.gpus) * before
+        still_used = (count_after >= self.gpus) * after
+        weights, weights_left = self._weights(choices.cores, model)
         weighted = weights * used
         still_weighted = weights_left[:, None] * still_used
-        fall = weighted.sum(axis=1)[:, None] - still_weighted.sum(axis=2)
+        of_row = np.add.reduce(weighted, axis=1)
+        fall = of_row[:, None] - np.add.reduce(still_weighted, axis=2)
         # What the pod itself takes is not free any more, for no demand.
         taken = self.total * choices.need
         return np.asarray(fall - taken)
 
     def _weights(self, cpu: Floats, model: Ints) -> Floats:
-        """The weight of each shape on nodes with these free cores and models: of the demands that they can serve."""
+        """The weight of each shape on nodes with these free cores and models: of the demands that they can serve.
+
+        Shape (..., rows) to (..., rows, shapes).
+        """
         affordable = self.cores.searchsorted(cpu + EPSILON, side="right")
+        names_no_model = len(self.weights) == 1
+        if names_no_model:
+            return np.asarray(self.weights[0, affordable])
         known = np.minimum(model, len(self.named) - 1)
         return self.weights[self.named[known], affordable]
 

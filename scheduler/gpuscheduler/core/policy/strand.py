@@ -98,9 +98,7 @@ class Strand:
             self._tables = _Tables.of(self._mix.shares)
         choices = Choices.of(fleet, rows, demand)
         node_cost = self._of_nodes(fleet, rows, demand, choices)
-        waste = self._tables.waste
-        waste_before = waste[steps_free(choices.free)]
-        waste_after = waste[steps_free(choices.left)]
+        waste_before, waste_after = self._tables.waste[steps_free(choices.parts)]
         wasted = choices.over(waste_after - waste_before)
         models = fleet.model[rows]
         room_lost = self._tables.room.rise(choices, models)
@@ -117,13 +115,11 @@ class Strand:
         """The part of the cost that is equal for all choices on a node. Shape (rows,)."""
         cores = self._tables.cores
         gpus = fleet.gpus[rows]
-        free = choices.free.sum(axis=1)
+        free = np.add.reduce(choices.free, axis=1)
         left = free - choices.need
         # The free GPUs that the node's free cores do not suffice for.
-        served_before = choices.cpu_free / cores
-        served_after = choices.cpu_left / cores
-        stranded_before = np.maximum(free - served_before, 0.0)
-        stranded_after = np.maximum(left - served_after, 0.0)
+        served = choices.cores / cores
+        stranded_before, stranded_after = np.maximum((free, left) - served, 0.0)
         cost = STRANDED * (stranded_after - stranded_before)
         cost = cost + CORES_LEFT * choices.cpu_left + GPUS_LEFT * left
         is_empty = free >= gpus - EPSILON
