@@ -51,7 +51,10 @@ class BoundPods:
 
     def count_as_bound(self, pod: PodFacts, reservation: Reservation) -> None:
         """Count a pod with what the API server has bound it with, although it was seen on its node before."""
-        self.count(self._with_held(_as_bound(pod, reservation)))
+        choice = reservation.choices[pod.node]
+        is_counted_so = pod.used == choice.used and pod.request == reservation.pod.request
+        if not is_counted_so:
+            self.count(self._with_held(_as_bound(pod, reservation)))
 
     def count(self, pod: PodFacts) -> None:
         """Keep the pod, and count what it uses if it is bound."""

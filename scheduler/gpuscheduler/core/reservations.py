@@ -56,6 +56,12 @@ class Reservations:
         sent: bool = False,
     ) -> Reservation:
         """Reserve GPUs, in place of those that were reserved for the pod."""
+        former = self._all.get(pod.uid)
+        if former and former.choices == choices and former.pod is pod:
+            # They count already.
+            reservation = Reservation(pod, former.choices, until, sent)
+            self._all[pod.uid] = reservation
+            return reservation
         # Not on the nodes in `choices`: a release there would count as GPUs that became free, and wake other pods.
         self._release(pod.uid, choices)
         reservation = Reservation(pod, choices, until, sent)
