@@ -158,6 +158,8 @@ class SchedulerMetrics:
         )
         self._lag = Histogram(WATCH_LAG.name, WATCH_LAG.help, buckets=_SECONDS, registry=self._registry)
         self._counters: dict[Family, Counter] = {}
+        self._series: dict[tuple[str, ...], Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
         for family in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES, EVICTIONS):
             counter = Counter(family.name, family.help, family.labels, registry=self._registry)
             self._counters[family] = counter
@@ -171,12 +173,16 @@ class SchedulerMetrics:
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """Count an answer to kube-scheduler."""
-        self._counters[CALLS].labels(verb, result).inc()
-        self._seconds.labels(verb).observe(seconds)
+        self._count(CALLS, verb, result)
+        histogram = self._histograms.get(verb)
+        if histogram is None:
+            histogram = self._seconds.labels(verb)
+            self._histograms[verb] = histogram
+        histogram.observe(seconds)
 
     def api_answered(self, verb: str, code: str) -> None:
         """Count an answer of the API server."""
-        self._counters[API_REQUESTS].labels(verb, code).inc()
+        self._count(API_REQUESTS, verb, code)
 
     def watch_failed(self, resource: str) -> None:
         """Count a list or watch that failed."""
@@ -188,11 +194,20 @@ class SchedulerMetrics:
 
     def written(self, kind: str, result: str) -> None:
         """Count a write other than a Binding."""
-        self._counters[WRITES].labels(kind, result).inc()
+        self._count(WRITES, kind, result)
 
     def evicted(self, cause: str, result: str) -> None:
         """Count a try to evict a pod."""
         self._counters[EVICTIONS].labels(cause, result).inc()
+
+    def _count(self, family: Family, *labels: str) -> None:
+        """Count one in the series with these labels. Each pod counts in several, and to look one up takes a lock."""
+        key = family.name, *labels
+        series = self._series.get(key)
+        if series is None:
+            series = self._counters[family].labels(*labels)
+            self._series[key] = series
+        series.inc()
 
     def page(self) -> bytes:
         """The text exposition."""

@@ -145,8 +145,7 @@ class Connection:
         headers = self._headers(content_type)
         data = msgspec.json.encode(body)
         try:
-            async with asyncio.timeout(CALL_S):
-                answer = await self._kept.send(method, path, headers, data, self._tls)
+            answer = await self._kept.send(method, path, headers, data, self._tls)
         except (OSError, TimeoutError) as err:
             self._answered(verb, "none")
             raise self._unreachable(err) from err

@@ -20,6 +20,8 @@ from gpuscheduler.cluster_api.http_answer import AnswerReader, BadAnswerError, H
 
 CONNECT_S = 5.0
 """Longest time to open a connection."""
+ANSWER_S = 10.0
+"""Longest time for an answer, from when the connection is open."""
 IDLE_S = 15.0
 """A connection that was idle for longer is not used again: the server may be about to close it."""
 _AS_IT_IS = re.compile(r"[A-Za-z0-9/._~:@-]+")
@@ -60,7 +62,7 @@ class KeptConnections:
         body: bytes,
         tls: ssl.SSLContext | None,
     ) -> HttpAnswer:
-        """The answer to a request. Raises OSError, and TimeoutError if the connection does not open.
+        """The answer to a request. Raises OSError, and TimeoutError if the connection does not open or no answer comes.
 
         Args:
             method: such as ``POST``.
@@ -73,7 +75,7 @@ class KeptConnections:
         # A caller of the extender chooses the pod's name. So characters that would end this line are quoted.
         if not _AS_IT_IS.fullmatch(target):
             target = quote(target)
-        further = _lines({**headers, "Content-Length": str(len(body))})
+        further = f"{_lines(headers)}Content-Length: {len(body)}\r\n"
         request = f"{method} {target} HTTP/1.1\r\n{self._head}{further}\r\n".encode() + body
         connection = self._idle_one(tls) or await self._opened(tls)
         try:
@@ -137,14 +139,23 @@ class _KeptConnection(asyncio.Protocol):
         self._reader = AnswerReader()
 
     async def answer(self, request: bytes) -> HttpAnswer:
-        """The answer to a request. Raises LostError."""
+        """The answer to a request. Raises LostError, and TimeoutError if it does not come in time."""
+        loop = asyncio.get_running_loop()
         self._reader = AnswerReader()
-        self._answered = asyncio.get_running_loop().create_future()
+        self._answered = loop.create_future()
+        # A timer takes a quarter of the time of `asyncio.timeout`, and each pod needs one.
+        timer = loop.call_later(ANSWER_S, self._late)
         self._transport.write(request)
         try:
             return await self._answered
         finally:
+            timer.cancel()
             self._answered = None
+
+    def _late(self) -> None:
+        waiting = self._answered
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(TimeoutError())
 
     def close(self) -> None:
         """Close it at once."""

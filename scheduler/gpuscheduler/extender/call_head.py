@@ -1,6 +1,7 @@
 """The head of a call: as much of HTTP as kube-scheduler's client speaks, and a refusal of everything else."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 
 import httptools
@@ -46,8 +47,12 @@ def head_bytes(received: bytes | bytearray) -> int:
     return 0
 
 
+@lru_cache(maxsize=128)
 def call_head(head: bytes) -> CallHead:
-    """Read a head. Raises HeadError."""
+    """Read a head. Raises HeadError.
+
+    The heads of one kube-scheduler differ in nothing but their Content-Length, so those that were read are kept.
+    """
     said = _Said()
     parser = httptools.HttpRequestParser(said)
     try:

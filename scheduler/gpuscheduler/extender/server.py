@@ -10,6 +10,7 @@ import ssl
 import time
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from gpuscheduler.extender.call_connection import CALL_S, Answers, CallConnection
 from gpuscheduler.extender.routes import MOST_BODY
@@ -58,7 +59,8 @@ class CallServer:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; then finish the calls in progress."""
-        accepting = asyncio.ensure_future(self._accept())
+        accept = self._accept_plain if self._tls is None else self._accept_with_handshakes
+        accepting = asyncio.ensure_future(accept())
         try:
             await stop.wait()
             # A call that was sent before may not have been read yet, and gets an answer, too.
@@ -69,7 +71,35 @@ class CallServer:
             self._listener.close()
             await self._end()
 
-    async def _accept(self) -> None:
+    async def _accept_plain(self) -> None:
+        """Accept connections without a handshake until canceled.
+
+        kube-scheduler keeps no more than two idle connections, so that most bind calls come on a new one. uvloop itself
+        accepts a connection in half of the processor time, and one in each of its turns, so that many hold up no call.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._accepted, sock=self._listener, backlog=BACKLOG)
+        try:
+            await loop.create_future()
+        finally:
+            server.close()
+
+    def _accepted(self) -> asyncio.Protocol:
+        """What reads a new connection."""
+        if self._is_full():
+            return _Closed()
+        self._make_room()
+        return CallConnection(self._answers, self._changed)
+
+    def _is_full(self) -> bool:
+        """Whether no further connection is taken, as too many calls are in progress."""
+        if len(self._served) < MOST_SERVED:
+            return False
+        self._warn("Too many calls in progress: closed a new connection", calls=MOST_SERVED)
+        return True
+
+    async def _accept_with_handshakes(self) -> None:
+        """Accept connections until canceled. Unlike those of the event loop, its handshakes can be ended early."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -78,8 +108,7 @@ class CallServer:
                 log.warning("Failed to accept a connection for calls", extra={"error": err.strerror})
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if len(self._served) >= MOST_SERVED:
-                self._warn("Too many calls in progress: closed a new connection", calls=MOST_SERVED)
+            if self._is_full():
                 client.close()
                 continue
             self._make_room()
@@ -109,13 +138,12 @@ class CallServer:
 
     async def _begin(self, client: socket.socket, address: tuple[str, int]) -> None:
         loop = asyncio.get_running_loop()
-        handshake_s = None if self._tls is None else CALL_S
         try:
             await loop.connect_accepted_socket(
                 lambda: CallConnection(self._answers, self._changed),
                 client,
                 ssl=self._tls,
-                ssl_handshake_timeout=handshake_s,
+                ssl_handshake_timeout=CALL_S,
             )
         except ssl.SSLError as err:
             reason = (err.reason or "").replace("_", " ").lower()
@@ -186,3 +214,10 @@ class CallServer:
         if now - last > WARNING_GAP_S:
             self._warned_at[message] = now
             log.warning(message, extra=fields)
+
+
+class _Closed(asyncio.Protocol):
+    """Closes a connection at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
