@@ -24,6 +24,9 @@ MOST_STATES = 500
 """States of nodes that are rated for one call. Nodes in other states come last in this call."""
 MOST_RATED = 1000
 """Ratings of a demand in a state for one call, which is to take less than 10 ms. The smallest demands are left out."""
+LEARNED_PARTS = 16
+"""Parts of a GPU in which the sizes of claims are learned. A rating takes as long as there are sizes, and any author of
+claims may write as many as a GPU has MiB."""
 CORES = 1e4
 """Cores of every node. kube-scheduler's own scores look at CPU."""
 SMALL = ClaimDemand(1, memory_mib=1, cores=0)
@@ -235,9 +238,12 @@ class ClaimNodes:
             return
         memory_mib = self._state(newest).memory_mib
         for demand in claim.demands:
-            fraction = _fraction(demand, memory_mib)
-            if fraction <= 1 and demand.gpus <= MOST_GPUS:
-                self._mix.saw(Demand(demand.gpus, fraction))
+            fraction = math.ceil(_fraction(demand, memory_mib) * LEARNED_PARTS) / LEARNED_PARTS
+            if fraction > 1 or demand.gpus > MOST_GPUS:
+                continue
+            # Several shares are learned as one, so that few demands are told apart.
+            gpus = demand.gpus if fraction == 1 else 1
+            self._mix.saw(Demand(gpus, fraction))
 
 
 def _best(costs: Mapping[_State, float], nodes_in: Mapping[_State, Iterable[str]]) -> str:

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.pods.pod import PodName
-from gpuscheduler.core.claims.claim_nodes import MOST_RATED, SMALL, ClaimNodes
+from gpuscheduler.core.claims.claim_nodes import LEARNED_PARTS, MOST_RATED, SMALL, ClaimNodes
 from gpuscheduler.core.claims.gpu_claims import ClaimDemand, GpuClaim, HeldDevice, pod_claims, read_claim
 from gpuscheduler.core.claims.gpu_devices import GpuDevice, SliceFacts, read_slice
 from gpuscheduler.core.policy.binpack_spread import Binpack
-from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.policy.fleet import MOST_GPUS
+from gpuscheduler.core.policy.mix import PRIOR, Mix
 from gpuscheduler.core.policy.named import NAMES, named
 from gpuscheduler.core.single_pods.scores import HIGHEST
 from tests.unit.gpuscheduler.core.claims.dra_cluster import AgentNode, Cluster, claim_object
@@ -255,3 +256,15 @@ def test_no_pod_has_more_rated_than_there_is_time_for_in_a_call():
     whole = PodName("ml", "whole")
     scored.claim_seen(GpuClaim("whole", whole, (ClaimDemand(2),)))
     assert scored.scores([*small, whole], nodes) == dict.fromkeys(nodes, 0), "no node has two GPUs free"
+
+
+def test_claims_of_many_sizes_are_learned_as_few():
+    """A rating compares with every size that was learned."""
+    mix = Mix()
+    scored = ClaimNodes(Binpack(), mix)
+    scored.slice_seen(SliceFacts("a", "a", (GpuDevice("gpu-0", 81920),)))
+    for n in range(2000):
+        demands = tuple(ClaimDemand(1 + k, 1 + 40 * n + k) for k in range(16))
+        scored.claim_seen(GpuClaim(f"c{n}", PodName("ml", f"c{n}"), demands))
+    learned = mix.shares.keys() - PRIOR.keys()
+    assert len(learned) <= LEARNED_PARTS + MOST_GPUS
