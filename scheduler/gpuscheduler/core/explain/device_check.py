@@ -210,9 +210,10 @@ def check(asked: Demand, device: Device, held: Held, off: Mapping[str, str], wor
     for met, condition in enumerate(asked.conditions):
         if selects(condition.tree, device, work) is Selection.REFUSES:
             return Check(device, Stage.NOT_SELECTED, met)
-    for word in asked.wanted(device):
-        if word not in device.capacity:
-            return Check(device, Stage.NO_CAPACITY, word=word)
+    for name in asked.request.amounts:
+        # Unlike attributes, kube-scheduler compares these names as they are written.
+        if name not in device.capacity_names:
+            return Check(device, Stage.NO_CAPACITY, word=full_word(name, device.key.driver))
     taken = asked.consumed(device)
     if isinstance(taken, Word):
         return Check(device, Stage.TOO_SMALL, word=taken)

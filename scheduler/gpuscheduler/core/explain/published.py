@@ -98,6 +98,7 @@ class Device:
         node: that has it.
         attributes: by full name.
         capacity: by full name.
+        capacity_names: as the driver has written them.
         is_shared: several claims can have parts of it.
         taints: that keep claims off.
         counters: what it takes of the pool's counters, by set and name.
@@ -107,6 +108,7 @@ class Device:
     node: str
     attributes: Mapping[Word, Value] = field(default_factory=dict)
     capacity: Mapping[Word, Capacity] = field(default_factory=dict)
+    capacity_names: frozenset[str] = frozenset()
     is_shared: bool = False
     taints: tuple[DeviceTaint, ...] = ()
     counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -223,16 +225,19 @@ def _device(key: DeviceKey, node: str, written: Mapping[str, Any]) -> Device:
         if read is not None:
             attributes[full_word(name, key.driver)] = read
     capacity: dict[Word, Capacity] = {}
+    capacity_names: set[str] = set()
     for name, of_name in mapping(written.get("capacity")).items():
         read_capacity = _capacity(mapping(of_name))
         if read_capacity is not None:
             capacity[full_word(name, key.driver)] = read_capacity
+            capacity_names.add(name)
     taints = [_taint(taint) for taint in mappings(written.get("taints"))]
     return Device(
         key=key,
         node=node,
         attributes=attributes,
         capacity=capacity,
+        capacity_names=frozenset(capacity_names),
         is_shared=written.get("allowMultipleAllocations") is True,
         taints=tuple(taints),
         counters=dict(_counters(written.get("consumesCounters"), "counterSet")),

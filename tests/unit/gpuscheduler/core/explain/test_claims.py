@@ -148,6 +148,12 @@ def test_a_capacity_that_no_gpu_has():
     assert of_request(request(zzz="8Gi")).endswith("is on no GPU; there are cores, memory, sharers")
 
 
+def test_a_capacity_with_the_domain_of_its_driver_is_another_one():
+    """kube-scheduler compares the names as they are written, so such a claim waits for ever."""
+    text = of_request(request(**{"gpu.gpuagent.io/memory": "8Gi"}))
+    assert text.endswith("capacity gpu.gpuagent.io/memory is on no GPU; did you mean memory?")
+
+
 @pytest.mark.parametrize(
     ("cel", "end"),
     [
