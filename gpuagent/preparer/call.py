@@ -66,7 +66,13 @@ class LatestState:
     def is_over(self, call: Call) -> bool:
         """Whether a call must not wait any longer."""
         is_late = time.monotonic() > call.until
-        return self._stopping or is_late or not call.is_wanted()
+        return self._stopping or is_late or not call.is_wanted() or self._has_only_ending_pods(call)
+
+    def _has_only_ending_pods(self, call: Call) -> bool:
+        """Whether all pods that were seen with the claim end. Kubelet ends none of them before it has the answer."""
+        pods = self._state.pods.seen if self._state else ()
+        users = [pod for pod in pods if pod.name.namespace == call.namespace and call.name in pod.claims]
+        return bool(users) and all(pod.ended or pod.deleting for pod in users)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the next change; whether one came in time."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
-from gpuagent.domain.state import State
+from gpuagent.domain.state import State, once
 
 PREPARE_AGAIN_ANNOTATION = "gpuagent.io/prepare-again"
 """When the agent last had kubelet try a pod again, in Unix nanoseconds."""
@@ -40,7 +40,6 @@ def waiting_pods(state: State) -> Iterator[WaitingPod]:
     """The pods that kubelet may have to try again, in any mode: a claim may be prepared late."""
     if not _serves_kubelet(state):
         return
-    in_the_way = _in_the_way(state)
     for pod in state.pods.seen:
         if not pod.claims or pod.ended:
             continue
@@ -49,9 +48,10 @@ def waiting_pods(state: State) -> Iterator[WaitingPod]:
             # Kubelet unprepares also what it began to prepare, and the agent may have no record of that.
             yield WaitingPod(pod.name, pod.uid, names, is_ending=True)
         elif not pod.sandboxed:
-            yield WaitingPod(pod.name, pod.uid, names, in_the_way)
+            yield WaitingPod(pod.name, pod.uid, names, _in_the_way(state))
 
 
+@once
 def _in_the_way(state: State) -> frozenset[str]:
     """What may keep claims from being prepared, as `WaitingPod` has it."""
     in_mig_mode = [gpu.uuid for gpu in state.gpus.by_index if gpu.mig]

@@ -99,6 +99,27 @@ def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Calla
     node.wait_amounts(mem=640)
 
 
+def test_a_claim_that_was_allocated_before_the_node_left_the_mode_is_refused_aloud(
+    node: Node, cluster: Cluster
+) -> None:
+    """Kubelet starts the pod late, as it waits for a volume. Its user learns what to do, and can do it."""
+    manifest = claiming("late", "share-8g")
+    manifest["spec"]["volumes"] = [{"name": "late", "configMap": {"name": "late"}}]
+    manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "late", "mountPath": "/late"}]
+    node.pods.append("late")
+    cluster.create_pod(manifest)
+    cluster.wait_pod("late", lambda pod: bool(pod["spec"].get("nodeName")))
+    node.label("share")
+    node.wait_amounts(mem=640)
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "default"}}
+    cluster.apply({**config_map, "data": {"a": "b"}})
+    event(node, "late", "GPURefused", "The node has left mode dra for mode share: delete the pod")
+    node.restart_agent(node.agent.kill)
+    node.end("late")
+    wait_files(node, 0)
+    cluster.api("DELETE", cluster.client.path_of(config_map))
+
+
 def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     node.run(claiming("one", "share-8g"))
     (held,) = node.gpus_of("one")

@@ -133,6 +133,21 @@ def test_a_monitor_sees_all_gpus_and_holds_none(node: Node, make_claim: Callable
     node.wait_amounts(mem=640)
 
 
+def test_a_monitor_that_starts_last_sees_all_gpus_of_which_a_unit_is_left(
+    node: Node, make_claim: Callable[..., None]
+) -> None:
+    """The scheduler compares what it asks for with what is left, and counts none of it as used."""
+    make_claim("share", gpu=share("4Gi"))
+    make_claim("late", all={**share("1Gi"), "allocationMode": "All", "adminAccess": True})
+    node.run(pod("user", main=["share"]))
+    node.run(pod("monitor", main=["late"]))
+    uuids, env = gpus(node, "monitor", "main")
+    shown = node.agent.status()["gpus"]
+    assert uuids == {gpu["uuid"] for gpu in shown}
+    assert not any(name.startswith(("ALIYUN_COM_GPU_MEM", "CUDA_MPS")) for name in env)
+    assert sum(len(gpu["held"]) for gpu in shown) == 1
+
+
 def test_what_the_runtime_cannot_express_is_an_event(node: Node, make_claim: Callable[..., None]) -> None:
     make_claim("both", a=share("4Gi"), b=whole())
     node.pods.append("mixed")
