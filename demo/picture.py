@@ -1,5 +1,6 @@
-"""The screenshots of the documents: the page of a simulated node in Chromium. `make picture` makes them."""
+"""The screenshots of the documents: the pages of a simulated node and fleet in Chromium. `make picture` makes them."""
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Callable
@@ -8,10 +9,15 @@ from pathlib import Path
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from demo.__main__ import offers, run, until
+from demo.fleet import fleet
 from demo.node import DemoNode
 from gpuagent.system.output import exit_with
+from gpuscheduler.pages.fleet_page import FleetPages
+from gpuscheduler.pages.page_server import page_server
 
 PORT = 9446
+FLEET = 40
+"""Nodes on the page of the cluster."""
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 WINDOW = ViewportSize(width=1280, height=800)
 NARROW = ViewportSize(width=940, height=800)
@@ -22,11 +28,12 @@ SHARES = {"asr": (16, 15), "chat": (8, 20), "embed": (10, 30), "rank": (20, 25),
 
 
 def main() -> int:
-    """Make both. The exit code: 1 if there is no browser, or a node does not come to the state that is shown."""
+    """Make all. The exit code: 1 if there is no browser, or a node does not come to the state that is shown."""
     try:
         chromium = _chromium()
         _shares(chromium)
         _links(chromium)
+        _cluster(chromium)
     except RuntimeError as err:
         print(f"picture: {err}", file=sys.stderr)
         return 1
@@ -79,13 +86,38 @@ def _links(chromium: str) -> None:
         _visit(chromium, node.url, shown)
 
 
-def _visit(chromium: str, url: str, shown: Callable[[Page], None]) -> None:
-    """Have `shown` look at the page once it shows the node's GPUs."""
+def _cluster(chromium: str) -> None:
+    """The one of docs/gpuscheduler.md: forty nodes, one of them opened."""
+    pages = FleetPages(fleet(FLEET), "https://docs.example.org/problems")
+    server = page_server(
+        ("127.0.0.1", 0),
+        metrics=lambda: b"",
+        usage=lambda: (b"{}",),
+        fleet=lambda: asyncio.run(pages.fleet()),
+        pods=lambda: asyncio.run(pages.pods()),
+        defragment=lambda: b"{}",
+        alive=lambda: None,
+        problem=lambda: "",
+    )
+    server.start()
+
+    def shown(page: Page) -> None:
+        page.locator("#details .list").wait_for()
+        page.screenshot(path=IMAGES / "cluster.png")
+
+    try:
+        _visit(chromium, f"http://127.0.0.1:{server.port}/?node=gpu-t4-0003", shown, "#fleet tbody a")
+    finally:
+        server.stop()
+
+
+def _visit(chromium: str, url: str, shown: Callable[[Page], None], sign: str = ".card") -> None:
+    """Have `shown` look at the page once it has a part that matches `sign`."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport=WINDOW)
         page.goto(url)
-        page.locator(".card").first.wait_for()
+        page.locator(sign).first.wait_for()
         shown(page)
         browser.close()
 

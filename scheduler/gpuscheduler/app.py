@@ -49,8 +49,10 @@ from gpuscheduler.followers import (
 )
 from gpuscheduler.metrics import SchedulerMetrics, Values
 from gpuscheduler.pages.defragment_page import defragment_page
+from gpuscheduler.pages.fleet_page import FleetPages
 from gpuscheduler.pages.heartbeat import Heartbeat
-from gpuscheduler.pages.paced_reading import PacedReading
+from gpuscheduler.pages.node_view import Cluster
+from gpuscheduler.pages.paced_reading import PacedReading, RecentReading
 from gpuscheduler.pages.page_server import page_server
 from gpuscheduler.pages.usage_page import usage_page
 from gpuscheduler.scheduler_settings import SchedulerSettings
@@ -105,6 +107,9 @@ class App:
         self._leading = asyncio.Event()
         self._value_reading = PacedReading(self._values)
         self._usage_reading = PacedReading(lambda: usage_page(self._core))
+        fleet_pages = FleetPages(_cluster(self._core), settings.problems_url)
+        self._fleet_reading = PacedReading(fleet_pages.fleet)
+        self._pods_reading = PacedReading(fleet_pages.pods)
         self._moves_reading = PacedReading(lambda: defragment_page(self._core.defragmentation))
         self._metrics = SchedulerMetrics(self._value_reading.get)
         self._heartbeat = Heartbeat()
@@ -175,6 +180,7 @@ class App:
             work += self._follow_claims(connection)
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
+            work += [self._fleet_reading.run(), self._pods_reading.run()]
             work += [self._moves_reading.run(), claim_events.run()]
             if placeholder_pods:
                 work.append(placeholder_pods.run())
@@ -328,6 +334,8 @@ class App:
                 address,
                 metrics=self._metrics.page,
                 usage=self._usage_reading.get,
+                fleet=RecentReading(self._fleet_reading.get).get,
+                pods=RecentReading(self._pods_reading.get).get,
                 defragment=self._moves_reading.get,
                 alive=self._heartbeat.problem,
                 problem=self._problem,
@@ -367,6 +375,11 @@ class App:
             families.AGENT_REFUSALS: _value(core.refusals.total()),
             families.WATCH: _by_label(up),
         }
+
+
+def _cluster(core: Scheduling) -> Cluster:
+    """What the pages show of the cluster."""
+    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations)
 
 
 def _resource_name(kind: ObjectKind) -> str:

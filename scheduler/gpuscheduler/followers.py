@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from gpuagent.domain.fleet.node_summary import node_reading
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
 from gpuscheduler.cluster_api.connection import Json, decoded
@@ -106,7 +107,9 @@ class NodeFollower:
         if facts is None:
             self.gone(name)
             self._service.site_seen(node_site(found))
+            self._read(name, found)
             return
+        self._read(name, found)
         if facts.assumed:
             # It is read again when its unhealthy GPUs change.
             self._unpublished[name] = {key: found.get(key) for key in ("metadata", "spec", "status")}
@@ -118,7 +121,16 @@ class NodeFollower:
     def gone(self, key: str) -> None:
         """Forget a node."""
         self._unpublished.pop(key, None)
+        self._service.core.readings.pop(key, None)
         self._service.node_gone(key)
+
+    def _read(self, name: str, found: Json) -> None:
+        """Keep what people read of the node. A node that offers no GPUs now may say why."""
+        reading = node_reading(found)
+        readings = self._service.core.readings
+        # The same value while nothing has changed, so that its row on the page is not written again.
+        if reading and readings.get(name) != reading:
+            readings[name] = reading
 
     def unhealthy(self, name: str, minors: Collection[int]) -> None:
         """Take the minor numbers of a node's unhealthy GPUs, which count unless the node publishes its GPUs."""

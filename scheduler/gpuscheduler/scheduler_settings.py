@@ -9,6 +9,7 @@ from gpuagent.settings.table import Table, setting
 from gpuscheduler.core.policy.named import NAMES
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_WEB_ADDRESS = re.compile(r"https?://[^\s#\"'<>]{1,2000}")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LEASE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -48,6 +49,15 @@ def namespace(text: str) -> str:
     return text
 
 
+def web_address(text: str) -> str:
+    """An address of http or https; empty for ``off``. Raises ValueError."""
+    if text in {"", "off"}:
+        return ""
+    if not _WEB_ADDRESS.fullmatch(text):
+        raise ValueError(f"{text!r} is not an address that begins with http:// or https://, or off")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
     """Every setting of `gpuscheduler run`."""
@@ -78,6 +88,12 @@ class SchedulerSettings:
         values.address,
         "address of the page of the cluster, of /metrics, /healthz, /readyz and /usage; off for none",
         metavar="HOST:PORT",
+    )
+    problems_url: str = setting(
+        "",
+        web_address,
+        "address of docs/problems.md, to which the page of the cluster links the problems of nodes (default: no links)",
+        metavar="URL",
     )
     policy: str = setting(
         "strand",

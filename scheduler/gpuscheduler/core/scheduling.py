@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from heapq import nsmallest
 
+from gpuagent.domain.fleet.node_summary import NodeReading
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.calls import (
@@ -70,6 +71,7 @@ class Scheduling:
 
     Attributes:
         usage: units in use on each node, reservations included.
+        readings: by name, what the Node objects say to people, also of nodes that offer no GPUs.
         pods: by UID, the living pods that ask for GPUs.
         reservations: GPUs that are kept for pods that are not bound.
         jobs: of several pods.
@@ -91,6 +93,7 @@ class Scheduling:
         defragment: DefragmentLimits | None = None,
     ) -> None:
         self.usage = ClusterUsage()
+        self.readings: dict[str, NodeReading] = {}
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
         self.gang_objects = GangObjects(self.pods)

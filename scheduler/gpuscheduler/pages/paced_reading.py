@@ -1,6 +1,7 @@
 """Values of the scheduler's loop for threads: made now and then however many ask, and never changed after."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -14,6 +15,8 @@ PART = 9.0
 """The same as a multiple of what the reading took: readers get a tenth of the loop at most."""
 WAIT_S = 5.0
 """How long a thread waits for a reading."""
+RECENT_S = 2.0
+"""How old a value may be that people watch."""
 
 
 class PacedReading(Generic[T]):
@@ -68,3 +71,33 @@ class PacedReading(Generic[T]):
     def _ask(self, future: Future[T]) -> None:
         self._asking.append(future)
         self._asked.set()
+
+
+class RecentReading(Generic[T]):
+    """A value that is a few seconds old at most, for a page that many people may watch. Threads may share it.
+
+    If the next reading takes long, for example because the loop is busy, the last value is served for as long.
+
+    Args:
+        get: reads the value. Raises TimeoutError if it takes too long.
+    """
+
+    def __init__(self, get: Callable[[], T]) -> None:
+        self._get = get
+        self._lock = threading.Lock()
+        self._last: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        """The value. Raises what `get` raises if there is no last one."""
+        with self._lock:
+            now = time.monotonic()
+            if self._last is not None and now - self._last[0] < RECENT_S:
+                return self._last[1]
+            try:
+                value = self._get()
+            except TimeoutError:
+                if self._last is None:
+                    raise
+                return self._last[1]
+            self._last = (now, value)
+            return value

@@ -5,8 +5,12 @@ from collections.abc import Callable
 from gpuagent.pages.http_server import HttpServer, Page, Probe
 from gpuagent.pages.web_pages import SHARED, web_page
 from gpuscheduler.metrics import CONTENT_TYPE
+from gpuscheduler.pages.plain_table import plain_table
 
 JSON = "application/json"
+HTML = "text/html; charset=utf-8"
+WEB_FILES = ("cluster.css", "cluster.js", "details.js", "fleet.js", "heat.js", "lists.js", "parts.js", "rows.js")
+"""What the page of the cluster loads, besides what it has in common with the page of a node."""
 
 
 def page_server(  # noqa: PLR0913 (by name)
@@ -14,6 +18,8 @@ def page_server(  # noqa: PLR0913 (by name)
     *,
     metrics: Callable[[], bytes],
     usage: Callable[[], tuple[bytes, ...]],
+    fleet: Callable[[], tuple[bytes, ...]],
+    pods: Callable[[], tuple[bytes, ...]],
     defragment: Callable[[], bytes],
     alive: Probe,
     problem: Callable[[], str],
@@ -24,6 +30,8 @@ def page_server(  # noqa: PLR0913 (by name)
         address: where it listens.
         metrics: makes the page /metrics, in a thread of the server.
         usage: makes the page /usage in the same way.
+        fleet: makes the page /fleet in the same way.
+        pods: makes the page /pods in the same way.
         defragment: makes the page /defragment in the same way.
         alive: what is wrong with the process.
         problem: why calls cannot be answered now; empty if they can.
@@ -31,6 +39,9 @@ def page_server(  # noqa: PLR0913 (by name)
     pages: dict[str, Page] = {
         "/metrics": lambda: (CONTENT_TYPE, metrics()),
         "/usage": lambda: (JSON, usage()),
+        "/fleet": lambda: (JSON, fleet()),
+        "/pods": lambda: (JSON, pods()),
+        "/table": lambda: (HTML, plain_table(b"".join(fleet()))),
         "/defragment": lambda: (JSON, defragment()),
         **_cluster_pages(),
     }
@@ -39,10 +50,9 @@ def page_server(  # noqa: PLR0913 (by name)
 
 def _cluster_pages() -> dict[str, Page]:
     """The page of the cluster at ``/``, and the files that it loads, by path."""
-    pages = {
-        "/": web_page("cluster.html", "gpuscheduler"),
-        "/cluster.js": web_page("cluster.js", "gpuscheduler"),
-    }
+    pages = {"/": web_page("cluster.html", "gpuscheduler")}
+    for name in WEB_FILES:
+        pages[f"/{name}"] = web_page(name, "gpuscheduler")
     for name in SHARED:
         pages[f"/{name}"] = web_page(name)
     return pages

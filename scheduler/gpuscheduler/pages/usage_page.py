@@ -10,8 +10,8 @@ from gpuscheduler.core.gpu_request import RESOURCES, Amounts, GpuRequest, Reques
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.pages.pieces import Pieces
 
-PIECE_BYTES = 64 * 1024
 PODS_A_PART = 100
 """Waiting pods that are written without a call in between: there may be tens of thousands."""
 
@@ -21,15 +21,11 @@ async def usage_page(core: Scheduling) -> tuple[bytes, ...]:
 
     Calls come in between its parts. So the page shows each node as it is at a moment, not all of them at one.
     """
-    pieces: list[bytes] = []
-    piece = bytearray()
+    pieces = Pieces()
     for part in usage_parts(core):
-        piece += part
-        if len(piece) >= PIECE_BYTES:
-            pieces.append(bytes(piece))
-            piece.clear()
+        pieces.add(part)
         await asyncio.sleep(0)
-    return (*pieces, bytes(piece))
+    return pieces.all()
 
 
 def usage_parts(core: Scheduling) -> Iterator[bytes]:

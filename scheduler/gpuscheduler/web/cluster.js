@@ -1,118 +1,281 @@
-// The cluster live: what is held and reserved on each GPU, and which pods wait. All of it is in usage.
-import { bar, element, gib, live, percent, read, rows, sum } from "./live.js";
+// The cluster live: every node as a row and as a cell of the heat grid, pods that wait, and namespaces.
+// What is shown is in the address, so that a reload keeps it and others can be sent it.
+import { showDetails } from "./details.js";
+import { badness, heldWords, isTroubled, largestWords, part, readFleet, readPods } from "./fleet.js";
+import { drawHeat, heatNode } from "./heat.js";
+import { bar, element, gib, live, percent, read, sum } from "./live.js";
+import { namespacesView, waitingView } from "./lists.js";
+import { VirtualRows } from "./rows.js";
 
-const MOST_NODES = 200;
-const MOST_WAITING = 50;
-const byName = new Intl.Collator("en", { numeric: true });
+const MIB = 2 ** 20;
+const TIB = 2 ** 40;
+const VIEWS = ["nodes", "waiting", "namespaces"];
+const PODS_EVERY_MS = 30_000;
+const byName = new Intl.Collator("en", { numeric: true }).compare;
 const at = (id) => document.getElementById(id);
-const users = (gpu) => [...gpu.pods, ...gpu.reserved];
-/** The part of a GPU that is held or reserved. */
-const held = (gpu) => (gpu.whole ? Number(users(gpu).length > 0) : gpu.memory ? gpu.used_memory / gpu.memory : 0);
-const bytes = (units, node) => gib(units * node.unit_mib * 2 ** 20);
 
-function facts(nodes, waiting) {
-  const gpus = nodes.flatMap((node) => node.gpus.map((gpu) => ({ ...gpu, unit: node.unit_mib * 2 ** 20 })));
-  const [shared, whole] = [gpus.filter((gpu) => gpu.memory && !gpu.whole), gpus.filter((gpu) => gpu.whole)];
-  const memory = sum(shared.map((gpu) => gpu.memory * gpu.unit));
-  const used = sum(shared.map((gpu) => gpu.used_memory * gpu.unit));
+/** What is compared and shown in each column of the nodes. Larger values come first where `down` is set. */
+const COLUMNS = [
+  { key: "name", title: "node", value: (node) => node.name, cell: nameCell },
+  { key: "mode", title: "mode", value: (node) => node.mode, cell: (node) => node.mode || "–" },
+  { key: "model", title: "model", value: (node) => node.model, cell: (node) => node.model || "–" },
+  { key: "gpus", title: "GPUs", value: (node) => node.count, down: true, cell: gpusCell },
+  { key: "memory", title: "memory held", value: (node) => part(node.whole.total ? node.whole : node.memory), down: true, cell: memoryCell },
+  { key: "core", title: "compute held", value: (node) => part(node.core), down: true, cell: coreCell },
+  { key: "largest", title: "largest free", value: largestBytes, down: true, cell: largestWords },
+  { key: "pods", title: "pods", value: (node) => node.pods, down: true, cell: podsCell },
+  { key: "problems", title: "problems", value: (node) => -badness(node), down: true, cell: problemsCell },
+];
+
+let fleet = null;
+let pods = new Map();
+let podsAt = 0;
+let state = readAddress();
+let shown = [];
+let opener = null;
+
+function readAddress() {
+  const query = new URLSearchParams(location.search);
+  const view = VIEWS.includes(query.get("view")) ? query.get("view") : "nodes";
+  const sort = COLUMNS.find((column) => column.key === query.get("sort"))?.key ?? "problems";
+  return { view, sort, isTurned: query.get("turned") === "1", filter: query.get("q") ?? "", node: query.get("node") ?? "" };
+}
+
+function addressOf({ view, sort, isTurned, filter, node }) {
+  const query = new URLSearchParams();
+  if (view !== "nodes") query.set("view", view);
+  if (sort !== "problems") query.set("sort", sort);
+  if (isTurned) query.set("turned", "1");
+  if (filter) query.set("q", filter);
+  if (node) query.set("node", node);
+  const text = query.toString();
+  return text ? `?${text}` : location.pathname;
+}
+
+/** Go over to another state. What is opened gets an entry of its own in the history, so that "back" closes it. */
+function go(changes) {
+  const next = { ...state, ...changes };
+  const isOpened = next.node !== state.node || next.view !== state.view;
+  state = next;
+  history[isOpened ? "pushState" : "replaceState"](null, "", addressOf(state));
+  show();
+}
+
+function nameCell(node) {
+  const link = element("a", { href: addressOf({ ...state, node: node.name }), tabIndex: -1 }, node.name);
+  return [element("span", { className: `mark ${node.severity || "fine"}`, title: node.severity || "no problem" }), link];
+}
+
+function gpusCell(node) {
+  if (node.usable === node.count) return String(node.count);
+  return [element("span", { className: "bad" }, `${node.usable}`), ` of ${node.count}`];
+}
+
+function heldCell(words, amount, isUsable) {
+  if (!amount.total) return "–";
+  const held = bar(`${words} held`, [[part(amount), isUsable ? "held tone0" : "held off", `${words} held`]]);
+  return [element("span", {}, words), held];
+}
+
+function memoryCell(node) {
+  const words = heldWords(node);
+  return node.whole.total ? heldCell(words.whole, node.whole, node.usable) : heldCell(words.memory, node.memory, node.usable);
+}
+
+function coreCell(node) {
+  return heldCell(heldWords(node).core, node.core, node.usable);
+}
+
+function podsCell(node) {
+  return node.waiting ? [String(node.pods), element("span", { className: "wait" }, ` (${node.waiting} starting)`)] : String(node.pods);
+}
+
+function problemsCell(node) {
+  const counts = new Map();
+  for (const { severity, reason } of node.problems) {
+    const key = `${severity} ${reason}`;
+    counts.set(key, (counts.get(key) ?? 0) + 1);
+  }
+  return [...counts].map(([key, count]) => {
+    const [severity, reason] = key.split(" ");
+    const text = `${reason || "problem"}${count > 1 ? ` × ${count}` : ""}`;
+    return element("span", { className: `badge ${severity}`, title: severity }, text);
+  });
+}
+
+/** For sorting: shares of different units, and whole GPUs above all of them. */
+function largestBytes(node) {
+  const { memory, core, gpus } = node.largest;
+  return gpus * 2 ** 60 + memory * (node.unitMib || 1024) * MIB + core;
+}
+
+function compare(one, other) {
+  const column = COLUMNS.find(({ key }) => key === state.sort);
+  const [value, others] = [column.value(one), column.value(other)];
+  const order = typeof value === "string" ? byName(value, others) : value - others;
+  const way = Boolean(column.down) === state.isTurned ? 1 : -1;
+  return order * way || byName(one.name, other.name);
+}
+
+function filtered() {
+  const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return fleet.nodes;
+  const has = (node, word) => node.words.includes(word) || (pods.get(node.name) ?? []).some((pod) => pod.name.includes(word));
+  return fleet.nodes.filter((node) => words.every((word) => has(node, word)));
+}
+
+/** Bytes in words; a fleet has more than people read well in GiB. */
+function large(bytes) {
+  return bytes < 10 * TIB ? gib(bytes) : `${Math.round(bytes / TIB)} TiB`;
+}
+
+function facts() {
+  const { nodes } = fleet;
+  const troubled = nodes.filter(isTroubled).length;
+  const bytes = (node, units) => units * (node.unitMib || 1024) * MIB;
+  const memory = {
+    held: sum(nodes.map((node) => bytes(node, node.memory.held))),
+    total: sum(nodes.map((node) => bytes(node, node.memory.total))),
+  };
+  const core = { held: sum(nodes.map((node) => node.core.held)), total: sum(nodes.map((node) => node.core.total)) };
+  const whole = { held: sum(nodes.map((node) => node.whole.held)), total: sum(nodes.map((node) => node.whole.total)) };
   const found = {
     nodes: nodes.length,
-    "nodes not ready": nodes.filter((node) => !node.ready).length || "",
-    GPUs: gpus.length,
-    "not usable": gpus.filter((gpu) => !gpu.usable).length,
-    "memory held": memory ? `${gib(used)} of ${gib(memory)}, ${percent(used / memory)}` : "",
-    "whole GPUs held": whole.length ? `${sum(whole.map(held))} of ${whole.length}` : "",
-    "pods that wait": Object.keys(waiting).length,
+    "with problems": troubled,
+    "usable GPUs": `${sum(nodes.map((node) => node.usable))} of ${sum(nodes.map((node) => node.count))}`,
+    "memory held": memory.total ? `${large(memory.held)} of ${large(memory.total)}, ${percent(part(memory))}` : "",
+    "compute held": core.total ? percent(part(core)) : "",
+    "whole GPUs held": whole.total ? `${whole.held} of ${whole.total}` : "",
+    pods: sum(nodes.map((node) => node.pods)),
+    "waiting pods": fleet.waitingCount,
   };
   return Object.entries(found)
     .filter(([, value]) => value !== "")
     .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value))));
 }
 
-function waits(waiting) {
-  const found = Object.entries(waiting);
-  const shown = found.slice(0, MOST_WAITING).map(([pod, why]) => [pod, why || "not tried yet"]);
-  const more = found.length > MOST_WAITING ? element("p", { className: "quiet" }, `and ${found.length - MOST_WAITING} more`) : "";
-  const table = element("table", { className: "long" }, rows([["pod that waits", "why"], ...shown]));
-  return found.length ? [element("div", { className: "card wide" }, table, more)] : [];
+function heads() {
+  return COLUMNS.map(({ key, title, down }) => {
+    const isSorted = key === state.sort;
+    const isDown = Boolean(down) !== state.isTurned;
+    const way = isDown ? "descending" : "ascending";
+    const button = element("button", { type: "button" }, title, element("span", { className: "way", "aria-hidden": "true" }, isSorted ? (isDown ? " ↓" : " ↑") : ""));
+    button.addEventListener("click", () => go({ sort: key, isTurned: isSorted && !state.isTurned }));
+    const properties = { scope: "col", className: `column-${key}`, role: "columnheader" };
+    if (isSorted) properties["aria-sort"] = way;
+    return element("th", properties, button);
+  });
 }
 
-/** GPUs in a row that are the same and have no pods are one. */
-function grouped(gpus) {
-  const groups = [];
-  for (const gpu of gpus) {
-    const [first] = groups.at(-1) ?? [];
-    const { minor: _, ...now } = gpu;
-    const { minor: __, ...before } = first ?? {};
-    const same = first && !users(gpu).length && JSON.stringify(now) === JSON.stringify(before);
-    if (same) groups.at(-1)[1] = gpu.minor;
-    else groups.push([gpu]);
-  }
-  return groups;
-}
-
-function gpuRow([gpu, until], node) {
-  const free = gpu.whole ? (users(gpu).length || !node.ready ? "" : "free") : `${bytes(gpu.free_memory, node)} of ${bytes(gpu.memory, node)} free`;
-  const compute = gpu.core && !gpu.whole ? `${gpu.free_core} % free` : "";
-  const pods = [...gpu.pods, ...gpu.reserved.map((pod) => `${pod} (reserved)`)];
-  const says = gpu.usable ? [free, compute].filter(Boolean).join(", ") : "not usable";
-  const name = until === undefined ? `GPU ${gpu.minor}` : `GPU ${gpu.minor} to ${until}`;
-  const part = bar(`${name}: ${says}`, [[held(gpu), `held ${gpu.reserved.length ? "tone1" : "tone0"}`, says]]);
-  return element(
-    "div",
-    { className: "measure" },
-    element("div", { className: "says" }, element("span", {}, name), element("span", { className: gpu.usable ? "" : "bad" }, says)),
-    part,
-    pods.length ? element("p", { className: "quiet names" }, pods.join(", ")) : "",
+function rowCells(node) {
+  return COLUMNS.map(({ key, title, cell }) =>
+    element("td", { className: `column-${key}`, role: "cell", "data-title": title }, cell(node)),
   );
 }
 
-/** What a pod can get on a node, in words. */
-function room(node) {
-  const [shared, whole] = [node.gpus.filter((gpu) => gpu.memory && !gpu.whole), node.gpus.filter((gpu) => gpu.whole)];
-  const free = bytes(sum(shared.map((gpu) => (gpu.usable ? gpu.free_memory : 0))), node);
-  const found = [];
-  if (shared.length) found.push(`${free} of ${bytes(sum(shared.map((gpu) => gpu.memory)), node)} free`);
-  if (whole.length) found.push(`${whole.filter((gpu) => node.ready && gpu.usable && !users(gpu).length).length} of ${whole.length} GPUs free`);
-  return found.join(", ");
+const table = new VirtualRows(at("fleet"), { cells: rowCells, open: (node) => open(node.name) });
+
+function open(name) {
+  opener = name;
+  go({ node: name });
 }
 
-const wrong = (node) => !node.ready || Boolean(node.problem) || node.gpus.some((gpu) => !gpu.usable) || node.pods_without_known_gpus.length > 0;
-
-function card(node) {
-  const lost = node.pods_without_known_gpus;
-  return element(
-    "article",
-    { className: "card" },
-    element("h2", {}, node.name),
-    element("p", { className: "quiet" }, [node.model, node.mode && `mode ${node.mode}`, room(node)].filter(Boolean).join(", ")),
-    node.ready ? "" : element("p", { className: "cause" }, `nothing is free: node ${node.why_not_ready}`),
-    node.problem ? element("p", { className: "cause" }, node.problem) : "",
-    node.published ? "" : element("p", { className: "quiet" }, "publishes no GPUs; counted by its amounts"),
-    lost.length ? element("p", { className: "cause" }, `counted on every GPU, as theirs are not known: ${lost.join(", ")}`) : "",
-    grouped(node.gpus).map((group) => gpuRow(group, node)),
-  );
+function close() {
+  if (!state.node) return;
+  const name = opener ?? state.node;
+  go({ node: "" });
+  table.focus(name);
 }
 
-const has = (node, text) =>
-  [node.name, ...node.gpus.flatMap(users), ...node.pods_without_known_gpus].some((name) => name.includes(text));
-
-let last = null;
 function show() {
-  const text = at("named").value.trim();
-  const found = text ? last.nodes.filter((node) => has(node, text)) : last.nodes;
-  at("facts").replaceChildren(...facts(last.nodes, last.waiting));
-  at("waiting").replaceChildren(...waits(last.waiting));
-  at("nodes").replaceChildren(...found.slice(0, MOST_NODES).map(card));
-  const left = found.length - MOST_NODES;
-  at("more").textContent = left > 0 ? `${left} more nodes: name one above` : found.length ? "" : "no such node";
+  if (!fleet) return;
+  at("controls").hidden = false;
+  for (const view of VIEWS) {
+    const isShown = view === state.view;
+    at(view).hidden = !isShown;
+    at(`tab-${view}`).setAttribute("aria-selected", String(isShown));
+    at(`tab-${view}`).tabIndex = isShown ? 0 : -1;
+  }
+  if (at("filter").value !== state.filter) at("filter").value = state.filter;
+  at("facts").replaceChildren(...facts());
+  at("tab-waiting").textContent = `Waiting pods (${fleet.waitingCount})`;
+  if (state.view === "nodes") showNodes();
+  if (state.view === "waiting") at("waiting").replaceChildren(...waitingView(fleet, state.filter));
+  if (state.view === "namespaces") at("namespaces").replaceChildren(...namespacesView(fleet, state.filter));
+  showNode();
 }
 
-async function turn() {
-  last = JSON.parse(await read("usage"));
-  last.nodes.sort((one, other) => wrong(other) - wrong(one) || byName.compare(one.name, other.name));
+function showNodes() {
+  shown = filtered().slice().sort(compare);
+  table.show(heads(), shown, state.node);
+  drawHeat(at("heat"), shown, state.node);
+  const all = fleet.nodes.length;
+  at("count").textContent = shown.length === all ? "" : shown.length ? `${shown.length} of ${all} nodes` : "no such node";
+}
+
+function showNode() {
+  const node = fleet.nodes.find(({ name }) => name === state.node);
+  const panel = at("details");
+  const wasHidden = panel.hidden;
+  panel.hidden = !state.node;
+  document.body.classList.toggle("split", Boolean(state.node));
+  if (!state.node) return;
+  showDetails(panel, { name: state.node, node, pods: pods.get(state.node), problemsUrl: fleet.problemsUrl, close });
+  if (wasHidden) panel.focus({ preventScroll: true });
+}
+
+/** Pods are many, so they are read only if something that is shown needs them, and not at each turn. */
+async function readPodsIfNeeded(isFresh) {
+  const isNeeded = Boolean(state.filter || state.node);
+  const isOld = performance.now() - podsAt > PODS_EVERY_MS;
+  const isCheap = fleet && sum(fleet.nodes.map((node) => node.pods)) < 2000;
+  if (!isNeeded || !(podsAt === 0 || isOld || (isFresh && isCheap))) return;
+  pods = readPods(await read("pods"));
+  podsAt = performance.now();
   show();
 }
 
-at("named").addEventListener("input", () => last && show());
+async function turn() {
+  fleet = readFleet(await read("fleet"));
+  show();
+  // For who wants to know how long it takes.
+  if (!performance.getEntriesByName("shown").length) performance.mark("shown");
+  await readPodsIfNeeded(true);
+}
+
+const soon = () => readPodsIfNeeded(false).catch(() => {}); // the next turn says what is wrong
+
+at("filter").addEventListener("input", () => {
+  go({ filter: at("filter").value.trim() });
+  soon();
+});
+for (const view of VIEWS) at(`tab-${view}`).addEventListener("click", () => go({ view }));
+at("views").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const next = VIEWS[(VIEWS.indexOf(state.view) + step + VIEWS.length) % VIEWS.length];
+  go({ view: next });
+  at(`tab-${next}`).focus();
+});
+addEventListener("popstate", () => {
+  const before = state.node;
+  state = readAddress();
+  show();
+  soon();
+  if (before && !state.node) table.focus(before);
+});
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && state.node) close();
+});
+heatNode(at("heat"), at("pointed"), () => shown, (node) => open(node.name));
+addEventListener("resize", () => fleet && state.view === "nodes" && showNodes());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => fleet && show());
+addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-filter]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  go({ view: "nodes", node: "", filter: link.dataset.filter });
+  soon();
+});
+at("live").textContent = "reading …";
 live(turn, 3000);

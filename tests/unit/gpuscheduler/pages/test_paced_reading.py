@@ -7,7 +7,7 @@ import pytest
 
 from gpuscheduler.pages import paced_reading
 from gpuscheduler.pages.heartbeat import STALLED_S, Heartbeat
-from gpuscheduler.pages.paced_reading import PacedReading
+from gpuscheduler.pages.paced_reading import RECENT_S, PacedReading, RecentReading
 from standin.waiting import PATIENCE_S
 
 THREADS = 8
@@ -120,3 +120,33 @@ def test_a_loop_that_stands_still_is_a_problem(monkeypatch):
 
     asyncio.run(turn())
     assert heartbeat.problem() is None
+
+
+def test_many_who_watch_share_a_recent_value(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(paced_reading.time, "monotonic", lambda: clock[0])
+    values = iter(range(10))
+    recent = RecentReading(lambda: next(values))
+    assert [recent.get(), recent.get()] == [0, 0]
+    clock[0] += RECENT_S
+    assert [recent.get(), recent.get()] == [1, 1]
+
+
+def test_the_last_value_is_served_while_the_next_one_takes_long(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(paced_reading.time, "monotonic", lambda: clock[0])
+    answers = iter([TimeoutError(), "first", TimeoutError(), "second"])
+
+    def get():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    recent = RecentReading(get)
+    with pytest.raises(TimeoutError):
+        recent.get()
+    assert recent.get() == "first"
+    clock[0] += RECENT_S
+    assert recent.get() == "first"
+    assert recent.get() == "second"

@@ -1,0 +1,161 @@
+"""A fleet of any size, for the page of the cluster: nodes of four kinds with pods on them, some with problems."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from gpuagent.domain.fleet.node_problems import CONDITION_TYPE, NodeProblem, condition_message
+from gpuagent.domain.fleet.node_summary import node_reading
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
+from gpuscheduler.core.node_facts import node_facts
+from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.policy.strand import Strand
+from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.pages.node_view import Cluster
+
+NAMESPACES = ("batch", "ml-research", "notebooks", "serving", "team-a", "team-b")
+APPS = ("chat", "embed", "ocr", "rank", "train")
+MEMORY = (1, 2, 4, 8, 16)
+CORE = (10, 20, 30, 50)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Equal nodes."""
+
+    prefix: str
+    mode: str
+    model: str
+    gpus: tuple[NodeGpu, ...]
+
+
+KINDS = (
+    _Kind("a10", "share", "NVIDIA-A10", tuple(NodeGpu(n, memory=24) for n in range(4))),
+    _Kind("a100", "core_mem", "NVIDIA-A100-SXM4-80GB", tuple(NodeGpu(n, memory=80, core=100) for n in range(8))),
+    _Kind("h100", "topology", "NVIDIA-H100-80GB-HBM3", tuple(NodeGpu(n, whole=True) for n in range(8))),
+    _Kind("t4", "cgpu", "Tesla-T4", tuple(NodeGpu(n, memory=15) for n in range(2))),
+)
+SICK = NodeProblem(
+    "warning",
+    "GPUUnhealthy",
+    "GPU 1 (GPU-8f3c1d2e): XID 79; the driver asks to reboot the node: drain it, and reboot it",
+)
+FENCED = NodeProblem("info", "GPUFenced", "GPU 1 (GPU-1b22c3d4) is fenced by file (index 1)")
+DOWN = NodeProblem("blocking", "DriverUnavailable", "NVIDIA driver: Driver/library version mismatch")
+PROBLEMS = {3: (SICK,), 10: (FENCED,), 12: (DOWN,)}
+"""By the number of a node."""
+
+
+def fleet(nodes: int) -> Cluster:
+    """The scheduler's view of so many nodes; the same each time."""
+    mix = Mix()
+    core = Scheduling(Strand(mix), mix)
+    numbers = count()
+    for number in range(nodes):
+        kind = KINDS[number % len(KINDS)]
+        node = _node(kind, number)
+        name = node["metadata"]["name"]
+        reading = node_reading(node)
+        if reading:
+            core.readings[name] = reading
+        facts = node_facts(node)
+        if facts is None:
+            continue
+        core.node_seen(facts)
+        for used in _uses(facts.gpus.gpus, number):
+            _add_pod(core, next(numbers), name, used)
+    for number in range(max(nodes // 10, 3)):
+        _add_waiting(core, number, nodes)
+    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations)
+
+
+def _node(kind: _Kind, number: int) -> dict[str, Any]:
+    problems = PROBLEMS.get(number, ())
+    gpus = kind.gpus
+    if SICK in problems or FENCED in problems:
+        gpus = tuple(replace(gpu, usable=gpu.minor != 1) for gpu in gpus)
+    if DOWN in problems:
+        gpus = ()
+    is_ready = DOWN not in problems
+    condition = {
+        "type": CONDITION_TYPE,
+        "status": "True" if is_ready else "False",
+        "reason": "Ready" if is_ready else DOWN.reason,
+        "message": condition_message(f"mode {kind.mode}, {len(kind.gpus)} GPUs", problems),
+    }
+    amounts = {
+        GPU_MEM: str(sum(gpu.memory for gpu in gpus)),
+        GPU_CORE: str(sum(gpu.core for gpu in gpus)),
+        GPU_WHOLE: str(sum(gpu.whole for gpu in gpus)),
+    }
+    labels = {
+        "aliyun.accelerator/nvidia_name": kind.model,
+        "aliyun.accelerator/nvidia_count": str(len(kind.gpus)),
+    }
+    published = node_gpus_text(NodeGpus(gpus))
+    return {
+        "metadata": {
+            "name": f"gpu-{kind.prefix}-{number:04}",
+            "labels": labels,
+            "annotations": {NODE_GPUS_ANNOTATION: published},
+        },
+        "status": {
+            "allocatable": {"cpu": "128", **amounts},
+            "conditions": [{"type": "Ready", "status": "True"}, condition],
+        },
+    }
+
+
+def _uses(gpus: tuple[NodeGpu, ...], number: int) -> Iterator[Used]:
+    """What the pods of a node hold: some GPUs are full, some empty."""
+    for gpu in gpus:
+        if not gpu.usable:
+            continue
+        # Any numbers do that differ from GPU to GPU.
+        pods = (7 * number + 3 * gpu.minor + number // 4) % 5
+        if gpu.whole:
+            if pods > 1:
+                yield ((gpu.minor, WHOLE),)
+            continue
+        free = Amounts(gpu.memory, gpu.core)
+        for place in range(pods):
+            memory = MEMORY[(number + place) % len(MEMORY)]
+            core = CORE[(number + 3 * place) % len(CORE)] if gpu.core else 0
+            share = Amounts(memory, core)
+            if share.within(free):
+                free -= share
+                yield ((gpu.minor, share),)
+
+
+def _add_pod(core: Scheduling, number: int, node: str, used: Used) -> None:
+    ((_, amounts),) = used
+    limits = {GPU_WHOLE: "1"}
+    if amounts != WHOLE:
+        limits = {GPU_MEM: str(amounts.memory), GPU_CORE: str(amounts.core)}
+    uid = f"pod-{number}"
+    core.pods[uid] = pod_facts(_pod(uid, number, limits, {"phase": "Running"}, node))
+    core.usage.use(uid, node, used)
+
+
+def _add_waiting(core: Scheduling, number: int, nodes: int) -> None:
+    message = f"0/{nodes} nodes are available: {nodes} node(s) had no GPU with 100 GiB free (most free: 80 GiB)."
+    reason = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    uid = f"waiting-{number}"
+    status = {"phase": "Pending", "conditions": [reason]}
+    core.pods[uid] = pod_facts(_pod(uid, number, {GPU_MEM: "100"}, status, ""))
+
+
+def _pod(uid: str, number: int, limits: dict[str, str], status: dict[str, Any], node: str) -> dict[str, Any]:
+    app = APPS[number % len(APPS)]
+    metadata = {
+        "name": f"{app}-{uid}",
+        "namespace": NAMESPACES[number % len(NAMESPACES)],
+        "uid": uid,
+    }
+    container = {"name": "main", "resources": {"limits": limits}}
+    spec = {"nodeName": node, "containers": [container]}
+    return {"metadata": metadata, "spec": spec, "status": status}

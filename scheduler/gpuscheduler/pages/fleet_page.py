@@ -1,0 +1,238 @@
+"""The pages /fleet and /pods, which the page of the cluster reads: a row for each node, and the pods of each.
+
+Tens of thousands of people's pods and thousands of nodes are written without keeping the scheduler's loop: some nodes
+at a time, and a node that has not changed since the last reading is not written again.
+
+/fleet is JSON with arrays, because names of fields would be most of it::
+
+    {"problemsUrl": "", "nodes": [
+        [name, mode, model, MiB of a unit, usable GPUs, GPUs, pods, waiting pods,
+         [memory, core, gpus of the largest free share],
+         [[severity, reason, message], ...],
+         [[minor, usable, whole, memory, held memory, core, held core, pods], ...]], ...],
+     "namespaces": [[name, pods, held MiB, held core, held whole GPUs, waiting pods], ...],
+     "waiting": [[pod, memory, core, gpus, why], ...], "waitingCount": 12}
+
+/pods has of each node its pods, as `[name, reserved, memory, core, whole GPUs, {minor: [memory, core]}]`; amounts of -1
+are all of a GPU.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from gpuagent.domain.fleet.node_summary import GpuUse, NodeReading
+from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.node_facts import NodeFacts
+from gpuscheduler.core.node_usage import Room
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.pages.node_view import Cluster, NodeView, PodView, node_view, pod_views
+from gpuscheduler.pages.pieces import Pieces
+
+MOST_WAITING = 300
+"""Waiting pods on the page: those whose names come first. /usage has all."""
+NODES_A_PART = 100
+"""Nodes that have not changed, between two turns of the loop."""
+PODS_A_PART = 2000
+"""Pods that are looked at between two turns of the loop."""
+_UNKNOWN_MIB = 1024
+"""MiB of a unit on nodes that do not say it: the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the pods of a namespace hold."""
+
+    pods: int = 0
+    mib: int = 0
+    core: int = 0
+    whole: int = 0
+
+    def __add__(self, other: "Holding") -> "Holding":
+        return Holding(
+            self.pods + other.pods,
+            self.mib + other.mib,
+            self.core + other.core,
+            self.whole + other.whole,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What a row was made from. These values are replaced, and never changed, so that their identity is enough."""
+
+    facts: NodeFacts | None
+    room: Room | None
+    reading: NodeReading | None
+    reserved: tuple[str, ...]
+
+    def is_same(self, other: "_Sources") -> bool:
+        """Whether nothing of the node has changed in between."""
+        has_same_node = self.facts is other.facts and self.reading is other.reading
+        return has_same_node and self.room is other.room and self.reserved == other.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A node as it was written: JSON, and what pods hold of it by namespace."""
+
+    sources: _Sources
+    text: bytes
+    namespaces: Mapping[str, Holding]
+
+
+class FleetPages:
+    """Makes both pages on the scheduler's loop, for `PacedReading`.
+
+    Args:
+        cluster: read, and never changed.
+        problems_url: address of docs/problems.md, to which problems are linked; empty for none.
+    """
+
+    def __init__(self, cluster: Cluster, problems_url: str = "") -> None:
+        self._cluster = cluster
+        self._problems_url = problems_url
+        self._rows: dict[str, _Row] = {}
+
+    async def fleet(self) -> tuple[bytes, ...]:
+        """The page /fleet."""
+        pieces = Pieces()
+        pieces.add(b'{"problemsUrl":' + _json(self._problems_url) + b',"nodes":[')
+        namespaces: dict[str, Holding] = {}
+        rows: dict[str, _Row] = {}
+        separator = b""
+        for position, name in enumerate(self._cluster.names()):
+            row = self._rows.get(name)
+            sources = self._sources(name)
+            is_current = row is not None and row.sources.is_same(sources)
+            if row is None or not is_current:
+                view = node_view(name, self._cluster)
+                # It may be gone since the page began.
+                if view is None:
+                    continue
+                row = _row(view, sources)
+            rows[name] = row
+            pieces.add(separator + row.text)
+            separator = b","
+            _add(namespaces, row.namespaces)
+            if not is_current or position % NODES_A_PART == 0:
+                await asyncio.sleep(0)
+        self._rows = rows
+        waiting = await self._waiting()
+        pieces.add(b'],"namespaces":' + _json(_namespaces(namespaces, waiting)))
+        await asyncio.sleep(0)
+        first = nsmallest(MOST_WAITING, waiting, key=_by_name)
+        shown = [_waiting(pod) for pod in first]
+        pieces.add(b',"waiting":' + _json(shown) + b',"waitingCount":' + _json(len(waiting)) + b"}")
+        return pieces.all()
+
+    async def pods(self) -> tuple[bytes, ...]:
+        """The page /pods."""
+        pieces = Pieces()
+        pieces.add(b"{")
+        separator = b""
+        for name in self._cluster.names():
+            node = self._cluster.nodes.get(name)
+            if not node or not node.users:
+                continue
+            views = [_pod(view) for view in pod_views(node, self._cluster)]
+            pieces.add(separator + _json(name) + b":" + _json(views))
+            separator = b","
+            await asyncio.sleep(0)
+        pieces.add(b"}")
+        return pieces.all()
+
+    async def _waiting(self) -> list[PodFacts]:
+        """The pods that ask for GPUs and have no node."""
+        waiting = []
+        # Of the pods of this moment: others may come and go in between.
+        for position, pod in enumerate(list(self._cluster.pods.values())):
+            if not pod.node and pod.request.kind is not RequestKind.NONE:
+                waiting.append(pod)
+            if position % PODS_A_PART == 0:
+                await asyncio.sleep(0)
+        return waiting
+
+    def _sources(self, name: str) -> _Sources:
+        node = self._cluster.nodes.get(name)
+        reading = self._cluster.readings.get(name)
+        if node is None:
+            return _Sources(None, None, reading, ())
+        # A reservation ends when its pod is bound, and nothing of the node changes then.
+        reserved = [uid for uid in node.users if self._cluster.reservations.get(uid)]
+        return _Sources(node.facts, node.room, reading, tuple(reserved))
+
+
+def _row(view: NodeView, sources: _Sources) -> _Row:
+    summary = view.summary
+    largest = summary.largest
+    values = [
+        summary.name,
+        summary.mode,
+        summary.model,
+        summary.unit_mib,
+        summary.usable,
+        summary.gpus,
+        summary.pods,
+        summary.waiting,
+        [largest.memory, largest.core, largest.gpus],
+        [[problem.severity, problem.reason, problem.message] for problem in summary.problems],
+        [_gpu(gpu) for gpu in view.gpus],
+    ]
+    namespaces: dict[str, Holding] = {}
+    for pod in view.pods:
+        namespace, _, _ = pod.name.partition("/")
+        mib = pod.held.memory * (summary.unit_mib or _UNKNOWN_MIB)
+        _add(namespaces, {namespace: Holding(1, mib, pod.held.core, pod.whole)})
+    return _Row(sources, _json(values), namespaces)
+
+
+def _gpu(gpu: GpuUse) -> list[int]:
+    return [
+        gpu.minor,
+        int(gpu.usable),
+        int(gpu.whole),
+        gpu.memory,
+        gpu.held_memory,
+        gpu.core,
+        gpu.held_core,
+        gpu.pods,
+    ]
+
+
+def _pod(view: PodView) -> list[object]:
+    gpus = {str(minor): [amounts.memory, amounts.core] for minor, amounts in view.gpus.items()}
+    return [view.name, int(view.reserved), view.held.memory, view.held.core, view.whole, gpus]
+
+
+def _by_name(pod: PodFacts) -> tuple[str, str]:
+    return pod.name.namespace, pod.name.name
+
+
+def _waiting(pod: PodFacts) -> list[object]:
+    request = pod.request
+    whole = request.gpus if request.kind is RequestKind.WHOLE else 0
+    return [str(pod.name), request.need.memory, request.need.core, whole, pod.unscheduled]
+
+
+def _namespaces(holdings: Mapping[str, Holding], waiting: Iterable[PodFacts]) -> list[list[object]]:
+    """The rows of the namespaces, by name."""
+    waits = Counter(pod.name.namespace for pod in waiting)
+    names = sorted({*holdings, *waits})
+    rows: list[list[object]] = []
+    for name in names:
+        holding = holdings.get(name, Holding())
+        rows.append([name, holding.pods, holding.mib, holding.core, holding.whole, waits[name]])
+    return rows
+
+
+def _add(sums: dict[str, Holding], holdings: Mapping[str, Holding]) -> None:
+    for name, holding in holdings.items():
+        sums[name] = sums.get(name, Holding()) + holding
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

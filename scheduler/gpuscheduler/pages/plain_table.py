@@ -1,0 +1,139 @@
+"""The page /table: what the page of the cluster shows, for browsers that run no scripts, as tables in HTML.
+
+It is made of /fleet, so that both show the same, and in a thread of the server.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+_HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'self'">
+<title>GPUs of the cluster</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="page.css">
+<link rel="stylesheet" href="cluster.css">
+</head>
+<body>
+<h1>GPUs of the cluster</h1>
+<p class="quiet">As it was when the page was loaded. <a href="./">The live page</a> needs JavaScript.</p>
+"""
+_FOOT = '<footer><a href="usage">usage</a> <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
+_NODE_HEADS = (
+    "node",
+    "mode",
+    "model",
+    "usable GPUs",
+    "memory held",
+    "compute held",
+    "largest free",
+    "pods",
+    "problems",
+)
+_NAMESPACE_HEADS = ("namespace", "pods", "memory held", "compute held", "whole GPUs held", "waiting pods")
+_WAITING_HEADS = ("pod", "asks for", "why it waits")
+_MIB_PER_GIB = 1024
+
+
+def plain_table(fleet: bytes) -> bytes:
+    """The page, of the page /fleet. Names and reasons are text that others wrote."""
+    page = json.loads(fleet)
+    problems_url = page["problemsUrl"]
+    parts = [
+        _HEAD,
+        f"<h2>{len(page['nodes'])} nodes</h2>\n",
+        _table(_NODE_HEADS, (_node(row, problems_url) for row in page["nodes"])),
+        f"<h2>{page['waitingCount']} waiting pods</h2>\n",
+        _table(_WAITING_HEADS, map(_waiting, page["waiting"])),
+        f"<h2>{len(page['namespaces'])} namespaces</h2>\n",
+        _table(_NAMESPACE_HEADS, map(_namespace, page["namespaces"])),
+        _FOOT,
+    ]
+    return "".join(parts).encode()
+
+
+def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are HTML."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows]
+    rows_html = "".join(body)
+    table = f'<table class="plain"><thead><tr>{head}</tr></thead>\n<tbody>\n{rows_html}</tbody></table>'
+    return f'<div class="wide">{table}</div>\n'
+
+
+def _node(row: Sequence[Any], problems_url: str) -> list[str]:
+    name, mode, model, unit_mib, usable, count, pods, waiting, largest, problems, gpus = row
+    shared = [gpu for gpu in gpus if not gpu[2]]
+    whole = [gpu for gpu in gpus if gpu[2]]
+    memory = sum(gpu[3] for gpu in shared)
+    held_memory = sum(gpu[4] for gpu in shared)
+    held = _held(held_memory, memory, unit_mib)
+    if whole:
+        in_use = [gpu for gpu in whole if gpu[7]]
+        held = f"{len(in_use)} of {len(whole)} GPUs"
+    core = sum(gpu[5] for gpu in shared)
+    held_core = sum(gpu[6] for gpu in shared)
+    compute = f"{round(100 * held_core / core)} %" if core else "–"
+    starting = f" ({waiting} starting)" if waiting else ""
+    return [
+        escape(name),
+        escape(mode or "–"),
+        escape(model or "–"),
+        f"{usable} of {count}",
+        held,
+        compute,
+        _largest(largest, unit_mib) if gpus else "–",
+        f"{pods}{starting}",
+        "<br>".join(_problem(problem, problems_url) for problem in problems) or "–",
+    ]
+
+
+def _largest(largest: Sequence[int], unit_mib: int) -> str:
+    memory, core, gpus = largest
+    return _amounts(memory, core, gpus, unit_mib)
+
+
+def _problem(problem: Sequence[str], problems_url: str) -> str:
+    severity, reason, message = problem
+    name = escape(reason or "problem")
+    if problems_url and reason:
+        name = f'<a href="{escape(problems_url)}#{escape(reason.lower())}">{name}</a>'
+    return f"{name} ({escape(severity)}): {escape(message)}"
+
+
+def _waiting(row: Sequence[Any]) -> list[str]:
+    pod, memory, core, gpus, why = row
+    return [escape(pod), _amounts(memory, core, gpus, 0), escape(why or "not tried yet")]
+
+
+def _namespace(row: Sequence[Any]) -> list[str]:
+    name, pods, mib, core, whole, waiting = row
+    return [escape(name), str(pods), _memory(mib, 1), f"{core} %", str(whole), str(waiting)]
+
+
+def _held(held: int, total: int, unit_mib: int) -> str:
+    return f"{_memory(held, unit_mib)} of {_memory(total, unit_mib)}" if total else "–"
+
+
+def _amounts(memory: int, core: int, gpus: int, unit_mib: int) -> str:
+    parts = []
+    if gpus:
+        parts.append(f"{gpus} GPUs" if gpus > 1 else "1 GPU")
+    if memory > 0:
+        parts.append(_memory(memory, unit_mib))
+    if core > 0:
+        parts.append(f"{core} % of compute")
+    return ", ".join(parts) or "none"
+
+
+def _memory(units: int, unit_mib: int) -> str:
+    """An amount of memory; units if their size is not known."""
+    if not unit_mib:
+        return f"{units} units"
+    gib = round(units * unit_mib / _MIB_PER_GIB, 1)
+    return f"{gib:g} GiB"

@@ -1,0 +1,174 @@
+"""The page of the cluster in a real browser, for a small and for a large fleet."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from demo.fleet import fleet
+from gpuscheduler.pages.fleet_page import FleetPages
+from gpuscheduler.pages.page_server import page_server
+from tests.e2e.browser import CHROMIUM, PHONE, is_wider_than_the_window, opened
+
+FEW = 40
+MANY = 5000
+PROBLEMS_URL = "https://docs.example.org/problems"
+TRIES = 5
+"""Loads of the page, of which the fastest counts, as the machine may have other work."""
+FIRST_SHOWN = "performance.getEntriesByName('shown')[0]?.startTime"
+ROWS = "#fleet tbody tr:not(.spacer)"
+
+
+@contextmanager
+def served(nodes: int) -> Iterator[str]:
+    """The address of the page over so many nodes."""
+    pages = FleetPages(fleet(nodes), PROBLEMS_URL)
+
+    def read(name: str) -> Callable[[], tuple[bytes, ...]]:
+        return lambda: asyncio.run(getattr(pages, name)())
+
+    server = page_server(
+        ("127.0.0.1", 0),
+        metrics=lambda: b"",
+        usage=lambda: (b"{}",),
+        fleet=read("fleet"),
+        pods=read("pods"),
+        defragment=lambda: b"{}",
+        alive=lambda: None,
+        problem=lambda: "",
+    )
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}/"
+    finally:
+        server.stop()
+
+
+def names(page: Page) -> list[str]:
+    """Of the first rows."""
+    return page.locator(f"{ROWS} a").all_inner_texts()
+
+
+def test_a_large_fleet_is_shown_within_a_second_and_few_rows_are_made() -> None:
+    with served(MANY) as url, opened(url) as page:
+        times = []
+        for _ in range(TRIES):
+            expect(page.locator("#facts")).to_contain_text(str(MANY))
+            times.append(float(page.evaluate(FIRST_SHOWN)))
+            page.reload()
+        assert min(times) < 1000, f"ms until the nodes were shown: {times}"
+        expect(page.locator(ROWS).first).to_be_visible()
+        assert page.locator(ROWS).count() < 100
+        page.keyboard.press("End")
+        expect(page.locator("#fleet [aria-rowindex='5001']")).to_be_visible()
+        assert not is_wider_than_the_window(page)
+
+
+def test_the_worst_nodes_come_first_and_a_head_sorts() -> None:
+    with served(FEW) as url, opened(url) as page:
+        expect(page.locator(ROWS).first).to_contain_text("DriverUnavailable")
+        assert names(page)[:3] == ["gpu-a10-0012", "gpu-t4-0003", "gpu-h100-0010"]
+        page.get_by_role("button", name="node").click()
+        expect(page.locator(ROWS).first).to_contain_text("gpu-a10-0000")
+        assert page.url.endswith("?sort=name")
+        expect(page.get_by_role("columnheader", name="node")).to_have_attribute("aria-sort", "ascending")
+        page.get_by_role("button", name="node").click()
+        expect(page.locator(ROWS).first).to_contain_text("gpu-t4-0039")
+        page.get_by_role("button", name="compute held").click()
+        expect(page.locator(ROWS).first).to_contain_text("gpu-a100-")
+        page.reload()
+        expect(page.get_by_role("columnheader", name="compute held")).to_have_attribute("aria-sort", "descending")
+
+
+def test_the_filter_is_in_the_address_and_finds_pods_and_problems() -> None:
+    with served(FEW) as url, opened(url) as page:
+        page.locator("#filter").fill("t4 warning")
+        expect(page.locator("#count")).to_have_text(f"1 of {FEW} nodes")
+        assert page.url.endswith("?q=t4+warning")
+        page.reload()
+        expect(page.locator("#count")).to_have_text(f"1 of {FEW} nodes")
+        expect(page.locator("#filter")).to_have_value("t4 warning")
+        page.locator("#filter").fill("serving/ocr-pod-")
+        expect(page.locator("#count")).to_contain_text(f"of {FEW} nodes")
+        expect(page.locator(ROWS).first).to_be_visible()
+        page.locator("#filter").fill("nowhere")
+        expect(page.locator("#count")).to_have_text("no such node")
+
+
+def test_a_node_is_opened_by_keys_and_its_address_can_be_shared() -> None:
+    with served(FEW) as url, opened(url) as page:
+        expect(page.locator(ROWS).first).to_be_visible()
+        page.locator(ROWS).first.focus()
+        page.keyboard.press("ArrowDown")
+        focused = page.locator(":focus")
+        expect(focused).to_contain_text("gpu-t4-0003")
+        assert focused.evaluate("row => getComputedStyle(row).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        details = page.locator("#details")
+        expect(details).to_contain_text("XID 79")
+        assert page.url.endswith("?node=gpu-t4-0003")
+        link = details.get_by_role("link", name="GPUUnhealthy")
+        expect(link).to_have_attribute("href", f"{PROBLEMS_URL}#gpuunhealthy")
+        page.keyboard.press("Escape")
+        expect(details).to_be_hidden()
+        expect(page.locator(":focus")).to_contain_text("gpu-t4-0003")
+        page.go_back()
+        expect(details).to_be_visible()
+        page.reload()
+        expect(details).to_contain_text("GPU 0 memory")
+        expect(details).to_contain_text("kubectl inspect cgpu status gpu-t4-0003")
+
+
+def test_the_details_have_compute_and_pods_with_amounts() -> None:
+    with served(FEW) as url, opened(f"{url}?node=gpu-a100-0001") as page:
+        details = page.locator("#details")
+        expect(details.locator(".list tbody tr").first).to_contain_text("% of compute")
+        expect(details.locator(".gpu-bars").first).to_contain_text("compute")
+        expect(details).to_contain_text("get events --field-selector involvedObject.name=")
+
+
+def test_a_cell_of_the_heat_grid_is_a_node() -> None:
+    with served(FEW) as url, opened(url) as page:
+        expect(page.locator("#pointed")).to_contain_text("A cell is a node")
+        page.locator("#heat").hover(position={"x": 10, "y": 10})
+        expect(page.locator("#pointed")).to_contain_text("gpu-a10-0012: mode share; DriverUnavailable (blocking)")
+        page.locator("#heat").focus()
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#pointed")).to_contain_text("gpu-t4-0003")
+        page.keyboard.press("Enter")
+        expect(page.locator("#details h2")).to_have_text("gpu-t4-0003")
+
+
+def test_waiting_pods_have_the_reason_and_namespaces_what_they_hold() -> None:
+    with served(FEW) as url, opened(url) as page:
+        page.get_by_role("tab", name="Waiting pods (4)").click()
+        expect(page.locator("#waiting tbody tr")).to_have_count(4)
+        expect(page.locator("#waiting")).to_contain_text("had no GPU with 100 GiB free")
+        expect(page.locator("#waiting")).to_contain_text("kubectl inspect cgpu -n batch --why chat-waiting-0")
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_role("tab", name="Namespaces")).to_be_focused()
+        expect(page.locator("#namespaces tbody tr")).to_have_count(6)
+        page.get_by_role("link", name="team-a").click()
+        expect(page.locator("#filter")).to_have_value("team-a/")
+        expect(page.locator(ROWS).first).to_be_visible()
+
+
+@pytest.mark.parametrize("query", ["", "?view=waiting", "?view=namespaces", "?node=gpu-a100-0001", "?q=t4"])
+def test_nothing_is_wider_than_a_phone(query: str) -> None:
+    with served(FEW) as url, opened(f"{url}{query}", PHONE) as page:
+        expect(page.locator("#facts")).to_contain_text(str(FEW))
+        assert not is_wider_than_the_window(page)
+
+
+def test_without_scripts_there_is_a_table() -> None:
+    with served(FEW) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(java_script_enabled=False).new_page()
+        page.goto(url)
+        page.wait_for_url("**/table")
+        expect(page.locator("table.plain").first.locator("tbody tr")).to_have_count(FEW)
+        expect(page.locator("body")).to_contain_text("DriverUnavailable (blocking)")
+        expect(page.locator("body")).not_to_contain_text("reading")
+        browser.close()

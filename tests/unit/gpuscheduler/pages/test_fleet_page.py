@@ -1,0 +1,176 @@
+"""The pages /fleet and /pods: small, written once for each change, and never long at a time."""
+
+import asyncio
+import json
+
+import pytest
+
+from gpuagent.domain.fleet.node_problems import NodeProblem
+from gpuagent.domain.fleet.node_summary import node_reading
+from gpuscheduler.pages import fleet_page
+from gpuscheduler.pages.fleet_page import MOST_WAITING, FleetPages
+from gpuscheduler.pages.node_view import Cluster
+from gpuscheduler.pages.plain_table import plain_table
+from tests.unit.gpuscheduler.core.api_objects import pod
+from tests.unit.gpuscheduler.pages.test_node_view import node, reserve, scheduled
+
+URL = "https://docs.example.org/problems"
+
+
+def pages_of(core):
+    return FleetPages(Cluster(core.usage.nodes, core.readings, core.pods, core.reservations), URL)
+
+
+def fleet(pages):
+    return json.loads(b"".join(asyncio.run(pages.fleet())))
+
+
+def pods(pages):
+    return json.loads(b"".join(asyncio.run(pages.pods())))
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Names of the nodes whose rows are written."""
+    names = []
+    real = fleet_page.node_view
+
+    def note(name, cluster):
+        names.append(name)
+        return real(name, cluster)
+
+    monkeypatch.setattr(fleet_page, "node_view", note)
+    return names
+
+
+def test_a_row_has_what_the_page_shows():
+    sick = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
+    core = scheduled(node(mem=80, core=200, problems=[sick]))
+    found = reserve(core, mem=30, core=50, labels={})
+    page = fleet(pages_of(core))
+    ((name, mode, model, unit, usable, gpus, count, waiting, largest, problems, each),) = page["nodes"]
+    assert (name, mode, model, unit, usable, gpus) == ("n1", "core_mem", "A100", 1024, 2, 2)
+    assert (count, waiting, largest) == (1, 1, [40, 100, 0])
+    assert problems == [["warning", "GPUUnhealthy", "GPU 1: XID 79"]]
+    assert max(each, key=lambda gpu: gpu[4])[1:] == [1, 0, 40, 30, 100, 50, 1]
+    assert page["problemsUrl"] == URL
+    ((held, reserved, memory, compute, whole, on),) = pods(pages_of(core))["n1"]
+    assert (held, reserved, memory, compute, whole) == (str(found.name), 1, 30, 50, 0)
+    assert list(on.values()) == [[30, 50]]
+
+
+def test_a_node_is_written_again_only_if_something_of_it_has_changed(written):
+    core = scheduled(node("n1", mem=80, core=200), node("n2", mem=80, core=200))
+    pages = pages_of(core)
+    before = fleet(pages)
+    assert fleet(pages) == before
+    assert written == ["n1", "n2"]
+    written.clear()
+    found = reserve(core, mem=10, core=10)
+    assert fleet(pages) != before
+    assert written == ["n1"]
+    written.clear()
+    core.bind(found.uid, "n1", 0.0, 1)
+    core.readings["n2"] = node_reading(node("n2", mode="dra"))
+    fleet(pages)
+    assert "n2" in written
+
+
+def test_a_pod_in_the_place_of_an_equal_one_is_seen():
+    core = scheduled(node(mem=80, core=200))
+    pages = pages_of(core)
+    first = reserve(core, mem=40, core=10, namespace="a")
+    assert [row[0] for row in fleet(pages)["namespaces"]] == ["a"]
+    core.pod_gone(first.uid, 0.0)
+    reserve(core, mem=40, core=10, namespace="b")
+    assert [row[0] for row in fleet(pages)["namespaces"]] == ["b"]
+
+
+def test_a_node_that_is_gone_is_on_the_page_no_longer():
+    core = scheduled(node("n1", mem=80, core=200), node("n2", mem=80, core=200))
+    pages = pages_of(core)
+    assert len(fleet(pages)["nodes"]) == 2
+    core.node_gone("n1")
+    core.readings.pop("n1")
+    assert [row[0] for row in fleet(pages)["nodes"]] == ["n2"]
+
+
+def test_namespaces_have_what_their_pods_hold_and_how_many_wait():
+    core = scheduled(node(mem=80, core=200))
+    reserve(core, mem=10, core=20, namespace="a")
+    reserve(core, mem=20, core=30, namespace="a")
+    core.pod_seen(pod(mem=500, core=10, namespace="b"), 0.0)
+    waiting = {row[0]: row for row in fleet(pages_of(core))["namespaces"]}
+    assert waiting["a"][:5] == ["a", 2, 30 * 1024, 50, 0]
+    assert waiting["b"] == ["b", 0, 0, 0, 0, 1]
+
+
+def test_of_many_waiting_pods_the_first_are_listed_and_all_are_counted():
+    core = scheduled(node(mem=80, core=200))
+    for number in range(MOST_WAITING + 50):
+        core.pod_seen(pod(f"w{number:04}", mem=500, core=10), 0.0)
+    page = fleet(pages_of(core))
+    assert page["waitingCount"] == MOST_WAITING + 50
+    assert [row[0] for row in page["waiting"]] == [f"default/w{number:04}" for number in range(MOST_WAITING)]
+
+
+@pytest.mark.parametrize("name", ["fleet", "pods"])
+def test_calls_come_in_between_the_nodes(name):
+    core = scheduled(*(node(f"n{number}", mem=80, core=200) for number in range(20)))
+    for number in range(20):
+        core.pod_seen(pod(mem=10, core=10, on=f"n{number}"), 0.0)
+    turns = 0
+
+    async def scenario():
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        await getattr(pages_of(core), name)()
+        task.cancel()
+
+    asyncio.run(scenario())
+    assert turns >= 20
+
+
+def test_the_plain_table_shows_the_same():
+    sick = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
+    core = scheduled(node(mem=80, core=200, problems=[sick]))
+    reserve(core, mem=30, core=50, namespace="team-a")
+    core.pod_seen(pod("big", mem=500, core=10, namespace="team-b"), 0.0)
+    html = plain_table(json.dumps(fleet(pages_of(core))).encode()).decode()
+    for shown in (
+        "<h2>1 nodes</h2>",
+        "<td>30 GiB of 80 GiB</td>",
+        "<td>25 %</td>",
+        "40 GiB, 100 % of compute",
+        "team-b/big",
+    ):
+        assert shown in html
+    assert f'<a href="{URL}#gpuunhealthy">GPUUnhealthy</a> (warning): GPU 1: XID 79' in html
+    assert "<td>team-a</td><td>1</td><td>30 GiB</td>" in html
+    assert "<script" not in html
+
+
+def test_the_plain_table_shows_what_others_wrote_as_text():
+    evil = "<script>alert(1)</script>"
+    page = {
+        "problemsUrl": '"><script>',
+        "nodes": [[evil, evil, evil, 0, 1, 1, 0, 0, [5, 0, 0], [[evil, evil, evil]], [[0, 1, 0, 5, 0, 0, 0, 0]]]],
+        "namespaces": [[evil, 1, 0, 0, 0, 0]],
+        "waiting": [[evil, 1, 0, 0, evil]],
+        "waitingCount": 1,
+    }
+    html = plain_table(json.dumps(page).encode()).decode()
+    assert "<script" not in html
+    assert "0 units of 5 units" in html
+
+
+def test_a_cluster_without_nodes_is_a_page_as_well():
+    page = fleet(pages_of(scheduled()))
+    assert page == {"problemsUrl": URL, "nodes": [], "namespaces": [], "waiting": [], "waitingCount": 0}
+    assert b"0 nodes" in plain_table(json.dumps(page).encode())
+    assert pods(pages_of(scheduled())) == {}
