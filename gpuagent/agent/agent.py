@@ -187,6 +187,7 @@ class Agent:
             restart_helps=lambda: self.nvml.restart_helps,
             has_stored_mode=lambda: self._remembered.saved is not None,
             usage=lambda: self.usage.usage,
+            last_hour=lambda: self.usage.last_hour,
             clock=self._clock,
         )
 

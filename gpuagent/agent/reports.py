@@ -9,14 +9,17 @@ from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.state import State
-from gpuagent.domain.status import problems, status_page, topology_page, usage_page
+from gpuagent.domain.status import hour_page, problems, status_page, topology_page, usage_page
+from gpuagent.domain.usage.last_hour import LastHour
 from gpuagent.domain.usage.over_time import NodeUsage
 from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
 from gpuagent.metrics.reading import EndpointView
 from gpuagent.pages.http_server import HttpServer, json_page
+from gpuagent.pages.status_table import render
 from gpuagent.pages.web_pages import node_pages
 from gpuagent.settings.settings import Settings
 
+TEXT = "text/plain; charset=utf-8"
 STALL_S = 30.0
 """The agent should be restarted if its loop has not run for so long."""
 _NO_GPU_TO_GIVE = frozenset(
@@ -37,6 +40,7 @@ class Reports:
         restart_helps: why a restart would bring the GPUs back; None if it would not.
         has_stored_mode: whether the state directory has the mode of the node.
         usage: what containers have held and used.
+        last_hour: of the GPUs that were held in it.
         clock: monotonic seconds.
     """
 
@@ -51,6 +55,7 @@ class Reports:
         restart_helps: Callable[[], str | None],
         has_stored_mode: Callable[[], bool],
         usage: Callable[[], NodeUsage],
+        last_hour: Callable[[], LastHour],
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -61,6 +66,7 @@ class Reports:
         self._restart_helps = restart_helps
         self._has_stored_mode = has_stored_mode
         self._usage = usage
+        self._last_hour = last_hour
         self._clock = clock
 
     def http_server(self, address: tuple[str, int], metrics: Metrics) -> HttpServer:
@@ -72,6 +78,8 @@ class Reports:
                 "/metrics": lambda: (CONTENT_TYPE, metrics.page()),
                 "/status": json_page(self.status),
                 "/topology": json_page(self.topology),
+                "/hour": json_page(self.hour),
+                "/table": lambda: (TEXT, f"{render(self.status())}\n".encode()),
             },
             probes={"/healthz": self.unhealthy_because, "/readyz": self.unready_because},
         )
@@ -131,6 +139,10 @@ class Reports:
             # To work out the sets again may take seconds on a large node.
             sets = snapshot.sets
         return self._with_heading(topology_page.page(state, sets or BestSets(links.mbps)))
+
+    def hour(self) -> dict[str, Any]:
+        """The page of the last hour: the use of each GPU, minute by minute."""
+        return self._with_heading(hour_page.hour_page(self._last_hour(), self._clock()))
 
     def _with_heading(self, page: dict[str, Any]) -> dict[str, Any]:
         return {"version": __version__, "node": self._settings.node_name, **page}

@@ -10,6 +10,7 @@ from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import Samples, use
 from gpuagent.domain.usage.guarantee import shares
 from gpuagent.domain.usage.held_use import held_uses
+from gpuagent.domain.usage.last_hour import LastHour, gpu_readings
 from gpuagent.domain.usage.over_time import NodeUsage
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class UsageWatch:
     ) -> None:
         self.usage = NodeUsage()
         """The sums up to the last reading; any thread may read it."""
+        self.last_hour = LastHour()
+        """The last hour of the GPUs that were held in it; any thread may read it."""
         self._state = state
         self._samples = samples
         self._clock = clock
@@ -77,4 +80,6 @@ class UsageWatch:
             samples = self._samples(state.gpus.by_uuid.values(), uuids)
         used = use(samples, state, held, resolved=self._resolved)
         self._resolved = used.pids_seen
-        self.usage = self.usage.next(held_uses(state, held, used, samples), self._clock())
+        now = self._clock()
+        self.usage = self.usage.next(held_uses(state, held, used, samples), now)
+        self.last_hour = self.last_hour.next(gpu_readings(samples, uuids, state.gpus.by_uuid), now)

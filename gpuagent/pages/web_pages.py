@@ -16,7 +16,7 @@ SHARED = ("page.css", "live.js")
 def node_pages() -> dict[str, Page]:
     """The page of the node at ``/``, and the files that it loads, by path."""
     pages = {"/": web_page("node.html")}
-    for name in (*SHARED, "links.js", "node.js"):
+    for name in (*SHARED, "links.js", "hour.js", "node.js"):
         pages[f"/{name}"] = web_page(name)
     return pages
 

@@ -1,5 +1,6 @@
 """What containers hold and use over time, from the whole agent: only GPUs that somebody holds are asked."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.simulation.driver import SimulatedDriver
 from standin.kubelet.pods import Pod
-from tests.contract.harness import MEM, Node, box, pod, wait_for
+from tests.contract.harness import MEM, Node, box, fetch, pod, wait_for
 from tests.contract.test_metrics import values
 
 GIB = 1 << 30
@@ -125,6 +126,22 @@ def test_a_gpu_that_nobody_holds_is_not_asked(shared: Shared, monkeypatch: pytes
     for _ in range(3):
         shared.read(10)
     assert asked == [0, 0, 0]
+
+
+def test_the_last_hour_of_a_held_gpu_is_on_a_page(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.agent._reports, "_clock", lambda: shared.now)  # noqa: SLF001 (the time of this test)
+    train = shared.run("train", 8)
+    shared.uses(train, 10, 6 * 1024, sm=50)
+    shared.read(0)
+    shared.read(60)
+    shared.node.end(train)
+    wait_for(lambda: not shared.agent.state.living_holdings)
+    shared.read(120)
+    hour = json.loads(fetch(shared.agent.http_port, "/hour")[1])["gpus"]
+    assert list(hour) == [shared.node.uuids[0]], "nobody holds the other GPU"
+    (of_gpu,) = hour.values()
+    assert [round(value) if value else value for value in of_gpu["memory"]] == [25, 25, None]
+    assert of_gpu["busy"] == [0.0, 0.0, None]
 
 
 def test_a_gpu_that_hangs_is_held_and_neither_used_nor_unused(shared: Shared) -> None:

@@ -46,6 +46,7 @@ def drawing(topology: dict[str, Any]) -> Iterator[Locator]:
         **node_pages(),
         "/status": json_page(lambda: STATUS),
         "/topology": json_page(lambda: topology),
+        "/hour": json_page(lambda: {"gpus": {}}),
         "/metrics": lambda: ("text/plain", b""),
     }
     server = HttpServer(("127.0.0.1", 0), served, probes={})

@@ -1,7 +1,9 @@
 // The node live: who holds how much of each GPU and how much of it is used. All of it is in status, topology and metrics.
+import { drawHour } from "./hour.js";
 import { drawLinks } from "./links.js";
 import { bar, element, gib, live, percent, read, rows, sum } from "./live.js";
 
+const HOUR_EVERY_MS = 60_000; // it has a new minute once a minute
 const at = (id) => document.getElementById(id);
 const SERIES = /^(gpuagent_(?:gpu|container_gpu)_\w+)\{(.*)\} (\S+)$/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
@@ -127,7 +129,7 @@ function measure(name, held, used, parts, use) {
   );
 }
 
-function card(gpu, known) {
+function card(gpu, known, hour) {
   const { values = {} } = known ?? {};
   const containers = [...(known?.containers ?? [])].sort(([one], [other]) => (one < other ? -1 : 1));
   const named = containers.map(([name, one], n) => [element("span", { className: `key tone${n % 4}` }, name), ...words(one)]);
@@ -143,6 +145,7 @@ function card(gpu, known) {
     gpu.cause ? element("p", { className: "cause" }, gpu.cause) : "",
     memory(values, containers, gpu.memory_mib * 2 ** 20),
     compute(values, containers),
+    drawHour(hour),
     containers.length ? element("div", { className: "wide" }, element("table", {}, table)) : element("p", { className: "quiet" }, "no containers"),
   );
 }
@@ -164,8 +167,18 @@ async function links() {
   at("drawing").replaceChildren(...drawLinks(topology));
 }
 
+let hours = {};
+let hoursAt = -HOUR_EVERY_MS;
+
+/** Read the last hour now and then. */
+async function readHours() {
+  if (performance.now() - hoursAt < HOUR_EVERY_MS) return;
+  hours = JSON.parse(await read("hour")).gpus;
+  hoursAt = performance.now();
+}
+
 async function turn() {
-  const [status, metrics] = await Promise.all([read("status").then(JSON.parse), read("metrics")]);
+  const [status, metrics] = await Promise.all([read("status").then(JSON.parse), read("metrics"), readHours()]);
   const known = byGpu(series(metrics));
   const name = status.node || "this node";
   document.title = `GPUs of ${name}`;
@@ -173,11 +186,12 @@ async function turn() {
   at("facts").replaceChildren(...facts(status, known));
   at("problems").replaceChildren(...problems(status));
   const none = element("p", { className: "quiet" }, "no GPUs");
-  const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid)));
+  const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid), hours[gpu.uuid]));
   at("gpus").replaceChildren(...(cards.length ? cards : [none]));
   at("resources").replaceChildren(...resources(status));
   await links();
 }
 
 at("links").addEventListener("toggle", () => links().catch(() => {})); // the next turn says what is wrong
+at("live").textContent = "reading …";
 live(turn, 2000);

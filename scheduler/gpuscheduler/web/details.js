@@ -41,7 +41,7 @@ function known(node, pods, problemsUrl) {
     ...(node.gpus.length ? node.gpus.map((gpu) => gpuBars(gpu, node)) : [element("p", { className: "quiet" }, without(node))]),
     ...podList(node, pods),
     element("h3", {}, "More about it"),
-    element("p", {}, "Used memory, temperature and processes are known to the node's agent:"),
+    element("p", {}, "Used memory, temperature, processes and the last hour are known to the node's agent:"),
     copyable(`kubectl inspect cgpu status ${node.name}`),
     element("p", {}, "Its page in a browser, at http://127.0.0.1:9445/ :"),
     copyable(`kubectl -n kube-system port-forward "$(kubectl -n kube-system get pod -o name --field-selector spec.nodeName=${node.name} -l app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent)" 9445`),
