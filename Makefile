@@ -1,4 +1,4 @@
-# Every target makes its own .venv the first time; PYTHON chooses the interpreter (3.11 to 3.13).
+# Every target makes its own .venv the first time; PYTHON chooses the interpreter (3.11 to 3.14).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,8 +15,8 @@ help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 # The pinned libraries are for these versions: pip would say so a minute later, in words about one of them.
-SUPPORTED := import sys; v = sys.version_info; (3, 11) <= v[:2] <= (3, 13) or \
-  sys.exit("Python 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is %d.%d: add PYTHON=python3.12, for example" % v[:2])
+SUPPORTED := import sys; v = sys.version_info; (3, 11) <= v[:2] <= (3, 14) or \
+  sys.exit("Python 3.11, 3.12, 3.13 or 3.14 is needed, and $(PYTHON) is %d.%d: add PYTHON=python3.12, for example" % v[:2])
 
 $(STAMP):
 	@$(PYTHON) -c '$(SUPPORTED)'

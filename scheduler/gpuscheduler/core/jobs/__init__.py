@@ -8,6 +8,7 @@
 - `turns`: which pods kube-scheduler has come to, so that they may be planned.
 - `attached`: pods that it comes to only when others of their job are bound.
 - `priority`: which job comes first: nodes are kept for it, and pods of lower priority evicted.
+- `work_shares`: how much work the plans of each namespace may take in calls.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.
 - `due_jobs`, `agenda`: what is due for jobs, and which of those that wait is planned next.

@@ -1,7 +1,7 @@
 """What is due for jobs, and which of those that wait is planned next."""
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator
 
 from gpuscheduler.core.calls import Nudge, Ungate
 from gpuscheduler.core.jobs.agenda import Agenda
@@ -9,6 +9,7 @@ from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.job import Job, JobKey
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, nudges
 from gpuscheduler.core.jobs.priority.evictions import Evictions
+from gpuscheduler.core.pod_facts import PodFacts
 
 CALL_S = 2.0
 """How long kube-scheduler has to come to the pods of a complete job by itself, before it is woken for them."""
@@ -42,7 +43,7 @@ class DueJobs:
         self._turns: deque[JobKey] = deque()
 
     def tick(self, now: float) -> None:
-        """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, by priority and age.
+        """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, see `_in_turn`.
 
         It is one, because a plan over thousands of nodes takes tens of milliseconds, and calls wait meanwhile.
         """
@@ -66,20 +67,26 @@ class DueJobs:
         ready = [job for job in waiting if job.retry_at <= now]
         ready.sort(key=lambda job: job.age)
         self._planning.look_begins()
-        self._turns = deque(job.key for job in ready)
+        self._turns = deque(job.key for job in _in_turn(ready))
 
     def _choose_nodes_again(self, now: float) -> None:
-        """Have other nodes kept for the jobs whose nodes were taken by pods that come before them."""
-        precedence = self._planning.precedence
-        for key in sorted(precedence.outdated):
-            job = self._jobs.get(key)
-            if job is None:
-                continue
+        """Choose nodes for one of the jobs that need others: for the namespace that has taken the least work."""
+        outdated = self._planning.precedence.outdated
+        work = self._planning.work
+        key = min(outdated, key=lambda key: (work.done(key.namespace, now), key), default=None)
+        if key is None:
+            return
+        outdated.remove(key)
+        job = self._jobs.get(key)
+        if job is None:
+            return
+        if job.waits:
             # It is planned in vain, and then its nodes are chosen.
             job.tried = None
             self._planning.try_plan(job, now)
-            self.settle(job, now)
-        precedence.outdated.clear()
+        else:
+            self._want_nodes(job, job.wants_nodes(), now)
+        self.settle(job, now)
 
     def next_due(self, now: float) -> Iterator[float]:
         """When `tick` has work, in monotonic seconds."""
@@ -156,6 +163,7 @@ class DueJobs:
             self._call(job)
         self._broken_jobs.take_due(job, now)
         self._evictions.take_due(job, now)
+        self._planning.work.count(job.key.namespace, now)
         if job.alone_at <= now:
             job.alone_at = float("inf")
             job.alone = True
@@ -184,8 +192,17 @@ class DueJobs:
                 precedence.ends(job, now)
                 job.waits_since = float("inf")
                 return
-            precedence.wanted(job, hopeful, now)
+            if self._planning.work.may_go_ahead(job.key.namespace, now):
+                self._want_nodes(job, hopeful, now)
+            else:
+                precedence.outdated.add(job.key)
         job.waits_since = min(job.waits_since, now)
+
+    def _want_nodes(self, job: Job, hopeful: Collection[PodFacts], now: float) -> None:
+        """Have nodes kept for pods of a job that kube-scheduler does not ask about."""
+        if hopeful and job.plan is None:
+            self._planning.precedence.wanted(job, hopeful, now)
+            self._planning.work.count(job.key.namespace, now)
 
     def _note_overdue(self, job: Job, now: float) -> None:
         """Begin or end to keep nodes for a job that has waited for too long."""
@@ -224,3 +241,21 @@ class DueJobs:
         is_bounded = job.alone_at < float("inf")
         if not is_bounded and job.members.ended_before(failed=True):
             job.alone_at = now + FAILED_S
+
+
+def _in_turn(by_age: Iterable[Job]) -> list[Job]:
+    """Jobs in the order in which they are planned: by priority, then from each namespace in turn, then by age.
+
+    A namespace may have thousands of jobs that can never fit, and those of others do not wait for all of these.
+    """
+    earlier: Counter[tuple[str, int]] = Counter()
+    ranks: dict[JobKey, tuple[int, int]] = {}
+    jobs: list[Job] = []
+    for job in by_age:
+        negative_priority, _ = job.age
+        namespace = job.key.namespace, negative_priority
+        ranks[job.key] = negative_priority, earlier[namespace]
+        earlier[namespace] += 1
+        jobs.append(job)
+    # Equal ranks stay in the order of their age.
+    return sorted(jobs, key=lambda job: ranks[job.key])

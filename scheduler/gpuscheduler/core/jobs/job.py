@@ -161,6 +161,7 @@ class Job:
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
         is_paused: it is not planned before `retry_at`, because plans of its namespace lapsed.
+        is_postponed: it is planned with one of the next ticks, because calls of others wait meanwhile.
         fitting: how many of its pods fit when it was planned last.
         turns: which of its pods kube-scheduler has come to. Only those are planned.
         call_at: when kube-scheduler is woken for those that it has not come to; infinite if it need not be.
@@ -193,6 +194,7 @@ class Job:
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     is_paused: bool = False
+    is_postponed: bool = False
     fitting: int = 0
     turns: Turns = field(default_factory=Turns)
     call_at: float = float("inf")

@@ -25,6 +25,7 @@ from gpuscheduler.core.jobs.priority.evictions import Evictions
 from gpuscheduler.core.jobs.priority.precedence import Precedence
 from gpuscheduler.core.jobs.turns import EarlyCalls, EarlyVictimCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
+from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
@@ -70,8 +71,9 @@ class Jobs:
     ) -> None:
         self._usage = usage
         self._pods = pods
-        self.precedence = Precedence(usage, links, pods, limits.patience_s)
-        self._planning = Planning(usage, reservations, links, pods, self.precedence)
+        self._work = WorkShares()
+        self.precedence = Precedence(usage, links, pods, limits.patience_s, self._work)
+        self._planning = Planning(usage, reservations, links, pods, self.precedence, self._work)
         self._jobs: dict[JobKey, Job] = {}
         self._broken_jobs = BrokenJobs(self._planning.actions, limits.evict_broken_s)
         self._evictions = Evictions(self._planning)
@@ -171,10 +173,10 @@ class Jobs:
             return
         if job.let_in and pod.gated:
             self.actions.append(Ungate(pod.name, pod.uid))
-        if len(job.members) > MOST_AT_ONCE:
-            self._planning.again = True
-        else:
+        if self._planning.may_plan_now(job, now):
             self._planning.try_plan(job, now)
+        else:
+            self._planning.again = True
 
     def pod_gone(self, pod: PodFacts, now: float) -> None:
         """Forget a member that was deleted or has ended."""
@@ -217,6 +219,8 @@ class Jobs:
         asked = list(job.members.pending) if pod.in_native_group else [pod.uid]
         job.turns.asked(asked)
         answer = self._filter(job, pod, names, now)
+        # A place may have been searched for one pod of a plan.
+        self._work.count(job.key.namespace, now)
         is_seen = pod.uid in self._pods
         if not is_seen and job.place_of(pod.uid) is None:
             # It counts once the watch shows it, as it may be gone.
@@ -271,7 +275,7 @@ class Jobs:
             job.members.put(other)
             job.turns.came(other.uid)
             job.turns.wants_victims(other.uid)
-        nodes = self._evictions.nodes(job, pod) if job.attempt else self.precedence.preemptable(job, pod, proposed)
+        nodes = self._preemptable(job, pod, proposed, now)
         if not nodes.isdisjoint(proposed):
             self._evictions.asked(job, now)
         self._due_jobs.settle_soon(job, now)
@@ -279,6 +283,20 @@ class Jobs:
             # It counts once the watch shows it, as it may be gone.
             job.members.remove(other.uid)
             job.turns.forget(other.uid)
+        return nodes
+
+    def _preemptable(
+        self,
+        job: Job,
+        pod: PodFacts,
+        proposed: Collection[str],
+        now: float,
+    ) -> frozenset[str]:
+        if not self._work.may_go_ahead(job.key.namespace, now):
+            # kube-scheduler asks again with the next try of the pod.
+            return frozenset()
+        nodes = self._evictions.nodes(job, pod) if job.attempt else self.precedence.preemptable(job, pod, proposed)
+        self._work.count(job.key.namespace, now)
         return nodes
 
     def visible(self, pod: PodFacts, node: str) -> set[int]:

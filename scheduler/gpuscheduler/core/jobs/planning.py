@@ -16,6 +16,7 @@ from gpuscheduler.core.jobs.lapses import Lapses
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, PLAN_TRIES, OtherThan, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -55,6 +56,7 @@ class Planning:
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
         precedence: keeps nodes for the first jobs that wait.
+        work: of all namespaces.
 
     Attributes:
         actions: to carry out; others may add to them.
@@ -64,15 +66,17 @@ class Planning:
         decisions: that give way to plans; None if there are none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what plans are made of)
         self,
         usage: ClusterUsage,
         reservations: Reservations,
         links: Links,
         pods: Mapping[str, PodFacts],
         precedence: Precedence,
+        work: WorkShares,
     ) -> None:
         self.precedence = precedence
+        self.work = work
         self._usage = usage
         self.nodes: Mapping[str, NodeUsage] = usage.nodes
         self._reservations = reservations
@@ -151,11 +155,16 @@ class Planning:
                 unchecked |= pod.requests.absent_from(node.facts.allocatable)
         return unchecked
 
+    def may_plan_now(self, job: Job, now: float) -> bool:
+        """Whether a job may be planned in a call or an event, which others wait for. `tick` has the time otherwise."""
+        is_small = len(job.members) <= MOST_AT_ONCE
+        return is_small and self.work.may_go_ahead(job.key.namespace, now)
+
     def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:
-        if len(job.members) <= MOST_AT_ONCE:
+        if self.may_plan_now(job, now):
             self.try_plan(job, now, calling=pod.uid)
         elif job.tried != self._made_of(job):
-            # It takes long, and `tick` has the time.
+            job.is_postponed = True
             self.again = True
 
     def _move(
@@ -221,6 +230,7 @@ class Planning:
             job.retry_at = may_plan_at
             return
         job.retry_at = float("-inf")
+        job.is_postponed = False
         job.ask_at = float("inf")
         # What they had reserved one by one counts as free for the plan.
         self._reservations.end(pod.uid for pod in pending)
@@ -230,6 +240,8 @@ class Planning:
         if len(places) < needed:
             # Nothing is held while a job waits.
             self.precedence.wanted(job, pending, now)
+        self.work.count(job.key.namespace, now)
+        if len(places) < needed:
             job.tried = self._made_of(job)
             if any(unsuitable.values()):
                 job.ask_at = now + UNSUITABLE_S
@@ -363,6 +375,7 @@ class Planning:
         nodes = self._usage.nodes if nodes is None else nodes
         tries = Tries(PLAN_TRIES) if tries is None else tries
         pending = job.as_checked(pending)
+        left_before = tries.left
         places = plan(
             pending,
             nodes,
@@ -373,6 +386,7 @@ class Planning:
             beside=self._usage.pods,
             prefer=prefer,
         )
+        self.work.add(left_before - tries.left)
         if len(places) < len(pending) and any(pod.rules.depend_on_pods for pod in pending):
             # Another pod may make room for it: one that it wants to be near, or one that evens out its spread.
             self._usage.pods_matter = True
@@ -401,7 +415,9 @@ class Planning:
             job.shortage = self.precedence.reason_for_job(job)
         else:
             without = self._with_kept(job, pending, unsuitable)
-            job.shortage = shortage(pending, places, nodes, self._usage.pods, without)
+            tries = Tries(PLAN_TRIES)
+            job.shortage = shortage(pending, places, nodes, self._usage.pods, without, tries)
+            self.work.add(PLAN_TRIES - tries.left)
 
     def _with_kept(
         self,

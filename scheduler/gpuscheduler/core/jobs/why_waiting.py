@@ -30,6 +30,7 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
         job.fitting,
         job.gave_up,
         job.is_paused,
+        job.is_postponed,
         job.ask_at,
         len(names),
     )
@@ -82,6 +83,8 @@ def _why_planned_later(job: Job) -> str:
         return f"pods of its namespace did not come to their GPUs, and it is planned within {PAUSE_LIMIT_S:.0f} s"
     if job.to_plan() and job.fitting >= job.needed and not job.gave_up:
         return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
+    if job.to_plan() and job.is_postponed:
+        return "its turn to be planned comes next, after jobs of other namespaces"
     return ""
 
 

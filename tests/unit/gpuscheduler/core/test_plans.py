@@ -4,6 +4,7 @@ import pytest
 
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
+from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.links import Links
@@ -110,7 +111,7 @@ def said(job, **given):
     pods = job.pods()
     neighborhood = Neighborhood(node_site(node_object(node)) for node in job.nodes)
     places = plan(pods, job.usage(), Links(), **given)
-    return shortage(pods, places, job.usage(), neighborhood, given.get("without", {}))
+    return shortage(pods, places, job.usage(), neighborhood, given.get("without", {}), Tries())
 
 
 def test_what_is_short_is_said_with_the_numbers_of_nodes():

@@ -10,7 +10,6 @@ from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.places.groups import Group, Passed, groups_of
-from gpuscheduler.core.jobs.places.plan import PLAN_TRIES
 from gpuscheduler.core.jobs.places.rooms import look_tries
 from gpuscheduler.core.jobs.places.trial import Places
 from gpuscheduler.core.node_usage import NodeUsage
@@ -26,12 +25,13 @@ _IN_GPUS = {GPU_CORE, GPU_MEM, GPU_WHOLE, "pods"}
 """Resources that are said in other words, or that every pod needs."""
 
 
-def shortage(
+def shortage(  # noqa: PLR0913 (what a plan is made of)
     pods: Collection[PodFacts],
     places: Places,
     nodes: Mapping[str, NodeUsage],
     beside: Neighborhood,
     without: Mapping[str, Passed],
+    tries: Tries,
 ) -> str:
     """What the pods without a place need, and what keeps them off the nodes.
 
@@ -44,10 +44,10 @@ def shortage(
         nodes: by name, with what is in use besides these pods.
         beside: all nodes and the pods on them.
         without: UID to the nodes that kube-scheduler does not accept for the pod.
+        tries: that it may take.
     """
     if len(places) == len(pods):
         return ""
-    tries = Tries(PLAN_TRIES)
     groups, admission = groups_of(pods, without, beside, tries)
     filled = _with_places(groups, places, nodes, admission)
     short = [group for group in groups if any(pod.uid not in places for pod in group.pods)]

@@ -9,6 +9,7 @@ from gpuscheduler.core.constraints.resources import NO_RESOURCES
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import NOTHING, RequestKind
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, Passed, plan
+from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -41,9 +42,17 @@ class AfterEvictions:
         usage: nodes and their users.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
+        work: of all namespaces, to which the tries are added.
     """
 
-    def __init__(self, usage: ClusterUsage, links: Links, pods: Mapping[str, PodFacts]) -> None:
+    def __init__(
+        self,
+        usage: ClusterUsage,
+        links: Links,
+        pods: Mapping[str, PodFacts],
+        work: WorkShares,
+    ) -> None:
+        self._work = work
         self._usage = usage
         self._links = links
         self._pods = pods
@@ -124,6 +133,7 @@ class AfterEvictions:
         emptied: dict[str, NodeUsage],
         tries: Tries,
     ) -> dict[str, str]:
+        left_before = tries.left
         places = plan(
             waiting.pods,
             {name: self._emptied(waiting, name, emptied) for name in names},
@@ -132,6 +142,7 @@ class AfterEvictions:
             tries=tries,
             beside=self._usage.pods,
         )
+        self._work.add(left_before - tries.left)
         if len(places) < waiting.needed:
             return {}
         return {uid: node for uid, (node, _) in places.items()}

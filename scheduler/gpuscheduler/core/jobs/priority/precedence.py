@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import Job, JobKey, key_of
 from gpuscheduler.core.jobs.priority.after_evictions import AfterEvictions, Waiting
+from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 
@@ -77,10 +78,12 @@ class Precedence:
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
         patience_s: how long a job waits before later pods of its own priority are behind it, too; 0 for never.
+        work: of all namespaces.
 
     Attributes:
         claims: by job, the first one first.
-        outdated: jobs on whose nodes pods have come that do not leave them to the job.
+        outdated: jobs whose nodes are to be chosen with the next ticks. For example, pods have come there that do not
+            leave them to the job.
     """
 
     def __init__(
@@ -89,9 +92,10 @@ class Precedence:
         links: Links,
         pods: Mapping[str, PodFacts],
         patience_s: float,
+        work: WorkShares,
     ) -> None:
         self._usage = usage
-        self._after = AfterEvictions(usage, links, pods)
+        self._after = AfterEvictions(usage, links, pods, work)
         self.patience_s = patience_s
         self.claims: dict[JobKey, Claim] = {}
         self.outdated: set[JobKey] = set()
