@@ -22,9 +22,10 @@ READY = Family(
 )
 PROBLEMS = Family(
     "gpuagent_problems",
-    "Current problems of the node, by reason.",
-    ("reason",),
-    more="Reasons are those of [problems.md](../problems.md).",
+    "Current problems of the node, by reason and severity.",
+    ("reason", "severity"),
+    more="Reasons are those of [problems.md](../problems.md). Severity `blocking`: the node does not serve its mode. "
+    "`warning`, or `info` for what is as it should be.",
 )
 MODE = Family("gpuagent_mode", "1 for the mode in force, 0 for the others.", ("mode",))
 SWITCHING = Family("gpuagent_mode_switch_in_progress", "1 while a mode switch settles or waits for containers.")

@@ -46,8 +46,8 @@ def _is_ready(reading: Reading) -> bool:
 
 
 def _problems(reading: Reading) -> Values:
-    """How many problems there are, by reason."""
-    return Counter((problem.reason,) for problem in reading.derived.problems)
+    """How many problems there are, by reason and severity."""
+    return Counter((problem.reason, problem.severity) for problem in reading.derived.problems)
 
 
 def _modes(reading: Reading) -> Values:

@@ -265,15 +265,29 @@ def test_the_dashboards_panels_do_not_overlap(dashboard: str) -> None:
             taken |= cells
 
 
-def test_the_first_row_is_of_the_fleet_and_a_node_has_rows_of_its_own() -> None:
+def test_the_first_row_is_of_the_fleet_and_the_others_of_the_chosen_node() -> None:
+    """A row that is repeated for each node would be there 40 times in a cluster of 40 nodes."""
     rows = [panel for panel in DASHBOARDS["dashboard"]["panels"] if panel["type"] == "row"]
-    assert [row["title"] for row in rows if row.get("repeat") == "instance"] == [
+    assert not [row["title"] for row in rows if row.get("repeat")]
+    assert [row["title"] for row in rows[:5]] == [
+        "Fleet",
+        "Use and waste in a day",
+        "Node $instance",
         "GPUs of $instance",
         "Containers of $instance",
     ]
-    fleet = [one for one in DASHBOARDS["dashboard"]["panels"] if one["gridPos"]["y"] < rows[1]["gridPos"]["y"]]
-    assert (fleet[0]["title"], len(fleet)) == ("Fleet", 10)
+    fleet = [one for one in DASHBOARDS["dashboard"]["panels"] if one["gridPos"]["y"] < rows[2]["gridPos"]["y"]]
     assert not [target["expr"] for one in fleet for target in one.get("targets", ()) if "$" in target["expr"]]
+
+
+def test_the_fleets_table_has_a_line_for_each_node() -> None:
+    """Each query has one value for a node, so that Grafana merges them into one line."""
+    (nodes,) = [panel for panel in panels() if panel["title"] == "Nodes" and panel["type"] == "table"]
+    for target in nodes["targets"]:
+        assert re.search(r"^\w+ by \(instance\b", target["expr"]), target["expr"]
+    shown = nodes["transformations"][1]["options"]["renameByName"].values()
+    amounts = ["GPUs", "memory", "held", "used", "largest free", "pods", "blocking problems", "warnings"]
+    assert list(shown) == amounts
 
 
 def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:

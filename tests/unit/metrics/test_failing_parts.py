@@ -55,7 +55,7 @@ def of_a_former_unit(mode: Mode, kind: Kind, gpus: tuple[Gpu, ...], unit: str = 
 def test_a_unit_that_is_larger_than_the_gpu_of_a_running_pod(mode: Mode, kind: Kind) -> None:
     """How much the pod has is not known any more, but it is not more than the GPU."""
     text = page(of_a_former_unit(mode, kind, box(2, 16), "64GiB"))
-    assert values(text, "gpuagent_problems")["MemoryUnitTooLarge",] == 1
+    assert values(text, "gpuagent_problems")["MemoryUnitTooLarge", "blocking"] == 1
     assert values(text, LIMIT) == {MAIN: 16 * GIB}
     assert values(text, "gpuagent_gpu_memory_allocated_bytes") == {g(0): 16 * GIB, g(1): 0}
 

@@ -224,7 +224,7 @@ def test_an_init_containers_pod_without_a_name_makes_no_series() -> None:
 def test_the_node_is_ready_or_says_why() -> None:
     bad = state_of(Mode.CGPU)
     assert values(page(bad), "gpuagent_node_ready") == {(): 0}
-    assert values(page(bad), "gpuagent_problems")["IsolationMissing",] == 1
+    assert values(page(bad), "gpuagent_problems")["IsolationMissing", "blocking"] == 1
     assert values(page(bad), "gpuagent_isolation_up") == {("none",): 0}
     assert values(page(state_of()), "gpuagent_isolation_up") == {}
     assert values(page(state_of()), "gpuagent_watch_up") == {}
