@@ -16,11 +16,11 @@ expect.set_options(timeout=_WAIT_MS)
 
 
 @contextmanager
-def opened(url: str, size: ViewportSize = DESK) -> Iterator[Page]:
+def opened(url: str, size: ViewportSize = DESK, *, scripts: bool = True) -> Iterator[Page]:
     """A page that shows this address. Fails at the end if its scripts failed, or the page forbade a part of itself."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=_WAIT_MS)
-        page = browser.new_page(viewport=size)
+        page = browser.new_page(viewport=size, java_script_enabled=scripts)
         page.set_default_timeout(_WAIT_MS)
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -129,10 +129,20 @@ function measure(name, held, used, parts, use) {
   );
 }
 
+/** The row of memory that is in use and belongs to no container; none if there is no such memory. */
+function unattributed(values) {
+  const bytes = values.memory_unattributed_bytes;
+  if (!bytes) return [];
+  const processes = values.unattributed_processes;
+  const counted = processes ? `, ${processes} ${processes === 1 ? "process" : "processes"}` : "";
+  return [[element("span", { className: "key none" }, `no container${counted}`), "–", gib(bytes)]];
+}
+
 function card(gpu, known, hour) {
   const { values = {} } = known ?? {};
   const containers = [...(known?.containers ?? [])].sort(([one], [other]) => (one < other ? -1 : 1));
   const named = containers.map(([name, one], n) => [element("span", { className: `key tone${n % 4}` }, name), ...words(one)]);
+  named.push(...unattributed(values));
   const table = rows([["container", "held", "used"], ...named]);
   const more = [];
   if (values.temperature_celsius !== undefined) more.push(`${values.temperature_celsius} °C`);
@@ -146,7 +156,7 @@ function card(gpu, known, hour) {
     memory(values, containers, gpu.memory_mib * 2 ** 20),
     compute(values, containers),
     drawHour(hour),
-    containers.length ? element("div", { className: "wide" }, element("table", {}, table)) : element("p", { className: "quiet" }, "no containers"),
+    named.length ? element("div", { className: "wide" }, element("table", {}, table)) : element("p", { className: "quiet" }, "no containers"),
   );
 }
 
@@ -192,6 +202,8 @@ async function turn() {
   await links();
 }
 
+document.querySelector("main").hidden = false;
+at("live").textContent = "reading …";
 at("links").addEventListener("toggle", () => links().catch(() => {})); // the next turn says what is wrong
 at("live").textContent = "reading …";
 live(turn, 2000);
