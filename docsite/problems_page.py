@@ -20,6 +20,11 @@ RULES = Path(__file__).parents[1] / "manifests/helm/gpuagent/monitoring"
 RULE_FILES = ("alerts.yaml", "scheduler-alerts.yaml")
 ANY_PROBLEM = "GPUNodeProblem"
 """The alert for every problem that no other one is about."""
+_NODE = "NODE=gpu-1   # the node that the alert names"
+_AGENT = """AGENT="$(kubectl -n kube-system get pod -o name --field-selector "spec.nodeName=$NODE" \\
+  -l app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent)\""""
+_LOOK_AT_PROBLEMS = 'kubectl inspect cgpu --health "$NODE"'
+_SHELL = "```sh\n"
 _NOT_READY = {"yes": ["`GPUNodeNotReady`"], "depends": ["`GPUNodeNotReady` if the mode cannot be served"]}
 """The alert about the condition of the node, by whether a problem makes it False."""
 
@@ -104,16 +109,29 @@ def _chapter(group: dict[str, Any], alerts: list[Alert]) -> str:
 
 
 def _section(name: str, texts: dict[str, str], alerts: list[Alert]) -> str:
-    parts = [
-        f"### {name}",
+    """The section of a problem or an alert. Commands come first: who comes from an alert looks before reading on."""
+    parts = [f"**Alert:** {', '.join(_shown_alerts(name, alerts)) or 'none'}"]
+    look = texts.get("look", _LOOK_AT_PROBLEMS if name in _problems() else "")
+    if look:
+        parts.append(f"{_SHELL}{look.strip()}\n```")
+    parts += [
         f"**Cause:** {texts['cause'].strip()}",
         f"**Effect:** {texts['effect'].strip()}",
         f"**Remedy:** {texts['remedy'].strip()}",
-        f"**Alert:** {', '.join(_shown_alerts(name, alerts)) or 'none'}",
     ]
-    if "look" in texts:
-        parts.append(f"```sh\n{texts['look'].strip()}\n```")
-    return "\n\n".join(parts) + "\n"
+    text = "\n\n".join(parts)
+    return f"### {name}\n\n{_with_variables(text)}\n"
+
+
+def _with_variables(text: str) -> str:
+    """The text, whose first block of commands sets what its commands need, so that it can be pasted as it is."""
+    needed = []
+    if "$NODE" in text or "$AGENT" in text:
+        needed.append(_NODE)
+    if "$AGENT" in text:
+        needed.append(_AGENT)
+    settings = "".join(f"{line}\n" for line in needed)
+    return text.replace(_SHELL, f"{_SHELL}{settings}", 1)
 
 
 def _shown_alerts(name: str, alerts: list[Alert]) -> Iterator[str]:

@@ -159,7 +159,7 @@ def test_every_problem_has_its_section_with_cause_effect_remedy_and_alert():
     assert reasons <= set(headings(PROBLEMS))
     for reason in reasons:
         said = re.findall(r"^\*\*(\w+):\*\* \S", section(PROBLEMS, reason), re.MULTILINE)
-        assert said == ["Cause", "Effect", "Remedy", "Alert"], reason
+        assert said == ["Alert", "Cause", "Effect", "Remedy"], reason
 
 
 def test_a_problem_without_words_and_words_without_a_problem_are_found(monkeypatch, tmp_path):

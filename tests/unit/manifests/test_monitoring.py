@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, get_args
 
@@ -192,6 +193,21 @@ def test_every_alerts_section_has_commands_that_can_be_pasted_as_they_are() -> N
         given = set(re.findall(r"\b([A-Z]+)=", "\n".join([*re.findall(r"```sh\n(.*?)```", INTRO, re.DOTALL), shell])))
         assert set(re.findall(r"\$([A-Z]+)", shell)) <= given, name
         assert not re.search(r"(?<![\w\"$-])(?:NODE|POD|NAMESPACE)(?![\w:=\"-])", shell), name
+
+
+def test_from_an_alert_to_its_commands_is_a_minute() -> None:
+    """Lines of 120 columns to read, from the alert to the end of its section, and commands to paste, at most."""
+    by_reason = [reason.lower() for reason in get_args(EventReason) if reason.lower() in SECTIONS]
+    for name, rule in RULES.items():
+        anchor = rule["annotations"]["runbook_url"].partition("#")[2]
+        alert = [rule["annotations"]["summary"], *textwrap.wrap(rule["annotations"]["description"], 120)]
+        for section in by_reason if anchor == BY_REASON else [anchor]:
+            read = [line for part in SECTIONS[section].splitlines() for line in textwrap.wrap(part, 120)]
+            shell = "\n".join(re.findall(r"```sh\n(.*?)```", SECTIONS[section], re.DOTALL))
+            whole = shell.replace("\\\n", " ").splitlines()
+            commands = [line for line in whole if line and not re.match(r"[A-Z]+=", line)]
+            assert len(alert) + len(read) <= 60, (name, section)
+            assert 1 <= len(commands) <= 3, (name, section, commands)
 
 
 @pytest.mark.parametrize("name", RULES)
