@@ -1,7 +1,7 @@
 """The nodes as arrays, so that all of them are compared with a request at once."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, fields
 from typing import Any
 from zlib import crc32
@@ -109,20 +109,17 @@ class States:
     """Gives rows that are equal one small number: that of another state once no row is in the former one."""
 
     def __init__(self) -> None:
-        self._indexes: dict[int, int] = {}
-        """Hash of the numbers of a state to its index."""
-        self._rows: Counter[int] = Counter()
-        """Hash to how many rows are in the state."""
-        self._of_row: dict[int, int] = {}
+        self._indexes: dict[Hashable, int] = {}
+        """The numbers of a state to its index."""
+        self._rows: Counter[Hashable] = Counter()
+        """The numbers of a state to how many rows are in it."""
+        self._of_row: dict[int, Hashable] = {}
         self._spare: list[int] = []
 
-    def put(self, row: int, numbers: int) -> int:
-        """The index of the state that a row is in from now on; `numbers` is the hash of the row's numbers."""
-        former = self._of_row.get(row)
-        if former == numbers:
-            return self._indexes[numbers]
-        if former is not None:
-            self._leave(former)
+    def put(self, row: int, numbers: Hashable) -> int:
+        """The index of the state that a row is in from now on, by the numbers of the row."""
+        if row in self._of_row:
+            self._leave(self._of_row[row])
         self._of_row[row] = numbers
         self._rows[numbers] += 1
         index = self._indexes.get(numbers)
@@ -131,7 +128,7 @@ class States:
             self._indexes[numbers] = index
         return index
 
-    def _leave(self, numbers: int) -> None:
+    def _leave(self, numbers: Hashable) -> None:
         self._rows[numbers] -= 1
         if not self._rows[numbers]:
             del self._rows[numbers]
@@ -330,9 +327,10 @@ class NodeArrays:
         self._clear(row)
         self.columns.gpus[row] = 0
         self.columns.wide[row] = False
+        self.columns.version[row] = self._version
         # The next node there has other facts. Otherwise the state would still be that of nodes that are like this one.
         self._written[row] = None, b""
-        self._set_state(row)
+        self.columns.state[row] = self._states.put(row, None)
         self._spare.append(row)
         self.names[row] = ""
 
@@ -343,7 +341,6 @@ class NodeArrays:
         columns.core[row] = -1
         columns.free[row] = 0.0
         columns.unused[row] = 0
-        columns.version[row] = self._version
 
     def _write(self, row: int, node: NodeUsage) -> None:
         """Write a node's numbers into its row."""
@@ -351,19 +348,31 @@ class NodeArrays:
         written, _ = self._written.get(row, (None, b""))
         # Pods come and go far more often than nodes change.
         if written is not node.facts:
+            # The row may be another node's, or the node may have lost a GPU.
+            self._clear(row)
             self._write_facts(row, node.facts)
-        # The row may be another node's, or the node may have lost a GPU.
-        self._clear(row)
+        width = min(len(node.free), MOST_GPUS)
+        memory = [-1] * width
+        core = [-1] * width
+        parts = [0.0] * width
         for position, _ in node.usable():
-            if position >= MOST_GPUS:
+            if position >= width:
                 break
             free = node.free[position]
-            columns.memory[row, position] = free.memory
-            columns.core[row, position] = free.core
-            columns.free[row, position] = node.free_part(position)
-        columns.unused[row] = len(node.room.unused)
-        columns.cpu_free[row] = node.cpu_free
-        self._set_state(row)
+            memory[position] = free.memory
+            core[position] = free.core
+            parts[position] = node.free_part(position)
+        columns.memory[row, :width] = memory
+        columns.core[row, :width] = core
+        columns.free[row, :width] = parts
+        unused = len(node.room.unused)
+        cpu_free = node.cpu_free
+        columns.unused[row] = unused
+        columns.cpu_free[row] = cpu_free
+        columns.version[row] = self._version
+        _, of_facts = self._written[row]
+        state = of_facts, tuple(memory), tuple(core), tuple(parts), unused, cpu_free
+        columns.state[row] = self._states.put(row, state)
 
     def _write_facts(self, row: int, facts: NodeFacts) -> None:
         """Write what does not depend on a node's pods into its row."""
@@ -385,12 +394,6 @@ class NodeArrays:
         columns.model[row] = model
         self._labels[facts.model_labels] = model
         self._written[row] = facts, columns.state_of(row, _OF_FACTS)
-
-    def _set_state(self, row: int) -> None:
-        _, of_facts = self._written[row]
-        # Of bytes, Python's hash has a secret key. So no tenant can make two states look equal.
-        numbers = hash(of_facts + self.columns.state_of(row, _OF_USERS))
-        self.columns.state[row] = self._states.put(row, numbers)
 
 
 def _fit_apart(

@@ -169,12 +169,11 @@ class NodeUsage:
         free = self.free[position]
         if gpu.whole:
             return float(self.is_unused(position))
-        parts = []
-        if gpu.memory:
-            parts.append(free.memory / gpu.memory)
+        part = free.memory / gpu.memory if gpu.memory else 1.0
         if gpu.core:
-            parts.append(free.core / gpu.core)
-        return max(min(parts, default=0.0), 0.0)
+            part = min(part, free.core / gpu.core)
+        has_units = gpu.memory or gpu.core
+        return max(part, 0.0) if has_units else 0.0
 
     def _room_now(self) -> Room:
         most_memory = 0

@@ -5,14 +5,16 @@ from zlib import crc32
 
 import pytest
 
+from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuscheduler.core import ranking as module
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.resources import Resources
+from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import NAMES, named
 from gpuscheduler.core.ranking import Ranking
-from tests.unit.gpuscheduler.core.api_objects import pod, shared_node, whole_node
+from tests.unit.gpuscheduler.core.api_objects import node, pod, shared_node, whole_node
 from tests.unit.gpuscheduler.core.work import calls_of
 
 REQUESTS = [
@@ -95,6 +97,18 @@ def test_equal_states_are_rated_once_and_in_the_same_order(policy, seed):
         for among in (some, present, cluster.usage.nodes, some[:1]):
             expected = one_by_one(cluster, rates, mix, asked.request, cpu, among)
             assert list(ranking.nodes(asked.request, cpu, among)) == expected
+
+
+def test_nodes_with_as_many_free_units_on_other_gpus_are_rated_apart():
+    usage = ClusterUsage()
+    # Both have 10 and 20 units free: an unused GPU and a half-used one are not alike.
+    usage.node_seen(node("unused", NodeGpus((NodeGpu(0, 10), NodeGpu(1, 20)))))
+    usage.node_seen(node("half-used", NodeGpus((NodeGpu(0, 20), NodeGpu(1, 20)))))
+    usage.use("u1", "half-used", ((0, Amounts(10)),))
+    mix = Mix()
+    ranking = Ranking(usage, named("binpack", mix), mix)
+    order = [name for name, _, _ in ranking.nodes(pod(mem=5).request, 0.0, usage.nodes)]
+    assert order == ["half-used", "unused"]
 
 
 def test_a_state_beyond_those_that_one_call_rates_comes_last():
