@@ -13,7 +13,7 @@ from bench.agent import attacking, claims, memory, reacting, resting, rpc, scrap
 from bench.node import BenchError, compile_everything
 from bench.placement import topology
 from bench.scheduling import attacking as scheduler_attacking
-from bench.scheduling import cluster, crafted, jobs
+from bench.scheduling import cluster, core, crafted, jobs
 from bench.trace import placing
 from gpuagent.system.output import exit_with
 
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.trace and PLACEMENT in parts:
             placing.measure(results, options.trace, 1 if options.quick else options.seeds, _say)
         if SCHEDULER in parts:  # if asked for: it needs root, and the binaries of `make e2e`
+            core.measure(results, _say, quick=options.quick)
             crafted.measure(results, _say, quick=options.quick)
             jobs.measure(results, 300 if options.quick else 10_000, _say)
             cluster.measure(results, cluster.QUICK if options.quick else cluster.Sizes(), _say, options.trace)
