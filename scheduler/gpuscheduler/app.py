@@ -1,7 +1,6 @@
 """The composition root: wires the edges to the core, in one process on one event loop."""
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
@@ -47,6 +46,7 @@ from gpuscheduler.followers import (
     PodFollower,
     SliceFollower,
 )
+from gpuscheduler.garbage import keep_collections_short
 from gpuscheduler.metrics import SchedulerMetrics, Values
 from gpuscheduler.pages.defragment_page import defragment_page
 from gpuscheduler.pages.fleet_page import FleetPages
@@ -307,9 +307,7 @@ class App:
         self.ready.set()
         nodes = len(self._core.usage.nodes)
         log.info("Ready", extra={"nodes": nodes, "pods": len(self._core.pods)})
-        # A collection over all nodes and pods would delay calls.
-        gc.collect()
-        gc.freeze()
+        keep_collections_short()
 
     def _problem(self) -> str:
         """Why calls cannot be answered now; empty if they can."""
