@@ -17,6 +17,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM
 from standin.api.objects import Json
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.pods import Admission, Pod
+from standin.scheduler.scheduler import claim_names
 from standin.waiting import PATIENCE_S
 from tests.contract.claim_node import PREPARE, SHARE, UNPREPARE, WHOLE, ClaimNode
 from tests.contract.claim_witness import LONGEST_S, ClaimWitness
@@ -151,8 +152,10 @@ class KilledNode:
         if way == "exited":
             self.node.exit(name)
             self.ended.append(name)
-        else:
-            self.node.delete(name, grace_s=0 if way == "deleted by force" else None)
+            return
+        if way == "deleted by force" and claim_names(self.node.pod(name)):
+            self.witness.forced.add(self._claim(name))
+        self.node.delete(name, grace_s=0 if way == "deleted by force" else None)
 
     def _switch(self) -> None:
         self._set_mode("share" if self.mode == "dra" else "dra")

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from gpuagent.domain.sharing.mode import GPU_MEM
 from standin.api.objects import Json
 from standin.kubelet.pods import Admission, Granted, Pod
-from tests.contract.claim_node import ClaimNode
+from tests.contract.claim_node import UNPREPARE, ClaimNode
 from tests.contract.harness import key
 
 LONGEST_S = 10.0
 """No pod may wait longer for its claims."""
 SHARERS = 20
 _LOOK_S = 0.05
+_RECENT = 4
+"""Kubelet's calls that have just ended."""
 _HELD = "is prepared for claim"
 """In the Event of a pod whose GPU another claim has. The pod waits for the end of that claim, which is kubelet's."""
 
@@ -27,6 +29,7 @@ class ClaimWitness:
 
     Attributes:
         faults: what was given twice.
+        forced: UIDs of the claims of pods that were deleted by force.
         ending: UIDs of pods that were deleted and are still there, with the time of the deletion.
         longest_start_s: from the bound pod to its first container.
         longest_held_s: the same of pods that another claim kept waiting.
@@ -36,6 +39,7 @@ class ClaimWitness:
     def __init__(self, node: ClaimNode) -> None:
         self.faults: list[str] = []
         self.longest_start_s = self.longest_held_s = self.longest_end_s = 0.0
+        self.forced: set[str] = set()
         self.ending: dict[str, float] = {}
         self._slow_starts: list[str] = []
         self._longest_pause_s = 0.0
@@ -132,12 +136,23 @@ class ClaimWitness:
     def _note(self, uid: str, waited: float) -> None:
         """Note a wait that is longer than those before, or that was for the GPU of another claim."""
         events = [event for event in self._node.server.events() if event["involvedObject"]["uid"] == uid]
-        if any(_HELD in event["message"] for event in events):
+        is_told = any(_HELD in event["message"] for event in events)
+        if is_told or self._has_just_unprepared_forced():
             self.longest_held_s = max(self.longest_held_s, waited)
             return
         self.longest_start_s = waited
         if waited > LONGEST_S:
             self._slow_starts.append(f"\n    {waited:.1f} s: {[event['message'] for event in events]}")
+
+    def _has_just_unprepared_forced(self) -> bool:
+        """Whether the claim of a pod that was deleted by force has ended a moment ago.
+
+        The agent waits for that in kubelet's call, and refuses the claim only if it lasts.
+        """
+        for call in self._node.kubelet.claims.calls[-_RECENT:]:
+            if call.method == UNPREPARE and not call.error and self.forced.intersection(call.claims):
+                return True
+        return False
 
     def _audit(self, uid: str) -> None:
         """Add up what the containers have that run now."""

@@ -109,7 +109,9 @@ class PodWorkers:
     def _run(self) -> None:
         last = -1
         while not self._stopping:
-            for pod in self._pods():
+            pods = self._pods()
+            self._kill_orphans({pod["metadata"]["uid"] for pod in pods})
+            for pod in pods:
                 uid = pod["metadata"]["uid"]
                 ended = pod["status"].get("phase") in _ENDED
                 if pod["spec"].get("resourceClaims") and uid not in self._workers and not ended:
@@ -117,6 +119,15 @@ class PodWorkers:
                     self._workers[uid] = worker
                     worker.start()
             last = self._wait(last, time.monotonic() + LOOK_S)
+
+    def _kill_orphans(self, known: Collection[str]) -> None:
+        """End the containers of pods that were deleted by force while kubelet was away, as its housekeeping does.
+
+        Their claims are unprepared at the next look for claims of pods that are gone.
+        """
+        running = {uid for uid, _ in list(self._runtime.containers)} | self._runtime.sandboxes
+        for uid in running.difference(known, self._workers):
+            self._runtime.kill(uid)
 
     def _wait(self, last: int, until: float) -> int:
         """Wait for a change after version `last`, for `stop`, or until it is time; the version then."""
