@@ -188,7 +188,7 @@ class ClusterSync:
             with self._claims_read:
                 read = self._client.get(f"/api/v1/namespaces/{namespace}", _NAMESPACE_FIELDS)
         except KubeError as err:
-            log.warning("Failed to read a namespace", extra={"namespace": namespace, "reason": err})
+            log.warning("Failed to read a namespace", extra={"namespace": namespace, "reason": str(err)})
             return None
         metadata = mapping(read.get("metadata"))
         labels = mapping(metadata.get("labels"))

@@ -1,4 +1,4 @@
-"""Conformance checks 92 to 104: pods with claims in the shapes of Kubernetes' own test/e2e/dra."""
+"""Conformance checks 92 to 105: pods with claims in the shapes of Kubernetes' own test/e2e/dra."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from standin.kubelet.pods import Granted
 from tests.contract.claim_node import ISOLATED, PREPARE, SHARE, WHOLE, ClaimNode
 from tests.contract.harness import Isolating, box, observe, wait_for
 from tests.contract.test_dra_claims import failed, files_stuck, serving
+from tests.contract.test_fence import save
 
 MakeNode = Callable[..., ClaimNode]
 Json = dict[str, Any]
@@ -285,3 +286,24 @@ def test_104_a_pod_that_is_deleted_while_its_preparation_waits_ends_at_once(clai
     one.gone("pod")
     assert time.monotonic() - began < WAIT_S / 2
     assert one.files() == (0, 0)
+
+
+def test_105_a_pod_runs_as_soon_as_the_fence_of_its_gpu_is_lifted(
+    claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim tolerates the fence, which helps administrators only. Kubelet itself would try again in ten minutes."""
+    monkeypatch.setattr(prepare_again, "QUICK", 1)
+    monkeypatch.setattr(prepare_again, "SLOW_S", 600.0)
+    one = claim_node(gpus=box(1), resync=600)
+    serving(one)
+    save(one, index=["0"])
+    wait_for(one.tainted)
+    spec = one.spec(WHOLE)
+    toleration = {"key": "gpu.gpuagent.io/fenced", "operator": "Exists"}
+    spec["devices"]["requests"][0]["exactly"]["tolerations"] = [toleration]
+    one.server.objects.create("resourceclaims", "default", {"metadata": {"name": "fenced"}, "spec": spec})
+    one.create("pod", claim="fenced")
+    wait_for(lambda: len(one.calls(PREPARE)) > 1, what=lambda: f"{one.texts()}")
+    assert any("is fenced by file" in text for text in one.texts())
+    one.fence_file.unlink()
+    one.running("pod")
