@@ -73,13 +73,27 @@ def test_people_learn_that_a_job_with_claims_may_start_in_part(dra_nodes: Contro
     dra_nodes.add_pods(claiming_pod(name, labels) for name in names)
     pods = dra_nodes.pods.wait(lambda pods: len(_used(pods.values())) == len(NODES))
     assert {*_used(pods.values())} == {*NODES}
+    assert "Pods of job train have ResourceClaims for GPUs" in _message(dra_nodes, "JobNotWhole")
+
+
+def test_a_pod_of_another_scheduler_is_told_why_it_waits(dra_nodes: ControlPlane, replica: Replica) -> None:
+    """The stock scheduler would only say that it cannot allocate all claims."""
+    create_claims(dra_nodes.client, [claim("large", memory="100Gi")])
+    pod = claiming_pod("large")
+    pod["spec"]["schedulerName"] = "another"
+    dra_nodes.add_pods([pod])
+    message = _message(dra_nodes, "WaitingForGPUs")
+    assert message.startswith("wants 100Gi on one GPU: the largest GPU has 80Gi"), message
+
+
+def _message(control_plane: ControlPlane, reason: str) -> str:
+    """Of the only Event with this reason; waits for it."""
     end = time.monotonic() + WAIT_S
-    path = f"{EVENTS}?fieldSelector=reason=JobNotWhole"
-    while not (events := dra_nodes.client.expect("GET", path)["items"]):
+    while not (events := control_plane.client.expect("GET", f"{EVENTS}?fieldSelector=reason={reason}")["items"]):
         assert time.monotonic() < end
         time.sleep(0.1)
     (event,) = events
-    assert "Pods of job train have ResourceClaims for GPUs" in event["message"]
+    return str(event["message"])
 
 
 def _used(pods: Iterable[Json]) -> list[str]:
