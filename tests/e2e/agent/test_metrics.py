@@ -177,6 +177,29 @@ def test_the_recipes_give_what_their_tests_say() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_an_alert_names_its_cause_and_the_pods_that_are_hit(scraped: tuple[Node, Prometheus]) -> None:
+    node, server = scraped
+    node.run(pod_manifest("trains", {MEM: 10, CORE: 30}))
+    server.wait(f"count({LIMIT})", is_(1))
+
+    def description(alert: str) -> str:
+        server.wait(f'ALERTS{{alertname="{alert}"}}')
+        (text,) = [
+            one["annotations"]["description"]
+            for one in server.ask("alerts")["alerts"]
+            if one["labels"]["alertname"] == alert
+        ]
+        return str(text)
+
+    node.agent.inject(fault="xid", gpu=gpu_of(node, "trains")["uuid"], code=79)
+    unhealthy = description("GPUUnhealthy")
+    assert "Its last XID is 79." in unhealthy
+    assert unhealthy.endswith("Pods on the GPU: default/trains.")
+    # Its pods are not forgotten while the driver is away.
+    node.agent.inject(fault="driver", present=False, error="LIBRARY_NOT_FOUND")
+    assert description("GPUDriverUnavailable").endswith("Pods with GPUs of the node: default/trains.")
+
+
 def test_the_rules_hold_what_their_tests_say() -> None:
     for name in ("alerts", "scheduler-alerts"):
         for command in (("check", "rules", f"{name}.yaml"), ("test", "rules", f"{name}_test.yaml")):

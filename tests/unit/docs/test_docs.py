@@ -162,6 +162,18 @@ def test_every_problem_has_its_section_with_cause_effect_remedy_and_alert():
         assert said == ["Alert", "Cause", "Effect", "Remedy"], reason
 
 
+def test_the_problems_that_examples_of_documents_show_are_problems():
+    """Of `kubectl inspect cgpu --health`, of `gpuagent status`, and of the node's condition."""
+    shown = set()
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        shown.update(re.findall(r"^\S+ .*(?:blocking|warning|info)  +([A-Z]\w+): ", text, re.MULTILINE))
+        shown.update(re.findall(r"^! ([A-Z]\w+): ", text, re.MULTILINE))
+        shown.update(re.findall(r"\b([A-Z]\w+) \((?:blocking|warning|info)\): ", text))
+    assert shown >= {"GPUUnhealthy", "GPUFenced", "IsolationMissing"}
+    assert shown <= set(headings(PROBLEMS))
+
+
 def test_a_problem_without_words_and_words_without_a_problem_are_found(monkeypatch, tmp_path):
     texts = problems_page.TEXTS.read_text(encoding="utf-8")
     other = tmp_path / "problems.toml"
