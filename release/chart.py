@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from release.changes import changes
 from release.commands import run
-from release.release_checks import CHART, VERSION
+from release.release_checks import CHANGELOG, CHART, VERSION
 
 
 def package_chart(helm: str, home: str, out: Path) -> Path:
@@ -61,5 +62,6 @@ def published(chart: str, home: str) -> str:
     metadata["annotations"] |= {
         "artifacthub.io/images": yaml.safe_dump([image], sort_keys=False),
         "artifacthub.io/links": yaml.safe_dump([{"name": name, "url": url} for name, url in links.items()]),
+        "artifacthub.io/changes": yaml.safe_dump(changes(CHANGELOG.read_text(encoding="utf-8"), VERSION)),
     }
     return yaml.safe_dump(metadata, sort_keys=False)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 NAME = "inspect-cgpu"
 """krew's name of the plugin. It makes `kubectl inspect-cgpu` of it."""
 PROGRAM = "kubectl-inspect-cgpu"
@@ -37,7 +39,7 @@ def manifest(version: str, home: str, archives: Mapping[str, tuple[str, str]]) -
     return {
         "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
         "kind": "Plugin",
-        "metadata": {"name": NAME},
+        "metadata": {"name": NAME, "annotations": _annotations(home)},
         "spec": {
             "version": f"v{version}",
             "homepage": home,
@@ -46,4 +48,16 @@ def manifest(version: str, home: str, archives: Mapping[str, tuple[str, str]]) -
             "caveats": CAVEATS,
             "platforms": platforms,
         },
+    }
+
+
+def _annotations(home: str) -> dict[str, str]:
+    """For the plugin's page on Artifact Hub."""
+    links = [{"name": "support", "url": f"{home}/issues"}, {"name": "source", "url": home}]
+    return {
+        "artifacthub.io/displayName": "kubectl inspect cgpu",
+        "artifacthub.io/category": "ai-machine-learning",
+        "artifacthub.io/license": "Apache-2.0",
+        "artifacthub.io/keywords": yaml.safe_dump(["gpu", "nvidia", "mps", "device-plugin"]),
+        "artifacthub.io/links": yaml.safe_dump(links),
     }

@@ -9,6 +9,7 @@ from gpuagent import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 (CHART,) = sorted(path.parent for path in ROOT.glob("manifests/helm/*/Chart.yaml"))
+CHANGELOG = ROOT / "CHANGELOG.md"
 VERSION: str = __version__
 
 
