@@ -70,7 +70,7 @@ def _table(report: ClusterReport, options: argparse.Namespace, *, colour: bool) 
     heads = not options.no_headers
     columns = None if is_wide else terminal_columns(sys.stdout)
     if options.health:
-        return health(report, colour=colour, columns=columns, heads=heads)
+        return health(report, colour=colour, columns=columns, heads=heads, every_node=is_wide)
     if options.output == "brief":
         return brief(report, columns, colour=colour, heads=heads)
     table = partial(details if options.details else summary, report, wide=is_wide, colour=colour)

@@ -1,6 +1,6 @@
 """The health of the fleet: a row for each problem of a node, the nodes with problems first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -14,6 +14,10 @@ _LEAST = 16
 """Columns below which a problem is not wrapped."""
 _HEADS = ("NODE", "MODE", "HEALTHY GPUS", "SEVERITY", "PROBLEM")
 INFO = "info"
+MANY_HEALTHY = 10
+"""Up to this many nodes without a problem are listed: among more, those with one are hard to find."""
+MANY_PODS = 20
+WHAT_TO_DO = "What to do: problems.md of the documentation, by the word before the colon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +34,54 @@ def health(
     colour: bool,
     columns: int | None = None,
     heads: bool = True,
+    every_node: bool = False,
 ) -> list[str]:
-    """The lines, and how many nodes have a problem. Problems are wrapped to a terminal's `columns`.
+    """The lines, how many nodes have a problem, and who is on GPUs that are unhealthy.
 
-    Without `heads`, there is nothing but a line for each problem.
+    Args:
+        report: the cluster.
+        colour: colors are on.
+        columns: of the terminal, to which problems are wrapped; None for none.
+        heads: if not, there is nothing but a line for each problem.
+        every_node: list the nodes without a problem also if there are many.
     """
     room = _room(report, columns)
     rows: list[Row] = [row(*_HEADS, style=Style.HEAD)] if heads else []
     by_name = sorted(report.nodes, key=lambda node: node.node.name)
     faulty = [node for node in by_name if has_problem(node)]
     healthy = [node for node in by_name if not has_problem(node)]
+    # A healthy node may have problems that are for information.
+    quiet = [] if every_node or len(healthy) <= MANY_HEALTHY else [node for node in healthy if not findings(node)]
     for node in [*faulty, *healthy]:
-        rows += _node_rows(node, room)
+        if node not in quiet:
+            rows += _node_rows(node, room)
     lines = align(rows, colour=colour)
     if not heads:
         return lines
-    lines += ["", f"{len(faulty)} of {len(by_name)} nodes have a problem"]
+    not_listed = f"; {len(quiet)} without any are not listed (-o wide lists them)" if quiet else ""
+    lines += ["", f"{len(faulty)} of {len(by_name)} nodes have a problem{not_listed}"]
     lines += [f"- {text}" for text in report.problems]
+    lines += _pods_on_unhealthy_gpus(faulty, colour=colour)
+    if faulty:
+        lines += ["", WHAT_TO_DO]
     return lines
+
+
+def _pods_on_unhealthy_gpus(nodes: Sequence[NodeReport], *, colour: bool) -> list[str]:
+    """Who is hit."""
+    rows: list[Row] = []
+    for node in nodes:
+        unhealthy = {gpu.number for gpu in node.gpus if gpu.cause}
+        for pod in node.pods:
+            held = {number for gpus in pod.places.values() for number in gpus}
+            if held & unhealthy:
+                numbers = ", ".join(str(number) for number in sorted(held & unhealthy))
+                rows.append(row(pod.pod.name.namespace, pod.pod.name.name, node.node.name, numbers))
+    if not rows:
+        return []
+    lines = align([row("NAMESPACE", "NAME", "NODE", "GPU", style=Style.HEAD), *rows[:MANY_PODS]], colour=colour)
+    more = [f"and {len(rows) - MANY_PODS} more (-d shows all pods)"] if len(rows) > MANY_PODS else []
+    return ["", "Pods on unhealthy GPUs:", *lines, *more]
 
 
 def _node_rows(node: NodeReport, room: int) -> Iterator[Row]:

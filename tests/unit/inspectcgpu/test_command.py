@@ -549,7 +549,7 @@ def test_health_has_every_node_whose_agent_has_a_problem(server, call, mode):
     code, out, _ = call("--health", "--no-agents")
     assert code == 1
     assert f"nothing is advertised: DriverUnavailable: {message}" in out
-    assert out.endswith("\n1 of 1 nodes have a problem\n")
+    assert "\n1 of 1 nodes have a problem\n" in out
     code, out, _ = call()
     assert code == 0
     assert f"nothing is advertised: DriverUnavailable: {message}" in out
@@ -589,11 +589,36 @@ def test_health_asks_the_agent_of_a_node_that_needs_no_amounts(server, config, c
         watching.end()
 
 
+def test_health_shows_the_pods_on_unhealthy_gpus(server, call, agent, monkeypatch):
+    """Who is hit is the second question of those who are woken up."""
+    ill = {**STATUS["gpus"][0], "health": "Unhealthy", "cause": "XID 79"}
+    problem = {"reason": "GPUUnhealthy", "severity": "warning", "message": "GPU 1: XID 79", "warning": True}
+    monkeypatch.setitem(STATUS, "gpus", [ill])
+    monkeypatch.setitem(STATUS, "problems", [problem])
+    code, out, _ = call("--health", "--agent-port", agent)
+    assert code == 1
+    assert "GPUUnhealthy: GPU 1: XID 79" in out
+    pods = out.partition("Pods on unhealthy GPUs:\n")[2].splitlines()
+    assert [line.split() for line in pods[:2]] == [["NAMESPACE", "NAME", "NODE", "GPU"], ["default", "p", "n1", "1"]]
+    assert out.splitlines()[-1].startswith("What to do: problems.md")
+
+
+def test_health_of_many_nodes_lists_those_with_a_problem(server, call):
+    for n in range(12):
+        add_node(server, f"n{n:02}", mem=60)
+    add_node(server, "ill", "topology", whole=4, allocatable={"aliyun.com/gpu": 3})
+    code, out, _ = call("--health", "--no-agents")
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()[:2]] == ["NODE", "ill"]
+    assert "1 of 13 nodes have a problem; 12 without any are not listed (-o wide lists them)" in out
+    assert len(call("--health", "--no-agents", "-o", "wide")[1].splitlines()) > 13
+
+
 def test_problems_are_wrapped_to_the_terminal(server, config):
     add_node(server, "a-node-with-a-long-name", "topology", whole=4, allocatable={"aliyun.com/gpu": 3})
     shown = on_terminal(config, "--health", "--no-agents", columns=80, environ={"NO_COLOR": "1"}, code=1)
     assert "GPUs are unhealthy" not in shown.splitlines()[1]
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, shown.splitlines())) <= 80, shown
     wide = on_terminal(config, "--health", "--no-agents", "-o", "wide", columns=80, environ={"NO_COLOR": "1"}, code=1)
     assert "3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away" in wide
 
@@ -656,4 +681,6 @@ n3    mps       4/4           blocking  mode mps, and nothing is advertised: NoI
 n1    share     4/4           -         -
 
 2 of 3 nodes have a problem
+
+What to do: problems.md of the documentation, by the word before the colon
 """
