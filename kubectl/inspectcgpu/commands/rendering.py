@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from gpuagent.system.output import terminal_columns
@@ -36,7 +37,9 @@ def arranged(report: ClusterReport, options: argparse.Namespace) -> ClusterRepor
     if options.sort_by:
         report = sorted_by(report, options.sort_by)
     if options.namespace and not options.all_namespaces:
-        return of_namespace(report, options.namespace)
+        report = of_namespace(report, options.namespace)
+        note = f"only pods of namespace {options.namespace} are listed; amounts count the pods of all namespaces"
+        report = replace(report, problems=(*report.problems, note))
     return report
 
 

@@ -57,10 +57,11 @@ def ask(
     pods, problem = _pods(client, asking.namespace)
     absent = {node for node in nodes if node not in pods and node not in marked}
     nodes = [node for node in nodes if node not in absent]
-    found = fetch(client, [Task(node, _path(asking, pods, node), node in usage_of) for node in nodes], asking.timeout_s)
+    tasks = [Task(node, _path(asking, pods, node), node in usage_of) for node in nodes]
+    pages = fetch(client, tasks, asking.timeout_s)
     reasons = dict.fromkeys((node for node in usage_of if node in absent), f"no gpuagent runs on it{_but(problem)}")
     for node in nodes:
-        page = found[node]
+        page = pages[node]
         if page.view:
             answers.views[node] = page.view
         elif page.answered:
@@ -81,16 +82,18 @@ def _use_unknown(page: Page) -> str:
     """Why the usage of containers is not known; "" where it is."""
     if page.usage is None:
         return page.metrics_problem or "its agent's metrics do not show what containers use"
-    return USE_NOT_SEEN if page.usage and all(one.used is None for one in page.usage.values()) else ""
+    is_unseen = page.usage and all(usage.used is None for usage in page.usage.values())
+    return USE_NOT_SEEN if is_unseen else ""
 
 
 def _pods(client: Client, namespace: str) -> tuple[Mapping[str, str], str]:
     """Node to name of the agent's pod on it, and the reason if the pods could not be read."""
 
-    def running(found: Mapping[str, Any]) -> tuple[str, str] | None:
-        node, status = text(mapping(found.get("spec")).get("nodeName")), mapping(found.get("status"))
-        there = node and status.get("phase") == "Running" and status.get("podIP")
-        return (node, text(mapping(found.get("metadata")).get("name"))) if there else None
+    def running(pod: Mapping[str, Any]) -> tuple[str, str] | None:
+        node = text(mapping(pod.get("spec")).get("nodeName"))
+        status = mapping(pod.get("status"))
+        is_there = node and status.get("phase") == "Running" and status.get("podIP")
+        return (node, text(mapping(pod.get("metadata")).get("name"))) if is_there else None
 
     try:
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"

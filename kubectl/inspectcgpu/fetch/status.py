@@ -102,5 +102,5 @@ def _condition(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    return text(mapping_at(found, "metadata").get("name"))
+def _name(pod: Mapping[str, Any]) -> str:
+    return text(mapping_at(pod, "metadata").get("name"))

@@ -90,7 +90,7 @@ class _Reading:
             published=None if slices is None else published(slices),
             claims=None if claims is None else {claim.name: claim for claim in claims},
             has_all_claims=has_all,
-            classes=None if classes is None else {found.name: found for found in classes},
+            classes=None if classes is None else {device_class.name: device_class for device_class in classes},
             templates=self._templates(),
             sites=cluster.usage.pods.sites if has_nodes else None,
             modes=cluster.modes,
@@ -158,11 +158,11 @@ class _Reading:
 def _counted(count: Callable[[Mapping[str, Any]], None]) -> Keep[None]:
     """Counts each object while its page is read, and keeps nothing of it."""
 
-    def counted(found: dict[str, Any]) -> None:
-        count(found)
+    def counted(listed: dict[str, Any]) -> None:
+        count(listed)
 
     return counted
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    return text(mapping_at(found, "metadata").get("name"))
+def _name(template: Mapping[str, Any]) -> str:
+    return text(mapping_at(template, "metadata").get("name"))

@@ -1,5 +1,6 @@
 """A line for each node: what it has, what is held and free, and its worst problem."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def _fitted(nodes: Nodes, columns: int, *, heads: bool) -> list[Row]:
     for shape in _SHAPES:
         rows = _rows(nodes, shape, heads=heads)
         room = columns - _taken(rows)
-        longest = max((width(printable(cells[-1].text)) for cells in rows), default=0)
+        longest = max((_width(cells[-1]) for cells in rows), default=0)
         if room >= min(longest, _LEAST_PROBLEM):
             break
     return [[*cells[:-1], _cut(cells[-1], max(room, 1))] for cells in rows]
@@ -64,8 +65,15 @@ def _fitted(nodes: Nodes, columns: int, *, heads: bool) -> list[Row]:
 
 def _taken(rows: Sequence[Row]) -> int:
     """Columns before the last one."""
-    *inner, _ = zip(*rows, strict=True) if rows else ((),)
-    return sum(max(width(printable(cell.text)) for cell in cells) + len(GAP) for cells in inner)
+    widest: Counter[int] = Counter()
+    for cells in rows:
+        for column, cell in enumerate(cells[:-1]):
+            widest[column] = max(widest[column], _width(cell))
+    return widest.total() + len(GAP) * len(widest)
+
+
+def _width(cell: Cell) -> int:
+    return width(printable(cell.text))
 
 
 def _rows(nodes: Nodes, shape: _Shape, *, heads: bool) -> list[Row]:
@@ -160,5 +168,7 @@ def _problems(problems: Sequence[NodeProblem]) -> str:
 
 
 def _cut(cell: Cell, most: int) -> Cell:
-    text = printable(cell.text)
-    return cell if width(text) <= most else Cell(f"{text[: max(most - 1, 0)]}…", cell.style)
+    if _width(cell) <= most:
+        return cell
+    start = printable(cell.text)[: max(most - 1, 0)]
+    return Cell(f"{start}…", cell.style)

@@ -7,21 +7,21 @@ from gpuagent.system.printable import printable
 from inspectcgpu.read.why import PodWhy
 
 
-def why(found: PodWhy) -> list[str]:
+def why(answer: PodWhy) -> list[str]:
     """The lines."""
-    verb = "waits" if found.waits else "does not wait"
-    lines = [printable(f"Pod {found.pod} {verb}: {found.text}")]
-    lines += [printable(f"Note: {note}") for note in found.notes]
+    verb = "waits" if answer.waits else "does not wait"
+    lines = [printable(f"Pod {answer.pod} {verb}: {answer.text}")]
+    lines += [printable(f"Note: {note}") for note in answer.notes]
     return lines
 
 
-def document(found: PodWhy) -> dict[str, Any]:
+def document(answer: PodWhy) -> dict[str, Any]:
     """The answer for JSON and YAML."""
-    notes: Sequence[str] = found.notes
+    notes: Sequence[str] = answer.notes
     return {
-        "namespace": found.pod.namespace,
-        "name": found.pod.name,
-        "waits": found.waits,
-        "why": found.text,
+        "namespace": answer.pod.namespace,
+        "name": answer.pod.name,
+        "waits": answer.waits,
+        "why": answer.text,
         "notes": list(notes),
     }

@@ -62,6 +62,7 @@ def test_a_namespace_selects_the_pods_that_are_listed_and_amounts_count_all(serv
     assert "theirs" not in out
     assert "waits" not in out
     assert "7/15 (46%)" in out
+    assert "- only pods of namespace team-a are listed; amounts count the pods of all namespaces" in out
     for all_of_them in (("-d",), ("-d", "-A"), ("-d", "-n", "team-a", "--all-namespaces")):
         _, out, _ = call(*all_of_them)
         assert "mine" in out
