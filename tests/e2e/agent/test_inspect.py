@@ -151,6 +151,26 @@ def test_without_the_right_to_agents_pages_the_reason_is_reported(
     assert "default    one   gpu-node  10 gpu-mem  not annotated by a scheduler" in out
 
 
+def test_status_completion_and_kubectls_flags_on_the_real_api_server(
+    make_node: Callable[..., Node], plugin: Plugin
+) -> None:
+    node = make_node(mode="share", flags=(UNANNOTATED,))
+    node.wait_amounts(mem=640)
+    stand_for_the_daemonset(node, plugin)
+    node.run(pod_manifest("one", {MEM: 10}))
+    wait_held(node, "one")
+    assert "default/one[" in plugin("status", NODE_NAME)
+    named = f"node/{NODE_NAME}\n"
+    assert 'RBAC refuses: allow verb "list" on resource "nodes"' in plugin("--as", "nobody", code=1)
+    assert plugin("--as", "nobody", "--as-group", "a", "--as-group", "system:masters", "-o", "name") == named
+    assert plugin("-l", f"kubernetes.io/hostname in ({NODE_NAME}, other)", "-o", "name") == named
+    assert plugin("-l", "kubernetes.io/hostname=other") == "no GPU node has the labels kubernetes.io/hostname=other\n"
+    # Only the metadata of objects is read for it.
+    plugin.flags = ()
+    assert plugin("__complete", "status", "") == f"{NODE_NAME}\n:4\n"
+    assert "kube-system\n" in plugin("__complete", "-n", "")
+
+
 # As at a terminal: a shell that runs the tests in the background has its children ignore Ctrl-C.
 INTERRUPTIBLE = ["env", "--default-signal=INT"]
 
