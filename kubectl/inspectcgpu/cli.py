@@ -50,6 +50,10 @@ def _command(options: argparse.Namespace) -> Command:
         from inspectcgpu.commands.defragment import show_moves  # noqa: PLC0415
 
         return show_moves
+    if options.waste:
+        from inspectcgpu.commands.waste import show_waste  # noqa: PLC0415
+
+        return show_waste
     if options.watch:
         from inspectcgpu.commands.watch import watch_nodes  # noqa: PLC0415
 

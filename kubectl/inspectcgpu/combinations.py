@@ -26,11 +26,27 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
         yield "--health has its own order, problems first: leave out --sort-by"
     if options.details and options.no_headers:
         yield "--no-headers is for tables with a line for each node: leave out --details"
-    is_one_answer = bool(options.why or options.defragment)
+    is_one_answer = bool(options.why or options.defragment or options.waste)
     if is_one_answer and options.output == "name":
         yield "-o name is for nodes: use -o json"
     if is_one_answer and options.watch:
-        yield "--why and --defragment answer once: leave out --watch"
+        yield "--why, --defragment and --waste answer once: leave out --watch"
+    if options.waste:
+        yield from _problems_of_waste(options)
+
+
+def _problems_of_waste(options: argparse.Namespace) -> Iterator[str]:
+    if options.no_agents:
+        yield "--waste is what agents know: leave out --no-agents"
+    others = {
+        "--details": options.details,
+        "--health": options.health,
+        "--defragment": options.defragment,
+        "--why": options.why,
+    }
+    for flag, is_given in others.items():
+        if is_given:
+            yield f"--waste shows pods and namespaces: leave out {flag}"
 
 
 def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
@@ -40,6 +56,7 @@ def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
         "--details": options.details,
         "--health": options.health,
         "--defragment": options.defragment,
+        "--waste": options.waste,
         "--why": options.why,
         "--watch": options.watch,
         "--no-agents": options.no_agents,

@@ -28,6 +28,7 @@ EXAMPLES = (
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
     "kubectl inspect cgpu --why chat   # why the pod chat waits, in one sentence",
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
+    "kubectl inspect cgpu --waste      # who holds GPU memory without using it",
     "kubectl inspect cgpu -o json      # for a program",
 )
 OUTPUTS = ("table", "brief", "wide", "name", "json", "yaml")
@@ -137,6 +138,7 @@ SHOWN = (
         "--defragment",
         help="show which pods gpuscheduler would move for those that wait, or moves; nothing is moved by this",
     ),
+    _switch("--waste", help="show which pods and namespaces hold GPU memory without using it, the most first"),
     _value("--why", metavar="POD", help="say in one sentence why this pod waits, and nothing else"),
     _value("-l", "--selector", metavar="LABELS", help="show the nodes with these labels, as in zone=a,tier!=b"),
     _value(

@@ -24,13 +24,14 @@ def held_uses(state: State, shares: Mapping[OnGpu, Share], use: Use, samples: Sa
     users = _users_of_claims(shares)
     uses: dict[OnGpu, HeldUse] = {}
     for (uuid, owner), share in shares.items():
+        used = Used(None, None)
         sample = samples.by_uuid.get(uuid)
-        used = use.by_container.get((uuid, owner))
-        # The sample is the last one before the GPU stopped to answer.
-        if sample is None or used is None or uuid in samples.failing:
-            used = Used(None, None)
-        elif used.busy is None:
-            used = replace(used, busy=_busy_of_gpu(sample, holders[uuid]))
+        # The last sample before the GPU stopped to answer says nothing about now.
+        if sample is not None and uuid not in samples.failing:
+            # Without the host's processes it is not known which container uses what.
+            used = use.by_container.get((uuid, owner), used)
+            if used.busy is None:
+                used = replace(used, busy=_busy_of_gpu(sample, holders[uuid]))
         uses[uuid, owner] = HeldUse(
             pod_uid=uids.get(owner.pod, ""),
             held_bytes=_held_bytes(share, users),

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.read.gpu_node import MOST_GPUS, RESOURCES
 from inspectcgpu.read.gpu_pod import Places
+from inspectcgpu.read.held_use import HeldUse, read_held_uses
 
 _CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
 
@@ -44,6 +45,7 @@ class AgentView:
 
     `places` has every pod to which kubelet has allocated GPUs of these resources. `resizes` has the answer to each pod
     that asks for another memory limit, in the words of its annotation; None if the agent is of a version without any.
+    `uses` has what each container holds and has used; None if the agent is of a version that does not report it.
     """
 
     unit: MemoryUnit | None
@@ -51,6 +53,7 @@ class AgentView:
     places: Mapping[PodName, Places] = field(default_factory=dict)
     problems: tuple[SeenProblem, ...] = ()
     resizes: Mapping[PodName, str] | None = None
+    uses: Sequence[HeldUse] | None = None
 
 
 def read_page(page: str) -> AgentView | None:
@@ -75,7 +78,7 @@ def read_page(page: str) -> AgentView | None:
                 mine = places.setdefault(PodName(match[1], match[2]), {}).setdefault(resource, {})
                 mine[minor] = mine.get(minor, 0) + units
     found_problems = tuple(map(_problem, mappings(found.get("problems"))))
-    return AgentView(_unit(found["memory_unit"]), gpus, places, found_problems, _resizes(found))
+    return AgentView(_unit(found["memory_unit"]), gpus, places, found_problems, _resizes(found), read_held_uses(found))
 
 
 def _resizes(page: Mapping[str, Any]) -> dict[PodName, str] | None:

@@ -64,6 +64,15 @@ def test_without_a_sample_the_use_is_not_known() -> None:
     assert uses == {(uuid(0), owner("a")): HeldUse("uid-a", 2 * GIB, None, None)}
 
 
+def test_without_the_hosts_processes_the_work_of_the_gpu_says_who_is_idle_and_nothing_who_uses_its_memory() -> None:
+    """As in a pod without `hostPID`: the samples have no container of a process."""
+    sample = GpuSample(uuid=uuid(0), at=0, busy=0.0, processes=(GpuProcess(1, GIB, 0.0, None),))
+    samples = Samples({uuid(0): sample}, pids_seen=False)
+    held = shares(BOTH)
+    uses = held_uses(BOTH, held, use(samples, BOTH, held), samples)
+    assert uses[uuid(0), owner("a")] == HeldUse("uid-a", 2 * GIB, None, 0.0)
+
+
 def test_work_that_is_not_reported_by_process_is_that_of_the_only_holder() -> None:
     assert reading(A_ALONE, process(1, None))["a"].busy == 0.5
 

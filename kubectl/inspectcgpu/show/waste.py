@@ -1,0 +1,111 @@
+"""`--waste`: a table of namespaces and one of pods, those that waste the most first."""
+
+from typing import Any
+
+from gpuagent.pages.cells import Row, Style, align, row
+from gpuagent.system.printable import printable
+from inspectcgpu.read.waste import LONG_IDLE_S, NamespaceWaste, PodWaste, Waste
+
+NOTHING_HELD = "No agent reports a pod that holds a GPU"
+_NAMESPACE_HEADS = ("NAMESPACE", "PODS", "HELD(GiB)", "USED P95(GiB)", "UNUSED(GiB)", "IDLE FOR 1h")
+_POD_HEADS = ("NAMESPACE", "POD", "NODE", "HELD(GiB)", "USED P95(GiB)", "UNUSED(GiB)", "IDLE FOR")
+_GIB = 1 << 30
+_DAY_S = 86400
+_MINUTE_S = 60
+
+
+def waste_lines(waste: Waste, *, colour: bool) -> list[str]:
+    """The lines."""
+    lines: list[str] = []
+    if waste.pods:
+        namespaces: list[Row] = [row(*_NAMESPACE_HEADS, style=Style.HEAD)]
+        namespaces += [_namespace(namespace) for namespace in waste.namespaces]
+        pods: list[Row] = [row(*_POD_HEADS, style=Style.HEAD)]
+        pods += [_pod(pod) for pod in waste.pods]
+        lines += [*align(namespaces, colour=colour), "", *align(pods, colour=colour)]
+    else:
+        lines.append(NOTHING_HELD)
+    unknown = sum(namespace.unknown for namespace in waste.namespaces)
+    if unknown:
+        lines.append(
+            f"- the memory that {unknown} of {len(waste.pods)} pods use is not known: their agents have not seen it "
+            "yet, or do not see the host's processes (chart value metrics.perContainerUse)"
+        )
+    lines += [printable(f"- {note}") for note in waste.notes]
+    return lines
+
+
+def document(waste: Waste) -> dict[str, Any]:
+    """The answer for JSON and YAML: bytes and seconds, null for what is not known."""
+    return {
+        "namespaces": [_namespace_values(namespace) for namespace in waste.namespaces],
+        "pods": [_pod_values(pod) for pod in waste.pods],
+        "notes": list(waste.notes),
+    }
+
+
+def _namespace(of_namespace: NamespaceWaste) -> Row:
+    return row(
+        of_namespace.namespace,
+        str(of_namespace.pods),
+        _gib(of_namespace.held_bytes),
+        _gib(of_namespace.used_bytes),
+        _gib(of_namespace.unused_bytes),
+        str(of_namespace.idle),
+    )
+
+
+def _pod(of_pod: PodWaste) -> Row:
+    is_idle = of_pod.idle_s is not None and of_pod.idle_s >= LONG_IDLE_S
+    return row(
+        of_pod.pod.namespace,
+        of_pod.pod.name,
+        of_pod.node,
+        _gib(of_pod.held_bytes),
+        _gib(of_pod.used_bytes),
+        _gib(of_pod.unused_bytes),
+        _time(of_pod.idle_s),
+        style=Style.PENDING if is_idle else Style.PLAIN,
+    )
+
+
+def _namespace_values(of_namespace: NamespaceWaste) -> dict[str, Any]:
+    return {
+        "namespace": of_namespace.namespace,
+        "pods": of_namespace.pods,
+        "podsUnknown": of_namespace.unknown,
+        "podsIdle": of_namespace.idle,
+        "heldBytes": of_namespace.held_bytes,
+        "usedP95Bytes": of_namespace.used_bytes,
+        "unusedBytes": of_namespace.unused_bytes,
+    }
+
+
+def _pod_values(of_pod: PodWaste) -> dict[str, Any]:
+    return {
+        "namespace": of_pod.pod.namespace,
+        "name": of_pod.pod.name,
+        "node": of_pod.node,
+        "heldBytes": of_pod.held_bytes,
+        "usedP95Bytes": of_pod.used_bytes,
+        "unusedBytes": of_pod.unused_bytes,
+        "idleSeconds": of_pod.idle_s,
+    }
+
+
+def _gib(amount: int | None) -> str:
+    return "-" if amount is None else f"{amount / _GIB:.1f}"
+
+
+def _time(seconds: int | None) -> str:
+    """In kubectl's way: ``40s``, ``12m``, ``3h20m``, ``2d4h``."""
+    if seconds is None:
+        return "-"
+    if seconds < _MINUTE_S:
+        return f"{seconds}s"
+    if seconds < LONG_IDLE_S:
+        return f"{seconds // _MINUTE_S}m"
+    hours, rest_s = divmod(seconds, LONG_IDLE_S)
+    if seconds < _DAY_S:
+        return f"{hours}h{rest_s // _MINUTE_S}m"
+    return f"{seconds // _DAY_S}d{hours % 24}h"

@@ -1,0 +1,177 @@
+"""`--waste`: who holds GPU memory without using it, from the agents' pages alone."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.domain.pods.pod import PodName
+from inspectcgpu.read.held_use import HeldUse, read_held_uses
+from inspectcgpu.read.waste import waste
+from inspectcgpu.show.waste import waste_lines
+from tests.unit.inspectcgpu.sample_cluster import add_node
+from tests.unit.inspectcgpu.test_status import PAGE, add_pod
+
+GIB = 1 << 30
+
+
+def use(namespace: str, pod: str, held: float | None, used: float | None, idle_s: int | None = 0) -> HeldUse:
+    """Amounts in GiB."""
+    held_bytes = None if held is None else round(held * GIB)
+    used_bytes = None if used is None else round(used * GIB)
+    return HeldUse(PodName(namespace, pod), held_bytes, used_bytes, idle_s)
+
+
+NOT_KNOWN = (
+    "- the memory that 1 of 4 pods use is not known: their agents have not seen it yet, or do not see the host's "
+    "processes (chart value metrics.perContainerUse)"
+)
+USES = {
+    "n1": [
+        use("ml", "train", 10, 9.5),
+        use("ml", "train", 10, 9),  # its other GPU
+        use("web", "chat", 8, 2, 7500),
+        use("web", "chat", 8, 2, 9000),
+    ],
+    "n2": [use("ml", "notebook", 10, 0, 90_000), use("web", "new", 4, None, None)],
+}
+
+
+def test_the_most_waste_comes_first_with_sums_by_namespace() -> None:
+    lines = waste_lines(waste(USES, ["node n3: no answer"]), colour=False)
+    assert lines == [
+        "NAMESPACE  PODS  HELD(GiB)  USED P95(GiB)  UNUSED(GiB)  IDLE FOR 1h",
+        "web        2     20.0       4.0            12.0         1",
+        "ml         2     30.0       18.5           11.5         1",
+        "",
+        "NAMESPACE  POD       NODE  HELD(GiB)  USED P95(GiB)  UNUSED(GiB)  IDLE FOR",
+        "web        chat      n1    16.0       4.0            12.0         2h5m",
+        "ml         notebook  n2    10.0       0.0            10.0         1d1h",
+        "ml         train     n1    20.0       18.5           1.5          0s",
+        "web        new       n2    4.0        -              -            -",
+        NOT_KNOWN,
+        "- node n3: no answer",
+    ]
+
+
+def test_one_namespace() -> None:
+    answer = waste(USES, [], "ml")
+    assert [summed.namespace for summed in answer.namespaces] == ["ml"]
+    assert {pod.pod.name for pod in answer.pods} == {"train", "notebook"}
+
+
+def test_a_pod_is_idle_only_if_all_of_it_is() -> None:
+    (pod,) = waste({"n1": [use("a", "b", 1, 0, 9000), use("a", "b", 1, 0, None)]}, []).pods
+    assert pod.idle_s is None
+    (pod,) = waste({"n1": [use("a", "b", 1, 0, 9000), use("a", "b", 1, 0, 5)]}, []).pods
+    assert pod.idle_s == 5
+
+
+@pytest.mark.parametrize("odd", [None, -1, True, "7", 1.5, 1 << 60, [], {}])
+def test_odd_values_of_a_page_are_not_known(odd: Any) -> None:
+    row = {"namespace": "ml", "pod": "a", "held_bytes": odd, "used_p95_bytes": odd, "idle_s": odd}
+    assert read_held_uses({"usage": [row]}) == (HeldUse(PodName("ml", "a"), None, None, None),)
+    assert read_held_uses({"usage": [odd, {"pod": odd}]}) == ()
+    assert read_held_uses({"usage": odd}) == ()
+    assert read_held_uses({}) is None
+
+
+ROW = {
+    "uuid": "GPU-1",
+    "namespace": "ml",
+    "container": "main",
+    "held_bytes": 8 * GIB,
+    "used_p95_bytes": GIB,
+    "idle_s": 90,
+}
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    return {**PAGE, "usage": [{**ROW, "pod": "a\x1b[2J"}]}
+
+
+@pytest.fixture
+def flags(server: Any, page: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The flags with the port of an agent on n1 that answers with the page."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(page).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    add_node(server, "n1", gpus=1, mem=15)
+    add_pod(server)
+    pages = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=pages.serve_forever, args=(0.01,))
+    thread.start()
+    yield "--waste", "--agent-port", str(pages.server_address[1])
+    pages.shutdown()
+    thread.join()
+    pages.server_close()
+
+
+def test_agents_are_asked_through_the_api_server(call: Any, flags: tuple[str, ...]) -> None:
+    code, out, err = call(*flags)
+    assert (code, err) == (0, "")
+    assert "ml         a\ufffd[2J  n1    8.0        1.0            7.0          1m" in out
+    shown = json.loads(call(*flags, "-o", "json")[1])
+    assert shown["namespaces"] == [
+        {
+            "namespace": "ml",
+            "pods": 1,
+            "podsUnknown": 0,
+            "podsIdle": 0,
+            "heldBytes": 8 * GIB,
+            "usedP95Bytes": GIB,
+            "unusedBytes": 7 * GIB,
+        }
+    ]
+    assert [(pod["node"], pod["idleSeconds"]) for pod in shown["pods"]] == [("n1", 90)]
+    assert yaml.safe_load(call(*flags, "-o", "yaml")[1]) == shown
+    assert "No agent reports a pod" in call(*flags, "-n", "other")[1]
+
+
+def test_an_agent_of_a_former_version_is_named(call: Any, flags: tuple[str, ...], page: dict[str, Any]) -> None:
+    del page["usage"]
+    code, out, _ = call(*flags)
+    assert code == 0
+    assert "- node n1: its agent is of a version that does not report" in out
+
+
+def test_an_agent_that_does_not_answer_is_named(server: Any, call: Any) -> None:
+    add_node(server, "n1", gpus=1, mem=15)
+    add_pod(server)
+    code, out, _ = call("--waste", "--agent-port", "1")
+    assert code == 0
+    assert "No agent reports a pod that holds a GPU" in out
+    assert "- node n1: " in out
+
+
+def test_a_node_that_there_is_not_is_named(call: Any) -> None:
+    assert call("--waste", "n7")[::2] == (1, "kubectl-inspect-cgpu: there is no node n7\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--no-agents"], "leave out --no-agents"),
+        (["-d"], "leave out --details"),
+        (["--health"], "leave out --health"),
+        (["-w"], "leave out --watch"),
+        (["-o", "name"], "use -o json"),
+    ],
+)
+def test_flags_that_do_not_go_with_it(call: Any, arguments: list[str], text: str) -> None:
+    code, _, err = call("--waste", *arguments)
+    assert (code, text in err) == (2, True)
