@@ -30,6 +30,10 @@ WHEN = {
         "pod",
         "other GPUs than a scheduler chose, or `gpu-visible` [is not trusted](../topology.md#seeing-a-jobs-other-gpus)",
     ),
+    "GPUMemoryExhausted": (
+        "pod",
+        "a container failed after it had [used all its GPU memory](../troubleshooting.md#out-of-gpu-memory)",
+    ),
     "GPUMemoryResized": ("pod", "its [changed memory limits](../resize.md) are in force"),
     "GPUMemoryUnlimited": (
         "pod",

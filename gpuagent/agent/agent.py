@@ -10,7 +10,7 @@ from typing import Any
 from gpuagent import __version__
 from gpuagent.agent.device_plugins import DevicePlugins
 from gpuagent.agent.dra_driver import DraDriver
-from gpuagent.agent.effects import Effects
+from gpuagent.agent.effects import Effects, log_announcement
 from gpuagent.agent.first_state import first_state
 from gpuagent.agent.loop import EventQueue, Loop
 from gpuagent.agent.publisher import Publisher
@@ -19,6 +19,7 @@ from gpuagent.agent.start_gate import StartGate
 from gpuagent.agent.usage_watch import UsageWatch
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.state import State
@@ -99,7 +100,7 @@ class Agent:
         )
         self._loop = Loop(state, self._events, self._count_allocates, self._make_effects(publisher), self._clock)
         self._sampler = Sampler(self._clock)
-        self.usage = UsageWatch(lambda: self.state, self._sampler.samples, self._clock)
+        self.usage = UsageWatch(lambda: self.state, self._sampler.samples, self._announce, self._clock)
         self._reports = self._make_reports(publisher)
         self._http: HttpServer | None = None
 
@@ -252,6 +253,10 @@ class Agent:
         # First the calls, then what they gave: a call that ends in between is in both.
         running, last_end = self.allocator.in_flight.now()
         return ev.AllocatesSeen(running, last_end, self._clock(), self.allocator.recent_ids())
+
+    def _announce(self, announcement: Announcement) -> None:
+        log_announcement(announcement)
+        self.kube.send_event(announcement)
 
     def _layer_seen(self, layer: Layer) -> None:
         self.post(ev.LayerSeen(layer, self._clock()))

@@ -112,7 +112,7 @@ class Effects:
 
     def _announce(self, announcements: Iterable[Announcement]) -> None:
         for announcement in announcements:
-            _log(announcement)
+            log_announcement(announcement)
             self._kube.send_event(announcement)
 
     def _read_holdings(self, before: State, after: State) -> None:
@@ -155,7 +155,8 @@ def _has_begun_to_grow(before: State, after: State) -> bool:
     return False
 
 
-def _log(announcement: Announcement) -> None:
+def log_announcement(announcement: Announcement) -> None:
+    """Write a line for it, with its pods."""
     level = logging.WARNING if announcement.warning else logging.INFO
     fields = {}
     if announcement.pods:

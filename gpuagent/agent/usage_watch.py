@@ -1,17 +1,22 @@
-"""Adds up what containers hold and use of GPUs: reads the GPUs that are held, at a slow pace."""
+"""Adds up what containers hold and use of GPUs: reads the GPUs that are held, at a slow pace.
+
+Pods are told what follows from it.
+"""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import Samples, use
-from gpuagent.domain.usage.guarantee import shares
+from gpuagent.domain.usage.exhausted import ExhaustedContainers
+from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.domain.usage.held_use import held_uses
 from gpuagent.domain.usage.last_hour import LastHour, gpu_readings
-from gpuagent.domain.usage.over_time import NodeUsage
+from gpuagent.domain.usage.over_time import NodeUsage, OnGpu
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +34,7 @@ class UsageWatch:
     Args:
         state: the agent's state now.
         samples: of the driver.
+        announce: tells pods what became of them.
         clock: monotonic seconds, so that a clock that is set adds no time.
         period_s: see `PERIOD_S`.
     """
@@ -37,6 +43,7 @@ class UsageWatch:
         self,
         state: Callable[[], State],
         samples: ReadSamples,
+        announce: EventSink = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = PERIOD_S,
     ) -> None:
@@ -46,6 +53,8 @@ class UsageWatch:
         """The last hour of the GPUs that were held in it; any thread may read it."""
         self._state = state
         self._samples = samples
+        self._announce = announce
+        self._exhausted = ExhaustedContainers()
         self._clock = clock
         self._period_s = period_s
         self._resolved = False
@@ -72,8 +81,16 @@ class UsageWatch:
         """Take one reading now."""
         state = self._state()
         held = shares(state)
-        if not held and not self.usage.by_container:
-            return
+        if held or self.usage.by_container:
+            self._add_up(state, held)
+        # Also on a node without holders: what has failed before the first one is not to be reported later.
+        self._exhausted, announcements = self._exhausted.next(
+            state.pods.seen, self.usage, state.gpus.by_uuid, self._clock()
+        )
+        for announcement in announcements:
+            self._announce(announcement)
+
+    def _add_up(self, state: State, held: Mapping[OnGpu, Share]) -> None:
         samples = Samples()
         uuids = {uuid for uuid, _ in held}
         if uuids:

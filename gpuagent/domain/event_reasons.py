@@ -27,6 +27,7 @@ EventReason = Literal[
     "GPUIsolationUnsupported",
     "GPULinkDegraded",
     "GPUMemoryChanged",
+    "GPUMemoryExhausted",
     "GPUMemoryResized",
     "GPUMemoryShrunk",
     "GPUMemoryUnknown",

@@ -9,10 +9,11 @@ import pytest
 from gpuagent.agent.agent import Agent
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.domain.usage.guarantee import shares
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.simulation.driver import SimulatedDriver
 from standin.kubelet.pods import Pod
-from tests.contract.harness import MEM, Node, box, fetch, pod, wait_for
+from tests.contract.harness import MEM, WHOLE, Node, box, fetch, pod, wait_for
 from tests.contract.test_metrics import values
 
 GIB = 1 << 30
@@ -157,3 +158,22 @@ def test_a_gpu_that_hangs_is_held_and_neither_used_nor_unused(shared: Shared) ->
     assert shared.total("used_seconds", "train") == 10
     assert shared.total("memory_unused_byte_seconds", "train") == 10 * 2 * GIB
     assert [row["idle_s"] for row in shared.agent.status()["usage"]] == [None]
+
+
+def test_a_pod_that_failed_with_its_gpu_memory_full_is_told(node: Callable[..., Node], shared: Shared) -> None:
+    """In mode topology, the whole GPU is the limit."""
+    shared.node.label("topology")
+    shared.node.offers(whole=2)
+    bound = shared.node.bind(pod("train", {WHOLE: 1}))
+    assert shared.node.kubelet.admit(bound)
+    wait_for(lambda: shared.agent.state.living_holdings)
+    ((uuid, _),) = shares(shared.agent.state)
+    shared.uses(bound, 10, 24 * 1024, gpu=shared.node.uuids.index(uuid))
+    shared.read(0)
+    ended = {"terminated": {"exitCode": 1, "containerID": f"containerd://{10:064x}"}}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "c0", "state": ended}]}
+    shared.node.server.patch_pod("train", {"status": status}, subresource="status")
+    wait_for(lambda: any(seen.failed_runs for seen in shared.agent.state.pods.seen))
+    shared.read(10)
+    message = shared.node.event("GPUMemoryExhausted")["message"]
+    assert message.startswith("container c0 exited with code 1 after it had used 24.0 GiB of the 24.0 GiB")

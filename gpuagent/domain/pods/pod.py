@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.annotations import MIRROR_ANNOTATION, bounded, named_for_shares
-from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mappings, number, text
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL, Kind
 from gpuagent.domain.sharing.units import UnitId, parse_id
@@ -26,6 +26,7 @@ _MOST_WORDS = 2048
 """Characters of the message with which kubelet failed a pod. Kubelet repeats messages of plugins at any length."""
 _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
+_MOST_FAILED_RUNS = 64
 _SANDBOXED = "PodReadyToStartContainers"
 """Condition of pods (KEP-3085, on by default from Kubernetes 1.29)."""
 _MOST_CLAIMS, _MOST_CLAIM_USES = 32, 256
@@ -90,6 +91,20 @@ class ContainerSpec:
         return units == size or resource in self.unread
 
 
+class FailedRun(NamedTuple):
+    """The last run of a container that ended with another exit code than 0.
+
+    Attributes:
+        container: its name.
+        container_id: tells the run from others of the same container.
+        exit_code: of its first process.
+    """
+
+    container: str
+    container_id: str
+    exit_code: int
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod bound to this node, as the API server has it."""
@@ -115,6 +130,8 @@ class Pod:
     """Kubelet's message if it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+    failed_runs: tuple[FailedRun, ...] = ()
+    """At most one of each container, at most `_MOST_FAILED_RUNS`."""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIM_USES`."""
     claim_requests: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
@@ -246,6 +263,7 @@ def parse_pod(pod: Json) -> Pod:
         controller=_controller(meta),
         rejected=_rejected(status),
         container_ids=_container_ids(status),
+        failed_runs=tuple(islice(_failed_runs(status), _MOST_FAILED_RUNS)),
         claims=uses.claims,
         claim_requests=uses.requests,
         claims_left_out=uses.left_out,
@@ -383,6 +401,19 @@ def _container_ids(status: Json) -> dict[str, str]:
             if container_id:
                 names[container_id] = text(container.get("name"))
     return names
+
+
+def _failed_runs(status: Json) -> Iterator[FailedRun]:
+    """From ``state`` if the container does not run again yet, else from ``lastState``."""
+    for part in ("containerStatuses", "initContainerStatuses"):
+        for container in mappings(status.get(part)):
+            state = mapping(container.get("state"))
+            last_state = mapping(container.get("lastState"))
+            ended = mapping(state.get("terminated")) or mapping(last_state.get("terminated"))
+            exit_code = number(ended.get("exitCode"))
+            container_id = text(ended.get("containerID"))
+            if exit_code and _is_name(container_id):
+                yield FailedRun(text(container.get("name")), container_id, exit_code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.mode import PROMISES, Isolates, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuSample, Samples, Use, Used
 from gpuagent.domain.usage.guarantee import Share
@@ -37,8 +39,20 @@ def held_uses(state: State, shares: Mapping[OnGpu, Share], use: Use, samples: Sa
             held_bytes=_held_bytes(share, users),
             used_bytes=used.memory_bytes,
             busy=used.busy,
+            limited=_is_limited(share),
         )
     return uses
+
+
+def _is_limited(share: Share) -> bool:
+    """Whether the container cannot get more memory than its share."""
+    if share.mode is None:
+        return False
+    if share.claims:
+        has_whole_gpu = all(part.mode is Mode.DEFAULT for part in share.of_claims.values())
+        return has_whole_gpu or all(claim.layer != NONE for claim in share.claims)
+    is_whole = share.mode in (Mode.DEFAULT, Mode.TOPOLOGY)
+    return is_whole or Isolates.MEMORY in PROMISES[share.mode]
 
 
 def _busy_of_gpu(sample: GpuSample, holders: int) -> float | None:

@@ -15,6 +15,8 @@ MOST_ENDED = 500
 """Containers that are shown after their end. The pods of a crash loop end often, each on every GPU that it had."""
 MOST_GAP_S = 30.0
 """How long a reading of the use counts. What a container used in a longer gap between two readings is not known."""
+MOST_RECENT = 3
+"""Readings that are kept as they were. A container that exits and starts again has others soon."""
 PARTS = 20
 """Used memory is kept by twentieths of what the container holds, and one more for what is above that."""
 _QUANTILE = 0.95
@@ -33,12 +35,14 @@ class HeldUse:
             containers use, each has an equal part, so that the sum is what the claim has.
         used_bytes: memory that its processes use; None if it is not known.
         busy: share of time in which the GPU works for it, 0 to 1; None if it is not known.
+        limited: it cannot get more memory than it holds: of an isolated share, or of a whole GPU.
     """
 
     pod_uid: str
     held_bytes: int | None
     used_bytes: int | None
     busy: float | None
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +51,25 @@ class UsedMemory:
 
     Attributes:
         peak_bytes: the highest reading; None before the first that is known.
-        last_bytes: the last reading in which it used any.
-        last_at: when that was, in monotonic seconds.
+        recent: the last readings in which it used any: when, and how much.
         seconds_by_part: time by the part of the held memory that it used, in twentieths; the last one is above all.
     """
 
     peak_bytes: int | None = None
-    last_bytes: int = 0
-    last_at: float = 0.0
+    recent: tuple[tuple[float, int], ...] = ()
     seconds_by_part: tuple[float, ...] = (0.0,) * (PARTS + 1)
 
     def seen(self, used_bytes: int, at: float) -> "UsedMemory":
         """After a reading."""
         peak_bytes = max(used_bytes, self.peak_bytes or 0)
-        if not used_bytes:
-            return replace(self, peak_bytes=peak_bytes)
-        return replace(self, peak_bytes=peak_bytes, last_bytes=used_bytes, last_at=at)
+        recent = self.recent
+        if used_bytes:
+            recent = (*recent, (at, used_bytes))[-MOST_RECENT:]
+        return replace(self, peak_bytes=peak_bytes, recent=recent)
+
+    def most_since(self, at: float) -> int:
+        """The most that it used in its last readings, of those that are not older."""
+        return max((used_bytes for then, used_bytes in self.recent if then >= at), default=0)
 
     def lasted(self, used_bytes: int, held_bytes: int, seconds: float) -> "UsedMemory":
         """After it used that much for so long."""

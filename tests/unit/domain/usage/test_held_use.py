@@ -1,5 +1,7 @@
 """What a reading says of each container, and what it does not say."""
 
+import pytest
+
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Pod, PodName, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
@@ -96,3 +98,21 @@ def test_a_gpu_that_another_plugin_gave_has_no_known_size_for_its_container() ->
     held = shares(state)
     uses = held_uses(state, held, use(Samples(), state, held), Samples())
     assert uses[uuid(0), ContainerRef(PodName("ml", "a"), "main")].held_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "limited"),
+    [
+        (Mode.SHARE, Kind.MEMORY_SHARE, False),
+        (Mode.CGPU, Kind.MEMORY_CGPU, True),
+        (Mode.MPS, Kind.MEMORY_MPS, True),
+        (Mode.TOPOLOGY, Kind.WHOLE_TOPOLOGY, True),
+    ],
+)
+def test_a_share_is_limited_where_the_mode_isolates_memory_or_gives_the_whole_gpu(
+    mode: Mode, kind: Kind, limited: bool
+) -> None:
+    state = state_of(mode, holdings=(holding("a", unit_ids(0, kind, 0)),))
+    held = shares(state)
+    (held_use,) = held_uses(state, held, use(Samples(), state, held), Samples()).values()
+    assert held_use.limited is limited
