@@ -30,6 +30,8 @@ WHEN = {
         "pod",
         "other GPUs than a scheduler chose, or `gpu-visible` [is not trusted](../topology.md#seeing-a-jobs-other-gpus)",
     ),
+    "GPUIdle": ("pod", "its GPUs are idle, and [its namespace wants to know](../operations.md#idle-pods)"),
+    "GPUIdleEvicted": ("pod", "its GPUs are idle, and it was evicted [for its namespace](../operations.md#idle-pods)"),
     "GPUMemoryExhausted": (
         "pod",
         "a container failed after it had [used all its GPU memory](../troubleshooting.md#out-of-gpu-memory)",

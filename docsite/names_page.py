@@ -8,6 +8,7 @@ from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.domain.sharing import mode
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.usage.idle_policy import WHEN_IDLE_LABEL
 from gpuscheduler.cluster_api.placeholder_pods import FOR_LABEL
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
 from gpuscheduler.core.gangs import batch_job, job_set, kueue, leader_worker_set, ray_cluster
@@ -34,6 +35,12 @@ LABELS = (
     (f"{_ACCELERATOR}name", "node", "agent", "model of the first GPU, `NVIDIA-A100-SXM4-80GB`"),
     (f"{_ACCELERATOR}mem", "node", "agent", "total memory of the first GPU, `81920MiB`"),
     (f"{_ACCELERATOR}count", "node", "agent", "number of GPUs"),
+    (
+        WHEN_IDLE_LABEL,
+        "namespace",
+        "you",
+        "with `--idle-policy`, what becomes of [idle pods](../operations.md#idle-pods): `evict-after-8h`",
+    ),
     (mode.GPU_COUNT_LABEL, "pod", "you", "spread the memory of each container evenly over this number of GPUs"),
     (mode.JOB_LABEL, "pod", "you", "name of the pod's [job](../topology.md#jobs)"),
     (mode.REPLICAS_LABEL, "pod", "you", "number of pods of the job"),

@@ -17,6 +17,7 @@ AGENT_MORE = {
     "cdi_dir": "Only mode `dra` writes there.",
     "compat_metrics": "See [metrics](../metrics.md#for-arenas-top-commands).",
     "core_mem_both": "A container that requests only compute has no memory cap.",
+    "idle_policy": "See [idle pods](../operations.md#idle-pods).",
     "evict_claims": "Without it, only new claims are kept off the GPU. See [mode dra](../dra.md#health).",
     "fatal_xids": "As above, on drivers that report no recovery action.",
     "fence_file": "See [Fencing a GPU](../operations.md#fencing-a-gpu).",

@@ -38,6 +38,7 @@ CHARTS_OWN = {
     "mps_start": "mps: never by the agent, whose end would end the daemon",
     "limits_socket": "limits: the folder that the agent and its helper share",
     "startup_taint": "startupTaint",
+    "idle_policy": "idlePolicy, with the rights that it needs",
     "live_resize": "liveResize, where the chart's policy guards the annotation",
 }
 """Settings that the chart decides itself, and by which of its values."""

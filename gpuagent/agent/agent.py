@@ -100,7 +100,13 @@ class Agent:
         )
         self._loop = Loop(state, self._events, self._count_allocates, self._make_effects(publisher), self._clock)
         self._sampler = Sampler(self._clock)
-        self.usage = UsageWatch(lambda: self.state, self._sampler.samples, self._announce, self._clock)
+        self.usage = UsageWatch(
+            lambda: self.state,
+            self._sampler.samples,
+            announce=self._announce,
+            set_idle_pods=self.kube.set_idle_pods if settings.idle_policy else None,
+            clock=self._clock,
+        )
         self._reports = self._make_reports(publisher)
         self._http: HttpServer | None = None
 

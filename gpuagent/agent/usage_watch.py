@@ -15,6 +15,7 @@ from gpuagent.domain.usage.by_container import Samples, use
 from gpuagent.domain.usage.exhausted import ExhaustedContainers
 from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.domain.usage.held_use import held_uses
+from gpuagent.domain.usage.idle_policy import IdlePod, idle_pods
 from gpuagent.domain.usage.last_hour import LastHour, gpu_readings
 from gpuagent.domain.usage.over_time import NodeUsage, OnGpu
 
@@ -35,15 +36,17 @@ class UsageWatch:
         state: the agent's state now.
         samples: of the driver.
         announce: tells pods what became of them.
+        set_idle_pods: takes the pods that are idle, after each reading; None: nobody wants to know.
         clock: monotonic seconds, so that a clock that is set adds no time.
         period_s: see `PERIOD_S`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it is put together from)
         self,
         state: Callable[[], State],
         samples: ReadSamples,
         announce: EventSink = lambda _: None,
+        set_idle_pods: Callable[[Iterable[IdlePod]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = PERIOD_S,
     ) -> None:
@@ -54,6 +57,7 @@ class UsageWatch:
         self._state = state
         self._samples = samples
         self._announce = announce
+        self._set_idle_pods = set_idle_pods
         self._exhausted = ExhaustedContainers()
         self._clock = clock
         self._period_s = period_s
@@ -89,6 +93,8 @@ class UsageWatch:
         )
         for announcement in announcements:
             self._announce(announcement)
+        if self._set_idle_pods:
+            self._set_idle_pods(idle_pods(self.usage, state.pods.seen, self._clock()))
 
     def _add_up(self, state: State, held: Mapping[OnGpu, Share]) -> None:
         samples = Samples()

@@ -24,6 +24,8 @@ EventReason = Literal[
     "GPUDegraded",
     "GPUFenced",
     "GPUGroupDiffers",
+    "GPUIdle",
+    "GPUIdleEvicted",
     "GPUIsolationUnsupported",
     "GPULinkDegraded",
     "GPUMemoryChanged",

@@ -39,6 +39,8 @@ class Policy:
     """Key of the taint that keeps pods off the node until the node shows its amounts; empty for none."""
     live_resize: bool = False
     """The annotation `gpu-mem-limit` changes the limits of running pods. Only for nodes where no tenant can set it."""
+    idle_policy: bool = False
+    """The label `gpuagent.io/when-idle` of a namespace has its idle pods reported or evicted."""
     annotate_pods: bool = True
     """Annotate pods that no scheduler annotated, so that schedulers count their devices."""
     evict_claims: bool = False

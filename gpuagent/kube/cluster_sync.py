@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_COUNT, Mode
 from gpuagent.domain.state import State
+from gpuagent.domain.usage.idle_policy import IdlePod
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import Client
@@ -33,6 +34,7 @@ from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from gpuagent.kube.write.forgotten_claims import ForgottenClaims, KubeletClaims
+from gpuagent.kube.write.idle_pods import IdlePods
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.prepare_again import PrepareAgain
 from gpuagent.kube.write.slice_writer import SliceWriter
@@ -90,7 +92,11 @@ class ClusterSync:
         )
         self._prepare_again = PrepareAgain(self._client, on_problem=self._posting(ev.PreparesTried))
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
+        self._idle = IdlePods(self._client, self.send_event)
+        # Without the setting the agent has no right to evict, and this thread has nothing to do.
+        optional = (self._idle,) if policy.idle_policy else ()
         self._reconcilers = (
+            *optional,
             self._node,
             self._config_maps,
             self._annotations,
@@ -243,6 +249,10 @@ class ClusterSync:
             if self._skipped.get(pod.uid) != (pod.name, why):
                 log.debug("Did not annotate a pod", extra={"pod": str(pod.name), "reason": why})
         self._skipped = skipped
+
+    def set_idle_pods(self, pods: Iterable[IdlePod]) -> None:
+        """Take the pods that are idle now. What is done about them is up to their namespaces."""
+        self._idle.desire(pods)
 
     def send_event(self, announcement: Announcement) -> None:
         """Send an Event about each pod of the announcement, or about the node if it is about no pod."""

@@ -1,12 +1,13 @@
 """Stands where `ClusterSync` would, in an agent that uses no API server."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.state import State
+from gpuagent.domain.usage.idle_policy import IdlePod
 
 
 class NoCluster:
@@ -26,6 +27,9 @@ class NoCluster:
 
     def desire(self, state: State) -> None:
         """Nothing is written."""
+
+    def set_idle_pods(self, pods: Iterable[IdlePod]) -> None:
+        """No namespace has a policy."""
 
     def send_event(self, announcement: Announcement) -> None:
         """Events have nowhere to go. The log has every announcement."""

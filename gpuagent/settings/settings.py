@@ -146,6 +146,12 @@ class Settings:
         "obey annotation gpuagent.io/gpu-mem-limit of running pods; only where an admission policy guards it",
         metavar="BOOL",
     )
+    idle_policy: bool = setting(
+        False,
+        values.is_on,
+        "report or evict pods whose GPUs are idle, where label gpuagent.io/when-idle of their namespace says so",
+        metavar="BOOL",
+    )
     annotate_pods: bool = setting(
         True,
         values.is_on,
@@ -200,6 +206,7 @@ class Settings:
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
             live_resize=self.live_resize,
+            idle_policy=self.idle_policy,
             annotate_pods=self.annotate_pods,
             evict_claims=self.evict_claims,
             gpu_sets=self.gpu_sets,
@@ -245,7 +252,7 @@ GROUPS = {
         *("mps_exclusive", "mps_wedge", "limits_socket", "live_resize"),
     ),
     "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
-    "pods and schedulers": ("trust_gpu_visible", "annotate_pods", "visible_devices", "device_strategy"),
+    "pods and schedulers": ("trust_gpu_visible", "annotate_pods", "visible_devices", "device_strategy", "idle_policy"),
     "metrics and log": ("compat_metrics", "log_format", "log_level"),
 }
 """Titles of the help, and the settings below each."""

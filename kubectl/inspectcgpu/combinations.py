@@ -43,6 +43,7 @@ def _problems_of_waste(options: argparse.Namespace) -> Iterator[str]:
         "--health": options.health,
         "--defragment": options.defragment,
         "--why": options.why,
+        "--sort-by": options.sort_by,
     }
     for flag, is_given in others.items():
         if is_given:

@@ -1,7 +1,10 @@
 """What containers hold and use over time, from the whole agent: only GPUs that somebody holds are asked."""
 
 import json
+import math
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from gpuagent.agent.agent import Agent
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.usage.guarantee import shares
+from gpuagent.domain.usage.idle_policy import WHEN_IDLE_LABEL
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.simulation.driver import SimulatedDriver
 from standin.kubelet.pods import Pod
@@ -177,3 +181,29 @@ def test_a_pod_that_failed_with_its_gpu_memory_full_is_told(node: Callable[..., 
     shared.read(10)
     message = shared.node.event("GPUMemoryExhausted")["message"]
     assert message.startswith("container c0 exited with code 1 after it had used 24.0 GiB of the 24.0 GiB")
+
+
+def test_an_idle_pod_is_evicted_where_its_namespace_says_so(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readings are of the last three hours. Only then is the pod looked at, at the real time."""
+    one = node("1.36", box(2, 24), api=True, labels={MODE_LABEL: "share"})
+    agent = one.run(idle_policy=True)
+    one.offers(mem=48)
+    agent.usage.stop()
+    bound = one.bind(pod("notebook", {MEM: 8}))
+    assert one.kubelet.admit(bound)
+    wait_for(lambda: agent.state.living_holdings)
+    one.server.objects.create(
+        "namespaces", "", {"metadata": {"name": "default", "labels": {WHEN_IDLE_LABEL: "evict-after-2h"}}}
+    )
+    began = time.monotonic() - 3 * 3600
+    # GPUs of the simulator do not work unless a test says so.
+    monkeypatch.setattr(agent.usage, "_samples", Sampler(fresh_s=math.inf).samples)
+    for number in range(70):
+        monkeypatch.setattr(agent.usage, "_clock", partial(float, began + 10 * number))
+        agent.usage.read()
+    message = one.event("GPUIdleEvicted")["message"]
+    assert "namespace default has the label gpuagent.io/when-idle=evict-after-2h; it is evicted" in message
+    (stored,) = one.server.pods()
+    assert "deletionTimestamp" in stored["metadata"]

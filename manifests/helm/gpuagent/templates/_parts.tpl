@@ -44,6 +44,7 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if .Values.dra.enabled }}{{ $_ := set $own "cdi-dir" .Values.paths.cdi }}{{ end -}}
 {{- if not (include "gpuagent.annotates" .) }}{{ $_ := set $own "annotate-pods" false }}{{ end -}}
 {{- if include "gpuagent.resizes" . }}{{ $_ := set $own "live-resize" true }}{{ end -}}
+{{- if .Values.idlePolicy }}{{ $_ := set $own "idle-policy" true }}{{ end -}}
 {{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
 {{- range $name, $value := merge $own .Values.settings }}
 {{- $text := kindIs "string" $value | ternary $value (toJson $value) }}

@@ -110,11 +110,22 @@ validations:
     [{{ if $dra }}'gpuagent.io/prepare-again'{{ if $shows }},
     {{ end }}{{ end }}{{ if $shows }}{{ include "gpuagent.decisions" . | trim | nindent 4 | trim }}{{ end }}
     {{- if include "gpuagent.resizes" . }}, 'gpuagent.io/gpu-mem-limit-status'{{ end }}]
+{{- if .Values.idlePolicy }}
+# The object of an eviction has no node, so the namespace has to allow it.
+- name: evicts
+  expression: >-
+    request.operation == 'CREATE' && variables.part == 'eviction'
+    && has(namespaceObject.metadata.labels) && 'gpuagent.io/when-idle' in namespaceObject.metadata.labels
+    && namespaceObject.metadata.labels['gpuagent.io/when-idle'].startsWith('evict-after-')
+{{- end }}
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   {{- if include "gpuagent.patchesPods" . }}
-  - expression: request.operation == 'UPDATE' && variables.part == ''
-    message: the agent may annotate pods, and do nothing else to pods
+  - expression: request.operation == 'UPDATE' && variables.part == ''{{ if .Values.idlePolicy }} || variables.evicts{{ end }}
+    message: the agent may annotate pods{{ if .Values.idlePolicy }}, evict them where their namespace says so{{ end }}, and do nothing else to pods
+  {{- else if .Values.idlePolicy }}
+  - expression: variables.evicts
+    message: the agent may evict pods where their namespace says so, and do nothing else to pods
   {{- else }}
   - expression: "false"
     message: the agent may not write pods

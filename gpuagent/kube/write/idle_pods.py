@@ -1,0 +1,145 @@
+"""Reports or evicts pods whose GPUs are idle, as the label of their namespace says."""
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuagent.domain.announcement import Announcement, EventSink
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.usage.idle_policy import WHEN_IDLE_LABEL, IdlePod, IdlePolicy, parse_policy
+from gpuagent.domain.usage.over_time import MOST_GAP_S
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.client import Api
+from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcome
+
+log = logging.getLogger(__name__)
+
+RECHECK_S = 60.0
+"""How often each idle pod is looked at, and its namespace read."""
+_FIELDS = frozenset({"metadata", "labels", WHEN_IDLE_LABEL})
+_EVICTION = "pods/eviction"
+_GONE = (404, 409)
+_BUDGET = 429
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The policy of a namespace, and when it was read, in monotonic seconds."""
+
+    policy: IdlePolicy | None
+    at: float
+
+
+class IdlePods(KeyedReconciler[IdlePod]):
+    """Carries out the policy of each idle pod's namespace.
+
+    Args:
+        client: shared with others.
+        announce: sends an Event to the pod.
+    """
+
+    def __init__(self, client: Api, announce: EventSink) -> None:
+        super().__init__("kube-idle", Delays(recheck_s=RECHECK_S))
+        self._client = client
+        self._announce = announce
+        self._policies: dict[str, _Read] = {}
+        self._sent: dict[str, Announcement] = {}
+        """UID of each idle pod to its last Event."""
+        self._desired_at = float("-inf")
+        self._version = ""
+
+    def key(self, value: IdlePod) -> str:
+        return value.uid
+
+    def desire(self, values: Iterable[IdlePod]) -> None:
+        """As every reconciler; it has to be called again and again, as idleness that is not confirmed ends."""
+        idle = list(values)
+        self._desired_at = time.monotonic()
+        uids = {pod.uid for pod in idle}
+        self._sent = {uid: sent for uid, sent in self._sent.items() if uid in uids}
+        super().desire(idle)
+
+    def attempt(self, value: IdlePod) -> Outcome:
+        now = time.monotonic()
+        # The readings have stopped: the pod may work by now.
+        if now - self._desired_at > MOST_GAP_S:
+            return Outcome.DONE
+        policy = self._policy(value.name.namespace, now)
+        if policy is None or now - value.since < policy.after_s:
+            return Outcome.DONE
+        if policy.action == "report" or value.is_static:
+            self._tell(value, policy)
+        else:
+            self._evict(value, policy)
+        return Outcome.DONE
+
+    def describe(self, value: IdlePod, err: KubeError) -> str:
+        return f"what namespace {value.name.namespace} wants done about its idle pods cannot be read: {err}"
+
+    def _policy(self, namespace: str, now: float) -> IdlePolicy | None:
+        """Raises KubeError: nothing is done then."""
+        known = self._policies.get(namespace)
+        if known is None or now - known.at >= RECHECK_S:
+            read = self._client.get(f"/api/v1/namespaces/{namespace}", _FIELDS)
+            metadata = mapping(read.get("metadata"))
+            labels = mapping(metadata.get("labels"))
+            label = text(labels.get(WHEN_IDLE_LABEL)) or None
+            known = _Read(parse_policy(label), now)
+            if label and known.policy is None:
+                log.warning("Ignored an idle policy", extra={"namespace": namespace, "label": label})
+            self._policies[namespace] = known
+        return known.policy
+
+    def _evict(self, pod: IdlePod, policy: IdlePolicy) -> None:
+        if not self._version:
+            self._version = self._served_version()
+        name = pod.name
+        body = {
+            "apiVersion": self._version,
+            "kind": "Eviction",
+            "metadata": {"name": name.name, "namespace": name.namespace},
+            # Another pod may have the name by now.
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            self._client.create(f"/api/v1/namespaces/{name.namespace}/pods/{name.name}/eviction", body)
+        except ApiError as err:
+            if err.status in _GONE:
+                return
+            why = "a PodDisruptionBudget does not allow it now" if err.status == _BUDGET else str(err)
+            self._tell(pod, policy, f"; it is to be evicted, but {why}")
+            return
+        message = f"{_message(pod, policy)}; it is evicted"
+        self._send(pod, Announcement("GPUIdleEvicted", message, warning=True, pods=(name,)))
+
+    def _tell(self, pod: IdlePod, policy: IdlePolicy, more: str = "") -> None:
+        message = _message(pod, policy) + more
+        self._send(pod, Announcement("GPUIdle", message, warning=True, pods=(pod.name,)))
+
+    def _send(self, pod: IdlePod, announcement: Announcement) -> None:
+        """Send an Event, unless the last one was the same."""
+        if self._sent.get(pod.uid) == announcement:
+            return
+        self._sent[pod.uid] = announcement
+        log.info(announcement.reason, extra={"pod": str(pod.name), "text": announcement.message})
+        self._announce(announcement)
+
+    def _served_version(self) -> str:
+        """The API version of evictions: policy/v1beta1 before Kubernetes 1.22."""
+        served = self._client.get("/api/v1")
+        for resource in mappings(served.get("resources")):
+            if resource.get("name") == _EVICTION:
+                group = text(resource.get("group"))
+                version = text(resource.get("version"))
+                return f"{group}/{version}"
+        return "policy/v1"
+
+
+def _message(pod: IdlePod, policy: IdlePolicy) -> str:
+    """Without the time for which it is idle: the same again is no other Event."""
+    minutes = round(policy.after_s / 60)
+    return (
+        f"no GPU has worked for the pod for {minutes} minutes or longer, and namespace {pod.name.namespace} has the "
+        f"label {WHEN_IDLE_LABEL}={policy.label}"
+    )
