@@ -64,12 +64,18 @@ def pod_of(name: str, node: str) -> Json:
 
 
 @contextmanager
-def two_agents(cluster: Cluster, workdir: Path) -> Iterator[Agents]:
-    """The chart's policies in force, and the tokens of an agent on the node and of one on another node."""
+def two_agents(cluster: Cluster, workdir: Path, **values: Any) -> Iterator[Agents]:
+    """The chart's policies in force, and the tokens of an agent on the node and of one on another node.
+
+    Args:
+        cluster: the real one.
+        workdir: for the release.
+        values: further values of the chart.
+    """
     cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
     release = Release(cluster, workdir)
     # No agent runs: no node has the labels.
-    release.install(nodeLabels=["nobody/has-this"], startupTaint=TAINT, dra={"enabled": True})
+    release.install(nodeLabels=["nobody/has-this"], startupTaint=TAINT, dra={"enabled": True}, **values)
     other = {
         "apiVersion": "v1",
         "kind": "Node",
