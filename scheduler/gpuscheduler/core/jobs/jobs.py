@@ -96,7 +96,9 @@ class Jobs:
         job = self._job_of(pod)
         if job is None or not job.breaks_without(evicted):
             return evicted
-        return max(job.members.running, evicted)
+        # Those of a written plan are being bound, or are bound, which the watch may not have shown yet.
+        to_be_bound = len(job.plan.places) if job.plan and job.plan.is_written else 0
+        return max(job.members.running + to_be_bound, evicted)
 
     def is_running(self, pod: PodFacts) -> bool:
         """Whether pods of its job run, so that this one was added or replaces another."""

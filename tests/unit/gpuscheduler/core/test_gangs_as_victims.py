@@ -23,8 +23,8 @@ class FullCluster(JobUnderTest):
         self.write(name, self.bind(name, node))
         return made
 
-    def job(self, *places, job="j", replicas=None, **given):
-        """A job that runs, with a pod on each of these nodes."""
+    def job(self, *places, job="j", replicas=None, shown=None, **given):
+        """A job that runs, with a pod on each of these nodes. The watch has shown so many of its bindings, or all."""
         names = [f"{job}{number}" for number in range(len(places))]
         for name, node in zip(names, places, strict=True):
             # kube-scheduler names one node for each pod, as with a node selector.
@@ -33,7 +33,7 @@ class FullCluster(JobUnderTest):
         on = {name: self.filter(name, [node]).nodes[0] for name, node in zip(names, places, strict=True)}
         for name in names:
             self.bind(name, on[name])
-        for name in names:
+        for name in names[:shown]:
             self.write(name, self.bind(name, on[name]))
         return names
 
@@ -62,19 +62,25 @@ def test_a_pod_of_a_job_goes_where_all_others_have_a_higher_priority():
     assert cluster.preempt({"n1": [member]}) == {"n1": [member]}
 
 
-def job_or_singles(singles=0, job=0):
+def job_or_singles(singles=0, job=0, shown=None):
     """A job on two nodes, and two pods of no job on a third one; what kube-scheduler proposes on each node."""
     cluster = FullCluster("n1", "n2", "n3")
     for name in ("a", "b"):
         cluster.single(name, "n3", priority=singles)
     for node in ("n1", "n2"):
         cluster.single(f"high-{node}", node, priority=2000)
-    first, second = cluster.job("n1", "n2", priority=job)
+    first, second = cluster.job("n1", "n2", priority=job, shown=shown)
     return cluster, {"n1": [first], "n2": [second], "n3": ["a"]}
 
 
 def test_a_node_where_a_job_would_end_is_left_out_if_fewer_pods_end_on_another():
     cluster, proposed = job_or_singles()
+    assert cluster.preempt(proposed) == {"n3": ["a"]}
+
+
+def test_a_job_counts_as_a_whole_while_the_watch_has_not_shown_that_all_of_its_pods_are_bound():
+    """Its plan is written, so that each of them is bound, or about to be."""
+    cluster, proposed = job_or_singles(shown=1)
     assert cluster.preempt(proposed) == {"n3": ["a"]}
 
 
