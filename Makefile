@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster claim-kills e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster claim-kills simulate e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -72,7 +72,7 @@ docs-version: $(STAMP)  ## the site as a version of its own, such as 0.1, commit
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike set-default $(ARGS) latest
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests docsite release tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests docsite release simworld tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
@@ -136,6 +136,9 @@ random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, aga
 
 random-cluster: $(STAMP)  ## 200,000 steps of random clusters for gpuscheduler, counted (STEPS=50000, SEED=7)
 	$(BIN)/python -m tests.unit.gpuscheduler.core.long_random_cluster $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
+
+simulate: $(STAMP)  ## a whole cluster in one process, in virtual time, with faults, from new seeds (MINUTES=10; SEED=7: one, told)
+	$(BIN)/python -m simworld $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(ARGS)
 
 claim-kills: $(STAMP)  ## 1,000 kills of the agent at random moments in mode dra: nothing lost, given twice, or waited for (KILLS=100, SEED=7)
 	$(BIN)/python -m tests.contract.claim_kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

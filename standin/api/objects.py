@@ -1,12 +1,11 @@
 """The store of the stand-in API server: objects with versions, and the log of changes that watches read."""
 
-import copy
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from standin.api.configmaps import check_config_map
 from standin.api.patching import merge
@@ -55,6 +54,19 @@ class Change:
     after: Json | None
 
 
+_Value = TypeVar("_Value")
+
+
+def copied(value: _Value) -> _Value:
+    """A copy of decoded JSON, many times faster than a general one."""
+    made: Any = value
+    if isinstance(value, dict):
+        made = {key: copied(inner) for key, inner in value.items()}
+    elif isinstance(value, list):
+        made = [copied(inner) for inner in value]
+    return made  # type: ignore[no-any-return]
+
+
 def not_found(resource: str, name: str) -> Refusal:
     """Return the 404."""
     return Refusal(404, "NotFound", f'{".".join(filter(None, (resource, GROUPS.get(resource))))} "{name}" not found')
@@ -100,7 +112,7 @@ class Objects:
         with self.updated:
             if key not in self._objects:
                 raise not_found(key[0], key[2])
-            return copy.deepcopy(self._objects[key])
+            return copied(self._objects[key])
 
     def stored(self, key: Key) -> Json:
         """The object itself, for a change that no real server would make."""
@@ -110,15 +122,19 @@ class Objects:
         """Return the objects of a resource, of one namespace or ("") of all, and the version of this look."""
         with self.updated:
             found = [
-                copy.deepcopy(value)
+                copied(value)
                 for (kind, where, _), value in self._objects.items()
                 if kind == resource and namespace in ("", where)
             ]
             return found, self.version
 
+    def peek(self, resource: str) -> list[Json]:
+        """The objects of a resource themselves: to be read, never to be changed, and only until the next change."""
+        return [value for (kind, _, _), value in self._objects.items() if kind == resource]
+
     def create(self, resource: str, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """Store a new object with uid, version and creation time, or only show it. Raises Refusal 409, 422."""
-        made = copy.deepcopy(body)
+        made = copied(body)
         metadata = made.setdefault("metadata", {})
         name = metadata.get("name") or (
             metadata["generateName"] + uuid.uuid4().hex[:5] if "generateName" in metadata else ""
@@ -223,7 +239,7 @@ class Objects:
         found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}
         found["metadata"]["resourceVersion"] = str(self.version + 1)
         self._note(key, before, found)
-        return copy.deepcopy(found)
+        return copied(found)
 
     def _check(self, key: Key, found: Json) -> None:
         """Make of an object what is stored of it. Raises Refusal 422."""
@@ -242,5 +258,5 @@ class Objects:
         self.version += 1
         if len(self._log) == _LOG:
             self.oldest = self._log[0].version
-        self._log.append(Change(self.version, key, before, copy.deepcopy(after)))
+        self._log.append(Change(self.version, key, before, None if after is None else copied(after)))
         self.updated.notify_all()

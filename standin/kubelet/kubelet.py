@@ -20,13 +20,13 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as dp_grpc
-from standin.api.server import ApiServer
 from standin.kubelet.admission import Admitter
 from standin.kubelet.checkpoint import FILE_NAME
 from standin.kubelet.connection import Connection, Stream
 from standin.kubelet.devices import Slot
 from standin.kubelet.dra.dynamic_resources import DynamicResources
 from standin.kubelet.dra.periods import Periods
+from standin.kubelet.dra.pod_workers import Cluster, Runtime
 from standin.kubelet.listener import Listener
 from standin.kubelet.observation import Observation
 from standin.kubelet.personality import Personality
@@ -48,8 +48,10 @@ class Kubelet(Observation):
         double_allocation: lose reservations as a real kubelet does when pod-resources is listed during ``Allocate``.
         dial_timeout: how long ``Register`` waits for the plugin's socket.
         pre_start_timeout: deadline of ``PreStartContainer``.
-        api: the API server of the pods with ResourceClaims that this kubelet runs; None for none.
-        periods: of the part that serves claims.
+        api: the API server of the pods that this kubelet runs; None for none.
+        periods: of the part that runs them.
+        runtime: has the containers of a former process of this kubelet; None for none.
+        every_pod: run pods without ResourceClaims, too; else tests admit them.
 
     Attributes:
         hooks: misbehavior of the registry, which may be set at any time.
@@ -66,8 +68,10 @@ class Kubelet(Observation):
         double_allocation: bool = False,
         dial_timeout: float = 10.0,
         pre_start_timeout: float = 30.0,
-        api: ApiServer | None = None,
+        api: Cluster | None = None,
         periods: Periods | None = None,
+        runtime: Runtime | None = None,
+        every_pod: bool = False,
     ) -> None:
         self.root = root
         self.plugins_dir = root / "device-plugins"
@@ -86,7 +90,11 @@ class Kubelet(Observation):
         self._pod_listener: Listener | None = None
         self.hooks: Hooks = self._state.hooks
         personality = self._state.personality
-        self._claims = DynamicResources(root, api, self, personality, periods or Periods(), rng) if api else None
+        self._claims: DynamicResources | None = None
+        if api is not None:
+            self._claims = DynamicResources(
+                root, api, self, personality, periods or Periods(), rng, runtime=runtime, every_pod=every_pod
+            )
 
     # Life.
 

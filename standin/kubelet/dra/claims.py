@@ -133,7 +133,7 @@ class Claims:
     @staticmethod
     def _named(pod: Json, container: Json) -> Iterator[tuple[str, str, str]]:
         """What a container names: a claim, the pod's name for it, and a request of it (may be empty)."""
-        names = [reference["name"] for reference in pod["spec"]["resourceClaims"]]
+        names = [reference["name"] for reference in pod["spec"].get("resourceClaims", ())]
         claims = dict(zip(names, claim_names(pod), strict=True))
         for named in (container.get("resources") or {}).get("claims") or ():
             name = named["name"]

@@ -7,13 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from standin.api.refusal import Refusal
-from standin.api.server import ApiServer
 from standin.kubelet.dra.claim_infos import ClaimInfos
 from standin.kubelet.dra.claims import Claims
 from standin.kubelet.dra.driver import DriverCall
 from standin.kubelet.dra.health import DeviceHealths
 from standin.kubelet.dra.periods import Periods
-from standin.kubelet.dra.pod_workers import Admits, PodWorkers, Runtime
+from standin.kubelet.dra.pod_workers import Admits, Cluster, PodWorkers, Runtime
 from standin.kubelet.dra.registry import DriverRegistry
 from standin.kubelet.personality import Personality
 from standin.kubelet.pods import Granted
@@ -29,21 +28,27 @@ class DynamicResources:
         personality: which services of drivers this kubelet supports.
         periods: how long it waits.
         rng: of the jitter.
+        runtime: has the containers of a former process of this kubelet; None for none.
+        every_pod: whether it also runs pods without claims.
     """
 
     def __init__(
         self,
         root: Path,
-        api: ApiServer,
+        api: Cluster,
         kubelet: Admits,
         personality: Personality,
         periods: Periods,
         rng: random.Random,
+        *,
+        runtime: Runtime | None = None,
+        every_pod: bool = False,
     ) -> None:
         self.cdi_dir = root / "cdi"
         self._root, self._api, self._kubelet, self._personality = root, api, kubelet, personality
         self.periods, self._rng = periods, rng
-        self._runtime = Runtime(self.cdi_dir)
+        self.runtime = runtime or Runtime(self.cdi_dir)
+        self._every_pod = every_pod
         self._parts: tuple[DriverRegistry, Claims, PodWorkers, DeviceHealths] | None = None
         self._calls: list[DriverCall] = []
         self._stopping = threading.Event()
@@ -64,7 +69,9 @@ class DynamicResources:
         )
         claims = Claims(self._api.objects, registry, ClaimInfos(self._root), healths, self.periods)
         claims.calls = self._calls
-        workers = PodWorkers(self._api, self._kubelet, claims, self._runtime, self.periods, self._rng)
+        workers = PodWorkers(
+            self._api, self._kubelet, claims, self.runtime, self.periods, self._rng, every_pod=self._every_pod
+        )
         healths.changed = lambda driver, devices: workers.wake(claims.pods_with(driver, devices))
         self._parts = registry, claims, workers, healths
         registry.start()
@@ -86,26 +93,26 @@ class DynamicResources:
 
     def lose_containers(self) -> None:
         """A reboot, with kubelet stopped: no container is left, and the folder of CDI specifications is empty."""
-        self._runtime.sandboxes.clear()
-        self._runtime.containers.clear()
+        self.runtime.sandboxes.clear()
+        self.runtime.containers.clear()
         for path in self.cdi_dir.glob("*"):
             path.unlink()
 
     def exit(self, uid: str) -> None:
         """The containers of the pod end by themselves."""
-        self._runtime.exited.add(uid)
+        self.runtime.exited.add(uid)
 
     def containers(self) -> dict[tuple[str, str], Granted]:
         """What each running container got, by UID of the pod and name of the container."""
-        return dict(self._runtime.containers)
+        return dict(self.runtime.containers)
 
     def watch_starts(self, started: Callable[[str], None]) -> None:
         """Have this called with the UID of the pod after each start of a container, by the thread that started it."""
-        self._runtime.started = started
+        self.runtime.started = started
 
     def container(self, uid: str, name: str) -> Granted | None:
         """A container's grant; None if it does not run."""
-        return self._runtime.containers.get((uid, name))
+        return self.runtime.containers.get((uid, name))
 
     @property
     def calls(self) -> list[DriverCall]:

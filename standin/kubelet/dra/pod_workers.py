@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
-from standin.api.objects import Json
+from standin.api.objects import Json, Objects
 from standin.api.refusal import Refusal
-from standin.api.server import ApiServer
 from standin.kubelet.dra.cdi import edited
 from standin.kubelet.dra.claims import ClaimError, Claims
 from standin.kubelet.dra.periods import JITTER, Periods
@@ -20,6 +19,18 @@ from standin.scheduler.scheduler import claim_names
 LOOK_S = 0.5
 _ENDED = ("Succeeded", "Failed")
 _SANDBOX = "PodReadyToStartContainers"
+
+
+class Cluster(Protocol):
+    """The part of an API server that one kubelet needs.
+
+    Attributes:
+        objects: everything that is stored.
+        node_name: kubelet's own.
+    """
+
+    objects: Objects
+    node_name: str
 
 
 class Admits(Protocol):
@@ -60,7 +71,7 @@ class Runtime:
 
 
 class PodWorkers:
-    """Runs the node's pods that have ``spec.resourceClaims``, from `start` to `stop`.
+    """Runs the node's pods, from `start` to `stop`.
 
     Args:
         api: with the pods.
@@ -69,13 +80,23 @@ class PodWorkers:
         runtime: has their containers.
         periods: how long it waits.
         rng: of the jitter.
+        every_pod: whether it also runs pods without ``spec.resourceClaims``, which most tests admit themselves.
     """
 
     def __init__(
-        self, api: ApiServer, kubelet: Admits, claims: Claims, runtime: Runtime, periods: Periods, rng: random.Random
+        self,
+        api: Cluster,
+        kubelet: Admits,
+        claims: Claims,
+        runtime: Runtime,
+        periods: Periods,
+        rng: random.Random,
+        *,
+        every_pod: bool = False,
     ) -> None:
         self._objects, self._node_name, self._kubelet = api.objects, api.node_name, kubelet
         self._claims, self._runtime, self._periods, self._rng = claims, runtime, periods, rng
+        self._every_pod = every_pod
         self._stopping = False
         self._woken: set[str] = set()
         self._workers: dict[str, threading.Thread] = {}
@@ -104,7 +125,7 @@ class PodWorkers:
             self._objects.updated.notify_all()
 
     def _pods(self) -> list[Json]:
-        return [pod for pod in self._objects.all("pods")[0] if pod["spec"].get("nodeName") == self._node_name]
+        return [pod for pod in self._objects.peek("pods") if pod["spec"].get("nodeName") == self._node_name]
 
     def _run(self) -> None:
         last = -1
@@ -114,7 +135,8 @@ class PodWorkers:
             for pod in pods:
                 uid = pod["metadata"]["uid"]
                 ended = pod["status"].get("phase") in _ENDED
-                if pod["spec"].get("resourceClaims") and uid not in self._workers and not ended:
+                is_ours = self._every_pod or bool(pod["spec"].get("resourceClaims"))
+                if is_ours and uid not in self._workers and not ended:
                     worker = threading.Thread(target=self._work, args=(pod,), name="standin-pod", daemon=True)
                     self._workers[uid] = worker
                     worker.start()
@@ -139,7 +161,7 @@ class PodWorkers:
 
     def _work(self, pod: Json) -> None:
         uid, key, last, due, admitted = pod["metadata"]["uid"], "", -1, 0.0, False
-        ours = _pod(pod)
+        ours = kubelets_pod(pod)
         while not self._stopping:
             now = self._now(pod)
             ends = now is None or "deletionTimestamp" in now["metadata"] or uid in self._runtime.exited
@@ -268,7 +290,9 @@ def _conditions(pod: Json, sandbox: str) -> list[Json]:
     return [*others, {"type": _SANDBOX, "status": sandbox}]
 
 
-def _pod(pod: Json) -> Pod:
+def kubelets_pod(pod: Json) -> Pod:
+    """A pod of the API server as kubelet's device manager sees it."""
+
     def limits(container: Json) -> dict[str, Any]:
         found = (container.get("resources") or {}).get("limits") or {}
         return {name: int(amount) for name, amount in found.items() if "/" in name}

@@ -1,0 +1,59 @@
+"""`make simulate`: play scenarios of new seeds until the time is over, or one seed again.
+
+Each seed runs in a process of its own, forked after the imports. A seed that breaks a promise is shrunk and told as a
+story.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+_clock = time.monotonic
+
+
+def main() -> int:
+    """Play, and return the exit status: 1 if a promise was broken."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets of texts is part of a run, so it must be the same in each.
+        command = [sys.executable, "-m", "simworld", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 (the same program)
+    parser = argparse.ArgumentParser(prog="python -m simworld", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long new seeds are played")
+    parser.add_argument("--first", type=int, default=None, help="the first seed; by default, one from the clock")
+    parser.add_argument("--seeds", type=int, default=None, help="how many seeds are played at most")
+    parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
+    parser.add_argument(
+        "--put-back", metavar="FAULT", help="put a fault back first, or `list` them; end when it is found"
+    )
+    parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    given = parser.parse_args()
+    from simworld.runtime.replace import replace_machine  # noqa: PLC0415 (before the product is imported)
+
+    replace_machine()
+    from simworld import put_back  # noqa: PLC0415
+    from simworld.play import play_many, play_one  # noqa: PLC0415
+
+    if given.put_back == "list":
+        print("\n".join(put_back.FAULTS))
+        return 0
+    if given.put_back:
+        put_back.FAULTS[given.put_back]()
+    root = Path(tempfile.mkdtemp(prefix="simworld-", dir="/dev/shm"))
+    try:
+        if given.seed is not None:
+            return play_one(given.seed, root, given.tries)
+        first = int(time.time()) if given.first is None else given.first
+        return play_many(
+            first, given.minutes * 60, given.seeds, given.jobs, root, _clock, until_found=bool(given.put_back)
+        )
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

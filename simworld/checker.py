@@ -1,0 +1,171 @@
+"""Holds what is there in a quiet world against the promises. `history` checks what must never be, when it happens."""
+
+from typing import TYPE_CHECKING, Any
+
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.domain.status.problems import problems
+from simworld.history import CORES, MEMORY, WHOLE, Living
+from simworld.parts.amounts import ENDED, free_amounts, limits
+from simworld.parts.node import SimulatedNode
+from standin.api.objects import Json
+
+if TYPE_CHECKING:
+    from simworld.world import World
+
+BY_MODE = {
+    "share": (MEMORY,),
+    "cgpu": (MEMORY,),
+    "mps": (MEMORY,),
+    "core_mem": (MEMORY, CORES),
+    "topology": (WHOLE,),
+    "default": (),
+}
+"""Resources above zero in each mode, as `docs/modes.md` has them."""
+
+
+def check_quiet(world: "World") -> None:
+    """Check pods, amounts and books. Everything has been repaired and quiet for long."""
+    for node in world.nodes:
+        for crash in node.kubelet.crashes:
+            world.history.break_promise(f"{node.name}: {crash}")
+        _check_amounts(world, node)
+        _check_books(world, node)
+    for pod in world.api.objects.peek("pods"):
+        _check_pod(world, pod)
+    for job, uids in world.history.gangs.items():
+        _check_gang(world, job, uids)
+
+
+def _check_gang(world: "World", job: str, uids: list[str]) -> None:
+    """A job whose pods are all there, and of which none was refused, runs whole or not at all."""
+    pods = [pod for pod in world.api.objects.peek("pods") if pod["metadata"]["uid"] in uids]
+    phases = [(pod.get("status") or {}).get("phase") for pod in pods]
+    is_whole = len(pods) == len(uids) and not set(phases) & set(ENDED)
+    bound = [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")]
+    if world.scenario.decides and is_whole and bound and len(bound) < len(uids):
+        world.history.break_promise(f"{job} has started in part: {', '.join(sorted(bound))} of {len(uids)} pods")
+
+
+def find_pod(world: "World", uid: str) -> str:
+    """Phase and message of a pod, or ``gone``."""
+    for pod in world.api.objects.peek("pods"):
+        if pod["metadata"]["uid"] == uid:
+            status = pod.get("status") or {}
+            return " ".join(filter(None, (status.get("phase"), status.get("message"))))
+    return "gone"
+
+
+def room(world: "World", node: SimulatedNode) -> dict[str, int]:
+    """Free amounts by resource, as a scheduler counts them; none in mode core_mem, which wants two at once."""
+    stored = world.api.objects.get(("nodes", "", node.name))
+    mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    resources = BY_MODE.get(mode, ())
+    if CORES in resources:
+        return {}
+    free = free_amounts(stored, world.api.objects.peek("pods"))
+    return {resource: free[resource] for resource in resources}
+
+
+def _check_pod(world: "World", pod: Json) -> None:
+    meta = pod["metadata"]
+    name = meta["name"]
+    status = pod.get("status") or {}
+    node = pod["spec"].get("nodeName")
+    phase = status.get("phase")
+    if not node:
+        return
+    if phase == "Failed":
+        if not status.get("message"):
+            world.history.break_promise(f"{name} was refused without a reason")
+        return
+    if phase == "Succeeded":
+        return
+    if "deletionTimestamp" in meta:
+        world.history.break_promise(f"{name} on {node} was deleted and does not end")
+        return
+    if phase != "Running" and not _is_refused_for_its_request(pod):
+        world.history.break_promise(f"{name} on {node} does not run: {status}")
+        return
+    for container in pod["spec"]["containers"]:
+        living = world.history.living.get((meta["uid"], container["name"]))
+        if living is None and phase == "Running":
+            world.history.break_promise(f"{name}/{container['name']} is said to run and does not")
+        if living is None:
+            continue
+        _check_grant(world, pod, container, living)
+
+
+def _is_refused_for_its_request(pod: Json) -> bool:
+    """Whether its containers wait with a sentence that says what the pod has to ask for.
+
+    In mode core_mem a container asks for memory and compute, or for neither. No scheduler checks that, so such a pod is
+    refused when its container starts, and stays.
+    """
+    statuses = pod["status"].get("containerStatuses") or ()
+    waiting = [status["state"]["waiting"] for status in statuses if "waiting" in status["state"]]
+    wanted = limits(pod)
+    asks_for_half = (MEMORY in wanted) != (CORES in wanted)
+    says_so = all("a container has both, or neither" in state.get("message", "") for state in waiting)
+    return asks_for_half and bool(waiting) and says_so
+
+
+def _check_grant(world: "World", pod: Json, container: Json, living: Living) -> None:
+    """A container has what it asks for, and its pod says so."""
+    name = f"{pod['metadata']['name']}/{container['name']}"
+    wanted = {resource: int(amount) for resource, amount in container["resources"]["limits"].items()}
+    for resource, amount in wanted.items():
+        got = len(living.units.get(resource, ()))
+        if got != amount:
+            world.history.break_promise(f"{name} asks for {amount} {resource} and got {got}")
+    if not living.gpus or any(not gpu.startswith("GPU-") for gpu in living.gpus):
+        visible = living.env.get("NVIDIA_VISIBLE_DEVICES")
+        world.history.break_promise(f"{name} runs without a GPU: NVIDIA_VISIBLE_DEVICES={visible!r}")
+    annotations = pod["metadata"].get("annotations") or {}
+    index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
+    written = annotations.get("ALIYUN_COM_GPU_MEM_IDX")
+    is_one_container = len(pod["spec"]["containers"]) == 1
+    if is_one_container and index is not None and written != index:
+        world.history.break_promise(f"{name} has GPU {index}, and its annotation says {written!r}")
+
+
+def _check_amounts(world: "World", node: SimulatedNode) -> None:
+    """Amounts are what the mode promises, or a problem says why they are not."""
+    stored = world.api.objects.get(("nodes", "", node.name))
+    mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    allocatable = stored["status"].get("allocatable") or {}
+    assert node.agent is not None
+    reasons = [f"{problem.reason}: {problem.message}" for problem in problems(node.agent.state)]
+    for resource in (MEMORY, CORES, WHOLE):
+        amount = int(allocatable.get(resource, 0))
+        full = _full(world, node, resource) if resource in BY_MODE[mode] else 0
+        if amount > full:
+            world.history.break_promise(f"{node.name} in mode {mode} offers {amount} {resource}, and has {full}")
+        if amount < full and not reasons:
+            world.history.break_promise(
+                f"{node.name} in mode {mode} offers {amount} of {full} {resource}, and no problem says why"
+            )
+
+
+def _full(world: "World", node: SimulatedNode, resource: str) -> int:
+    gpus = world.scenario.gpus
+    if resource == WHOLE:
+        return gpus
+    if resource == CORES:
+        return 100 * gpus
+    return sum(gpu.memory_mib // 1024 for gpu in node.box.gpus)
+
+
+def _check_books(world: "World", node: SimulatedNode) -> None:
+    """The agent knows of every device what kubelet knows of living pods."""
+    assert node.agent is not None
+    known: dict[Any, frozenset[str]] = {}
+    for holding in node.agent.state.living_holdings:
+        key = holding.owner.pod.name, holding.owner.container, holding.resource
+        known[key] = known.get(key, frozenset()) | holding.ids
+    for living in world.history.on_node(node.name):
+        pod = world.history.name(living.pod_uid)
+        for resource, ids in living.units.items():
+            seen = known.get((pod, living.container, resource), frozenset())
+            if seen != ids:
+                holds = f"{node.name}: {pod}/{living.container} has {len(ids)} {resource}"
+                world.history.break_promise(f"{holds}, and the agent knows of {len(seen)}")

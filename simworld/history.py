@@ -1,0 +1,160 @@
+"""What happened in a world, in order. The checker reads it, and people do."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from simworld.runtime.kernel import kernel
+from standin.kubelet.pods import Granted
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened.
+
+    Attributes:
+        at: virtual seconds since the world began.
+        actor: who did it, such as ``node-1 kubelet``.
+        what: in words for people.
+    """
+
+    at: float
+    actor: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at:9.3f} s  {self.actor:<18} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """A container that runs.
+
+    Attributes:
+        node: its node.
+        pod_uid: of its pod.
+        container: its name.
+        units: device ids that kubelet gave it, by resource.
+        env: environment that the agent gave it.
+    """
+
+    node: str
+    pod_uid: str
+    container: str
+    units: Mapping[str, frozenset[str]]
+    env: Mapping[str, str]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of its GPUs, as its environment says."""
+        visible = self.env.get("NVIDIA_VISIBLE_DEVICES", "")
+        return tuple(name for name in visible.split(",") if name)
+
+
+@dataclass(slots=True)
+class History:
+    """Entries, and the containers that live now.
+
+    Attributes:
+        broken: promises that were broken, in words; the checker adds those that need the whole history.
+        pods: names by UID, for people.
+        starts: containers that have started.
+        gangs: UIDs of the pods of each job that starts together.
+        decisions: annotations that a scheduler bound a pod with, by its UID.
+    """
+
+    began_at: float
+    entries: list[Entry] = field(default_factory=list)
+    living: dict[tuple[str, str], Living] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    pods: dict[str, str] = field(default_factory=dict)
+    starts: int = 0
+    decisions: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    gangs: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, actor: str, what: str) -> None:
+        """Add an entry."""
+        self.entries.append(Entry(kernel().now - self.began_at, actor, what))
+
+    def break_promise(self, what: str) -> None:
+        """Note that a promise was broken, once for each text."""
+        if what not in self.broken:
+            self.broken.append(what)
+            self.note("checker", f"BROKEN: {what}")
+
+    def name(self, uid: str) -> str:
+        """Name of a pod for people."""
+        return self.pods.get(uid, uid)
+
+    def started(self, node: str, uid: str, container: str, granted: Granted) -> None:
+        """A container of the pod runs now."""
+        key = uid, container
+        if key in self.living:
+            return
+        units = {resource: frozenset(ids) for resource, ids in granted.ids.items()}
+        living = Living(node, uid, container, units, dict(granted.env))
+        self.starts += 1
+        held = ", ".join(f"{len(ids)} {resource}" for resource, ids in sorted(units.items()))
+        gpus = ", ".join(living.gpus) or "no GPU"
+        self.note(f"{node} kubelet", f"started {self.name(uid)}/{container}: {held or 'nothing'} on {gpus}")
+        self.living[key] = living
+        for problem in conflicts(living, self.on_node(node)):
+            self.break_promise(problem)
+        contradiction = self._contradicts_decision(living)
+        if contradiction:
+            self.break_promise(contradiction)
+
+    def decided(self, uid: str, annotations: Mapping[str, str]) -> None:
+        """A scheduler has bound a pod with these annotations."""
+        self.decisions[uid] = annotations
+
+    def _contradicts_decision(self, living: Living) -> str:
+        """Why a container has other GPUs than a scheduler decided; empty if it has those."""
+        decision = self.decisions.get(living.pod_uid, {}).get(ALLOCATION)
+        index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
+        number = living.container.rpartition("-")[2]
+        if decision is None or index is None:
+            return ""
+        decided = json.loads(decision).get(number, {})
+        if list(decided) == [index]:
+            return ""
+        return f"{self.name(living.pod_uid)}/{living.container} got GPU {index}, and the scheduler decided {decided}"
+
+    def ended(self, node: str, uid: str) -> None:
+        """The containers of the pod have ended."""
+        ended = [key for key in self.living if key[0] == uid]
+        for key in ended:
+            del self.living[key]
+        if ended:
+            self.note(f"{node} kubelet", f"ended {self.name(uid)}")
+
+    def on_node(self, node: str) -> Iterator[Living]:
+        """Containers that live on a node."""
+        for living in self.living.values():
+            if living.node == node:
+                yield living
+
+
+MEMORY = "aliyun.com/gpu-mem"
+CORES = "aliyun.com/gpu-core.percentage"
+WHOLE = "aliyun.com/gpu"
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+"""Annotation with the units of each container on each GPU, by the numbers of both."""
+
+
+def conflicts(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
+    """Promises that a container breaks by starting beside those that live."""
+    for other in all_living:
+        if other is new:
+            continue
+        shared = set(new.gpus) & set(other.gpus)
+        if not shared:
+            continue
+        for resource, ids in new.units.items():
+            twice = ids & other.units.get(resource, frozenset())
+            if twice:
+                example = min(twice)
+                yield f"unit {example} has two living containers: {other.pod_uid} and {new.pod_uid}"
+        if WHOLE in new.units or WHOLE in other.units:
+            gpu = min(shared)
+            yield f"GPU {gpu} is whole for one of {other.pod_uid} and {new.pod_uid}, and both live on it"

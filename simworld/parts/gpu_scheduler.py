@@ -1,0 +1,257 @@
+"""gpuscheduler's own core, and around it what a kube-scheduler with that extender does.
+
+The core is the product's, and so are the readers of objects. Watches bring changes late, each kind at its own pace. A
+restart loses all that the process knew, and the next one reads every object anew.
+"""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from gpuscheduler.core.calls import (
+    Action,
+    BindOutcome,
+    BindRefused,
+    BindWait,
+    BindWrite,
+    CommitJob,
+    Nominate,
+    Nudge,
+    Ungate,
+)
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
+from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.policy.strand import Strand
+from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.followers import ConfigMapFollower, NodeFollower
+from simworld.history import History
+from simworld.parts.amounts import fits
+from simworld.runtime.kernel import Process, kernel
+from simworld.runtime.threads import Event, wall_clock
+from standin.api.objects import Change, Json, Objects
+from standin.api.podrules import bound
+from standin.api.refusal import Refusal
+
+NAME = "gpu-scheduler"
+USUAL_LAG_S = 0.01
+LONG_LAG_S = 3.0
+LONG_LAG_SHARE = 0.02
+"""How often a watch is behind by up to `LONG_LAG_S`."""
+TICK_S = 0.05
+BACK_OFF_S = 1.0
+WRITE_S = 0.02
+
+
+class GpuScheduler:
+    """One replica that leads; `kill` and `start` make the next one.
+
+    Attributes:
+        core: the product's decisions.
+        process: of kube-scheduler and its extender.
+    """
+
+    def __init__(self, objects: Objects, history: History) -> None:
+        self._objects = objects
+        self._history = history
+        self.process = Process(NAME, alive=False)
+        self.core: Scheduling
+
+    def start(self) -> None:
+        if self.process.alive:
+            return
+        self.process = Process(NAME)
+        kernel().spawn(self._run, NAME, self.process)
+
+    def kill(self) -> None:
+        kernel().end(self.process)
+
+    def _run(self) -> None:
+        mix = Mix()
+        self.core = Scheduling(Strand(mix), mix, [NAME])
+        self._changed = Event()
+        self._due = Event()
+        self._binding: set[str] = set()
+        self._not_before: dict[str, float] = {}
+        service: Any = SimpleNamespace(
+            core=self.core,
+            node_seen=self.core.node_seen,
+            node_gone=self.core.node_gone,
+            site_seen=self.core.site_seen,
+        )
+        self._nodes = NodeFollower(service)
+        self._config_maps = ConfigMapFollower(self._nodes)
+        version = self._read_all()
+        self.core.synced(kernel().now)
+        for resource in ("nodes", "configmaps", "pods"):
+            kernel().spawn(partial(self._watch, resource, version), f"{NAME} {resource}")
+        kernel().spawn(self._tick, f"{NAME} tick")
+        self._schedule_all()
+
+    # -- watches --------------------------------------------------------------------------------------------------
+
+    def _read_all(self) -> int:
+        with self._objects.updated:
+            version = self._objects.version
+            for resource in ("nodes", "configmaps", "pods"):
+                for found in self._objects.peek(resource):
+                    self._seen(resource, found)
+            return version
+
+    def _watch(self, resource: str, version: int) -> None:
+        while True:
+            with self._objects.updated:
+                if self._objects.version == version:
+                    self._objects.updated.wait(5.0)
+                changes = self._objects.changes(version)
+                version = self._objects.version
+            chance = kernel().chance
+            most_s = LONG_LAG_S if chance.random() < LONG_LAG_SHARE else USUAL_LAG_S
+            kernel().sleep(chance.random() * most_s)
+            for change in changes:
+                if change.key[0] == resource:
+                    self._take(change)
+            self._settle()
+
+    def _take(self, change: Change) -> None:
+        resource = change.key[0]
+        if change.after is not None:
+            self._seen(resource, change.after)
+        elif resource == "pods" and change.before is not None:
+            self.core.pod_gone(change.before["metadata"]["uid"], kernel().now)
+        elif resource == "nodes":
+            self._nodes.gone(change.key[2])
+
+    def _seen(self, resource: str, found: Json) -> None:
+        match resource:
+            case "nodes":
+                self._nodes.seen(found)
+            case "configmaps":
+                self._config_maps.seen(found)
+            case _:
+                self.core.pod_seen(pod_facts(found), kernel().now)
+
+    def _tick(self) -> None:
+        while True:
+            due = self.core.next_due(kernel().now)
+            left_s = 5.0 if due is None else due - kernel().now
+            if left_s > 0:
+                self._due.clear()
+                self._due.wait(left_s)
+                continue
+            self.core.tick(kernel().now)
+            self._settle()
+            kernel().sleep(TICK_S)
+
+    # -- kube-scheduler -------------------------------------------------------------------------------------------
+
+    def _schedule_all(self) -> None:
+        while True:
+            waiting = [pod for pod in self._objects.peek("pods") if self._is_due(pod)]
+            if not waiting:
+                self._changed.clear()
+                self._changed.wait(BACK_OFF_S)
+                continue
+            for pod in waiting:
+                self._schedule(pod)
+
+    def _is_due(self, pod: Json) -> bool:
+        spec = pod["spec"]
+        uid = pod["metadata"]["uid"]
+        is_ours = spec.get("schedulerName") == NAME
+        may_start = not spec.get("nodeName") and not spec.get("schedulingGates")
+        is_free = "deletionTimestamp" not in pod["metadata"] and uid not in self._binding
+        return is_ours and may_start and is_free and kernel().now >= self._not_before.get(uid, 0.0)
+
+    def _schedule(self, pod: Json) -> None:
+        kernel().sleep(kernel().chance.random() * 0.005)
+        meta = pod["metadata"]
+        uid = meta["uid"]
+        pods = self._objects.peek("pods")
+        roomy = [node for node in self._objects.peek("nodes") if fits(pod, node, pods)]
+        names = [node["metadata"]["name"] for node in roomy]
+        answer = self.core.filter(pod_facts(pod), names, kernel().now)
+        self._settle()
+        if not answer.nodes:
+            self._not_before[uid] = kernel().now + BACK_OFF_S * (1 + kernel().chance.random())
+            return
+        self._binding.add(uid)
+        node = answer.nodes[0]
+        bind = partial(self._bind, meta["namespace"], meta["name"], uid, node)
+        kernel().spawn(bind, f"{NAME} bind")
+
+    def _bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        answer = self.core.bind(uid, node, kernel().now, int(wall_clock() * 1e9))
+        self._settle()
+        while isinstance(answer, BindWait):
+            if kernel().now >= answer.until:
+                answer = BindRefused("the others did not come")
+                break
+            kernel().sleep(TICK_S)
+            answer = self.core.bind(uid, node, kernel().now, int(wall_clock() * 1e9))
+            self._settle()
+        if isinstance(answer, BindWrite):
+            self._write_binding(namespace, name, answer)
+        else:
+            refused = self.core.pods.get(uid)
+            if refused:
+                self.core.jobs.left_bind(refused)
+            self._not_before[uid] = kernel().now + BACK_OFF_S
+        self._binding.discard(uid)
+        self._settle()
+
+    def _write_binding(self, namespace: str, name: str, write: BindWrite) -> None:
+        annotations = dict(write.annotations)
+        binding = {
+            "metadata": {"name": name, "uid": write.uid, "annotations": annotations},
+            "target": {"name": write.node},
+        }
+        kernel().sleep(kernel().chance.random() * WRITE_S)
+        outcome = BindOutcome.BOUND
+        try:
+            self._objects.update(("pods", namespace, name), lambda now: bound(now, binding))
+            self._history.decided(write.uid, annotations)
+            self._history.note(NAME, f"bound {name} to {write.node}: {_short(annotations)}")
+        except Refusal:
+            outcome = BindOutcome.REFUSED
+        kernel().sleep(kernel().chance.random() * WRITE_S)
+        self.core.bound(write.uid, outcome)
+
+    # -- the core's actions ---------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        for action in self.core.actions():
+            kernel().spawn(partial(self._act, action), f"{NAME} {type(action).__name__}")
+        self._changed.set()
+        self._due.set()
+
+    def _act(self, action: Action) -> None:
+        kernel().sleep(kernel().chance.random() * WRITE_S)
+        match action:
+            case CommitJob(pod, uid, version, job, text):
+                metadata: Json = {"resourceVersion": version, "uid": uid}
+                metadata["annotations"] = {COMMIT_ANNOTATION: text}
+                patch: Json = {"metadata": metadata}
+                written = self._patch(pod.namespace, pod.name, patch)
+                self.core.committed(job, kernel().now, written=written)
+                self._settle()
+            case Nominate(pod, uid, node):
+                if self.core.wants(action):
+                    status = {"status": {"nominatedNodeName": node or None}, "metadata": {"uid": uid}}
+                    self._patch(pod.namespace, pod.name, status, "status")
+            case Nudge(pod, uid):
+                self._not_before.pop(uid, None)
+            case Ungate(pod, uid):
+                self._patch(pod.namespace, pod.name, {"spec": {"schedulingGates": []}, "metadata": {"uid": uid}})
+        self._changed.set()
+
+    def _patch(self, namespace: str, name: str, patch: Json, subresource: str = "") -> bool:
+        try:
+            self._objects.patch(("pods", namespace, name), subresource, patch, strategic=False)
+        except Refusal:
+            return False
+        return True
+
+
+def _short(annotations: dict[str, str]) -> str:
+    shown = ("ALIYUN_COM_GPU_MEM_IDX", "topology.kubernetes.io/gpu-visible", "scheduler.framework.gpushare.allocation")
+    return ", ".join(f"{key.rpartition('/')[2]}={annotations[key]}" for key in shown if key in annotations)

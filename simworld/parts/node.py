@@ -1,0 +1,182 @@
+"""One node: a kubelet, an agent, GPUs, and files that outlive both."""
+
+import itertools
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from gpuagent.agent.agent import Agent
+from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.isolation.interface import Isolation
+from gpuagent.isolation.none import NoIsolation
+from gpuagent.nvml.watch import NvmlWatch
+from gpuagent.settings.settings import Settings
+from gpuagent.simulation.boxes import Box
+from simworld.history import History
+from simworld.parts.drivers import NodeDriver
+from simworld.runtime.http import SimulatedApi
+from simworld.runtime.kernel import Process, kernel
+from standin.api.objects import Json
+from standin.kubelet.dra.periods import Periods
+from standin.kubelet.dra.pod_workers import Runtime, kubelets_pod
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.pods import Admission, Pod
+from standin.kubelet.reporting import StatusReporter
+
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+class NodeView:
+    """The API server as one node's kubelet uses it."""
+
+    def __init__(self, api: SimulatedApi, node_name: str) -> None:
+        self.objects = api.objects
+        self.node_name = node_name
+
+    def write_status(self, status: dict[str, Any]) -> Json:
+        """Merge into the status of the Node."""
+        return self.objects.patch(("nodes", "", self.node_name), "status", {"status": status}, strategic=True)
+
+
+class RecordingRuntime(Runtime):
+    """Containers of a node, whose starts and ends go into the history."""
+
+    def __init__(self, cdi_dir: Path, node: str, history: History) -> None:
+        super().__init__(cdi_dir)
+        self._node = node
+        self._history = history
+        self.started = self._note_start
+
+    def _note_start(self, uid: str) -> None:
+        for (owner, container), granted in self.containers.items():
+            if owner == uid:
+                self._history.started(self._node, uid, container, granted)
+
+    def kill(self, uid: str) -> None:
+        super().kill(uid)
+        self._history.ended(self._node, uid)
+
+
+class SimulatedKubelet(Kubelet):
+    """A kubelet that admits pods again after a restart, as a real one does: with their containers running."""
+
+    def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
+        running = {container for uid, container in self.claims.containers() if uid == pod.uid}
+        if not running:
+            return super().admit(pod, numa=numa)
+        self.receive(pod)
+        return self._settle(self._admitter.admit(pod, numa=None, running=running, sources_ready=False))
+
+
+class SimulatedNode:
+    """Its processes may end at any moment and start again.
+
+    Attributes:
+        name: of the Node.
+        driver: its NVML, with faults.
+        runtime: its containers.
+        kubelet: the kubelet that runs, or that ran last.
+        agent: the agent that runs, or that ran last; None before the first one.
+    """
+
+    def __init__(  # noqa: PLR0913 (what it is put together from)
+        self, name: str, box: Box, version: str, root: Path, api: SimulatedApi, history: History
+    ) -> None:
+        self.name = name
+        self.box = box
+        self.version = version
+        self.driver = NodeDriver(box)
+        self._root = root / name
+        self._view = NodeView(api, name)
+        self._history = history
+        self._dev = self._root / "dev"
+        self._dev.mkdir(parents=True)
+        for device in (*CONTROL_NODES, *(f"nvidia{gpu.minor}" for gpu in box.gpus)):
+            (self._dev / device).touch()
+        self.runtime = RecordingRuntime(self._kubelet_root / "cdi", name, history)
+        self._kubelets = 0
+        self._kubelet_process = Process(f"{name} kubelet", host=self, alive=False)
+        self._agent_process = Process(f"{name} agent", host=self, alive=False)
+        self.kubelet: SimulatedKubelet
+        self.agent: Agent | None = None
+
+    @property
+    def _kubelet_root(self) -> Path:
+        return self._root / "k"
+
+    @property
+    def has_kubelet(self) -> bool:
+        return self._kubelet_process.alive
+
+    @property
+    def has_agent(self) -> bool:
+        return self._agent_process.alive
+
+    def start_kubelet(self) -> None:
+        if self._kubelet_process.alive:
+            return
+        self._kubelets += 1
+        self._kubelet_process = Process(f"{self.name} kubelet", host=self)
+        kernel().spawn(self._run_kubelet, f"{self.name} kubelet", self._kubelet_process)
+
+    def _run_kubelet(self) -> None:
+        self.kubelet = SimulatedKubelet(
+            self._kubelet_root,
+            self.version,
+            seed=kernel().chance.getrandbits(32),
+            api=self._view,
+            periods=Periods(),
+            runtime=self.runtime,
+            every_pod=True,
+        )
+        self._kill_orphans()
+        # The private names of former processes' sockets are still there.
+        self.kubelet._numbers = itertools.count(self._kubelets * 1000)  # noqa: SLF001 (the stand-in's own names)
+        self._receive_running()
+        self.kubelet.start()
+        StatusReporter(self.kubelet, self._view.write_status).start()
+
+    def _receive_running(self) -> None:
+        """Have kubelet know the pods that run before it admits another one.
+
+        A real kubelet takes the pods of its first list by age. So it may admit an older pod that waited before it knows
+        of a younger one that runs, and gives it the devices of that one. No device plugin can tell, so it is left out.
+        """
+        for pod in self._view.objects.peek("pods"):
+            if pod["metadata"]["uid"] in self.runtime.sandboxes:
+                self.kubelet.receive(kubelets_pod(pod))
+
+    def _kill_orphans(self) -> None:
+        """End containers of pods that were deleted while no kubelet ran, as kubelet does once it has all pods."""
+        known = {pod["metadata"]["uid"] for pod in self._view.objects.peek("pods")}
+        for uid in self.runtime.sandboxes - known:
+            self.runtime.kill(uid)
+
+    def kill_kubelet(self) -> None:
+        kernel().end(self._kubelet_process)
+
+    def start_agent(self) -> None:
+        if self._agent_process.alive:
+            return
+        self._agent_process = Process(f"{self.name} agent", host=self)
+        kernel().spawn(self._run_agent, f"{self.name} agent", self._agent_process)
+
+    def _run_agent(self) -> None:
+        settings = Settings(
+            node_name=self.name,
+            kubelet_dir=self._kubelet_root,
+            cdi_dir=self._kubelet_root / "cdi",
+            state_dir=self._root / "state",
+            kubeconfig=self._root / "kubeconfig",
+            fence_file=self._root / "fence.json",
+            http_address=None,
+            allow_unisolated=True,
+        )
+        isolation: dict[str, Isolation] = {NONE: NoIsolation()}
+        agent = Agent(settings, isolation=isolation)
+        agent.nvml = NvmlWatch(agent.post, dev=self._dev, sysfs=Path("/dev/null"), proc=Path("/dev/null"))
+        self.agent = agent
+        agent.start()
+
+    def kill_agent(self) -> None:
+        kernel().end(self._agent_process)

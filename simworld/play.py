@@ -1,0 +1,169 @@
+"""Plays scenarios, each in a forked process."""
+
+import faulthandler
+import json
+import os
+import shutil
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuagent.kube.api import transport
+from simworld.runtime import http
+from simworld.runtime.kernel import begin
+from simworld.runtime.replace import seed_library
+from simworld.scenario import Scenario, draw
+from simworld.shrink import shrunk
+from simworld.world import World
+from standin.api import watch
+
+watch._LOOK_S = 5.0  # noqa: SLF001 (a change wakes it; in virtual time, idle looks only cost)
+
+
+LONGEST_S = 300
+"""Real seconds that one scenario may take: a world that is stuck at one moment would take for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a scenario.
+
+    Attributes:
+        seed: of it.
+        broken: promises that were broken, in words.
+        turns: task switches.
+        seconds: virtual seconds.
+        starts: containers that started.
+        story: entries of the history, one a line.
+    """
+
+    seed: int
+    broken: tuple[str, ...]
+    turns: int
+    seconds: float
+    starts: int
+    story: tuple[str, ...]
+
+
+def play(scenario: Scenario, root: Path) -> Outcome:
+    """Play a scenario in this process, whose machine is replaced. Nothing else can be played in it afterwards."""
+    machine = begin(scenario.seed)
+    seed_library(scenario.seed)
+    began = machine.now
+    world = World(scenario, root)
+    transport.connect = lambda *_: http.Transport(world.api)  # type: ignore[assignment]
+    world.run()
+    history = world.history
+    story = tuple(map(str, history.entries))
+    return Outcome(scenario.seed, tuple(history.broken), machine.turns, machine.now - began, history.starts, story)
+
+
+def play_one(seed: int, root: Path, most_tries: int) -> int:
+    """Play one seed, shrink it if it breaks a promise, and print its story; returns 1 if it does."""
+    scenario = draw(seed)
+    outcome = Fork(scenario, root).outcome()
+    if outcome.broken and most_tries:
+        print(f"seed {seed} breaks {len(outcome.broken)} promises; it is made shorter, with {most_tries} tries at most")
+        scenario = shrunk(scenario, lambda tried: _first_broken(tried, root), most_tries)
+        outcome = Fork(scenario, root).outcome()
+    print(f"{len(scenario.nodes)} nodes of {scenario.gpus} GPUs in mode {scenario.mode}, kubelets {scenario.nodes}")
+    print("\n".join(outcome.story))
+    print(f"seed {seed}: {len(outcome.broken)} broken, {outcome.turns} turns, {outcome.seconds:.0f} virtual seconds")
+    return 1 if outcome.broken else 0
+
+
+def _first_broken(scenario: Scenario, root: Path) -> str:
+    broken = Fork(scenario, root).outcome().broken
+    return broken[0] if broken else ""
+
+
+class Fork:
+    """A scenario that is played in a process of its own."""
+
+    def __init__(self, scenario: Scenario, root: Path) -> None:
+        self.scenario = scenario
+        read, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(read)
+            self._play(write, root)
+        os.close(write)
+        self._read = read
+
+    def _play(self, write: int, root: Path) -> None:
+        folder = root / str(os.getpid())
+        folder.mkdir()
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+        try:
+            outcome = play(self.scenario, folder)
+            answer: dict[str, Any] = {name: getattr(outcome, name) for name in Outcome.__slots__}
+        except BaseException:  # noqa: BLE001 (everything is an outcome)
+            answer = {"error": traceback.format_exc()}
+        with os.fdopen(write, "w") as pipe:
+            json.dump(answer, pipe)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+    def outcome(self) -> Outcome:
+        """Wait for the end."""
+        with os.fdopen(self._read) as pipe:
+            text = pipe.read()
+        os.waitpid(self.pid, 0)
+        if not text:
+            text = json.dumps({"error": f"it took longer than {LONGEST_S} s of real time, or its process died"})
+        answer = json.loads(text)
+        if "error" in answer:
+            return Outcome(self.scenario.seed, (f"the simulation failed: {answer['error']}",), 0, 0.0, 0, ())
+        answer["broken"] = tuple(answer["broken"])
+        answer["story"] = tuple(answer["story"])
+        return Outcome(**answer)
+
+
+def play_many(  # noqa: PLR0913 (what was given)
+    first: int,
+    seconds: float,
+    most: int | None,
+    jobs: int,
+    root: Path,
+    clock: Callable[[], float],
+    *,
+    until_found: bool = False,
+) -> int:
+    """Play seeds from the first one on until the time is over, or so many; returns 1 if a promise was broken.
+
+    With `until_found`, no more seeds begin once one was.
+    """
+    until = clock() + seconds
+    began = clock()
+    running: list[Fork] = []
+    seed = first
+    seeds = turns = starts = 0
+    virtual_s = 0.0
+    failed: list[Outcome] = []
+    end = None if most is None else first + most
+
+    def may_begin() -> bool:
+        is_found = until_found and bool(failed)
+        return seed != end and clock() < until and not is_found
+
+    while running or may_begin():
+        while len(running) < jobs and may_begin():
+            running.append(Fork(draw(seed), root))
+            seed += 1
+        outcome = running.pop(0).outcome()
+        seeds += 1
+        turns += outcome.turns
+        starts += outcome.starts
+        virtual_s += outcome.seconds
+        if outcome.broken:
+            failed.append(outcome)
+            print(f"{clock() - began:.0f} s: seed {outcome.seed}: {outcome.broken[0]}", flush=True)
+    took_s = clock() - began
+    rate = turns / took_s if took_s else 0.0
+    print(
+        f"{seeds} seeds from {first}: {len(failed)} broken, {starts} containers, {virtual_s / 3600:.1f} virtual hours, "
+        f"{turns} turns, {rate:.0f} a second"
+    )
+    return 1 if failed else 0

@@ -1,0 +1,110 @@
+"""Faults that are put back into the product, one at a time, to see whether a simulation finds them.
+
+Some were in the product once. Each is one decision that is taken away, in the running process only.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpuagent.agent import loop
+from gpuagent.allocator import allocator_state, requester_queries
+from gpuagent.allocator.allocator import Allocator
+from gpuagent.domain import step
+from gpuagent.domain.deviceplugin import requesting_container
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.events import AllocatesSeen
+from gpuagent.domain.state import State
+from gpuagent.kube.write.annotation_writer import AnnotationWriter
+from gpuagent.kube.write.keyed_reconciler import Outcome
+from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
+from gpuagent.kubelet.holdings_watch import HoldingsWatch
+from gpuscheduler.core.bound_pods import BoundPods
+from gpuscheduler.core.reservations import Reservations
+
+
+def _annotations_of_running_pods_count() -> None:
+    _set(BoundPods, "as_decided", lambda _self, pod: pod)
+
+
+def _no_wait_for_pods_after_a_restart() -> None:
+    _set(allocator_state, "FIRST_PODS_S", 0.0)
+    _set(allocator_state, "DECIDED_PODS_S", 0.0)
+    _set(requester_queries.ContainerSearch, "_pods_to_read", lambda *_: ())
+
+
+def _a_former_pods_devices_count_for_its_name() -> None:
+    _set(requesting_container, "of_another_pod", lambda *_: False)
+    _set(Occupancy, "may_live", lambda *_: True)
+
+
+def _units_leave_while_a_call_is_open() -> None:
+    count = loop.Loop.__init__
+
+    def init(self: Any, state: Any, events: Any, _count: Any, *rest: Any) -> None:  # noqa: ANN401 (the loop's own)
+        clock = rest[1]
+        count(self, state, events, lambda: AllocatesSeen(0, float("-inf"), clock()), *rest)
+
+    _set(loop.Loop, "__init__", init)
+
+
+def _no_audit_after_a_switch() -> None:
+    _set(step, "_audited", lambda _before, after, _event: after)
+
+
+def _held_gpus_are_sold_in_another_mode() -> None:
+    _set(State, "blocked", property(lambda _self: frozenset()))
+
+
+def _recent_allocations_are_forgotten() -> None:
+    _set(Allocator, "recent_ids", lambda _self: frozenset())
+
+
+def _annotations_are_never_written() -> None:
+    _set(AnnotationWriter, "attempt", lambda *_: Outcome.DONE)
+
+
+def _no_registration_with_a_new_kubelet() -> None:
+    _set(Endpoint, "_loss", lambda *_: None)
+
+
+def _kubelets_allocations_are_read_once() -> None:
+    read = HoldingsWatch._read_now  # noqa: SLF001 (the decision that is taken away)
+
+    def read_once(self: Any) -> Any:  # noqa: ANN401 (the watch)
+        known = vars(self).setdefault("_first", None)
+        if known is None:
+            known = read(self)
+            vars(self)["_first"] = known
+        return replace(known, at=self._clock(), started_at=self._clock()) if known else None
+
+    _set(HoldingsWatch, "_read_now", read_once)
+
+
+def _nothing_is_reserved() -> None:
+    _set(Reservations, "keep", lambda *_args, **_kwargs: None)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
+    setattr(owner, name, value)
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    work.__name__.removeprefix("_"): work
+    for work in (
+        _annotations_of_running_pods_count,
+        _no_wait_for_pods_after_a_restart,
+        _a_former_pods_devices_count_for_its_name,
+        _units_leave_while_a_call_is_open,
+        _no_audit_after_a_switch,
+        _held_gpus_are_sold_in_another_mode,
+        _recent_allocations_are_forgotten,
+        _annotations_are_never_written,
+        _no_registration_with_a_new_kubelet,
+        _kubelets_allocations_are_read_once,
+        _nothing_is_reserved,
+    )
+}
+"""By name, what puts each back."""

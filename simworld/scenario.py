@@ -1,0 +1,179 @@
+"""What people and faults do to a world: a list of actions with times, drawn from a seed, and a value of its own.
+
+A shrunk scenario is the same list with actions left out.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simworld.history import CORES, MEMORY, WHOLE
+
+MODES = ("share", "topology", "core_mem", "cgpu", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that somebody does.
+
+    Attributes:
+        at: virtual seconds since the world began.
+        kind: name of a method of `World`.
+        args: its arguments.
+    """
+
+    at: float
+    kind: str
+    args: tuple[str | int | float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A world and what happens to it.
+
+    Attributes:
+        seed: of everything that the actions do not say: delays, order of tasks.
+        nodes: kubelet's version of each node.
+        gpus: of each node.
+        mode: of each node at the beginning.
+        decides: whether pods are gpuscheduler's; else a kube-scheduler without it binds them.
+        lasts_s: virtual seconds until everything is repaired and left in peace.
+        actions: by time.
+    """
+
+    seed: int
+    nodes: tuple[str, ...]
+    gpus: int
+    mode: str
+    decides: bool
+    lasts_s: float
+    actions: tuple[Action, ...]
+
+
+VERSIONS = ("1.20", "1.24", "1.26", "1.30", "1.33", "1.34", "1.36", "1.36", "1.37")
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    chance = random.Random(seed)
+    nodes = tuple(chance.choice(VERSIONS) for _ in range(chance.choice((1, 1, 2, 3))))
+    lasts_s = chance.choice((40.0, 90.0, 200.0))
+    # Some worlds are only busy, some have a few faults, some have many.
+    busy = chance.choice((0.3, 1.0, 3.0))
+    faulty = chance.choice((0.0, 0.05, 0.2))
+    actions: list[Action] = []
+    _add(actions, chance, lasts_s, busy, [_pod, _pod, _pod, _pod_that_ends, _gang, _deletion, _name_again])
+    _add(actions, chance, lasts_s, faulty, FAULTS)
+    _add(actions, chance, lasts_s, chance.choice((0.0, 0.02, 0.1)), [_mode])
+    actions.sort(key=lambda action: action.at)
+    return Scenario(
+        seed=seed,
+        nodes=nodes,
+        gpus=chance.choice((1, 2, 4)),
+        mode=chance.choice(MODES[:4]),
+        decides=chance.random() < 0.7,
+        lasts_s=lasts_s,
+        actions=tuple(actions),
+    )
+
+
+Args = tuple[str | int | float, ...]
+Maker = Callable[[random.Random], tuple[str, Args]]
+"""Draws the kind of an action and its arguments."""
+
+
+def _add(actions: list[Action], chance: random.Random, lasts_s: float, rate: float, makers: Sequence[Maker]) -> None:
+    """Add actions at this rate per second."""
+    if not rate:
+        return
+    at = chance.expovariate(rate)
+    while at < lasts_s:
+        kind, args = chance.choice(makers)(chance)
+        actions.append(Action(at, kind, args))
+        # People and controllers make many pods at a time.
+        at += 0.0 if chance.random() < 0.4 else chance.expovariate(rate)
+
+
+def _wanted(chance: random.Random) -> tuple[str, int, int]:
+    resource = chance.choice((MEMORY, MEMORY, WHOLE, CORES))
+    amount = chance.choice((1, 8, 8, 20, 40, 70))
+    if resource == WHOLE:
+        return resource, chance.choice((1, 1, 2)), 0
+    if resource == CORES:
+        return MEMORY, amount, chance.choice((10, 30, 50, 100))
+    return resource, amount, 0
+
+
+def _pod(chance: random.Random) -> tuple[str, Args]:
+    return "create_pod", (*_wanted(chance), chance.choice((1, 1, 1, 2)))
+
+
+def _pod_that_ends(chance: random.Random) -> tuple[str, Args]:
+    return "create_job_pod", (*_wanted(chance), chance.choice((0.5, 3.0, 20.0)))
+
+
+def _gang(chance: random.Random) -> tuple[str, Args]:
+    resource, amount = chance.choice(((MEMORY, 8), (MEMORY, 70), (WHOLE, 1)))
+    return "create_gang", (resource, amount, chance.choice((2, 2, 3, 4)), chance.choice((0.0, 0.1, 2.0)))
+
+
+def _edit(chance: random.Random) -> tuple[str, Args]:
+    return "edit_annotations", (chance.randrange(1000), chance.randrange(4))
+
+
+def _deletion(chance: random.Random) -> tuple[str, Args]:
+    return "delete_pod", (chance.randrange(1000), chance.choice((0, 0, 30)))
+
+
+def _name_again(chance: random.Random) -> tuple[str, Args]:
+    return "replace_pod", (chance.randrange(1000), *_wanted(chance))
+
+
+def _mode(chance: random.Random) -> tuple[str, Args]:
+    return "set_mode", (chance.randrange(1000), chance.choice(MODES))
+
+
+def _of_node(kind: str) -> Maker:
+    def make(chance: random.Random) -> tuple[str, Args]:
+        return kind, (chance.randrange(1000), chance.choice((0.0, 0.05, 1.0, 8.0, 25.0)))
+
+    return make
+
+
+def _of_gpu(kind: str) -> Maker:
+    def make(chance: random.Random) -> tuple[str, Args]:
+        return kind, (chance.randrange(1000), chance.randrange(1000), chance.choice((48, 79, 31, 74)))
+
+    return make
+
+
+def _of_api(kind: str) -> Maker:
+    def make(chance: random.Random) -> tuple[str, Args]:
+        return kind, (chance.choice((0.1, 2.0, 15.0, 40.0)),)
+
+    return make
+
+
+def _plain(kind: str) -> Maker:
+    return lambda _: (kind, ())
+
+
+FAULTS: tuple[Maker, ...] = (
+    _of_node("restart_agent"),
+    _of_node("restart_agent"),
+    _of_node("restart_kubelet"),
+    _of_node("restart_both"),
+    _of_gpu("raise_xid"),
+    _of_gpu("lose_gpu"),
+    _of_node("hang_driver"),
+    _of_api("stop_api"),
+    _of_api("pause_api"),
+    _of_api("silence_api"),
+    _of_api("deny_pods"),
+    _plain("drop_watches"),
+    _plain("expire_versions"),
+    _of_node("jump_clock"),
+    _of_node("restart_scheduler"),
+    _of_node("restart_scheduler"),
+    _edit,
+)

@@ -1,0 +1,359 @@
+"""A simulated cluster and the actions that a scenario has for it."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
+from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
+from simworld import checker
+from simworld.history import ALLOCATION, CORES, WHOLE, History
+from simworld.parts.gpu_scheduler import NAME, GpuScheduler
+from simworld.parts.node import SimulatedNode
+from simworld.parts.stock_scheduler import StockScheduler
+from simworld.runtime.http import SimulatedApi
+from simworld.runtime.kernel import Process, StuckError, kernel
+from simworld.scenario import Action, Scenario
+from standin.api.objects import Json
+from standin.api.refusal import Refusal
+from standin.api.server import node_body
+
+SETTLE_S = 200.0
+"""How long a repaired world is left in peace. The agent waits for 60 s until a GPU that had a fault is sold again."""
+PROBE_S = 20.0
+"""How long a pod in a quiet world may take to run."""
+GIB_PER_GPU = 80
+
+
+def box(name: str, gpus: int) -> Box:
+    """Equal GPUs of one node."""
+    return Box(
+        name=name,
+        gpus=tuple(
+            BoxGpu(
+                uuid=uuid_of(name, index),
+                minor=index,
+                pci_bus_id=f"00000000:{0x10 + index:02X}:00.0",
+                model="NVIDIA A100-SXM4-80GB",
+                memory_mib=GIB_PER_GPU * 1024,
+                reserved_mib=500,
+                compute_capability=(8, 0),
+                numa_node=None,
+                mig=False,
+            )
+            for index in range(gpus)
+        ),
+    )
+
+
+class World:
+    """The cluster of a scenario. `run` plays it to its end.
+
+    Attributes:
+        history: what happened, and what was broken.
+    """
+
+    def __init__(self, scenario: Scenario, root: Path) -> None:
+        self.scenario = scenario
+        self.history = History(kernel().now)
+        names = [f"node-{number + 1}" for number in range(len(scenario.nodes))]
+        self.api = SimulatedApi(names[0], {MODE_LABEL: scenario.mode}, kubelet=f"v{scenario.nodes[0]}.0")
+        for name, version in list(zip(names, scenario.nodes, strict=True))[1:]:
+            self.api.objects.create("nodes", "", node_body(name, {MODE_LABEL: scenario.mode}, f"v{version}.0"))
+        self.nodes = [
+            SimulatedNode(name, box(name, scenario.gpus), version, root, self.api, self.history)
+            for name, version in zip(names, scenario.nodes, strict=True)
+        ]
+        self._stock = StockScheduler(self.api.objects, self.history)
+        self._scheduler = GpuScheduler(self.api.objects, self.history)
+        self._pods = 0
+        self._gangs = 0
+        self._people = Process("people")
+        logging.getLogger("gpuagent").addHandler(_ErrorsToHistory(self.history))
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Play the scenario, repair everything, wait, and hold what is there against the promises."""
+        for node in self.nodes:
+            node.start_kubelet()
+            node.start_agent()
+        self._stock.start()
+        self._scheduler.start()
+        try:
+            for action in self.scenario.actions:
+                self._play_until(action.at)
+                self._act(action)
+            self._play_until(self.scenario.lasts_s)
+            self._repair()
+            self._play_until(self.scenario.lasts_s + SETTLE_S)
+            checker.check_quiet(self)
+            self._probe()
+        except StuckError as error:
+            self.history.break_promise(f"nothing can happen any more: {error}")
+        for task, failure in kernel().failed:
+            self.history.break_promise(f"thread {task.name} ended: {type(failure).__name__}: {failure}")
+
+    def _play_until(self, at: float) -> None:
+        kernel().run(lambda: False, self.history.began_at + at - kernel().now)
+
+    def _act(self, action: Action) -> None:
+        act: Callable[..., None] = getattr(self, action.kind)
+        act(*action.args)
+
+    def _repair(self) -> None:
+        self.history.note("world", "everything is repaired and left in peace")
+        self.start_api()
+        self.api.resume()
+        self.api.denied.clear()
+        for node in self.nodes:
+            node.driver.simulator.unhang()
+            for gpu in node.box.gpus:
+                node.driver.simulator.restore(gpu.uuid)
+                node.driver.simulator.action(gpu.uuid, 0)
+            node.start_kubelet()
+            node.start_agent()
+        self._scheduler.start()
+
+    def _probe(self) -> None:
+        """A pod on each node that has room has to run within its bound."""
+        for node in self.nodes:
+            for resource, amount in checker.room(self, node).items():
+                if amount < 1:
+                    continue
+                pod = self._create(f"probe-{node.name}", {resource: 1}, node=node.name)
+                uid = pod["metadata"]["uid"]
+                started = kernel().run(lambda uid=uid: (uid, "main-0") in self.history.living, PROBE_S)  # type: ignore[misc]
+                if not started:
+                    status = checker.find_pod(self, uid)
+                    self.history.break_promise(
+                        f"a pod for 1 {resource} does not run on {node.name} within {PROBE_S:g} s: {status}"
+                    )
+                break
+
+    # -- people ---------------------------------------------------------------------------------------------------
+
+    def create_pod(self, resource: str, amount: int, cores: int, containers: int) -> None:
+        self._new_pod(resource, amount, cores, containers)
+
+    def create_job_pod(self, resource: str, amount: int, cores: int, seconds: float) -> None:
+        """A pod that ends by itself some time after it has started."""
+        pod = self._new_pod(resource, amount, cores, 1)
+        uid = pod["metadata"]["uid"]
+
+        def end() -> None:
+            while (uid, "main-0") not in self.history.living:
+                if checker.find_pod(self, uid) in ("gone", "Failed"):
+                    return
+                kernel().sleep(0.5)
+            kernel().sleep(seconds)
+            for node in self.nodes:
+                node.runtime.exited.add(uid)
+
+        kernel().spawn(end, f"job {uid}", self._people)
+
+    def create_gang(self, resource: str, amount: int, members: int, lag_s: float) -> None:
+        """A job whose pods start together; they come one after another."""
+        self._gangs += 1
+        job = f"job-{self._gangs}"
+        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(members)}
+
+        def make() -> None:
+            for member in range(members):
+                pod = self._create(f"{job}-{member}", {resource: amount}, labels=labels)
+                self.history.gangs.setdefault(job, []).append(pod["metadata"]["uid"])
+                kernel().sleep(lag_s)
+
+        kernel().spawn(make, job, self._people)
+
+    def delete_pod(self, which: int, grace_s: int) -> None:
+        pod = self._some_pod(which)
+        if pod is not None:
+            self._delete(pod, grace_s)
+
+    def replace_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
+        """Delete a pod by force, and create another one with its name at once."""
+        pod = self._some_pod(which)
+        if pod is None:
+            return
+        self._delete(pod, 0)
+        name = pod["metadata"]["name"]
+        self._create(name, _limits(resource, amount, cores))
+
+    def set_mode(self, which: int, mode: str) -> None:
+        node = self._some_node(which)
+        self.history.note("operator", f"labels {node.name} {mode}")
+        patch: Json = {"metadata": {"labels": {MODE_LABEL: mode}}}
+        self.api.objects.patch(("nodes", "", node.name), "", patch, strategic=False)
+
+    def _new_pod(self, resource: str, amount: int, cores: int, containers: int) -> Json:
+        self._pods += 1
+        return self._create(f"pod-{self._pods}", _limits(resource, amount, cores), containers=containers)
+
+    def _create(
+        self,
+        name: str,
+        limits: dict[str, int],
+        *,
+        node: str = "",
+        containers: int = 1,
+        labels: dict[str, str] | None = None,
+    ) -> Json:
+        amounts = {resource: str(amount) for resource, amount in limits.items()}
+        body: Json = {
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [
+                    {"name": f"main-{number}", "image": "work", "resources": {"limits": amounts, "requests": amounts}}
+                    for number in range(containers)
+                ]
+            },
+            "status": {"phase": "Pending"},
+        }
+        if node:
+            body["spec"]["nodeName"] = node
+        elif self.scenario.decides:
+            body["spec"]["schedulerName"] = NAME
+        if labels:
+            body["metadata"]["labels"] = labels
+        pod = self.api.objects.create("pods", "default", body)
+        uid = pod["metadata"]["uid"]
+        self.history.pods[uid] = name
+        asks = ", ".join(f"{amount} {resource}" for resource, amount in limits.items())
+        self.history.note("user", f"creates {name} ({uid[:8]}): {containers} x {asks}")
+        return pod
+
+    def _delete(self, pod: Json, grace_s: int) -> None:
+        name = pod["metadata"]["name"]
+        self.history.note("user", f"deletes {name}" + ("" if grace_s else " by force"))
+        try:
+            self.api.objects.delete(("pods", "default", name), grace_s=grace_s)
+        except Refusal:
+            return
+
+    def _some_pod(self, which: int) -> Json | None:
+        pods = self.api.objects.peek("pods")
+        return pods[which % len(pods)] if pods else None
+
+    def _some_node(self, which: int) -> SimulatedNode:
+        return self.nodes[which % len(self.nodes)]
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    def restart_agent(self, which: int, away_s: float) -> None:
+        node = self._some_node(which)
+        self.history.note(f"{node.name} agent", f"is killed, for {away_s:g} s")
+        node.kill_agent()
+        self._later(away_s, node.start_agent)
+
+    def restart_kubelet(self, which: int, away_s: float) -> None:
+        node = self._some_node(which)
+        self.history.note(f"{node.name} kubelet", f"is killed, for {away_s:g} s")
+        node.kill_kubelet()
+        self._later(away_s, node.start_kubelet)
+
+    def restart_both(self, which: int, away_s: float) -> None:
+        self.restart_kubelet(which, away_s)
+        self.restart_agent(which, away_s * kernel().chance.random())
+
+    def restart_scheduler(self, _which: int, away_s: float) -> None:
+        self.history.note(NAME, f"is killed, for {away_s:g} s")
+        self._scheduler.kill()
+        self._later(away_s, self._scheduler.start)
+
+    def edit_annotations(self, which: int, index: int) -> None:
+        """A tenant writes another GPU into a pod's annotations, also while it runs."""
+        pod = self._some_pod(which)
+        if pod is None:
+            return
+        name = pod["metadata"]["name"]
+        self.history.note("tenant", f"writes GPU {index} into the annotations of {name}")
+        texts = {"ALIYUN_COM_GPU_MEM_IDX": str(index), ALLOCATION: f'{{"0":{{"{index}":8}}}}'}
+        patch: Json = {"metadata": {"annotations": texts}}
+        self.api.objects.patch(("pods", "default", name), "", patch, strategic=False)
+
+    def raise_xid(self, which: int, gpu: int, xid: int) -> None:
+        node = self._some_node(which)
+        index = gpu % self.scenario.gpus
+        self.history.note(f"{node.name} driver", f"reports XID {xid} on GPU {index}")
+        kernel().spawn(lambda: node.driver.simulator.xid(index, xid), "xid", self._people)
+
+    def lose_gpu(self, which: int, gpu: int, _xid: int) -> None:
+        node = self._some_node(which)
+        index = gpu % self.scenario.gpus
+        self.history.note(f"{node.name} driver", f"loses GPU {index}")
+        node.driver.simulator.lose(index)
+        self._later(30.0, lambda: node.driver.simulator.restore(index))
+
+    def hang_driver(self, which: int, seconds: float) -> None:
+        node = self._some_node(which)
+        function = "nvmlDeviceGetMemoryInfo"
+        self.history.note(f"{node.name} driver", f"hangs in {function} for {seconds:g} s")
+        node.driver.simulator.hang(function)
+        self._later(seconds, node.driver.simulator.unhang)
+
+    def stop_api(self, seconds: float) -> None:
+        if self.api.ended:
+            return
+        self.history.note("api server", f"is away for {seconds:g} s")
+        self.api.stop()
+        self._later(seconds, self.start_api)
+
+    def start_api(self) -> None:
+        if self.api.ended:
+            self.api.start()
+
+    def pause_api(self, seconds: float) -> None:
+        self.history.note("api server", f"answers nothing for {seconds:g} s")
+        self.api.pause()
+        self._later(seconds, self.api.resume)
+
+    def silence_api(self, seconds: float) -> None:
+        self.history.note("api server", f"says nothing on its watches for {seconds:g} s")
+        self.api.silence()
+        self._later(seconds, self.api.resume)
+
+    def deny_pods(self, seconds: float) -> None:
+        self.history.note("api server", f"forbids to patch pods for {seconds:g} s")
+        self.api.deny("patch", "pods")
+        self._later(seconds, lambda: self.api.allow("patch", "pods"))
+
+    def drop_watches(self) -> None:
+        self.history.note("api server", "breaks all watches")
+        self.api.drop_watches()
+
+    def expire_versions(self) -> None:
+        self.history.note("api server", "forgets old versions")
+        self.api.expire()
+
+    def jump_clock(self, _which: int, seconds: float) -> None:
+        self.history.note("world", f"every process stands still for {seconds:g} s")
+        kernel().now += seconds
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        def wait_and_act() -> None:
+            kernel().sleep(seconds)
+            act()
+
+        kernel().spawn(wait_and_act, "later", self._people)
+
+
+def _limits(resource: str, amount: int, cores: int) -> dict[str, int]:
+    limits = {resource: amount}
+    if cores and resource != WHOLE:
+        limits[CORES] = cores
+    return limits
+
+
+class _ErrorsToHistory(logging.Handler):
+    """An exception in the product's log is a fault of the product."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(logging.ERROR)
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.exc_info:
+            return  # it reports a fault of the driver, for example
+        error = record.exc_info[1]
+        self._history.break_promise(f"the agent logs an error: {record.getMessage()}: {type(error).__name__}: {error}")
