@@ -129,7 +129,7 @@ class SimulatedNode:
             runtime=self.runtime,
             every_pod=True,
         )
-        self._kill_orphans()
+        self._wait_for_pods()
         # The private names of former processes' sockets are still there.
         self.kubelet._numbers = itertools.count(self._kubelets * 1000)  # noqa: SLF001 (the stand-in's own names)
         self._receive_running()
@@ -146,11 +146,12 @@ class SimulatedNode:
             if pod["metadata"]["uid"] in self.runtime.sandboxes:
                 self.kubelet.receive(kubelets_pod(pod))
 
-    def _kill_orphans(self) -> None:
-        """End containers of pods that were deleted while no kubelet ran, as kubelet does once it has all pods."""
-        known = {pod["metadata"]["uid"] for pod in self._view.objects.peek("pods")}
-        for uid in self.runtime.sandboxes - known:
-            self.runtime.kill(uid)
+    def _wait_for_pods(self) -> None:
+        """Wait for the API server: a kubelet that has not read its pods ends none, and admits none."""
+        while self._api.is_away:
+            kernel().sleep(0.1)
+        # From now on they are known, also if the server goes away again.
+        self._view.objects.peek("pods")
 
     def kill_kubelet(self) -> None:
         kernel().end(self._kubelet_process)

@@ -130,17 +130,32 @@ class PodWorkers:
     def _run(self) -> None:
         last = -1
         while not self._stopping:
-            pods = self._pods()
-            self._kill_orphans({pod["metadata"]["uid"] for pod in pods})
-            for pod in pods:
-                uid = pod["metadata"]["uid"]
-                ended = pod["status"].get("phase") in _ENDED
-                is_ours = self._every_pod or bool(pod["spec"].get("resourceClaims"))
-                if is_ours and uid not in self._workers and not ended:
-                    worker = threading.Thread(target=self._work, args=(pod,), name="standin-pod", daemon=True)
-                    self._workers[uid] = worker
-                    worker.start()
+            self._kill_orphans({pod["metadata"]["uid"] for pod in self._pods()})
+            for pod in self._new_pods():
+                if self._stopping:
+                    return
+                self._add(pod)
             last = self._wait(last, time.monotonic() + LOOK_S)
+
+    def _new_pods(self) -> list[Json]:
+        """Pods that kubelet gets now, in the order in which it takes those that come together: by age."""
+        new = []
+        for pod in self._pods():
+            is_ours = self._every_pod or bool(pod["spec"].get("resourceClaims"))
+            is_new = pod["metadata"]["uid"] not in self._workers
+            if is_ours and is_new and pod["status"].get("phase") not in _ENDED:
+                new.append(pod)
+        return sorted(new, key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+    def _add(self, pod: Json) -> None:
+        """Admit a pod, and start its worker. Kubelet's loop admits one after the other, and lists each only then."""
+        ours = kubelets_pod(pod)
+        is_deleted = "deletionTimestamp" in pod["metadata"]
+        if not is_deleted and not self._admitted(pod, ours):
+            return
+        worker = threading.Thread(target=self._work, args=(pod, ours), name="standin-pod", daemon=True)
+        self._workers[ours.uid] = worker
+        worker.start()
 
     def _kill_orphans(self, known: Collection[str]) -> None:
         """End the containers of pods that were deleted by force while kubelet was away, as its housekeeping does.
@@ -159,9 +174,8 @@ class PodWorkers:
                 self._objects.updated.wait(min(left, LOOK_S))
             return self._objects.version
 
-    def _work(self, pod: Json) -> None:
-        uid, key, last, due, admitted = pod["metadata"]["uid"], "", -1, 0.0, False
-        ours = kubelets_pod(pod)
+    def _work(self, pod: Json, ours: Pod) -> None:
+        uid, key, last, due = pod["metadata"]["uid"], "", -1, 0.0
         while not self._stopping:
             now = self._now(pod)
             ends = now is None or "deletionTimestamp" in now["metadata"] or uid in self._runtime.exited
@@ -175,10 +189,6 @@ class PodWorkers:
                         return
                     due = self._later(self._periods.back_off)
                 else:
-                    if not admitted and not self._admitted(pod, ours):
-                        del self._workers[uid]
-                        return
-                    admitted = True
                     due = self._later(self._sync(pod, ours))
             last = self._wait(last, due)
 
