@@ -114,7 +114,8 @@ def _pod_that_ends(chance: random.Random) -> tuple[str, Args]:
 
 def _gang(chance: random.Random) -> tuple[str, Args]:
     resource, amount = chance.choice(((MEMORY, 8), (MEMORY, 70), (WHOLE, 1)))
-    return "create_gang", (resource, amount, chance.choice((2, 2, 3, 4)), chance.choice((0.0, 0.1, 2.0)))
+    members = chance.choice((2, 2, 3, 4))
+    return "create_gang", (resource, amount, members, chance.choice((0.0, 0.1, 2.0)))
 
 
 def _edit(chance: random.Random) -> tuple[str, Args]:
@@ -140,9 +141,14 @@ def _of_node(kind: str) -> Maker:
     return make
 
 
+XIDS = (48, 79, 31, 74)
+
+
 def _of_gpu(kind: str) -> Maker:
     def make(chance: random.Random) -> tuple[str, Args]:
-        return kind, (chance.randrange(1000), chance.randrange(1000), chance.choice((48, 79, 31, 74)))
+        node = chance.randrange(1000)
+        gpu = chance.randrange(1000)
+        return kind, (node, gpu, chance.choice(XIDS))
 
     return make
 

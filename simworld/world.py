@@ -23,6 +23,8 @@ SETTLE_S = 200.0
 PROBE_S = 20.0
 """How long a pod in a quiet world may take to run."""
 GIB_PER_GPU = 80
+PEOPLE = ("create_pod", "create_job_pod", "create_gang", "delete_pod", "replace_pod", "set_mode", "edit_annotations")
+"""Actions that are calls to the API server."""
 
 
 def box(name: str, gpus: int) -> Box:
@@ -64,8 +66,8 @@ class World:
             SimulatedNode(name, box(name, scenario.gpus), version, root, self.api, self.history)
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
-        self._stock = StockScheduler(self.api.objects, self.history)
-        self._scheduler = GpuScheduler(self.api.objects, self.history)
+        self._stock = StockScheduler(self.api, self.history)
+        self._scheduler = GpuScheduler(self.api, self.history)
         self._pods = 0
         self._gangs = 0
         self._people = Process("people")
@@ -98,6 +100,8 @@ class World:
         kernel().run(lambda: False, self.history.began_at + at - kernel().now)
 
     def _act(self, action: Action) -> None:
+        if action.kind in PEOPLE and self.api.is_away:
+            return  # they get no answer
         act: Callable[..., None] = getattr(self, action.kind)
         act(*action.args)
 

@@ -26,9 +26,10 @@ from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.followers import ConfigMapFollower, NodeFollower
 from simworld.history import History
 from simworld.parts.amounts import fits
+from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from simworld.runtime.threads import Event, wall_clock
-from standin.api.objects import Change, Json, Objects
+from standin.api.objects import Change, Json
 from standin.api.podrules import bound
 from standin.api.refusal import Refusal
 
@@ -50,8 +51,9 @@ class GpuScheduler:
         process: of kube-scheduler and its extender.
     """
 
-    def __init__(self, objects: Objects, history: History) -> None:
-        self._objects = objects
+    def __init__(self, api: SimulatedApi, history: History) -> None:
+        self._api = api
+        self._objects = api.objects
         self._history = history
         self.process = Process(NAME, alive=False)
         self.core: Scheduling
@@ -107,6 +109,8 @@ class GpuScheduler:
             chance = kernel().chance
             most_s = LONG_LAG_S if chance.random() < LONG_LAG_SHARE else USUAL_LAG_S
             kernel().sleep(chance.random() * most_s)
+            while self._api.is_away:
+                kernel().sleep(BACK_OFF_S)
             for change in changes:
                 if change.key[0] == resource:
                     self._take(change)
@@ -147,7 +151,7 @@ class GpuScheduler:
     def _schedule_all(self) -> None:
         while True:
             waiting = [pod for pod in self._objects.peek("pods") if self._is_due(pod)]
-            if not waiting:
+            if self._api.is_away or not waiting:
                 self._changed.clear()
                 self._changed.wait(BACK_OFF_S)
                 continue
@@ -207,6 +211,9 @@ class GpuScheduler:
         }
         kernel().sleep(kernel().chance.random() * WRITE_S)
         outcome = BindOutcome.BOUND
+        if self._api.is_away:
+            self.core.bound(write.uid, BindOutcome.REFUSED)
+            return
         try:
             self._objects.update(("pods", namespace, name), lambda now: bound(now, binding))
             self._history.decided(write.uid, annotations)
@@ -245,6 +252,8 @@ class GpuScheduler:
         self._changed.set()
 
     def _patch(self, namespace: str, name: str, patch: Json, subresource: str = "") -> bool:
+        if self._api.is_away:
+            return False
         try:
             self._objects.patch(("pods", namespace, name), subresource, patch, strategic=False)
         except Refusal:

@@ -13,6 +13,7 @@ from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation.boxes import Box
 from simworld.history import History
+from simworld.parts.api_view import ApiView
 from simworld.parts.drivers import NodeDriver
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
@@ -27,15 +28,16 @@ CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"
 
 
 class NodeView:
-    """The API server as one node's kubelet uses it."""
+    """The API server as one process of a node's kubelet uses it."""
 
     def __init__(self, api: SimulatedApi, node_name: str) -> None:
-        self.objects = api.objects
+        self.objects: Any = ApiView(api)
         self.node_name = node_name
 
     def write_status(self, status: dict[str, Any]) -> Json:
         """Merge into the status of the Node."""
-        return self.objects.patch(("nodes", "", self.node_name), "status", {"status": status}, strategic=True)
+        node: Json = self.objects.patch(("nodes", "", self.node_name), "status", {"status": status}, strategic=True)
+        return node
 
 
 class RecordingRuntime(Runtime):
@@ -87,6 +89,7 @@ class SimulatedNode:
         self.version = version
         self.driver = NodeDriver(box)
         self._root = root / name
+        self._api = api
         self._view = NodeView(api, name)
         self._history = history
         self._dev = self._root / "dev"
@@ -120,6 +123,7 @@ class SimulatedNode:
         kernel().spawn(self._run_kubelet, f"{self.name} kubelet", self._kubelet_process)
 
     def _run_kubelet(self) -> None:
+        self._view = NodeView(self._api, self.name)
         self.kubelet = SimulatedKubelet(
             self._kubelet_root,
             self.version,
@@ -152,7 +156,6 @@ class SimulatedNode:
             kernel().sleep(0.1)
         # From now on they are known, also if the server goes away again.
         self._view.objects.peek("pods")
-
     def kill_kubelet(self) -> None:
         kernel().end(self._kubelet_process)
 

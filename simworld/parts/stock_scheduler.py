@@ -2,8 +2,9 @@
 
 from simworld.history import History
 from simworld.parts.amounts import fits
+from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
-from standin.api.objects import Json, Objects
+from standin.api.objects import Json
 from standin.api.podrules import bound
 from standin.api.refusal import Refusal
 
@@ -13,8 +14,9 @@ LOOK_S = 5.0
 class StockScheduler:
     """Its cache has every binding of its own at once, and everything else as the API server has it."""
 
-    def __init__(self, objects: Objects, history: History) -> None:
-        self._objects = objects
+    def __init__(self, api: SimulatedApi, history: History) -> None:
+        self._api = api
+        self._objects = api.objects
         self._history = history
         self.process = Process("kube-scheduler")
 
@@ -28,7 +30,7 @@ class StockScheduler:
                 if self._objects.version == seen:
                     self._objects.updated.wait(LOOK_S)
                 seen = self._objects.version
-            for pod in self._waiting():
+            for pod in [] if self._api.is_away else self._waiting():
                 kernel().sleep(kernel().chance.random() * 0.01)
                 self._schedule(pod)
 

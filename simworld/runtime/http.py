@@ -102,6 +102,11 @@ class SimulatedApi(ApiServer):
             pipe.end(broken=True)
         self.pipes = []
 
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody gets an answer, whoever asks."""
+        return self.ended or not self.answering.is_set()
+
     def drop_watches(self) -> None:
         for connection in list(self.watches):
             connection.shutdown(0)
