@@ -156,6 +156,7 @@ class SimulatedNode:
             kernel().sleep(0.1)
         # From now on they are known, also if the server goes away again.
         self._view.objects.peek("pods")
+
     def kill_kubelet(self) -> None:
         kernel().end(self._kubelet_process)
 
