@@ -8,7 +8,7 @@ at a time, and a node that has not changed since the last reading is not written
     {"problemsUrl": "", "nodes": [
         [name, mode, model, MiB of a unit, usable GPUs, GPUs, pods, waiting pods,
          [memory, core, gpus of the largest free share],
-         [[severity, reason, message], ...],
+         [[severity, reason, message, whether docs/problems.md has the reason], ...],
          [[minor, usable, whole, memory, held memory, core, held core, pods], ...]], ...],
      "namespaces": [[name, pods, held MiB, held core, held whole GPUs, waiting pods], ...],
      "waiting": [[pod, memory, core, gpus, why], ...], "waitingCount": 12}
@@ -19,11 +19,15 @@ are all of a GPU.
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
+from typing import get_args
 
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.fleet.node_problems import NodeProblem
 from gpuagent.domain.fleet.node_summary import GpuUse, NodeReading
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.node_facts import NodeFacts
@@ -38,6 +42,7 @@ NODES_A_PART = 100
 """Nodes that have not changed, between two turns of the loop."""
 PODS_A_PART = 2000
 """Pods that are looked at between two turns of the loop."""
+_DOCUMENTED = frozenset(get_args(EventReason))
 _UNKNOWN_MIB = 1024
 """MiB of a unit on nodes that do not say it: the default."""
 
@@ -81,7 +86,8 @@ class _Row:
 
     sources: _Sources
     text: bytes
-    namespaces: Mapping[str, Holding]
+    # Pairs take less memory than a dictionary, and there are thousands of rows.
+    namespaces: tuple[tuple[str, Holding], ...]
 
 
 class FleetPages:
@@ -179,15 +185,21 @@ def _row(view: NodeView, sources: _Sources) -> _Row:
         summary.pods,
         summary.waiting,
         [largest.memory, largest.core, largest.gpus],
-        [[problem.severity, problem.reason, problem.message] for problem in summary.problems],
+        [_problem(problem) for problem in summary.problems],
         [_gpu(gpu) for gpu in view.gpus],
     ]
     namespaces: dict[str, Holding] = {}
     for pod in view.pods:
         namespace, _, _ = pod.name.partition("/")
         mib = pod.held.memory * (summary.unit_mib or _UNKNOWN_MIB)
-        _add(namespaces, {namespace: Holding(1, mib, pod.held.core, pod.whole)})
-    return _Row(sources, _json(values), namespaces)
+        holding = Holding(1, mib, pod.held.core, pod.whole)
+        _add(namespaces, [(sys.intern(namespace), holding)])
+    return _Row(sources, _json(values), tuple(namespaces.items()))
+
+
+def _problem(problem: NodeProblem) -> list[object]:
+    is_documented = problem.reason in _DOCUMENTED
+    return [problem.severity, problem.reason, problem.message, int(is_documented)]
 
 
 def _gpu(gpu: GpuUse) -> list[int]:
@@ -229,8 +241,8 @@ def _namespaces(holdings: Mapping[str, Holding], waiting: Iterable[PodFacts]) ->
     return rows
 
 
-def _add(sums: dict[str, Holding], holdings: Mapping[str, Holding]) -> None:
-    for name, holding in holdings.items():
+def _add(sums: dict[str, Holding], holdings: Iterable[tuple[str, Holding]]) -> None:
+    for name, holding in holdings:
         sums[name] = sums.get(name, Holding()) + holding
 
 

@@ -98,10 +98,10 @@ def _largest(largest: Sequence[int], unit_mib: int) -> str:
     return _amounts(memory, core, gpus, unit_mib)
 
 
-def _problem(problem: Sequence[str], problems_url: str) -> str:
-    severity, reason, message = problem
+def _problem(problem: Sequence[Any], problems_url: str) -> str:
+    severity, reason, message, is_documented = problem
     name = escape(reason or "problem")
-    if problems_url and reason:
+    if problems_url and is_documented:
         name = f'<a href="{escape(problems_url)}#{escape(reason.lower())}">{name}</a>'
     return f"{name} ({escape(severity)}): {escape(message)}"
 

@@ -56,9 +56,8 @@ function without(node) {
   return "None is offered to pods that gpuscheduler places.";
 }
 
-function problemBox({ severity, reason, message }, problemsUrl) {
-  const isDocumented = problemsUrl && reason;
-  const heading = isDocumented ? element("a", { href: `${problemsUrl}#${reason.toLowerCase()}`, rel: "noreferrer" }, reason) : reason || "problem";
+function problemBox({ severity, reason, message, isDocumented }, problemsUrl) {
+  const heading = problemsUrl && isDocumented ? element("a", { href: `${problemsUrl}#${reason.toLowerCase()}`, rel: "noreferrer" }, reason) : reason || "problem";
   return element("div", { className: `problem ${severity}` }, element("strong", {}, heading), ` ${severity}: ${message}`);
 }
 

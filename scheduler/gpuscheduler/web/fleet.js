@@ -19,7 +19,7 @@ export function readFleet(text) {
 function readNode(row) {
   const [name, mode, model, unitMib, usable, count, pods, waiting, largest, problems, gpus] = row;
   const node = { name, mode, model, unitMib, usable, count, pods, waiting };
-  node.problems = problems.map(([severity, reason, message]) => ({ severity, reason, message }));
+  node.problems = problems.map(([severity, reason, message, isDocumented]) => ({ severity, reason, message, isDocumented: Boolean(isDocumented) }));
   node.severity = node.problems.length ? node.problems[0].severity : "";
   node.gpus = gpus.map(readGpu);
   const shared = node.gpus.filter((gpu) => !gpu.whole);

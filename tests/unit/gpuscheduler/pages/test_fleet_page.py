@@ -51,7 +51,7 @@ def test_a_row_has_what_the_page_shows():
     ((name, mode, model, unit, usable, gpus, count, waiting, largest, problems, each),) = page["nodes"]
     assert (name, mode, model, unit, usable, gpus) == ("n1", "core_mem", "A100", 1024, 2, 2)
     assert (count, waiting, largest) == (1, 1, [40, 100, 0])
-    assert problems == [["warning", "GPUUnhealthy", "GPU 1: XID 79"]]
+    assert problems == [["warning", "GPUUnhealthy", "GPU 1: XID 79", 1]]
     assert max(each, key=lambda gpu: gpu[4])[1:] == [1, 0, 40, 30, 100, 50, 1]
     assert page["problemsUrl"] == URL
     ((held, reserved, memory, compute, whole, on),) = pods(pages_of(core))["n1"]
@@ -155,11 +155,19 @@ def test_the_plain_table_shows_the_same():
     assert "<script" not in html
 
 
+def test_only_problems_of_agents_are_linked_because_the_page_of_problems_has_no_others():
+    page = fleet(pages_of(scheduled(node(ready="False"))))
+    assert [problem[1::2] for problem in page["nodes"][0][9]] == [["NodeNotReady", 0]]
+    html = plain_table(json.dumps(page).encode()).decode()
+    assert "NodeNotReady (blocking)" in html
+    assert URL not in html
+
+
 def test_the_plain_table_shows_what_others_wrote_as_text():
     evil = "<script>alert(1)</script>"
     page = {
         "problemsUrl": '"><script>',
-        "nodes": [[evil, evil, evil, 0, 1, 1, 0, 0, [5, 0, 0], [[evil, evil, evil]], [[0, 1, 0, 5, 0, 0, 0, 0]]]],
+        "nodes": [[evil, evil, evil, 0, 1, 1, 0, 0, [5, 0, 0], [[evil, evil, evil, 1]], [[0, 1, 0, 5, 0, 0, 0, 0]]]],
         "namespaces": [[evil, 1, 0, 0, 0, 0]],
         "waiting": [[evil, 1, 0, 0, evil]],
         "waitingCount": 1,

@@ -37,7 +37,7 @@ def test_the_page_has_a_node_that_offers_nothing_with_its_problem(cluster):
     page = json.loads(scheduler.get("/fleet")[1])
     assert [(row[0], row[1], row[9]) for row in page["nodes"]] == [
         ("n1", "", []),
-        ("n2", "cgpu", [["blocking", "IsolationMissing", "no driver isolates memory"]]),
+        ("n2", "cgpu", [["blocking", "IsolationMissing", "no driver isolates memory", 1]]),
     ]
     assert "https://docs.example.org/problems#isolationmissing" in scheduler.get("/table")[1]
     cluster.api.objects.delete(("nodes", "", "n2"))
