@@ -1,5 +1,6 @@
 """What people see of a node: its summary, each of its GPUs, and its pods with what they hold."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -116,15 +117,26 @@ def pod_views(node: NodeUsage, cluster: Cluster) -> tuple[PodView, ...]:
         amounts = dict(use)
         # The decision may name a GPU that the node does not have.
         known = amounts if amounts.keys() <= minors else {}
-        shares = [share for share in amounts.values() if share != WHOLE]
-        held = Amounts(sum(share.memory for share in shares), sum(share.core for share in shares))
-        views.append(PodView(name, is_reserved, known, held, len(amounts) - len(shares)))
+        memory = 0
+        core = 0
+        whole = 0
+        for share in amounts.values():
+            # To compare numbers is faster than to compare the values, and there are tens of thousands.
+            if share.memory == WHOLE.memory:
+                whole += 1
+                continue
+            memory += share.memory
+            core += share.core
+        views.append(PodView(name, is_reserved, known, Amounts(memory, core), whole))
     return tuple(sorted(views, key=attrgetter("name")))
 
 
 def _gpu_uses(node: NodeUsage, pods: tuple[PodView, ...]) -> Iterator[GpuUse]:
     # A pod of which the GPUs are not known counts on each of them.
     unknown = sum(not pod.gpus for pod in pods)
+    known: Counter[int] = Counter()
+    for pod in pods:
+        known.update(pod.gpus.keys())
     for position, gpu in enumerate(node.facts.gpus.gpus):
         free = node.free[position]
         yield GpuUse(
@@ -135,7 +147,7 @@ def _gpu_uses(node: NodeUsage, pods: tuple[PodView, ...]) -> Iterator[GpuUse]:
             usable=gpu.usable,
             held_memory=gpu.memory - free.memory,
             held_core=gpu.core - free.core,
-            pods=unknown + sum(gpu.minor in pod.gpus for pod in pods),
+            pods=unknown + known[gpu.minor],
             takes_pods=node.pods_left[position] > 0,
         )
 
