@@ -44,7 +44,7 @@ WHEN = {
     "GPURecovered": ("node, pods that hold the GPU", "an unhealthy GPU recovered and is advertised again"),
     "GPURefused": (
         "pod, or node if the pod is not known",
-        "the agent [refused](../troubleshooting.md#refusals) a request or a claim",
+        "the agent [refused](../troubleshooting.md#refusals) a request or a claim, or a claim waits for over 5 s",
     ),
     "GPURequestMistaken": (
         "pod",

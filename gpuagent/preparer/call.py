@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.state import State
 
 IsWanted = Callable[[], bool]
 """Whether kubelet still waits for the answer of a call."""
+WaitsFor = Callable[[Refusal], None]
+"""Takes why a call waits, again and again while it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Call:
         name: of the claim.
         is_wanted: whether kubelet still waits for the answer.
         until: monotonic seconds until which the call may wait.
+        waits_for: called before each wait for something that keeps the claim from being prepared.
         together: names of further claims in the namespace that kubelet has prepared in the same call.
         of_administrators: the claim may have fenced GPUs, if it tolerates the fence; None if its namespace cannot be
             read.
@@ -31,6 +35,7 @@ class Call:
     name: str
     is_wanted: IsWanted
     until: float
+    waits_for: WaitsFor = lambda _refusal: None
     together: frozenset[str] = frozenset()
     of_administrators: bool | None = False
 

@@ -79,6 +79,7 @@ class ClaimIsolation:
             if unusable is not None:
                 if not unusable.passing or self._latest.is_over(call):
                     raise unusable.refusal
+                call.waits_for(unusable.refusal)
                 self._latest.wait(waits.RETRY_S)
                 continue
             try:
@@ -91,6 +92,7 @@ class ClaimIsolation:
                 if refusal.reason is not Reason.NOT_READY:
                     raise
                 not_yet = refusal
+            call.waits_for(not_yet)
             self._latest.wait(waits.RETRY_S)
             if self._latest.is_over(call):
                 raise not_yet

@@ -72,8 +72,10 @@ class GpuHold:
                 if any(dropped):
                     continue
             stays = self._stays(in_the_way) and time.monotonic() > began + waits.SEEN_S
+            refusal = Refusal(Reason.STILL_HELD, in_the_way.message)
             if stays or self._latest.is_over(call):
-                raise Refusal(Reason.STILL_HELD, in_the_way.message)
+                raise refusal
+            call.waits_for(refusal)
             self._latest.wait(waits.RETRY_S)
 
     def _stays(self, in_the_way: Conflict) -> bool:

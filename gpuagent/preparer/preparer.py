@@ -1,6 +1,7 @@
 """Answers kubelet's calls about claims. Thread-safe."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.state import State
 from gpuagent.isolation.interface import Serving
 from gpuagent.preparer import waits
-from gpuagent.preparer.call import Call, IsWanted, LatestState
+from gpuagent.preparer.call import Call, IsWanted, LatestState, WaitsFor
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.claim_isolation import ClaimIsolation, ReadClaim
 from gpuagent.preparer.gpu_hold import GpuHold, IsForgotten
@@ -115,14 +116,18 @@ class Preparer:
         """
         if until is None:
             until = time.monotonic() + waits.WAIT_S
-        call = Call(uid, namespace, name, is_wanted, until, together)
+
+        def tell(refusal: Refusal) -> None:
+            # A call that kubelet has given up says nothing about the claim: the next one may succeed.
+            if is_wanted():
+                self._send_event(refusal_event(self._latest.state, namespace, name, refusal))
+
+        call = Call(uid, namespace, name, is_wanted, until, _told_late(tell), together)
         try:
             with self._claims.lock(uid):
                 return self._prepare(call)
         except Refusal as refusal:
-            # A call that kubelet has given up says nothing about the claim: the next one may succeed.
-            if is_wanted():
-                self._send_event(refusal_event(self._latest.state, namespace, name, refusal))
+            tell(refusal)
             raise
 
     def unprepare(self, uid: str) -> None:
@@ -193,3 +198,16 @@ class Preparer:
         except (OSError, ValueError) as err:
             raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
         return specs.others
+
+
+def _told_late(tell: WaitsFor) -> WaitsFor:
+    """Tells once why a call waits, when it has waited for a moment: people see nothing else meanwhile."""
+    due = time.monotonic() + waits.TOLD_S
+
+    def waits_for(refusal: Refusal) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = math.inf
+            tell(refusal)
+
+    return waits_for

@@ -377,6 +377,20 @@ def test_a_uid_that_cannot_be_a_file_name_is_refused(one, uid):
             call()
 
 
+def test_people_learn_while_a_call_waits_for_what_it_waits(one, monkeypatch):
+    """Kubelet says nothing until it has the answer. One Event is enough for the call."""
+    monkeypatch.setattr(waits, "TOLD_S", 0.0)
+    one.add(result(1))
+    with one.waiting() as refused:
+        end = time.monotonic() + PATIENCE_S
+        while not one.events and time.monotonic() < end:
+            time.sleep(0.01)
+        one.driver.failures = 0
+    assert not refused
+    (event,) = one.events
+    assert "the layer is not ready" in event.message
+
+
 def test_two_pods_of_one_claim_are_prepared_at_once(one):
     one.add(result(1))
     one.driver.failures = 20
