@@ -74,7 +74,7 @@ docs-version: $(STAMP)  ## the site as a version of its own, such as 0.1, commit
 types: $(STAMP)  ## strict typing
 	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests docsite release simworld tests/chart tests/e2e
 
-chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
+chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.37 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
 	test -d build/schemas-1.18 || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 	  --require-hashes --target build/schemas-1.18 -r tests/chart/requirements-1.18.txt

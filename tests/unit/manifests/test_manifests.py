@@ -38,7 +38,7 @@ from manifests.render import (
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 SINCE = {
-    "gpuagent.yaml": range(30, 37),
+    "gpuagent.yaml": range(30, 38),
     "gpuagent-1.19-to-1.29.yaml": range(19, 30),
     "gpuagent-1.18.yaml": range(18, 19),
 }
