@@ -34,6 +34,7 @@ class Request:
         from_mirror: use no registry: make the builder's root with mmdebstrap, take packages from a live mirror.
         revision: of the source, for the label.
         store: buildah's folder, None for its own.
+        push: whether it goes to the registry that the tag names, with the program that built it.
     """
 
     tag: str
@@ -42,6 +43,7 @@ class Request:
     from_mirror: bool
     revision: str
     store: Path | None
+    push: bool
 
     def arguments(self) -> list[str]:
         """Those that docker and buildah have in common."""
@@ -99,6 +101,8 @@ def build_with_docker(request: Request, folder: Path) -> None:
     time = f"--build-arg=SOURCE_DATE_EPOCH={epoch()}"
     command = ("docker", "buildx", "build", "--provenance=false", time, f"--output={where}", f"--tag={request.tag}")
     _run(*command, *request.arguments(), *secrets(folder), str(ROOT))
+    if request.push:
+        _run("docker", "push", request.tag)
 
 
 def build_with_buildah(request: Request, folder: Path) -> None:
@@ -117,6 +121,8 @@ def build_with_buildah(request: Request, folder: Path) -> None:
         partial.unlink(missing_ok=True)
         _run(*buildah, "push", "--quiet", request.tag, f"docker-archive:{partial}:{request.tag}")
         partial.rename(request.archive)
+    if request.push:
+        _run(*buildah, "push", request.tag)
 
 
 def _make_base(buildah: Sequence[str], folder: Path) -> None:
@@ -155,7 +161,16 @@ def main() -> int:
     )
     parser.add_argument("--revision", default="unknown", help="of the source, for a label")
     parser.add_argument("--store", type=Path, help="buildah's folder")
+    parser.add_argument("--push", action="store_true", help="push it to the registry in its name, whatever built it")
     request = Request(**vars(parser.parse_args()))
+    if request.push and request.archive:
+        parser.error(
+            "an image that goes to --archive is not kept, so --push has nothing to push: leave one of them out"
+        )
+    if request.push and "/" not in request.tag:
+        parser.error(
+            f"--push needs a registry in the name, and --tag is {request.tag}: registry.example.com/{request.tag}"
+        )
     if not request.from_mirror and _docker_answers():
         engine, build = "docker", build_with_docker
     elif shutil.which("buildah"):
@@ -171,13 +186,19 @@ def main() -> int:
     except subprocess.CalledProcessError as err:
         program = Path(err.cmd[0]).name
         print(
-            f"The image is not built: {program} ended with {err.returncode}, and its last lines say why. The build"
-            " needs docker.io, snapshot.debian.org and an index of Python packages. docs/image.md has a way without"
-            " docker.io.",
+            f"The image is not built{' or not pushed' if request.push else ''}: {program} ended with {err.returncode},"
+            " and its last lines say why. The build needs docker.io, snapshot.debian.org and an index of Python"
+            " packages. docs/image.md has a way without docker.io.",
             file=sys.stderr,
         )
         return 1
-    print(f"Built {request.tag} with {engine}." + ("" if request.archive else f" Push it: {engine} push {request.tag}"))
+    if request.push:
+        print(f"Built {request.tag} with {engine}, and pushed it.")
+    else:
+        print(
+            f"Built {request.tag} with {engine}."
+            + ("" if request.archive else f" Push it: {engine} push {request.tag}")
+        )
     return 0
 
 

@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from image import __main__ as build
 from image.sbom import BILL, of_lock
 
@@ -69,14 +71,37 @@ def test_pips_settings_reach_the_build_in_a_file_only(tmp_path, monkeypatch):
     assert "/a/local/folder" not in file.read_text()
 
 
-def build_with(monkeypatch, tmp_path, status: int) -> int:
-    """Of `python -m image`, where Docker's stand-in answers everything and builds with this exit status."""
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\n[ $2 = build ] && exit {status}; exit 0\n")
-    docker.chmod(0o755)
+TAG = "registry.example.com/gpuagent:1"
+
+
+def build_with(monkeypatch, tmp_path, status: int, *more: str, engine: str = "docker", tag: str = TAG) -> int:
+    """Of `python -m image`, where the engine's stand-in answers everything and builds with this exit status."""
+    program = tmp_path / engine
+    pushed = tmp_path / "pushed"
+    program.write_text(
+        f'#!/bin/sh\ncase "$1 $2" in *build*|bud*) exit {status};; push*) echo "$0 $*" >> {pushed};; esac; exit 0\n'
+    )
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["image", "--tag", "registry.example.com/gpuagent:1"])
+    monkeypatch.setattr(sys, "argv", ["image", "--tag", tag, *more])
     return build.main()
+
+
+@pytest.mark.parametrize("engine", ["docker", "buildah"])
+def test_an_image_is_pushed_by_the_program_that_built_it(monkeypatch, tmp_path, capsys, engine):
+    assert build_with(monkeypatch, tmp_path, 0, "--push", engine=engine) == 0
+    assert (tmp_path / "pushed").read_text().split() == [str(tmp_path / engine), "push", TAG]
+    assert f"Built {TAG} with {engine}, and pushed it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "tag", "expected"),
+    [(("--archive", "x.tar"), TAG, "leave one of them out"), ((), "gpuagent:1", "needs a registry in the name")],
+)
+def test_a_push_that_can_go_nowhere_is_refused_before_the_build(monkeypatch, tmp_path, capsys, more, tag, expected):
+    with pytest.raises(SystemExit):
+        build_with(monkeypatch, tmp_path, 0, "--push", *more, tag=tag)
+    assert expected in capsys.readouterr().err
 
 
 def test_a_build_ends_with_the_command_that_pushes(monkeypatch, tmp_path, capsys):
