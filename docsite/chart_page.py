@@ -40,8 +40,7 @@ registry of yours.
 helm install gpuagent CHART --namespace kube-system --set image.repository=registry.example.com/gpuagent \\
   --set driver.runtimeClassName=nvidia --set driver.createRuntimeClass=true
 kubectl label node NODE ack.node.gpu.schedule=share
-kubectl -n kube-system rollout status daemonset/gpuagent
-kubectl describe node NODE | grep aliyun.com/gpu-mem
+helm test gpuagent --namespace kube-system --logs     # what each node offers, or what it lacks
 ```
 
 Leave out `driver.createRuntimeClass` where the cluster has a RuntimeClass `nvidia`, and both where NVIDIA's runtime is

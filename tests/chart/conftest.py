@@ -30,10 +30,13 @@ class Chart:
         namespace: str = "kube-system",
         release: str = "gpuagent",
         path: Path = CHART,
+        with_test: bool = False,
         **values: Any,
     ) -> list[dict[str, Any]]:
-        """The objects, in Helm's order."""
-        command = ("template", release, "--kube-version", version, "--namespace", namespace)
+        """The objects, in Helm's order. Those of `helm test` are not installed, so they come on request."""
+        command: tuple[str, ...] = ("template", release, "--kube-version", version, "--namespace", namespace)
+        if not with_test:
+            command += ("--skip-tests",)
         done = self._helm(*command, values=values, chart=path)
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.safe_load_all(done.stdout) if found]

@@ -25,13 +25,22 @@ from tests.chart.conftest import HELM, Chart, containers, find
 ROOT = Path(__file__).parents[2]
 OLDER_SCHEMAS = ROOT / "build" / "schemas-1.18" / "kubernetes_validate" / "kubernetes-json-schema"
 OLDER = [f"1.{minor}" for minor in range(18, 25)]
-VERSIONS = OLDER + [f"1.{minor}" for minor in range(25, 37)]
+VERSIONS = OLDER + [f"1.{minor}" for minor in range(25, 38)]
 OLDER_PLAIN = {"gpuagent-1.18.yaml": range(18, 19), "gpuagent-1.19-to-1.29.yaml": range(19, 25)}
 
 DECISIONS = "gpu-decisions"
 RESIZES = "gpu-mem-limits"
+OTHER_AGENT = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "other-agent"}}}
 EVERYTHING: dict[str, Any] = {
+    "commonLabels": {"owner": "platform"},
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["regcred"]},
+    "imagePullSecrets": [{"name": "regcred"}, {"name": "mirror"}, "other"],
+    "serviceAccount": {"name": "gpu-account", "annotations": {"note": "account"}},
+    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [OTHER_AGENT]}},
+    "podSecurityContext": {"runAsUser": 0, "runAsNonRoot": False, "supplementalGroups": [44]},
+    "updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}},
+    "extraVolumes": [{"name": "certificates", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "certificates", "mountPath": "/etc/ssl/certs", "readOnly": True}],
     "settings": {"memory-unit": "256MiB", "max-pods-per-gpu": 10, "settle": 0.5, "core-mem-both": False},
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
     "nodeAffinity": [{"key": "pool", "operator": "In", "values": ["gpu"]}],
@@ -127,7 +136,7 @@ def test_an_older_version_is_refused(chart: Chart) -> None:
     assert "requires kubeVersion: >=1.18.0-0" in chart.refusal(version="1.17.17")
 
 
-@pytest.mark.parametrize("version", ["1.18", "1.24", "1.30", "1.36"])
+@pytest.mark.parametrize("version", ["1.18", "1.24", "1.30", "1.37"])
 def test_a_wrong_field_is_noticed(chart: Chart, version: str) -> None:
     objects = chart.render(version=version)
     find(objects, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
@@ -550,6 +559,19 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"paths": {"kubelet": "/var/lib/kubelet/"}}, "/paths/kubelet"),
         ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
         ({"updateStrategy": {"maxSurge": 1}}, "'maxSurge' not allowed"),
+        ({"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "'maxSurge' not allowed"),
+        ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type"),
+        ({"nameOverride": "a b"}, "/nameOverride"),
+        ({"commonLabels": OWN_LABEL}, "commonLabels may not set app.kubernetes.io/name"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name names no account"),
+        ({"podSecurityContext": {"runAsNonRoot": True}}, "/podSecurityContext/runAsNonRoot"),
+        ({"podSecurityContext": {"runAsUser": 1000}}, "/podSecurityContext/runAsUser"),
+        ({"affinity": {"nodeAfinity": {}}}, "'nodeAfinity' not allowed"),
+        ({"extraVolumeMounts": [{"name": "x", "mountPath": "/var/lib/gpuagent"}]}, "two folders of the agent's pod"),
+        (
+            {"metrics": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}},
+            "each series would come twice",
+        ),
         ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
         ({"admissionPolicy": {"decisions": False}}, "/admissionPolicy/decisions"),
         ({"admissionPolicy": {"decisionWriters": ["x' || true"]}}, "/admissionPolicy/decisionWriters/0"),
@@ -678,6 +700,123 @@ def test_labels_of_ones_own_come_beside_the_charts(chart: Chart) -> None:
     assert pod["annotations"] == {"a": "b: c"}
     assert pod["labels"].items() >= {"app.kubernetes.io/part-of": "ml", "on": "true"}.items()
     assert pod["labels"].items() >= agent["spec"]["selector"]["matchLabels"].items()
+
+
+# -- names that other charts have ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["nameOverride", "fullnameOverride"])
+def test_an_operator_renames_the_daemon_set_and_its_account_and_no_label(chart: Chart, value: str) -> None:
+    values: dict[str, Any] = {value: "gpu-agent"}
+    objects = chart.render(**values)
+    agent = find(objects, "DaemonSet", "gpu-agent")
+    assert agent["spec"]["template"]["spec"]["serviceAccountName"] == "gpu-agent"
+    assert find(objects, "ServiceAccount", "gpu-agent")
+    find(objects, "ClusterRole", "gpuagent")  # so that a second release is refused
+    usual = find(chart.render(), "DaemonSet", "gpuagent")
+    assert agent["spec"]["selector"] == usual["spec"]["selector"]
+    assert agent["spec"]["template"]["metadata"] == usual["spec"]["template"]["metadata"]
+    assert "rollout status daemonset/gpu-agent" in chart.notes(**values)
+
+
+def accounts(objects: list[dict[str, Any]]) -> set[str]:
+    """Service accounts of the agent that bindings give rights, and that policies are about."""
+    subjects = [
+        subject for one in objects if one["kind"].endswith("RoleBinding") for subject in one.get("subjects", ())
+    ]
+    users = re.findall(r"system:serviceaccount:kube-system:([\w-]+)", json.dumps(objects))
+    return {subject["name"] for subject in subjects} | set(users)
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_rights_and_policies_follow_the_service_account(chart: Chart, created: bool) -> None:
+    account = {"create": created, "name": "gpu-account", "annotations": {"example.com/role": "r"}}
+    objects = chart.render(serviceAccount=account)
+    assert accounts(objects) == {"gpu-account"}
+    assert agent_pod(objects)["spec"]["serviceAccountName"] == "gpu-account"
+    made = [one["metadata"] for one in objects if one["kind"] == "ServiceAccount"]
+    assert [found["annotations"] for found in made] == ([account["annotations"]] if created else [])
+    message = "the token of service account gpu-account names no node"
+    assert message in json.dumps(find(objects, "ValidatingAdmissionPolicy", "gpuagent-nodes"))
+
+
+def test_pull_secrets_of_both_names_reach_every_pod_once(chart: Chart) -> None:
+    objects = chart.render(**EVERYTHING, scheduler={"enabled": True}, with_test=True)
+    pods = [one["spec"]["template"]["spec"] for one in objects if "template" in one.get("spec", {})]
+    pods += [one["spec"] for one in objects if one["kind"] == "Pod"]
+    assert len(pods) == 5
+    for pod in pods:
+        assert pod["imagePullSecrets"] == [{"name": "regcred"}, {"name": "mirror"}, {"name": "other"}]
+
+
+def test_affinity_holds_beside_the_labels_of_nodes(chart: Chart) -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}
+    preferred = [{"weight": 1, "preference": zones[0]}]
+    chosen: dict[str, Any] = {"nodeAffinity": required | {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    objects = chart.render(affinity=chosen)
+    affinity = agent_pod(objects)["spec"]["affinity"]["nodeAffinity"]
+    assert affinity["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    found = [(term["matchExpressions"][0]["key"], term["matchExpressions"][1]["values"]) for term in terms]
+    labels = ("ack.node.gpu.schedule", "aliyun.accelerator/nvidia_count")
+    assert found == [(label, [zone]) for label in labels for zone in ("a", "b")]
+    check("1.37", objects)
+
+
+def test_the_agent_stays_root_and_takes_further_fields_of_the_security_context(chart: Chart) -> None:
+    context = agent_pod(chart.render(**EVERYTHING))["spec"]["securityContext"]
+    assert context == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "runAsNonRoot": False,
+        "supplementalGroups": [44],
+        "seLinuxOptions": {"type": "spc_t"},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_an_operator_may_replace_agents_by_hand(chart: Chart) -> None:
+    agent = find(chart.render(updateStrategy={"type": "OnDelete"}), "DaemonSet", "gpuagent")
+    assert agent["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    usual = find(chart.render(updateStrategy={"rollingUpdate": {"maxUnavailable": 3}}), "DaemonSet", "gpuagent")
+    assert usual["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 3}
+
+
+def test_every_object_has_the_common_labels_and_no_pod_template_changes_by_them(chart: Chart) -> None:
+    objects = chart.render(commonLabels={"team": "ml"}, scheduler={"enabled": True}, dra={"enabled": True})
+    assert {one["metadata"]["labels"]["team"] for one in objects} == {"ml"}
+    assert "team" not in agent_pod(objects)["metadata"]["labels"]
+
+
+def test_a_service_monitor_has_the_series_of_the_pod_monitor(chart: Chart) -> None:
+    monitor = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "30s"}
+    by_pod = chart.render(metrics={"podMonitor": monitor}, scheduler={"enabled": True})
+    by_service = chart.render(metrics={"serviceMonitor": monitor}, scheduler={"enabled": True})
+    for name in ("gpuagent", "gpu-scheduler"):
+        expected = find(by_pod, "PodMonitor", name)
+        found = find(by_service, "ServiceMonitor", name)
+        assert found["spec"]["endpoints"] == expected["spec"]["podMetricsEndpoints"]
+        assert found["metadata"]["labels"] == expected["metadata"]["labels"]
+        service = find(by_service, "Service", f"{name}-metrics")
+        assert service["metadata"]["labels"].items() >= found["spec"]["selector"]["matchLabels"].items()
+        assert service["spec"]["selector"] == expected["spec"]["selector"]["matchLabels"]
+    check("1.37", by_service)
+
+
+def test_the_test_of_a_release_reads_pods_and_nodes_and_no_more(chart: Chart) -> None:
+    usual = chart.render()
+    hooks = [one for one in chart.render(with_test=True) if one not in usual]
+    assert all(one["metadata"]["annotations"]["helm.sh/hook"] == "test" for one in hooks)
+    rules = {one["kind"]: one["rules"] for one in hooks if "rules" in one}
+    assert rules == {
+        "Role": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}],
+        "ClusterRole": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
+    }
+    pod = find(hooks, "Pod", "gpuagent-test")
+    assert pod["spec"]["containers"][0]["command"][2] == (CHART / "test/nodes.py").read_text().rstrip("\n") + "\n"
+    for version in ("1.18", "1.37"):
+        check(version, [one for one in chart.render(version=version, with_test=True) if one["kind"] == "Pod"])
 
 
 # -- nodes and modes ------------------------------------------------------------------------------------------------

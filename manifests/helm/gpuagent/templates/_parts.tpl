@@ -1,5 +1,29 @@
-{{/* One agent a node: the names are fixed, so Helm refuses a second release. */}}
+{{/*
+One agent a node: the names of the cluster's objects are fixed, so Helm refuses a second release. What an operator renames
+is the DaemonSet, and its service account with it. The labels stay: kubectl inspect cgpu and monitors find pods by them.
+*/}}
+{{- define "gpuagent.name" -}}
+{{- .Values.fullnameOverride | default .Values.nameOverride | default "gpuagent" -}}
+{{- end }}
+
+{{/* RBAC and the admission policies are about this account. */}}
+{{- define "gpuagent.serviceAccount" -}}
+{{- with .Values.serviceAccount -}}
+{{- if not (or .create .name) }}{{ fail "serviceAccount.create is false, and serviceAccount.name names no account: set the name of one that is there, or serviceAccount.create to true" }}{{ end -}}
+{{- .name | default (include "gpuagent.name" $) -}}
+{{- end -}}
+{{- end }}
+
+{{/* As the API server names that account in requests. */}}
+{{- define "gpuagent.user" -}}
+{{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "gpuagent.serviceAccount" .) -}}
+{{- end }}
+
 {{- define "gpuagent.labels" -}}
+{{- include "gpuagent.withLabels" (dict "own" (include "gpuagent.ownLabels" .) "more" .Values.commonLabels "value" "commonLabels") -}}
+{{- end }}
+
+{{- define "gpuagent.ownLabels" -}}
 app.kubernetes.io/name: gpuagent
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -22,6 +46,20 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{ .own }}
 {{- with .more }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Of image.pullSecrets, and of imagePullSecrets as a pod has them. */}}
+{{- define "gpuagent.pullSecrets" -}}
+{{- $names := .Values.image.pullSecrets -}}
+{{- range .Values.imagePullSecrets -}}
+{{- if kindIs "string" . }}{{ $names = append $names . }}{{ else }}{{ $names = append $names .name }}{{ end -}}
+{{- end -}}
+{{- with uniq $names }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
@@ -68,7 +106,8 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{/* Kubernetes 1.22 was the first with a surge of DaemonSets by default. Before, there is none to switch off. */}}
 {{- define "gpuagent.rollingUpdate" -}}
 {{- $surge := ternary (dict "maxSurge" 0) (dict) (semverCompare ">=1.22.0-0" .Capabilities.KubeVersion.Version) -}}
-{{- merge $surge (dict "maxUnavailable" .Values.updateStrategy.maxUnavailable) | toJson -}}
+{{- $given := .Values.updateStrategy.rollingUpdate | default dict -}}
+{{- merge $surge $given (dict "maxUnavailable" .Values.updateStrategy.maxUnavailable) | toJson -}}
 {{- end }}
 
 {{/* RBAC gives this right on every pod, and only the policies narrow it to the agent's node: auto follows those. */}}
@@ -115,10 +154,11 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if .Values.mps.enabled }}{{ $paths = append $paths .Values.mps.directory }}{{ end -}}
 {{- if .Values.limits.enabled }}{{ $paths = concat $paths (list "/sys/fs/cgroup" "/run/gpuagent-limits") }}{{ end -}}
 {{- range include "gpuagent.draPaths" . | fromJson }}{{ $paths = append $paths . }}{{ end -}}
+{{- range .Values.extraVolumeMounts }}{{ $paths = append $paths .mountPath }}{{ end -}}
 {{- $clean := list -}}
 {{- range $paths }}{{ $clean = append $clean (clean .) }}{{ end -}}
 {{- if ne (len (uniq $clean)) (len $clean) -}}
-{{- fail (printf "two folders of the agent's pod are the same: paths.kubelet, paths.state, paths.cdi, the folder of settings.fence-file and mps.directory have to differ (%s)" (join ", " $clean)) -}}
+{{- fail (printf "two folders of the agent's pod are the same: paths.kubelet, paths.state, paths.cdi, the folder of settings.fence-file, mps.directory and extraVolumeMounts have to differ (%s)" (join ", " $clean)) -}}
 {{- end -}}
 {{- end }}
 
@@ -169,25 +209,26 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- $affinity := deepCopy .Values.affinity -}}
+{{- $ofNodes := get $affinity "nodeAffinity" | default dict -}}
+{{- $required := get $ofNodes "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
+{{- /* A node needs one of the terms. So each of the operator's terms comes with each label. */ -}}
+{{- $terms := list -}}
+{{- range $label := .Values.nodeLabels -}}
+{{- range $term := get $required "nodeSelectorTerms" | default (list dict) -}}
+{{- $served := concat (list (dict "key" $label "operator" "Exists")) $.Values.nodeAffinity (get $term "matchExpressions" | default list) -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $served) $term) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $ofNodes "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $ofNodes }}
 affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        {{- range .Values.nodeLabels }}
-        - matchExpressions:
-            - {key: {{ . | quote }}, operator: Exists}
-            {{- with $.Values.nodeAffinity }}
-            {{- toYaml . | nindent 12 }}
-            {{- end }}
-        {{- end }}
+  {{- toYaml $affinity | nindent 2 }}
 {{- end }}
 
 {{- define "gpuagent.pod" -}}
-{{- with .Values.image.pullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . | quote }}
-  {{- end }}
+{{- with include "gpuagent.pullSecrets" . | trim }}
+{{ . }}
 {{- end }}
 enableServiceLinks: false
 {{- with .Values.priorityClassName }}

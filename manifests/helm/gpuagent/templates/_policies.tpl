@@ -3,7 +3,7 @@
 {{- define "gpuagent.policy.claim" -}}
 - expression: variables.node != ''
   message: >-
-    the token of service account gpuagent names no node: it has to be that of the agent's pod, as kubelet mounts it
+    the token of service account {{ include "gpuagent.serviceAccount" . }} names no node: it has to be that of the agent's pod, as kubelet mounts it
 {{- end }}
 
 {{- define "gpuagent.policy.annotations" }}
