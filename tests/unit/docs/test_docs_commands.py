@@ -188,19 +188,3 @@ def test_the_chinese_pages_have_the_commands_and_values_of_the_english_ones(chin
     assert numbers <= all_numbers
     if chinese in OF_A_WHOLE_PAGE:
         assert (translated, names, numbers) == (original, all_names, all_numbers)
-
-
-POD_EXAMPLES = sorted([*(ROOT / "examples").glob("*.yaml"), *(ROOT / "examples/workloads").glob("*.yaml")])
-
-
-@pytest.mark.parametrize("example", POD_EXAMPLES, ids=lambda path: path.name)
-def test_examples_are_let_into_namespaces_of_level_baseline(example):
-    """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
-    manifest = yaml.safe_load(example.read_text(encoding="utf-8"))
-    if manifest["kind"] in ("Pod", "Deployment"):
-        spec = manifest["spec"] if manifest["kind"] == "Pod" else manifest["spec"]["template"]["spec"]
-        assert spec.keys() <= {"restartPolicy", "terminationGracePeriodSeconds", "containers", "runtimeClassName"}
-        for container in spec["containers"]:
-            assert container.keys() <= {
-                *"name image imagePullPolicy command args ports readinessProbe resources".split()
-            }

@@ -58,7 +58,7 @@ def test_there_is_an_example_for_every_other_mode():
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_is_the_same_as_without_a_claim(path):
-    """But for its name, and for the claim in place of the limits."""
+    """But for its name, the claim in place of the limits, and the scheduler: the stock one gives devices to claims."""
     _, with_claim = documents(path)
     (without,) = documents(EXAMPLES.parent / "workloads" / path.name)
     assert plain(with_claim) == plain(without)
@@ -72,6 +72,7 @@ def test_there_is_a_claim_for_every_program():
 
 def plain(workload: dict[str, Any]) -> str:
     spec = workload["spec"] if workload["kind"] == "Pod" else workload["spec"]["template"]["spec"]
-    spec.pop("resourceClaims", None)
+    for name in ("resourceClaims", "schedulerName", "tolerations"):
+        spec.pop(name, None)
     spec["containers"][0].pop("resources")
     return yaml.safe_dump(workload).replace("example-claim-", "example-")

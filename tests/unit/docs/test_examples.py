@@ -1,0 +1,109 @@
+"""The examples are what the documents advise: the scheduler's name, the toleration of its taint, no rights."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from tests.unit.docs.test_docs import ROOT, section
+from tests.unit.docs.test_docs_commands import blocks
+from tests.unit.docs.test_workload_pages import manifests
+
+EXAMPLES = ROOT / "examples"
+SHARED = {GPU_MEM, GPU_CORE, GPU_WHOLE}
+"""Resources that gpuscheduler places."""
+OF_PODS = [
+    path
+    for path in sorted(EXAMPLES.rglob("*.yaml"))
+    if "kube-scheduler" not in path.name and path.parent.name != "autoscaling"
+]
+PAGE_OF_JOB = {
+    "PyTorchJob": "pytorchjob.md",
+    "MPIJob": "pytorchjob.md",
+    "JobSet": "jobset.md",
+    "LeaderWorkerSet": "leaderworkerset.md",
+    "RayCluster": "ray.md",
+}
+
+
+def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
+    """Every specification of a pod inside an object: what has containers."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for inner in value.values():
+            yield from pod_specs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pod_specs(inner)
+
+
+def asks_for_shares(spec: dict[str, Any]) -> bool:
+    limits = [container.get("resources", {}).get("limits", {}) for container in spec["containers"]]
+    return any(SHARED & names.keys() for names in limits)
+
+
+def advised() -> dict[str, Any]:
+    """What docs/gpuscheduler.md tells every pod of a tainted node to have."""
+    text = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")
+    advice = section(text, "Two schedulers")
+    (block,) = re.findall(r"```yaml\n(.*?)```", advice, re.DOTALL)
+    spec = yaml.safe_load(block)["spec"]
+    key, value, effect = re.search(r"kubectl taint node NODE (\S+)=(\S+):(\S+)", advice).groups()
+    assert spec["tolerations"] == [{"key": key, "operator": "Equal", "value": value, "effect": effect}]
+    return dict(spec)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(EXAMPLES))
+
+
+@pytest.mark.parametrize("path", OF_PODS, ids=name_of)
+def test_pods_with_shares_name_the_scheduler_and_tolerate_its_taint(path):
+    specs = list(pod_specs(list(yaml.safe_load_all(path.read_text(encoding="utf-8")))))
+    assert specs
+    for spec in specs:
+        expected = advised() if asks_for_shares(spec) else {}
+        assert {key: spec[key] for key in ("schedulerName", "tolerations") if key in spec} == expected
+
+
+def test_the_name_is_that_of_the_charts_scheduler():
+    values = yaml.safe_load((ROOT / "manifests/helm/gpuagent/values.yaml").read_text(encoding="utf-8"))
+    assert advised()["schedulerName"] == values["scheduler"]["name"]
+
+
+@pytest.mark.parametrize("path", OF_PODS, ids=name_of)
+def test_examples_are_let_into_namespaces_of_level_baseline(path):
+    """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
+    known = {"restartPolicy", "terminationGracePeriodSeconds", "containers", "runtimeClassName", "schedulerName"}
+    known |= {"tolerations", "resourceClaims"}
+    of_container = {*"name image imagePullPolicy command args ports readinessProbe resources".split()}
+    for spec in pod_specs(list(yaml.safe_load_all(path.read_text(encoding="utf-8")))):
+        assert spec.keys() <= known
+        for container in spec["containers"]:
+            assert container.keys() <= of_container
+
+
+def without_advice(value: Any) -> Any:
+    """The object without tolerations, which the pages leave out."""
+    if isinstance(value, dict):
+        return {key: without_advice(inner) for key, inner in value.items() if key != "tolerations"}
+    return [without_advice(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("kind", PAGE_OF_JOB)
+def test_the_example_of_a_job_is_that_of_its_page(kind):
+    example = yaml.safe_load((EXAMPLES / "jobs" / f"{kind.lower()}.yaml").read_text(encoding="utf-8"))
+    assert without_advice(example) == manifests(PAGE_OF_JOB[kind])[kind]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/run-a-workload.md"])
+def test_the_first_example_of_a_page_needs_no_large_image(page):
+    applied = re.findall(r"kubectl apply -f (examples/\S+)", "\n".join(blocks(ROOT / page, "sh")))
+    (spec,) = pod_specs(yaml.safe_load((ROOT / applied[0]).read_text(encoding="utf-8")))
+    assert [container["image"].partition(":")[0] for container in spec["containers"]] == ["busybox"]
+    assert "runtimeClassName" not in spec
