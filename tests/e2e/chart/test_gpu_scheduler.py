@@ -1,9 +1,6 @@
 """The scheduler as the chart installs it: both containers as a real pod, from the real image."""
 
-import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ import pytest
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
 from tests.e2e.agent.conftest import Node
-from tests.e2e.build import add_file, bin_dir, image_config
+from tests.e2e.chart.kube_scheduler_image import kube_scheduler_archive
 from tests.e2e.cluster import Cluster, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
@@ -22,18 +19,7 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/kube-system/deployments"
 
 @pytest.fixture
 def kube_scheduler(cluster: Cluster, tmp_path: Path) -> None:
-    """An image of kube-scheduler alone, on the node. The stock one is in a registry that no test reaches."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as files:
-        add_file(files, "bin/kube-scheduler", (bin_dir() / "kube-scheduler").read_bytes(), mode=0o755)
-    config = json.dumps(image_config(layer.getvalue(), ["/bin/kube-scheduler"])).encode()
-    name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = [{"Config": name, "RepoTags": [f"{REPOSITORY}:{TAG}"], "Layers": ["layer.tar"]}]
-    with tarfile.open(tmp_path / "kube-scheduler.tar", "w") as archive:
-        add_file(archive, "layer.tar", layer.getvalue())
-        add_file(archive, name, config)
-        add_file(archive, "manifest.json", json.dumps(manifest).encode())
-    cluster.import_images(tmp_path / "kube-scheduler.tar")
+    cluster.import_images(kube_scheduler_archive(tmp_path, f"{REPOSITORY}:{TAG}"))
 
 
 @pytest.mark.usefixtures("kube_scheduler")

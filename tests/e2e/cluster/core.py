@@ -295,6 +295,10 @@ class Cluster:
         """Put the images of a docker-archive on the node."""
         self._components.ctr.import_images(archive)
 
+    def name_image(self, name: str, other: str) -> None:
+        """Give an image of the node another name, in full: docker.io/library/busybox:1.36."""
+        self._components.ctr.name_image(name, other)
+
     # Node
 
     def node(self) -> Json:

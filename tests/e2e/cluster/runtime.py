@@ -80,6 +80,9 @@ class Ctr:
     def import_images(self, archive: Path) -> None:
         self._run("images", "import", str(archive)).check_returncode()
 
+    def name_image(self, name: str, other: str) -> None:
+        self._run("images", "tag", "--force", name, other).check_returncode()
+
     def execute(self, container: Container, *command: str) -> subprocess.CompletedProcess[str]:
         pipes = ("--fifo-dir", str(CONTAINERD_STATE / "fifo"))
         return self._run("tasks", "exec", *pipes, "--exec-id", uuid.uuid4().hex, container.id, *command)

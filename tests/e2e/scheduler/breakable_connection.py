@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class BreakableConnection:
-    """Relays a free port of the loopback to the address `target`. The client's TLS passes through unread.
+    """Relays a port, of the loopback and free if no `listen` says another, to `target`. TLS passes through unread.
 
     Attributes:
         port: where clients connect.
     """
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._target = target
         self._writers: set[StreamWriter] = set()
         self._flowing = asyncio.Event()
@@ -21,7 +21,7 @@ class BreakableConnection:
         self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._connected, "127.0.0.1", 0), self._loop
+            asyncio.start_server(self._connected, *listen), self._loop
         ).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.thaw()
