@@ -804,17 +804,17 @@ def test_a_service_monitor_has_the_series_of_the_pod_monitor(chart: Chart) -> No
     check("1.37", by_service)
 
 
-def test_the_test_of_a_release_reads_pods_and_nodes_and_no_more(chart: Chart) -> None:
+def test_the_test_of_a_release_is_one_pod_with_the_agents_account_and_no_rights_on_its_node(chart: Chart) -> None:
     usual = chart.render()
-    hooks = [one for one in chart.render(with_test=True) if one not in usual]
-    assert all(one["metadata"]["annotations"]["helm.sh/hook"] == "test" for one in hooks)
-    rules = {one["kind"]: one["rules"] for one in hooks if "rules" in one}
-    assert rules == {
-        "Role": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}],
-        "ClusterRole": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
-    }
-    pod = find(hooks, "Pod", "gpuagent-test")
-    assert pod["spec"]["containers"][0]["command"][2] == (CHART / "test/nodes.py").read_text().rstrip("\n") + "\n"
+    (pod,) = [one for one in chart.render(with_test=True) if one not in usual]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert pod["metadata"]["name"] == "gpuagent-test"
+    assert pod["spec"]["serviceAccountName"] == "gpuagent"
+    assert pod["spec"]["securityContext"]["runAsNonRoot"]
+    assert "volumes" not in pod["spec"]
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["command"][2] == (CHART / "test/nodes.py").read_text()
     for version in ("1.18", "1.37"):
         check(version, [one for one in chart.render(version=version, with_test=True) if one["kind"] == "Pod"])
 

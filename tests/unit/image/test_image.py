@@ -79,7 +79,7 @@ def build_with(monkeypatch, tmp_path, status: int, *more: str, engine: str = "do
     program = tmp_path / engine
     pushed = tmp_path / "pushed"
     program.write_text(
-        f'#!/bin/sh\ncase "$1 $2" in *build*|bud*) exit {status};; push*) echo "$0 $*" >> {pushed};; esac; exit 0\n'
+        f'#!/bin/sh\ncase "$1 $2" in "buildx build"|bud*) exit {status};; push*) echo "$0 $*" >> {pushed};; esac; exit 0\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

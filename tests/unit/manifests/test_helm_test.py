@@ -34,7 +34,7 @@ def said(agents: list[dict[str, Any]], **nodes: dict[str, Any]) -> tuple[list[st
     def get(path: str) -> dict[str, Any]:
         if path.startswith("/api/v1/namespaces/gpu/pods?"):
             return {"items": agents}
-        return nodes[path.removeprefix("/api/v1/nodes/")]
+        return {"items": [nodes[path.removeprefix("/api/v1/nodes?fieldSelector=metadata.name%3D")]]}
 
     lines, all_well = verdict(get, "gpu")
     return lines, all_well
