@@ -5,14 +5,15 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-COLUMNS, ROWS = 100, 32
-KEY_S = 0.012
-"""Between two keys of a command."""
-LINE_S = 0.06
-READING_S = 1.2
+COLUMNS, ROWS = 110, 32
+COMMAND_S = 0.8
+"""From a command to what it prints. Each moment is a picture of the whole screen, so keys do not have one each."""
+READING_S = 1.5
 """After what a command printed."""
 WAITING = ("kubectl wait", "kubectl -n kube-system rollout")
 """Commands whose many equal lines say nothing: the last one is shown."""
+BETWEEN = {"helm install": ("NAME:", "NOTES:"), "helm test": ("POD LOGS:", "")}
+"""Commands of which a part is shown: from the line that begins so, to the next one that does."""
 
 
 @dataclass(slots=True)
@@ -20,22 +21,16 @@ class Recording:
     """The times are those of a person who types and reads, not those of the machine that ran the commands."""
 
     file: Path
-    _at: float = 0.5
+    _at: float = -1.0
     _events: list[tuple[float, str, str]] = field(default_factory=list)
 
     def add(self, command: str, printed: str) -> None:
         """A command and its output."""
         typed = re.sub(r" +# .*$", "", command, flags=re.MULTILINE).replace("\\\n", "\\\r\n>")
-        self._show("\x1b[1;32m$\x1b[0m ", 0.2)
-        for key in typed:
-            self._show(key, KEY_S)
-        self._show("\r\n", 0.3)
-        lines = printed.splitlines()
-        if command.startswith(WAITING):
-            lines = lines[-1:]
-        for line in lines:
-            self._show(f"{line[: COLUMNS - 1]}\r\n", LINE_S)
-        self._at += READING_S
+        self._show(f"\x1b[32m$\x1b[0m {typed}\r\n", READING_S)
+        lines = [f"{line}\r\n" for line in _shown(command, printed.splitlines())]
+        if lines:
+            self._show("".join(lines), COMMAND_S)
 
     def write(self) -> None:
         header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "Try it on kind"}
@@ -45,3 +40,14 @@ class Recording:
     def _show(self, text: str, seconds: float) -> None:
         self._at += seconds
         self._events.append((round(self._at, 3), "o", text))
+
+
+def _shown(command: str, lines: list[str]) -> list[str]:
+    if command.startswith(WAITING):
+        return lines[-1:]
+    for name, (first, after) in BETWEEN.items():
+        if command.startswith(name):
+            begins = [number for number, line in enumerate(lines) if line.startswith(first)]
+            ends = [number for number, line in enumerate(lines) if after and line.startswith(after)]
+            return lines[begins[0] : ends[0] if ends else None]
+    return lines
