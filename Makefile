@@ -148,15 +148,12 @@ generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, docs/reference/, doc
 	$(BIN)/python -m docsite
 	$(BIN)/python -m tests.contract.contract_page docs/reference/contract.md
 
-lock: $(STAMP)  ## resolve the dependencies again (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --extra scheduler --group dev -o requirements-dev.lock pyproject.toml
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  -c requirements-dev.lock -o requirements.lock pyproject.toml
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  -c requirements-dev.lock --extra scheduler -o requirements-scheduler.lock pyproject.toml
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  -c requirements-dev.lock --group build -o requirements-build.lock
+LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(if $(UPGRADE),--upgrade)
+lock: $(STAMP)  ## resolve the dependencies again (needs uv; UPGRADE=1: to the newest that pyproject.toml allows)
+	$(LOCK) --extra scheduler --group dev -o requirements-dev.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock -o requirements.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --extra scheduler -o requirements-scheduler.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --group build -o requirements-build.lock
 
 clean:  ## remove what the targets made in the tree
 	rm -rf $(VENV) build mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis
