@@ -36,7 +36,9 @@ def running(certificates):
 
 
 def client_tls(certificates, shown=None):
+    """As kube-scheduler verifies: Python 3.13 and later by themselves want a key usage in the CA's certificate."""
     tls = ssl.create_default_context(cafile=certificates / "ca.crt")
+    tls.verify_flags = ssl.VERIFY_X509_PARTIAL_CHAIN
     if shown:
         tls.load_cert_chain(shown.with_suffix(".crt"), shown.with_suffix(".key"))
     return tls
