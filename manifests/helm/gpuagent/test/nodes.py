@@ -1,7 +1,8 @@
 """What `helm test` runs: is every agent ready, and what does its node advertise?
 
-It runs in a pod of the chart, with the agent's service account and without this project's packages. It reads the agents' pods and their nodes, prints a line
-for each node, and ends with 1 if a node lacks something, or if there is no agent at all.
+It runs in a pod of the chart, with the agent's service account and without this project's packages. It reads the
+agents' pods and their nodes, and prints a line for each node. It ends with 1 if a node lacks something, or if there is
+no agent.
 """
 
 import json
