@@ -19,7 +19,7 @@ SHARED = {GPU_MEM, GPU_CORE, GPU_WHOLE}
 OF_PODS = [
     path
     for path in sorted(EXAMPLES.rglob("*.yaml"))
-    if "kube-scheduler" not in path.name and path.parent.name not in {"autoscaling", "chart"}
+    if "kube-scheduler" not in path.name and path.parent.name not in {"autoscaling", "chart", "k9s"}
 ]
 PAGE_OF_JOB = {
     "PyTorchJob": "pytorchjob.md",
