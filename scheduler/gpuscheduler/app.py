@@ -46,7 +46,6 @@ from gpuscheduler.followers import (
     PodFollower,
     SliceFollower,
 )
-from gpuscheduler.garbage import keep_collections_short
 from gpuscheduler.metrics import SchedulerMetrics, Values
 from gpuscheduler.pages.defragment_page import defragment_page
 from gpuscheduler.pages.fleet_page import FleetPages
@@ -76,12 +75,17 @@ class App:
 
     Raises ConfigError of the settings, or of the access to the API server.
 
+    Args:
+        settings: of the command line.
+        when_ready: called once, when calls are answered.
+
     Attributes:
         ready: set once calls are answered.
     """
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, when_ready: Callable[[], None] = lambda: None) -> None:
         self._settings = settings
+        self._when_ready = when_ready
         self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
         self._tls = _tls(settings)
         self._listener = _listener(settings.listen)
@@ -307,7 +311,7 @@ class App:
         self.ready.set()
         nodes = len(self._core.usage.nodes)
         log.info("Ready", extra={"nodes": nodes, "pods": len(self._core.pods)})
-        keep_collections_short()
+        self._when_ready()
 
     def _problem(self) -> str:
         """Why calls cannot be answered now; empty if they can."""

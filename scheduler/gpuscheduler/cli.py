@@ -14,6 +14,7 @@ from gpuagent.system import log
 from gpuagent.system.command_line import CommandLine
 from gpuagent.system.printable import printable
 from gpuscheduler.app import App
+from gpuscheduler.garbage import keep_collections_short
 from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 
 SWITCH_S = 0.0005
@@ -57,7 +58,7 @@ def make_parser() -> CommandLine:
 
 
 async def _run(settings: SchedulerSettings) -> None:
-    app = App(settings)
+    app = App(settings, when_ready=keep_collections_short)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, app.stop)
     await app.run()

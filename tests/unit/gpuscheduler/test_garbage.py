@@ -1,9 +1,11 @@
 """No garbage collection looks at all objects of a large cluster."""
 
 import gc
+import time
 
 import pytest
 
+from gpuscheduler import garbage
 from gpuscheduler.garbage import keep_collections_short
 
 OBJECTS = 300_000
@@ -46,6 +48,22 @@ def test_cycles_of_new_objects_are_still_found():
         del cycle
     gc.collect()
     assert len(gone) == 100
+
+
+def test_cycles_that_a_full_collection_saw_alive_are_found_within_the_hour(monkeypatch):
+    keep_collections_short()
+    gone = []
+    cycle = _Cycle(gone)
+    cycle.itself = cycle
+    gc.collect()
+    del cycle
+    gc.collect()
+    assert not gone
+    later = time.monotonic() + garbage.THOROUGH_S
+    monkeypatch.setattr(garbage.time, "monotonic", lambda: later)
+    gc.collect()
+    gc.collect()
+    assert gone == [1]
 
 
 class _Cycle:

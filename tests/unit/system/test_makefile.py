@@ -16,5 +16,5 @@ def test_a_python_of_the_wrong_version_is_named_before_anything_is_installed(tmp
     command = ["make", "demo", f"PYTHON={old}", f"VENV={tmp_path}/venv"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert made.returncode == 2
-    assert f"Python 3.11, 3.12 or 3.13 is needed, and {old} is 3.10" in made.stderr
+    assert f"Python 3.11, 3.12, 3.13 or 3.14 is needed, and {old} is 3.10" in made.stderr
     assert not (tmp_path / "venv").exists()
