@@ -8,6 +8,7 @@ from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, free_amounts, limits
 from simworld.parts.node import SimulatedNode
 from standin.api.objects import Json
+from standin.api.refusal import Refusal
 
 if TYPE_CHECKING:
     from simworld.world import World
@@ -53,6 +54,17 @@ def find_pod(world: "World", uid: str) -> str:
             status = pod.get("status") or {}
             return " ".join(filter(None, (status.get("phase"), status.get("message"))))
     return "gone"
+
+
+def may_start(world: "World", pod: Json) -> bool:
+    """Whether a pod is there and has not ended."""
+    metadata = pod["metadata"]
+    try:
+        current = world.api.objects.get(("pods", metadata["namespace"], metadata["name"]))
+    except Refusal:
+        return False
+    is_same = current["metadata"]["uid"] == metadata["uid"]
+    return is_same and current["status"].get("phase") not in ENDED
 
 
 def room(world: "World", node: SimulatedNode) -> dict[str, int]:

@@ -59,7 +59,7 @@ def draw(seed: int) -> Scenario:
     nodes = tuple(chance.choice(VERSIONS) for _ in range(chance.choice((1, 1, 2, 3))))
     lasts_s = chance.choice((40.0, 90.0, 200.0))
     # Some worlds are only busy, some have a few faults, some have many.
-    busy = chance.choice((0.3, 1.0, 3.0))
+    busy = chance.choice((0.3, 0.6, 1.5))
     faulty = chance.choice((0.0, 0.05, 0.2))
     actions: list[Action] = []
     _add(actions, chance, lasts_s, busy, [_pod, _pod, _pod, _pod_that_ends, _gang, _deletion, _name_again])

@@ -147,9 +147,9 @@ class World:
 
         def end() -> None:
             while (uid, "main-0") not in self.history.living:
-                if checker.find_pod(self, uid) in ("gone", "Failed"):
+                if not checker.may_start(self, pod):
                     return
-                kernel().sleep(0.5)
+                kernel().sleep(2.0)
             kernel().sleep(seconds)
             for node in self.nodes:
                 node.runtime.exited.add(uid)

@@ -40,6 +40,8 @@ LONG_LAG_SHARE = 0.02
 """How often a watch is behind by up to `LONG_LAG_S`."""
 TICK_S = 0.05
 BACK_OFF_S = 1.0
+LONGEST_BACK_OFF_S = 10.0
+"""kube-scheduler's own: the first wait of a pod that was refused, and the longest."""
 WRITE_S = 0.02
 
 
@@ -74,6 +76,7 @@ class GpuScheduler:
         self._due = Event()
         self._binding: set[str] = set()
         self._not_before: dict[str, float] = {}
+        self._tries: dict[str, int] = {}
         service: Any = SimpleNamespace(
             core=self.core,
             node_seen=self.core.node_seen,
@@ -176,12 +179,18 @@ class GpuScheduler:
         answer = self.core.filter(pod_facts(pod), names, kernel().now)
         self._settle()
         if not answer.nodes:
-            self._not_before[uid] = kernel().now + BACK_OFF_S * (1 + kernel().chance.random())
+            self._back_off(uid)
             return
         self._binding.add(uid)
         node = answer.nodes[0]
         bind = partial(self._bind, meta["namespace"], meta["name"], uid, node)
         kernel().spawn(bind, f"{NAME} bind")
+
+    def _back_off(self, uid: str) -> None:
+        """Have a pod that was refused wait, each time for longer."""
+        tries = self._tries.get(uid, 0)
+        self._tries[uid] = tries + 1
+        self._not_before[uid] = kernel().now + min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**tries)
 
     def _bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         answer = self.core.bind(uid, node, kernel().now, int(wall_clock() * 1e9))
@@ -199,7 +208,7 @@ class GpuScheduler:
             refused = self.core.pods.get(uid)
             if refused:
                 self.core.jobs.left_bind(refused)
-            self._not_before[uid] = kernel().now + BACK_OFF_S
+            self._back_off(uid)
         self._binding.discard(uid)
         self._settle()
 
@@ -245,8 +254,8 @@ class GpuScheduler:
                 if self.core.wants(action):
                     status = {"status": {"nominatedNodeName": node or None}, "metadata": {"uid": uid}}
                     self._patch(pod.namespace, pod.name, status, "status")
-            case Nudge(pod, uid):
-                self._not_before.pop(uid, None)
+            case Nudge():
+                pass  # this kube-scheduler tries each pod again after its back-off, also without an event
             case Ungate(pod, uid):
                 self._patch(pod.namespace, pod.name, {"spec": {"schedulingGates": []}, "metadata": {"uid": uid}})
         self._changed.set()
