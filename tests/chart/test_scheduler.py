@@ -265,7 +265,10 @@ def test_rules_and_dashboard_come_with_it(chart: Chart) -> None:
     assert find(objects, "PrometheusRule", NAME)["spec"]["groups"][0]["name"] == "gpuscheduler"
     assert "gpuscheduler.json" in find(objects, "ConfigMap", "gpuagent-dashboard")["data"]
     without = chart.render(metrics=metrics)
-    assert "gpuscheduler" not in str(without), "its alerts would fire where it is not"
+    rules = [one for one in without if one["kind"] == "PrometheusRule"]
+    assert rules
+    assert "gpuscheduler" not in str(rules), "its alerts would fire where it is not"
+    assert "gpuscheduler.json" not in find(without, "ConfigMap", "gpuagent-dashboard")["data"]
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------
