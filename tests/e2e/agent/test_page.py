@@ -35,9 +35,8 @@ def test_it_shows_what_is_held_and_used_and_follows(node: Node, size: ViewportSi
         expect(gpu).to_contain_text("default/trains[main]")
         expect(gpu).to_contain_text("10 GiB, 30 %")
         expect(page.locator("#facts")).to_contain_text("10 GiB of 640 GiB")
-        node.agent.inject(
-            fault="process", gpu=uuid, pid=node.cluster.container("trains", "main").pid, mib=3072, kind="mps", sm=25
-        )
+        pid = node.cluster.container("trains", "main").pid
+        node.agent.inject(fault="process", gpu=uuid, pid=pid, mib=3072, kind="mps", sm=25)
         expect(gpu).to_contain_text("10 GiB of 80 GiB held, 3 GiB used")
         expect(gpu).to_contain_text("3 GiB, 25 %")
         node.agent.inject(fault="xid", gpu=7, code=79)
@@ -51,6 +50,9 @@ def test_it_shows_what_is_held_and_used_and_follows(node: Node, size: ViewportSi
         expect(page.locator("#drawing")).to_contain_text("through NVSwitches")
         assert not is_wider_than_the_window(page)
         node.end("trains")
+        # The simulated driver's process does not end with its container.
+        expect(gpu).to_contain_text("no container, 1 process")
+        node.agent.inject(fault="end", gpu=uuid, pid=pid)
         expect(gpu).to_contain_text("no containers")
 
 
