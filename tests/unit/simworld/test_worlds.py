@@ -26,7 +26,7 @@ def test_a_seed_is_played_the_same_twice():
 
 def test_a_fault_that_is_put_back_is_found_and_told_as_a_story():
     status, told = simulate(
-        "--put-back", "annotations_are_never_written", "--first", "1", "--seeds", "6", "--jobs", "1"
+        "--put-back", "annotations_are_never_written", "--first", "9", "--seeds", "30", "--jobs", "1"
     )
     assert status == 1
     assert "its annotation says" in told
