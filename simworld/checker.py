@@ -39,12 +39,17 @@ def check_quiet(world: "World") -> None:
 
 def _check_gang(world: "World", job: str, uids: list[str]) -> None:
     """A job whose pods are all there, and of which none was refused, runs whole or not at all."""
+    if not world.scenario.decides:
+        return  # only gpuscheduler promises this
     pods = [pod for pod in world.api.objects.peek("pods") if pod["metadata"]["uid"] in uids]
-    phases = [(pod.get("status") or {}).get("phase") for pod in pods]
-    is_whole = len(pods) == len(uids) and not set(phases) & set(ENDED)
-    bound = [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")]
-    if world.scenario.decides and is_whole and bound and len(bound) < len(uids):
-        world.history.break_promise(f"{job} has started in part: {', '.join(sorted(bound))} of {len(uids)} pods")
+    living = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED]
+    if len(living) < len(uids):
+        return  # people have deleted some, or some have ended
+    bound = sorted(pod["metadata"]["name"] for pod in living if pod["spec"].get("nodeName"))
+    is_partial = 0 < len(bound) < len(uids)
+    if is_partial:
+        names = ", ".join(bound)
+        world.history.break_promise(f"{job} has started in part: {names} of {len(uids)} pods")
 
 
 def find_pod(world: "World", uid: str) -> str:
@@ -113,12 +118,15 @@ def _is_refused_for_its_request(pod: Json) -> bool:
     In mode core_mem a container asks for memory and compute, or for neither. No scheduler checks that, so such a pod is
     refused when its container starts, and stays.
     """
-    statuses = pod["status"].get("containerStatuses") or ()
-    waiting = [status["state"]["waiting"] for status in statuses if "waiting" in status["state"]]
     wanted = limits(pod)
     asks_for_half = (MEMORY in wanted) != (CORES in wanted)
-    says_so = all("a container has both, or neither" in state.get("message", "") for state in waiting)
-    return asks_for_half and bool(waiting) and says_so
+    messages = []
+    for status in pod["status"].get("containerStatuses") or ():
+        waiting = status["state"].get("waiting")
+        if waiting is not None:
+            messages.append(waiting.get("message", ""))
+    says_so = all("a container has both, or neither" in message for message in messages)
+    return asks_for_half and bool(messages) and says_so
 
 
 def _check_grant(world: "World", pod: Json, container: Json, living: Living) -> None:

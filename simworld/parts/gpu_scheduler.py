@@ -98,8 +98,8 @@ class GpuScheduler:
         with self._objects.updated:
             version = self._objects.version
             for resource in ("nodes", "configmaps", "pods"):
-                for found in self._objects.peek(resource):
-                    self._seen(resource, found)
+                for stored in self._objects.peek(resource):
+                    self._seen(resource, stored)
             return version
 
     def _watch(self, resource: str, version: int) -> None:
@@ -163,11 +163,15 @@ class GpuScheduler:
 
     def _is_due(self, pod: Json) -> bool:
         spec = pod["spec"]
-        uid = pod["metadata"]["uid"]
-        is_ours = spec.get("schedulerName") == NAME
-        may_start = not spec.get("nodeName") and not spec.get("schedulingGates")
-        is_free = "deletionTimestamp" not in pod["metadata"] and uid not in self._binding
-        return is_ours and may_start and is_free and kernel().now >= self._not_before.get(uid, 0.0)
+        metadata = pod["metadata"]
+        uid = metadata["uid"]
+        if spec.get("schedulerName") != NAME:
+            return False
+        if spec.get("nodeName") or spec.get("schedulingGates"):
+            return False
+        if "deletionTimestamp" in metadata or uid in self._binding:
+            return False
+        return kernel().now >= self._not_before.get(uid, 0.0)
 
     def _schedule(self, pod: Json) -> None:
         kernel().sleep(kernel().chance.random() * 0.005)
