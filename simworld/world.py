@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
-from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
 from simworld import checker
 from simworld.history import ALLOCATION, CORES, WHOLE, History
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
@@ -17,6 +16,7 @@ from simworld.scenario import Action, Scenario
 from standin.api.objects import Json
 from standin.api.refusal import Refusal
 from standin.api.server import node_body
+from standin.boxes import equal_gpus
 
 SETTLE_S = 200.0
 """How long a repaired world is left in peace. The agent waits for 60 s until a GPU that had a fault is sold again."""
@@ -25,27 +25,6 @@ PROBE_S = 20.0
 GIB_PER_GPU = 80
 PEOPLE = ("create_pod", "create_job_pod", "create_gang", "delete_pod", "replace_pod", "set_mode", "edit_annotations")
 """Actions that are calls to the API server."""
-
-
-def box(name: str, gpus: int) -> Box:
-    """Equal GPUs of one node."""
-    return Box(
-        name=name,
-        gpus=tuple(
-            BoxGpu(
-                uuid=uuid_of(name, index),
-                minor=index,
-                pci_bus_id=f"00000000:{0x10 + index:02X}:00.0",
-                model="NVIDIA A100-SXM4-80GB",
-                memory_mib=GIB_PER_GPU * 1024,
-                reserved_mib=500,
-                compute_capability=(8, 0),
-                numa_node=None,
-                mig=False,
-            )
-            for index in range(gpus)
-        ),
-    )
 
 
 class World:
@@ -63,7 +42,7 @@ class World:
         for name, version in list(zip(names, scenario.nodes, strict=True))[1:]:
             self.api.objects.create("nodes", "", node_body(name, {MODE_LABEL: scenario.mode}, f"v{version}.0"))
         self.nodes = [
-            SimulatedNode(name, box(name, scenario.gpus), version, root, self.api, self.history)
+            SimulatedNode(name, equal_gpus(name, scenario.gpus, GIB_PER_GPU), version, root, self.api, self.history)
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
         self._stock = StockScheduler(self.api, self.history)

@@ -30,9 +30,10 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABE
 from gpuagent.isolation.interface import IsolationError, Need, Report, Starting
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.settings.settings import Settings
-from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
+from gpuagent.simulation.boxes import Box
 from gpuagent.simulation.simulator import Simulator, install
 from standin.api.server import ApiServer
+from standin.boxes import equal_gpus
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Container, Pod
 from standin.waiting import PATIENCE_S
@@ -47,23 +48,7 @@ CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"
 
 def box(gpus: int = 2, gib: int = 80, *, name: str = "contract", numa: Sequence[int | None] = ()) -> Box:
     """So many equal GPUs. The same name and number give the same GPUs."""
-    return Box(
-        name=name,
-        gpus=tuple(
-            BoxGpu(
-                uuid=uuid_of(name, i),
-                minor=i,
-                pci_bus_id=f"00000000:{0x10 + i:02X}:00.0",
-                model="NVIDIA A100-SXM4-80GB",
-                memory_mib=gib * 1024,
-                reserved_mib=500,
-                compute_capability=(8, 0),
-                numa_node=numa[i] if numa else None,
-                mig=False,
-            )
-            for i in range(gpus)
-        ),
-    )
+    return equal_gpus(name, gpus, gib, numa)
 
 
 def key(uuid: str) -> str:
