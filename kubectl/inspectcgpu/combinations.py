@@ -1,7 +1,7 @@
 """Flags that do not go together."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from inspectcgpu.flags import STATUS
 from inspectcgpu.usage_error import UsageError
@@ -45,9 +45,7 @@ def _problems_of_waste(options: argparse.Namespace) -> Iterator[str]:
         "--why": options.why,
         "--sort-by": options.sort_by,
     }
-    for flag, is_given in others.items():
-        if is_given:
-            yield f"--waste shows pods and namespaces: leave out {flag}"
+    yield from _left_out(others, "--waste shows pods and namespaces")
 
 
 def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
@@ -66,8 +64,13 @@ def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
         "--sort-by": options.sort_by,
         "--no-headers": options.no_headers,
     }
-    for flag, is_given in others.items():
-        if is_given:
-            yield f"status NODE shows what one agent does: leave out {flag}"
+    yield from _left_out(others, "status NODE shows what one agent does")
     if options.output == "name":
         yield "-o name is for nodes: use -o json"
+
+
+def _left_out(others: Mapping[str, object], because: str) -> Iterator[str]:
+    """A problem for each of these flags that is given."""
+    for flag, is_given in others.items():
+        if is_given:
+            yield f"{because}: leave out {flag}"
