@@ -113,8 +113,15 @@ class LimitInForce:
         """A server was asked, and has this limit now."""
         return replace(self, servers={**self.servers, server: limit})
 
-    def with_only(self, servers: Iterable[int]) -> "LimitInForce":
-        """The others have ended."""
-        present = frozenset(servers)
-        kept = {server: limit for server, limit in self.servers.items() if server in present}
+    def without_ended(self, listed: Iterable[int]) -> "LimitInForce":
+        """Forget servers that are not in the list, as those that have ended are not.
+
+        The list may have been read before a server began. So one that gives too little stays known: no container
+        starts until the servers were listed and asked again.
+        """
+        present = frozenset(listed)
+        kept = {server: limit for server, limit in self.servers.items() if server in present or self._is_too_low(limit)}
         return replace(self, servers=kept)
+
+    def _is_too_low(self, limit: int) -> bool:
+        return self.asked is not None and limit + self.slack < self.asked

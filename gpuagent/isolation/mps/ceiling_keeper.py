@@ -119,7 +119,7 @@ class CeilingKeeper:
 
     def _set_servers(self, limit: ServerLimit, servers: tuple[int, ...], deadline_s: float | None = None) -> None:
         """Set a limit for those servers that do not have it yet."""
-        in_force = self._limits[limit].with_only(servers)
+        in_force = self._limits[limit].without_ended(servers)
         wanted = in_force.asked
         if wanted is None or in_force.is_missing:
             return
