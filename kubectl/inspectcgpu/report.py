@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView, SeenProblem
 from inspectcgpu.read.configmaps import HEALTHY, GpuConfigMap
 from inspectcgpu.read.gpu_node import RESOURCES, GpuNode
@@ -119,6 +119,17 @@ class ClusterReport:
     usage_problem: str = ""
     problems: tuple[str, ...] = ()
 
+    @property
+    def sharing(self) -> tuple[NodeReport, ...]:
+        """The nodes with shares of GPUs, by memory or by compute."""
+        return tuple(node for node in self.nodes if GPU_MEM in node.amounts or GPU_CORE in node.amounts)
+
+    @property
+    def without_gpu(self) -> tuple[PodReport, ...]:
+        """The pods that ask for GPUs and have none: those on a node, then those on none."""
+        on_nodes = (pod for node in self.nodes for pod in node.pods if pod.pending)
+        return (*on_nodes, *self.waiting)
+
     def having(self, resource: str) -> tuple[NodeReport, ...]:
         """The nodes with an amount of `resource`."""
         return tuple(node for node in self.nodes if resource in node.amounts)
@@ -126,7 +137,8 @@ class ClusterReport:
     def total(self, nodes: Iterable[NodeReport], resource: str) -> Amount:
         """The sum over those nodes; unknown amounts count as 0."""
         amounts = [node.amounts[resource] for node in nodes]
-        return Amount(sum(one.allocated for one in amounts), sum(one.total or 0 for one in amounts))
+        allocated = sum(amount.allocated for amount in amounts)
+        return Amount(allocated, sum(amount.total or 0 for amount in amounts))
 
 
 def of_namespace(report: ClusterReport, namespace: str) -> ClusterReport:

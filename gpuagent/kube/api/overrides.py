@@ -42,22 +42,26 @@ class Impersonation:
 
     def headers(self) -> tuple[Header, ...]:
         """The headers of each request. Raises ApiConfigError: there is no user, or a value that no header can have."""
-        extra = self.extra or {}
-        found = [("Impersonate-Uid", self.uid)] if self.uid else []
-        found += [("Impersonate-Group", group) for group in self.groups]
-        for name, values in extra.items():
-            # The names of headers have few letters.
-            header = f"Impersonate-Extra-{quote(name, safe='')}"
-            found += [(header, value) for value in values]
-        if found and not self.user:
+        properties = self._properties()
+        if properties and not self.user:
             text_of_error = "groups, a UID or other properties are impersonated without a user: name it with --as"
             raise ApiConfigError(text_of_error)
-        if self.user:
-            found.insert(0, ("Impersonate-User", self.user))
-        for _, value in found:
+        user = [("Impersonate-User", self.user)] if self.user else []
+        headers = (*user, *properties)
+        for _, value in headers:
             if not value.isascii() or not value.isprintable():
                 raise ApiConfigError(f"the name {value!r} to impersonate has characters that no HTTP header can have")
-        return tuple(found)
+        return headers
+
+    def _properties(self) -> list[Header]:
+        """The headers of all but the user's name."""
+        headers = [("Impersonate-Uid", self.uid)] if self.uid else []
+        headers += [("Impersonate-Group", group) for group in self.groups]
+        for name, values in (self.extra or {}).items():
+            # The names of headers have few letters.
+            header = f"Impersonate-Extra-{quote(name, safe='')}"
+            headers += [(header, value) for value in values]
+        return headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

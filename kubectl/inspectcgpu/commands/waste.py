@@ -2,15 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain, print_answer
 from inspectcgpu.commands.rendering import asking, wanted
-from inspectcgpu.fetch.agents import Asking, ask
+from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.fetch.cluster import read_nodes
+from inspectcgpu.read.gpu_node import GpuNode
 from inspectcgpu.read.waste import waste
 from inspectcgpu.show.waste import document, waste_lines
 
@@ -20,17 +21,27 @@ TOO_OLD = "its agent is of a version that does not report what is used over time
 def show_waste(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print it; 1 if a named node does not exist."""
     nodes = read_nodes(client, wanted(options))
-    every_agent = replace(asking(options) or Asking(), every_agent=True)
-    names = [node.name for node in nodes.gpu]
-    marked = {node.name for node in nodes.gpu if node.agent}
-    answers = ask(client, every_agent, names, marked=marked)
-    notes = [f"node {node}: {reason}" for node, reason in answers.unseen.items()]
-    silent = [node for node, view in answers.views.items() if view.uses is None]
-    notes += [f"node {node}: {TOO_OLD}" for node in silent]
+    answers = _ask_agents(client, options, nodes.gpu)
     uses = {node: view.uses or () for node, view in answers.views.items()}
-    is_part = bool(options.namespace) and not options.all_namespaces
-    answer = waste(uses, notes, options.namespace if is_part else "")
-    print_answer(options.output, document(answer), waste_lines(answer, colour=has_colour(sys.stdout, environ)))
+    namespace = "" if options.all_namespaces else options.namespace or ""
+    answer = waste(uses, _notes(answers), namespace)
+    lines = waste_lines(answer, colour=has_colour(sys.stdout, environ))
+    print_answer(options.output, document(answer), lines)
     for name in nodes.missing:
         complain(f"there is no node {name}")
     return 1 if nodes.missing else 0
+
+
+def _ask_agents(client: Client, options: argparse.Namespace, nodes: Sequence[GpuNode]) -> Answers:
+    # Also those that have nothing to add to what the API server knows: use is known to nobody else.
+    every_agent = replace(asking(options) or Asking(), every_agent=True)
+    names = [node.name for node in nodes]
+    marked = {node.name for node in nodes if node.agent}
+    return ask(client, every_agent, names, marked=marked)
+
+
+def _notes(answers: Answers) -> list[str]:
+    """Which nodes are missing in the answer, and why."""
+    notes = [f"node {node}: {reason}" for node, reason in answers.unseen.items()]
+    notes += [f"node {node}: {TOO_OLD}" for node, view in answers.views.items() if view.uses is None]
+    return notes

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from gpuagent.domain.pods.json_values import mapping, text
@@ -122,10 +122,13 @@ class Following:
         self.updated = threading.Event()
         self._nodes = Collection[GpuNode]("nodes", self._node, self.updated)
         self._pods = Collection[GpuPod]("pods", self._pod, self.updated)
-        one = wanted.names[0] if len(self._names) == 1 else ""
+        # One node and its pods can be selected by the API server; several cannot.
+        only_node = wanted.names[0] if len(self._names) == 1 else ""
+        select_node = f"metadata.name={only_node}" if only_node else ""
+        select_pods = pods_selector(only_node) if only_node else NOT_SUCCEEDED
         self._follows: tuple[Follow[Any], ...] = (
-            Follow(client, NODES, f"metadata.name={one}" if one else "", self._nodes, labels=wanted.labels),
-            Follow(client, PODS, pods_selector(one) if one else NOT_SUCCEEDED, self._pods),
+            Follow(client, NODES, select_node, self._nodes, labels=wanted.labels),
+            Follow(client, PODS, select_pods, self._pods),
         )
         self._threads = [threading.Thread(target=follow.run, daemon=True) for follow in self._follows]
 
@@ -157,10 +160,10 @@ class Following:
     def facts(self) -> ClusterFacts:
         """The facts as of now."""
         nodes = by_name(self._nodes.known())
-        known = self._pods.known()
-        pods = sorted(on_nodes(known, nodes) if self._wanted.labels else known, key=lambda pod: pod.name)
+        pods = self._known_pods(nodes)
         problems = self.problems
-        if self._others is None or (not problems and time.monotonic() - self._others_at >= OTHERS_EVERY_S):
+        others_are_old = time.monotonic() - self._others_at >= OTHERS_EVERY_S
+        if self._others is None or (others_are_old and not problems):
             self._others = read_other_sources(self._client, nodes, pods, self._asking, usage=self._usage)
             self._others_at = time.monotonic()
             self._pods_then = {pod.name: pod for pod in pods}
@@ -168,9 +171,20 @@ class Following:
         self._behind = bool(newer) and not problems
         return facts(nodes, pods, self._others, problems, newer)
 
-    def _node(self, found: Json) -> GpuNode | None:
-        return self._wanted.read(found) if not self._names or _key(found)[1] in self._names else None
+    def _known_pods(self, nodes: Sequence[GpuNode]) -> list[GpuPod]:
+        pods: Iterable[GpuPod] = self._pods.known()
+        if self._wanted.labels:
+            # The API server selects nodes by label, but not their pods.
+            pods = on_nodes(pods, nodes)
+        return sorted(pods, key=lambda pod: pod.name)
 
-    def _pod(self, found: Json) -> GpuPod | None:
-        pod = read_pod(found)
-        return pod if pod and (not self._names or pod.node in self._names) else None
+    def _node(self, node: Json) -> GpuNode | None:
+        is_wanted = not self._names or _key(node)[1] in self._names
+        return self._wanted.read(node) if is_wanted else None
+
+    def _pod(self, document: Json) -> GpuPod | None:
+        pod = read_pod(document)
+        if pod is None:
+            return None
+        is_wanted = not self._names or pod.node in self._names
+        return pod if is_wanted else None

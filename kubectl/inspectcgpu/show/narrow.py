@@ -28,12 +28,14 @@ def narrow(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> 
 def tail(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> list[str]:
     """What stands below the nodes: totals, pods without a GPU, and notes, wrapped."""
     lines = totals(report, " ")
-    lines += whole_total(report, " ") if report.having(GPU_WHOLE) else []
-    waiting = [*(pod for node in report.nodes for pod in node.pods if pod.pending), *report.waiting]
-    told = [_waits(pod) for pod in waiting]
-    lines += _listed("Pods without a GPU:", told, None if pods else MANY_PODS, columns, Style.PLAIN, colour=colour)
-    most = None if pods else MANY_NOTES
-    return lines + _listed("Notes:", notes(report), most, columns, Style.PENDING, colour=colour)
+    if report.having(GPU_WHOLE):
+        lines += whole_total(report, " ")
+    waiting = [_waits(pod) for pod in report.without_gpu]
+    most_pods = None if pods else MANY_PODS
+    lines += _listed("Pods without a GPU:", waiting, most_pods, columns, Style.PLAIN, colour=colour)
+    most_notes = None if pods else MANY_NOTES
+    lines += _listed("Notes:", notes(report), most_notes, columns, Style.PENDING, colour=colour)
+    return lines
 
 
 def fits(lines: Iterable[str], columns: int) -> bool:

@@ -16,31 +16,28 @@ _DASHES_MORE = 20
 
 def summary(report: ClusterReport, *, wide: bool = False, colour: bool = False) -> list[str]:
     """The lines. Memory and compute share one table, whole GPUs have another; each appears if a node needs it."""
-    shared = tuple(node for node in report.nodes if {GPU_MEM, GPU_CORE} & node.amounts.keys())
+    shared = report.sharing
     whole = report.having(GPU_WHOLE)
     lines: list[str] = []
     if shared:
         lines += _table(_Shared(shared), shared, wide=wide, colour=colour)
         lines += totals(report)
+    if shared and whole:
+        lines.append("")
     if whole:
-        lines += (
-            ["", *_table(_Whole(whole), whole, wide=wide, colour=colour)]
-            if lines
-            else _table(_Whole(whole), whole, wide=wide, colour=colour)
-        )
+        lines += _table(_Whole(whole), whole, wide=wide, colour=colour)
         lines += whole_total(report)
     return lines + below(report, MANY_PODS, colour=colour)
 
 
 def summary_rows(report: ClusterReport, *, wide: bool = False, colour: bool = False) -> list[str]:
     """The rows of the tables alone: a line for each node, whole GPUs after the others."""
-    shared = tuple(node for node in report.nodes if {GPU_MEM, GPU_CORE} & node.amounts.keys())
+    shared = report.sharing
     whole = report.having(GPU_WHOLE)
-    tables: list[tuple[_Shared | _Whole, Sequence[NodeReport]]] = [(_Shared(shared), shared), (_Whole(whole), whole)]
-    lines: list[str] = []
-    for columns, nodes in tables:
-        lines += align(_rows(columns, nodes, wide=wide), colour=colour)
-    return lines
+    # Each table has columns of its own, so each is aligned alone.
+    rows_of_shared = _rows(_Shared(shared), shared, wide=wide)
+    rows_of_whole = _rows(_Whole(whole), whole, wide=wide)
+    return [*align(rows_of_shared, colour=colour), *align(rows_of_whole, colour=colour)]
 
 
 def totals(report: ClusterReport, joint: str = "\n") -> list[str]:
@@ -74,7 +71,7 @@ def percent(amount: Amount) -> int:
 
 def below(report: ClusterReport, most: int | None, *, colour: bool) -> list[str]:
     """Pods without a GPU, and why; then notes."""
-    pods = [*(pod for node in report.nodes for pod in node.pods if pod.pending), *report.waiting]
+    pods = report.without_gpu
     lines: list[str] = []
     if pods:
         rows = [row("NAMESPACE", "NAME", "NODE", "ASKS", "WHY", style=Style.HEAD), *map(_waits, pods[:most])]
