@@ -21,6 +21,7 @@ from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.reservations import Reservations
+from simworld.put_back_scheduler import SCHEDULER_FAULTS
 
 
 def _annotations_of_running_pods_count() -> None:
@@ -106,5 +107,5 @@ FAULTS: dict[str, Callable[[], None]] = {
         _kubelets_allocations_are_read_once,
         _nothing_is_reserved,
     )
-}
+} | SCHEDULER_FAULTS
 """By name, what puts each back."""

@@ -5,7 +5,7 @@ A shrunk scenario is the same list with actions left out.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simworld.history import CORES, MEMORY, WHOLE
 
@@ -39,6 +39,7 @@ class Scenario:
         decides: whether pods are gpuscheduler's; else a kube-scheduler without it binds them.
         lasts_s: virtual seconds until everything is repaired and left in peace.
         actions: by time.
+        replicas: of the whole gpuscheduler, each beside a kube-scheduler of its own; 0 for its core alone.
     """
 
     seed: int
@@ -48,8 +49,11 @@ class Scenario:
     decides: bool
     lasts_s: float
     actions: tuple[Action, ...]
+    replicas: int = 0
 
 
+REPLICAS_SHARE = 0.4
+"""How often pods that are gpuscheduler's are placed by two whole replicas of it."""
 VERSIONS = ("1.20", "1.24", "1.26", "1.30", "1.33", "1.34", "1.36", "1.36", "1.37")
 
 
@@ -66,7 +70,7 @@ def draw(seed: int) -> Scenario:
     _add(actions, chance, lasts_s, faulty, FAULTS)
     _add(actions, chance, lasts_s, chance.choice((0.0, 0.02, 0.1)), [_mode])
     actions.sort(key=lambda action: action.at)
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         nodes=nodes,
         gpus=chance.choice((1, 2, 4)),
@@ -75,6 +79,18 @@ def draw(seed: int) -> Scenario:
         lasts_s=lasts_s,
         actions=tuple(actions),
     )
+    return with_replicas(scenario, faulty)
+
+
+def with_replicas(scenario: Scenario, faulty: float) -> Scenario:
+    """The scenario, in some seeds with the whole gpuscheduler in two replicas, and with their faults."""
+    chance = random.Random(f"{scenario.seed}/scheduler replicas")
+    if not scenario.decides or chance.random() >= REPLICAS_SHARE:
+        return scenario
+    faults: list[Action] = []
+    _add(faults, chance, scenario.lasts_s, faulty, SCHEDULER_FAULTS)
+    actions = sorted([*scenario.actions, *faults], key=lambda action: action.at)
+    return replace(scenario, replicas=2, actions=tuple(actions))
 
 
 Args = tuple[str | int | float, ...]
@@ -182,4 +198,37 @@ FAULTS: tuple[Maker, ...] = (
     _of_node("restart_scheduler"),
     _of_node("restart_scheduler"),
     _edit,
+)
+
+POINTS = ("reserved", "reserved", "binding asked", "binding done", "binding done", "commit asked", "commit done")
+"""Moments at which a replica of gpuscheduler is struck, see `SchedulerReplicas.happened`."""
+
+
+def _strike(chance: random.Random) -> tuple[str, Args]:
+    what = chance.choice(("kill_both", "kill_extender", "kill_kube_scheduler", "stall", "cut"))
+    return "strike_scheduler", (chance.choice(POINTS), chance.choice((1, 1, 2, 3)), what, _long(chance))
+
+
+def _lost_answer(chance: random.Random) -> tuple[str, Args]:
+    # 0: the API server does it, and the answer is lost.
+    return "fail_bindings", (chance.choice((0, 0, 409, 500, 503)), chance.choice((1, 1, 2)))
+
+
+def _of_replica(kind: str) -> Maker:
+    return lambda chance: (kind, (chance.randrange(1000), _long(chance)))
+
+
+def _long(chance: random.Random) -> float:
+    """From a blink to longer than a lease lasts."""
+    return chance.choice((0.05, 1.0, 4.0, 11.0, 18.0, 30.0))
+
+
+SCHEDULER_FAULTS: tuple[Maker, ...] = (
+    _strike,
+    _strike,
+    _strike,
+    _lost_answer,
+    _of_replica("stall_scheduler"),
+    _of_replica("cut_scheduler"),
+    _of_replica("restart_scheduler"),
 )

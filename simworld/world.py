@@ -6,13 +6,15 @@ from pathlib import Path
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from simworld import checker
-from simworld.history import ALLOCATION, CORES, WHOLE, History
+from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
 from simworld.parts.node import SimulatedNode
+from simworld.parts.scheduler_replicas import SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, StuckError, kernel
 from simworld.scenario import Action, Scenario
+from simworld.scheduler_checks import check_schedulers
 from standin.api.objects import Json
 from standin.api.refusal import Refusal
 from standin.api.server import node_body
@@ -47,10 +49,12 @@ class World:
         ]
         self._stock = StockScheduler(self.api, self.history)
         self._scheduler = GpuScheduler(self.api, self.history)
+        self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
         self._pods = 0
         self._gangs = 0
         self._people = Process("people")
-        logging.getLogger("gpuagent").addHandler(_ErrorsToHistory(self.history))
+        for product in ("gpuagent", "gpuscheduler", "asyncio"):
+            logging.getLogger(product).addHandler(_ErrorsToHistory(product, self.history))
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -60,7 +64,7 @@ class World:
             node.start_kubelet()
             node.start_agent()
         self._stock.start()
-        self._scheduler.start()
+        self._start_scheduler()
         try:
             for action in self.scenario.actions:
                 self._play_until(action.at)
@@ -69,6 +73,8 @@ class World:
             self._repair()
             self._play_until(self.scenario.lasts_s + SETTLE_S)
             checker.check_quiet(self)
+            if self.scenario.replicas:
+                check_schedulers(self)
             self._probe()
         except StuckError as error:
             self.history.break_promise(f"nothing can happen any more: {error}")
@@ -96,7 +102,14 @@ class World:
                 node.driver.simulator.action(gpu.uuid, 0)
             node.start_kubelet()
             node.start_agent()
-        self._scheduler.start()
+        self.api.failing.clear()
+        self._start_scheduler()
+
+    def _start_scheduler(self) -> None:
+        if self.scenario.replicas:
+            self.replicas.start()
+        else:
+            self._scheduler.start()
 
     def _probe(self) -> None:
         """A pod on each node that has room has to run within its bound."""
@@ -113,6 +126,11 @@ class World:
                         f"a pod for 1 {resource} does not run on {node.name} within {PROBE_S:g} s: {status}"
                     )
                 break
+
+    def create_probe(self, name: str, members: int) -> Json:
+        """A pod of one unit of memory; alone, or of a job of so many."""
+        labels = {JOB_LABEL: "probe", REPLICAS_LABEL: str(members)} if members > 1 else None
+        return self._create(name, {MEMORY: 1}, labels=labels)
 
     # -- people ---------------------------------------------------------------------------------------------------
 
@@ -239,10 +257,26 @@ class World:
         self.restart_kubelet(which, away_s)
         self.restart_agent(which, away_s * kernel().chance.random())
 
-    def restart_scheduler(self, _which: int, away_s: float) -> None:
+    def restart_scheduler(self, which: int, away_s: float) -> None:
+        if self.scenario.replicas:
+            self.replicas.strike_now(which, "kill_both", away_s)
+            return
         self.history.note(NAME, f"is killed, for {away_s:g} s")
         self._scheduler.kill()
         self._later(away_s, self._scheduler.start)
+
+    def strike_scheduler(self, point: str, countdown: int, what: str, seconds: float) -> None:
+        self.replicas.strike(point, countdown, what, seconds)
+
+    def stall_scheduler(self, which: int, seconds: float) -> None:
+        self.replicas.strike_now(which, "stall", seconds)
+
+    def cut_scheduler(self, which: int, seconds: float) -> None:
+        self.replicas.strike_now(which, "cut", seconds)
+
+    def fail_bindings(self, code: int, times: int) -> None:
+        self.history.note("api server", f"answers the next {times} Bindings with {code or 'a broken connection'}")
+        self.api.fail("create", "pods/binding", *[code] * times)
 
     def edit_annotations(self, which: int, index: int) -> None:
         """A tenant writes another GPU into a pod's annotations, also while it runs."""
@@ -250,6 +284,7 @@ class World:
         if pod is None:
             return
         name = pod["metadata"]["name"]
+        self.replicas.placements.edited.add(pod["metadata"]["uid"])
         self.history.note("tenant", f"writes GPU {index} into the annotations of {name}")
         texts = {"ALIYUN_COM_GPU_MEM_IDX": str(index), ALLOCATION: f'{{"0":{{"{index}":8}}}}'}
         patch: Json = {"metadata": {"annotations": texts}}
@@ -331,12 +366,14 @@ def _limits(resource: str, amount: int, cores: int) -> dict[str, int]:
 class _ErrorsToHistory(logging.Handler):
     """An exception in the product's log is a fault of the product."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, product: str, history: History) -> None:
         super().__init__(logging.ERROR)
+        self._product = product
         self._history = history
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.exc_info:
             return  # it reports a fault of the driver, for example
         error = record.exc_info[1]
-        self._history.break_promise(f"the agent logs an error: {record.getMessage()}: {type(error).__name__}: {error}")
+        what = f"{record.getMessage()}: {type(error).__name__}: {error}"
+        self._history.break_promise(f"{self._product} logs an error: {what}")

@@ -9,6 +9,7 @@ import heapq
 import itertools
 import random
 import select
+from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -235,7 +236,14 @@ class Kernel:
         return self.current
 
     def _hub(self) -> None:
+        # Python knows one running event loop for each real thread, and all tasks share one.
+        running_loop = _get_running_loop()
+        if running_loop is None:
+            self._loop.switch()
+            return
+        _set_running_loop(None)
         self._loop.switch()
+        _set_running_loop(running_loop)
 
 
 # Some libraries make and take locks while they are imported.

@@ -1,0 +1,109 @@
+"""Faults of gpuscheduler's edges that are put back: its lease, its watches, its writers."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuscheduler import app
+from gpuscheduler.cluster_api.lease import Lease
+from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.core.bindings import Bindings
+from gpuscheduler.core.calls import BindOutcome, BindWrite, Nudge
+from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.service import Service
+
+
+def _a_new_leader_does_not_wait_for_its_watch() -> None:
+    _set(Service, "_is_behind", lambda _self: False)
+
+
+def _calls_of_a_former_leader_are_answered() -> None:
+    _set(Lease, "problem", lambda _self: "")
+
+
+def _a_broken_watch_is_not_noticed() -> None:
+    _set(app, "GAP_S", float("inf"))
+
+
+def _a_lost_answer_to_a_binding_counts_as_a_refusal() -> None:
+    bind = Writes.bind
+
+    async def refused(self: Writes, write: BindWrite) -> tuple[BindOutcome, str]:
+        outcome, why = await bind(self, write)
+        return (BindOutcome.REFUSED if outcome is BindOutcome.UNKNOWN else outcome), why
+
+    _set(Writes, "bind", refused)
+
+
+def _a_binding_that_meets_a_conflict_counts_as_done() -> None:
+    bind = Writes.bind
+
+    async def bound(self: Writes, write: BindWrite) -> tuple[BindOutcome, str]:
+        outcome, why = await bind(self, write)
+        is_conflict = outcome is BindOutcome.REFUSED
+        return (BindOutcome.BOUND if is_conflict else outcome), "" if is_conflict else why
+
+    _set(Writes, "bind", bound)
+
+
+def _the_plan_of_a_job_is_not_written() -> None:
+    async def committed(_self: Writes, _action: object) -> bool:
+        return True
+
+    _set(Writes, "commit", committed)
+
+
+def _a_pod_is_bound_without_its_decision() -> None:
+    create = Writes._bind  # noqa: SLF001 (the decision that is taken away)
+
+    async def bind(self: Writes, write: BindWrite) -> bool:
+        return await create(self, BindWrite(write.pod, write.uid, write.node, {}))
+
+    _set(Writes, "_bind", bind)
+
+
+def _a_sent_binding_reserves_nothing() -> None:
+    answered = Bindings.answered
+
+    def end(self: Any, uid: str, pod: Any, outcome: BindOutcome) -> None:  # noqa: ANN401 (the product's)
+        answered(self, uid, pod, outcome)
+        self._reservations.end([uid])
+
+    _set(Bindings, "answered", end)
+
+
+def _nobody_is_woken() -> None:
+    add = Writes.add
+
+    def add_others(self: Writes, action: Any) -> None:  # noqa: ANN401 (any action)
+        if not isinstance(action, Nudge):
+            add(self, action)
+
+    _set(Writes, "add", add_others)
+
+
+def _pods_that_are_gone_stay_in_mind() -> None:
+    _set(Scheduling, "pod_gone", lambda *_: None)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
+    setattr(owner, name, value)
+
+
+SCHEDULER_FAULTS: dict[str, Callable[[], None]] = {
+    work.__name__.removeprefix("_"): work
+    for work in (
+        _a_new_leader_does_not_wait_for_its_watch,
+        _calls_of_a_former_leader_are_answered,
+        _a_broken_watch_is_not_noticed,
+        _a_lost_answer_to_a_binding_counts_as_a_refusal,
+        _a_binding_that_meets_a_conflict_counts_as_done,
+        _the_plan_of_a_job_is_not_written,
+        _a_pod_is_bound_without_its_decision,
+        _a_sent_binding_reserves_nothing,
+        _nobody_is_woken,
+        _pods_that_are_gone_stay_in_mind,
+    )
+}
+"""By name, what puts each back."""
