@@ -99,6 +99,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._selector = _Selector(rest)
         self._accept: Callable[[], asyncio.BaseProtocol] | None = None
 
+    def __del__(self) -> None:
+        """A killed process closes nothing, so it is no mistake."""
+
     # -- what asyncio's loop leaves to its kinds -------------------------------------------------------------------
 
     def _write_to_self(self) -> None:
