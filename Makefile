@@ -137,8 +137,8 @@ random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, aga
 random-cluster: $(STAMP)  ## 200,000 steps of random clusters for gpuscheduler, counted (STEPS=50000, SEED=7)
 	$(BIN)/python -m tests.unit.gpuscheduler.core.long_random_cluster $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
-simulate: $(STAMP)  ## a whole cluster in one process, in virtual time, with faults, from new seeds (MINUTES=10; SEED=7: one, told)
-	$(BIN)/python -m simworld $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(ARGS)
+simulate: $(STAMP)  ## a whole cluster in one process, in virtual time, with faults, from new seeds (MINUTES=10; SEED=7: one, told; KEEP=name: as a test)
+	$(BIN)/python -m simworld $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
 claim-kills: $(STAMP)  ## 1,000 kills of the agent at random moments in mode dra: nothing lost, given twice, or waited for (KILLS=100, SEED=7)
 	$(BIN)/python -m tests.contract.claim_kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

@@ -1,7 +1,7 @@
 """`make simulate`: play scenarios of new seeds until the time is over, or one seed again.
 
-Each seed runs in a process of its own, forked after the imports. A seed that breaks a promise is shrunk and told as a
-story.
+Each seed runs in a process of its own, forked after the imports. The first seed that breaks a promise is shrunk, and
+told as a story with the command that plays it again.
 """
 
 import argparse
@@ -10,9 +10,12 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
+# Kept before the machine is replaced: its clocks begin at the same moment in each run.
 _clock = time.monotonic
+_began_at = time.time()
 
 
 def main() -> int:
@@ -30,6 +33,8 @@ def main() -> int:
         "--put-back", metavar="FAULT", help="put a fault back first, or `list` them; end when it is found"
     )
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
+    parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
+    parser.add_argument("--keep", metavar="NAME", help="with --seed: keep the shortened scenario for the tests")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     given = parser.parse_args()
     from simworld.runtime.replace import replace_machine  # noqa: PLC0415 (before the product is imported)
@@ -37,6 +42,8 @@ def main() -> int:
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
     from simworld.play import play_many, play_one  # noqa: PLC0415
+    from simworld.scenario import draw  # noqa: PLC0415
+    from simworld.stored import FOLDER, keep, read_stored  # noqa: PLC0415
 
     if given.put_back == "list":
         print("\n".join(put_back.FAULTS))
@@ -45,12 +52,26 @@ def main() -> int:
         put_back.FAULTS[given.put_back]()
     root = Path(tempfile.mkdtemp(prefix="simworld-", dir="/dev/shm"))
     try:
+        if given.scenario is not None:
+            return 1 if play_one(read_stored(given.scenario).scenario, root, 0) else 0
         if given.seed is not None:
-            return play_one(given.seed, root, given.tries)
-        first = int(time.time()) if given.first is None else given.first
-        return play_many(
+            broken = play_one(draw(given.seed), root, given.tries)
+            if broken and given.keep:
+                path = FOLDER / f"{given.keep}.json"
+                keep(replace(broken, fault=given.put_back or ""), path)
+                print(f"kept in {path}")
+            return 1 if broken else 0
+        first = int(_began_at) if given.first is None else given.first
+        totals = play_many(
             first, given.minutes * 60, given.seeds, given.jobs, root, _clock, until_found=bool(given.put_back)
         )
+        if not totals.failed:
+            return 0
+        if not given.put_back:
+            seed = totals.failed[0]
+            play_one(draw(seed), root, given.tries)
+            print(f"again: .venv/bin/python -m simworld --seed {seed}      (--keep NAME: among the tests from now on)")
+        return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -3,7 +3,9 @@
 import faulthandler
 import json
 import os
+import resource
 import shutil
+import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from simworld.runtime.kernel import begin
 from simworld.runtime.replace import seed_library
 from simworld.scenario import Scenario, draw
 from simworld.shrink import shrunk
+from simworld.stored import Stored
+from simworld.totals import Totals
 from simworld.world import World
 from standin.api import watch
 
@@ -23,7 +27,12 @@ watch._LOOK_S = 5.0  # noqa: SLF001 (a change wakes it; in virtual time, idle lo
 
 
 LONGEST_S = 300
-"""Real seconds that one scenario may take: a world that is stuck at one moment would take for ever."""
+"""CPU seconds that one scenario may take: a world that is stuck at one moment would take for ever.
+
+Real seconds would say more about other work on the machine than about the scenario.
+"""
+PROGRESS_S = 30.0
+"""Real seconds between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +69,9 @@ def play(scenario: Scenario, root: Path) -> Outcome:
     return Outcome(scenario.seed, tuple(history.broken), machine.turns, machine.now - began, history.starts, story)
 
 
-def play_one(seed: int, root: Path, most_tries: int) -> int:
-    """Play one seed, shrink it if it breaks a promise, and print its story; returns 1 if it does."""
-    scenario = draw(seed)
+def play_one(scenario: Scenario, root: Path, most_tries: int) -> Stored | None:
+    """Play a scenario, shrink it if it breaks a promise, and print its story; the shortest one if it does."""
+    seed = scenario.seed
     outcome = Fork(scenario, root).outcome()
     if outcome.broken and most_tries:
         print(f"seed {seed} breaks {len(outcome.broken)} promises; it is made shorter, with {most_tries} tries at most")
@@ -71,7 +80,7 @@ def play_one(seed: int, root: Path, most_tries: int) -> int:
     print(f"{len(scenario.nodes)} nodes of {scenario.gpus} GPUs in mode {scenario.mode}, kubelets {scenario.nodes}")
     print("\n".join(outcome.story))
     print(f"seed {seed}: {len(outcome.broken)} broken, {outcome.turns} turns, {outcome.seconds:.0f} virtual seconds")
-    return 1 if outcome.broken else 0
+    return Stored(outcome.broken[0], "", scenario) if outcome.broken else None
 
 
 def _first_broken(scenario: Scenario, root: Path) -> str:
@@ -95,7 +104,9 @@ class Fork:
     def _play(self, write: int, root: Path) -> None:
         folder = root / str(os.getpid())
         folder.mkdir()
-        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+        # The signal ends the process, and its standard error says where it was.
+        faulthandler.register(signal.SIGXCPU, chain=True)
+        resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_S, LONGEST_S + 10))
         try:
             outcome = play(self.scenario, folder)
             answer: dict[str, Any] = {name: getattr(outcome, name) for name in Outcome.__slots__}
@@ -112,7 +123,7 @@ class Fork:
             text = pipe.read()
         os.waitpid(self.pid, 0)
         if not text:
-            text = json.dumps({"error": f"it took longer than {LONGEST_S} s of real time, or its process died"})
+            text = json.dumps({"error": f"it took longer than {LONGEST_S} s of CPU time, or its process died"})
         answer = json.loads(text)
         if "error" in answer:
             return Outcome(self.scenario.seed, (f"the simulation failed: {answer['error']}",), 0, 0.0, 0, ())
@@ -130,40 +141,36 @@ def play_many(  # noqa: PLR0913 (what was given)
     clock: Callable[[], float],
     *,
     until_found: bool = False,
-) -> int:
-    """Play seeds from the first one on until the time is over, or so many; returns 1 if a promise was broken.
+) -> Totals:
+    """Play seeds from the first one on until the time is over, or so many.
 
     With `until_found`, no more seeds begin once one was.
     """
-    until = clock() + seconds
     began = clock()
+    until = began + seconds
+    next_line_at = began + PROGRESS_S
     running: list[Fork] = []
     seed = first
-    seeds = turns = starts = 0
-    virtual_s = 0.0
-    failed: list[Outcome] = []
+    totals = Totals(first)
     end = None if most is None else first + most
 
     def may_begin() -> bool:
-        is_found = until_found and bool(failed)
+        is_found = until_found and bool(totals.failed)
         return seed != end and clock() < until and not is_found
 
     while running or may_begin():
         while len(running) < jobs and may_begin():
             running.append(Fork(draw(seed), root))
             seed += 1
-        outcome = running.pop(0).outcome()
-        seeds += 1
-        turns += outcome.turns
-        starts += outcome.starts
-        virtual_s += outcome.seconds
+        fork = running.pop(0)
+        outcome = fork.outcome()
+        totals.add(fork.scenario, turns=outcome.turns, starts=outcome.starts, virtual_s=outcome.seconds)
         if outcome.broken:
-            failed.append(outcome)
+            totals.failed.append(outcome.seed)
             print(f"{clock() - began:.0f} s: seed {outcome.seed}: {outcome.broken[0]}", flush=True)
-    took_s = clock() - began
-    rate = turns / took_s if took_s else 0.0
-    print(
-        f"{seeds} seeds from {first}: {len(failed)} broken, {starts} containers, {virtual_s / 3600:.1f} virtual hours, "
-        f"{turns} turns, {rate:.0f} a second"
-    )
-    return 1 if failed else 0
+        if clock() >= next_line_at:
+            next_line_at = clock() + PROGRESS_S
+            print(f"{clock() - began:.0f} s: {totals.seeds} seeds, {len(totals.failed)} broken", flush=True)
+    largest_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(totals.words(clock() - began, largest_kib / 1024), flush=True)
+    return totals
