@@ -2,7 +2,8 @@
 
 Pods come ten a second, a third of them with annotations by schedulers, good, wrong and junk of up to 250 kB. Watches
 break and expire, kubelet restarts, the placement flips, metrics and status are read. A row each minute, and rules at
-the end; the exit code is 1 where one is broken.
+the end; the exit code is 1 where one is broken. One rule is that each container has what was promised, as `simworld`
+checks it.
 """
 
 import argparse
@@ -22,8 +23,9 @@ from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.pod import REJECTED
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, GPU_MEM, PLACEMENT_LABEL
 from gpuagent.system.output import exit_with
+from simworld.recorded import STORY, RecordedNode
 from standin.api.refusal import Refusal
-from standin.kubelet.pods import Container, Pod, StartError
+from standin.kubelet.pods import Container, Granted, Pod, StartError
 
 BOX, DEVICES, GPUS = "dgx-a100", 640, 8
 RUNNING, FAILED = 110, 60
@@ -73,6 +75,7 @@ class Soak:
         self._failed: deque[str] = deque()
         self._number = 0
         self._placement = "binpack"
+        self.promises = RecordedNode("soak")
 
     def pod(self, now: Minute) -> None:
         """Add a pod, and remove one if there are too many."""
@@ -83,18 +86,21 @@ class Soak:
         body = self._body(name, units)
         made = self._node.api.objects.create("pods", "default", body)
         pod = Pod(name, uid=made["metadata"]["uid"], containers=(Container("main", {GPU_MEM: units}),))
+        self._record_pod(pod, {"phase": "Pending"})
         began = time.monotonic()
         admission = self._node.kubelet.admit(pod)
         now.ms.append((time.monotonic() - began) * 1000)
         if admission:
             now.admitted += 1
             with suppress(StartError):  # refused at its start: kubelet tries again, and the pod lives
-                self._node.kubelet.start_container(pod, "main")
+                self._record_start(pod, self._node.kubelet.start_container(pod, "main"))
                 self._status(name, {"phase": "Running"})
             self._running.append(pod)
         else:
             now.refused += 1
-            self._status(name, {"phase": "Failed", "reason": REJECTED, "message": admission.failed})
+            refusal = {"phase": "Failed", "reason": REJECTED, "message": admission.failed}
+            self._record_pod(pod, refusal)
+            self._status(name, refusal)
             self._failed.append(name)
             while len(self._failed) > FAILED:
                 self._delete(self._failed.popleft())
@@ -134,7 +140,25 @@ class Soak:
             return {rng.choice((*an.KEYS, "example.com/notes")): text}
         return {}
 
+    def _record_pod(self, pod: Pod, status: dict[str, str]) -> None:
+        asks = [{"name": "main", "asks": pod.container("main").limits, "sets": ()}]
+        # Most decisions here are wrong or junk, so the agent chooses: what was decided is not checked.
+        known = {"uid": pod.uid, "name": pod.name, "node": "soak", "annotations": {}, "containers": asks, "init": ()}
+        now = {"reason": "", "message": "", **status, "gone": False, "listed": False}
+        self._record("pod", **known, **now)
+
+    def _record_start(self, pod: Pod, granted: Granted) -> None:
+        resources = {resource: {"ids": ids, "env": granted.env} for resource, ids in granted.ids.items()}
+        self._record("given", uid=pod.uid, container="main", resources=resources)
+        started = {"uid": pod.uid, "container": "main", "env": granted.env}
+        self._record("running", started=[started], ended=[])
+
+    def _record(self, kind: str, **line: object) -> None:
+        self.promises.read([{"at": time.monotonic(), "kind": kind, **line}])
+
     def _end(self, pod: Pod) -> None:
+        self._record("running", started=[], ended=[(pod.uid, "main")])
+        self.promises.forget(pod.uid)
         self._status(pod.name, {"phase": "Succeeded"})
         self._node.kubelet.remove(pod)
         self._delete(pod.name)
@@ -176,9 +200,8 @@ class Soak:
             self._node.page(page)
 
 
-def soak(node: Node, minutes: int, rate: float, seed: int, say: Callable[[str], None]) -> list[Minute]:
+def soak(it: Soak, node: Node, minutes: int, rate: float, say: Callable[[str], None]) -> list[Minute]:
     """Run it; one row for each minute."""
-    it = Soak(node, seed)
     faults: tuple[tuple[float, Callable[[], None]], ...] = (
         (15, it.read_pages),
         (20, it.drop_watches),
@@ -205,6 +228,8 @@ def soak(node: Node, minutes: int, rate: float, seed: int, say: Callable[[str], 
                 _sample(node, now)
             next_at += 1 / rate
             time.sleep(max(0.0, next_at - time.monotonic()))
+        if not it.promises.history.broken:
+            del it.promises.history.entries[:-STORY]
         now.ticks = ticks(node.proc) - before
         rows.append(now)
         say(row(number + 1, now))
@@ -271,12 +296,17 @@ def main(arguments: Sequence[str]) -> int:
             node.start_agent()
             node.registered()
             node.offers(GPU_MEM, DEVICES)
-            rows = soak(node, options.minutes, options.rate, options.seed, lambda text: print(text, flush=True))
+            it = Soak(node, options.seed)
+            rows = soak(it, node, options.minutes, options.rate, lambda text: print(text, flush=True))
             odd = [line for line in node.log.read_text(encoding="utf-8").splitlines() if "Traceback" in line]
     except BenchError as err:
         print(f"soak: {err}", file=sys.stderr)
         return 1
+    print(it.promises.checked.words())
+    for entry in it.promises.story():
+        print(entry)
     found = broken(rows, options.rate) + ([f"{len(odd)} traces in the agent's log"] if odd else [])
+    found += it.promises.history.broken
     print(f"{per_second(rows):.1f} pods a second for {len(rows)} minutes; {'; '.join(found) or 'nothing grows'}")
     return 1 if found else 0
 

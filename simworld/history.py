@@ -138,6 +138,8 @@ class History:
 MEMORY = "aliyun.com/gpu-mem"
 CORES = "aliyun.com/gpu-core.percentage"
 WHOLE = "aliyun.com/gpu"
+WHOLE_GPUS = frozenset({WHOLE, "nvidia.com/gpu"})
+"""Resources of which one unit is a whole GPU."""
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 """Annotation with the units of each container on each GPU, by the numbers of both."""
 
@@ -155,6 +157,6 @@ def conflicts(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
             if twice:
                 example = min(twice)
                 yield f"unit {example} has two living containers: {other.pod_uid} and {new.pod_uid}"
-        if WHOLE in new.units or WHOLE in other.units:
+        if WHOLE_GPUS & {*new.units, *other.units}:
             gpu = min(shared)
             yield f"GPU {gpu} is whole for one of {other.pod_uid} and {new.pod_uid}, and both live on it"

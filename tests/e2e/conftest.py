@@ -2,15 +2,19 @@
 
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simworld.recorded import check
 from tests.e2e import build
 from tests.e2e.cluster import Cluster
 from tests.e2e.cluster.part_logs import SinceTestBegan
+from tests.e2e.cluster.recorder import Recorder
 
 OLDER_KUBELET = "1.30"
 _BEGAN = pytest.StashKey[SinceTestBegan]()
+_CHECKED = pytest.StashKey[list[str]]()
 FAILED = pytest.StashKey[bool]()
 """Whether a part of the test has failed so far."""
 
@@ -46,13 +50,47 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Up and with a ready node; a test that stops something starts it again."""
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Up and with a ready node; a test that stops something starts it again. At the end, its recording is checked."""
     missing = build.missing()
     if missing:
         pytest.fail(f"run `python tests/e2e/build.py` first; missing: {', '.join(missing)}", pytrace=False)
-    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+    workdir = tmp_path_factory.mktemp("cluster")
+    with Cluster(workdir) as running:
+        with Recorder(running.client, workdir / "recorded-node.jsonl") as recorder:
+            yield running
+    _check_recording(request.config, recorder)
+
+
+def _check_recording(config: pytest.Config, recorder: Recorder) -> None:
+    """Fail the last test if something of the whole run broke a promise."""
+    if recorder.failure is not None:
+        raise RuntimeError("the recorder of the node has failed") from recorder.failure
+    words, story = check(recorder.path)
+    config.stash.setdefault(_CHECKED, []).append(f"{recorder.path}: {words}")
+    if story:
+        pytest.fail("\n".join(["a promise was broken in this run:", *story]), pytrace=False)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands what it has checked to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["checked"] = session.config.stash.get(_CHECKED, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended. What it checked is lost if it has crashed."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash.setdefault(_CHECKED, []).extend(output.get("checked", []))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    checked = config.stash.get(_CHECKED, [])
+    if checked:
+        terminalreporter.section("promises over the whole run")
+    for line in checked:
+        terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,193 @@
+"""What a recording of a real node is held against."""
+
+import json
+
+import pytest
+
+from gpuagent.domain.gpus.gpu import key_of
+from simworld.recorded import RecordedNode, check, main
+
+GPU = "GPU-35971be6-e9bb-024a-8955-82fe0e420000"
+OTHER = "GPU-46971be6-e9bb-024a-8955-82fe0e420001"
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+MEM = "aliyun.com/gpu-mem"
+WHOLE = "aliyun.com/gpu"
+
+
+def pod(uid, amount=2, *, resource=MEM, decision="", node="gpu-node", listed=False, sets=(), **status):
+    container = {"name": "main", "asks": {resource: amount}, "sets": list(sets)}
+    return {
+        "at": 1.0,
+        "kind": "pod",
+        "uid": uid,
+        "name": f"default/{uid}",
+        "node": node,
+        "annotations": {ALLOCATION: decision} if decision else {},
+        "containers": [container],
+        "init": [],
+        "gone": False,
+        "listed": listed,
+        "phase": "Pending",
+        "reason": "",
+        "message": "",
+        **status,
+    }
+
+
+def environment(gpu, amount, index="0"):
+    return {
+        "NVIDIA_VISIBLE_DEVICES": gpu,
+        "ALIYUN_COM_GPU_MEM_IDX": index,
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(amount),
+        "ALIYUN_COM_GPU_MEM_DEV": "4",
+    }
+
+
+def given(uid, ids, env, resource=MEM):
+    return {
+        "at": 2.0,
+        "kind": "given",
+        "uid": uid,
+        "container": "main",
+        "resources": {resource: {"ids": ids, "env": env}},
+    }
+
+
+def units(gpu, *numbers, kind="ms"):
+    return [f"{key_of(gpu)}-{kind}-{number}" for number in numbers]
+
+
+def running(*started, ended=()):
+    rows = [{"uid": uid, "container": "main", "env": env} for uid, env in started]
+    return {"at": 3.0, "kind": "running", "started": rows, "ended": [[uid, "main"] for uid in ended]}
+
+
+def broken(*lines):
+    node = RecordedNode("node")
+    node.read(lines)
+    return node.history.broken
+
+
+def shares(uid, numbers, gpu=GPU):
+    """The lines of a pod that has these units of a GPU."""
+    env = environment(gpu, len(numbers))
+    return [pod(uid, len(numbers)), given(uid, units(gpu, *numbers), env)], (uid, env)
+
+
+def test_pods_that_share_a_gpu_break_nothing():
+    first, first_runs = shares("a", (0, 1))
+    second, second_runs = shares("b", (2, 3))
+    assert not broken(*first, *second, running(first_runs, second_runs))
+
+
+def test_a_unit_of_two_containers_that_ran_at_one_moment():
+    first, first_runs = shares("a", (0, 1))
+    second, second_runs = shares("b", (1, 2))
+    (problem,) = broken(*first, *second, running(first_runs), running(second_runs))
+    assert "has two living containers" in problem
+
+
+def test_a_unit_may_go_from_a_container_that_has_ended_to_the_next():
+    first, first_runs = shares("a", (0, 1))
+    second, second_runs = shares("b", (1, 2))
+    assert not broken(*first, *second, running(first_runs), running(second_runs, ended=["a"]))
+
+
+def test_more_memory_than_a_gpu_has():
+    first, first_runs = shares("a", (0, 1, 2))
+    env = environment(GPU, 2)
+    second = [pod("b", 2), given("b", units(GPU, 0, 1, kind="mc"), env)]
+    (problem,) = broken(*first, *second, running(first_runs, ("b", env)))
+    assert f"5 of 4 units of {GPU}" in problem
+
+
+def test_a_whole_gpu_beside_a_share():
+    first, first_runs = shares("a", (0, 1))
+    env = {"NVIDIA_VISIBLE_DEVICES": GPU}
+    second = [pod("b", 1, resource=WHOLE), given("b", units(GPU, 0, kind="gt"), env, WHOLE)]
+    (problem,) = broken(*first, *second, running(first_runs, ("b", env)))
+    assert "is whole for one of" in problem
+
+
+def test_another_gpu_than_the_units_are_of():
+    env = environment(OTHER, 2)
+    problems = broken(pod("a"), given("a", units(GPU, 0, 1), env), running(("a", env)))
+    assert any("names" in problem for problem in problems)
+
+
+def test_less_than_was_asked_for():
+    env = environment(GPU, 1)
+    (problem,) = broken(pod("a", 2), given("a", units(GPU, 0), env), running(("a", env)))
+    assert f"asks for 2 {MEM} and got 1" in problem
+
+
+def test_a_process_without_what_the_agent_answered():
+    env = environment(GPU, 2)
+    (problem,) = broken(
+        pod("a"), given("a", units(GPU, 0, 1), env), running(("a", env | {"ALIYUN_COM_GPU_MEM_DEV": "9"}))
+    )
+    assert "has '9'" in problem
+
+
+def test_a_container_may_set_a_variable_for_itself():
+    env = environment(GPU, 2)
+    own = env | {"NVIDIA_VISIBLE_DEVICES": "void"}
+    lines = pod("a", sets=["NVIDIA_VISIBLE_DEVICES"]), given("a", units(GPU, 0, 1), env), running(("a", own))
+    assert not broken(*lines)
+
+
+@pytest.mark.parametrize(
+    ("decision", "listed", "is_broken"),
+    [
+        ('{"0":{"1":2}}', False, True),
+        ('{"0":{"0":2}}', False, False),
+        ('{"0":{"1":2}}', True, False),
+        ('{"0":{"1":7}}', False, False),
+        ("junk", False, False),
+    ],
+    ids=["another", "this", "seen late", "of another amount", "none"],
+)
+def test_a_gpu_that_a_scheduler_decided(decision, listed, is_broken):
+    env = environment(GPU, 2)
+    lines = pod("a", decision=decision, listed=listed), given("a", units(GPU, 0, 1), env), running(("a", env))
+    assert bool(broken(*lines)) == is_broken
+
+
+def test_what_a_tenant_writes_after_the_binding_is_no_decision():
+    env = environment(GPU, 2)
+    lines = pod("a"), pod("a", decision='{"0":{"1":2}}'), given("a", units(GPU, 0, 1), env), running(("a", env))
+    assert not broken(*lines)
+
+
+def test_a_refusal_without_a_reason():
+    refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    (problem,) = broken(pod("a"), pod("a", **refused))
+    assert "without a reason" in problem
+    assert not broken(pod("a"), pod("a", **refused, message="Allocate failed due to ..."))
+
+
+def test_what_cannot_be_known_is_left_out_and_counted():
+    env = environment(GPU, 2)
+    node = RecordedNode("node")
+    node.read([given("b", ["foreign-1"], env), running(("a", env), ("b", env))])
+    words = node.checked.words()
+    assert not node.history.broken
+    assert "checked 0 grants of 0 containers in 0 pods" in words
+    assert "1 with another plugin's devices, 1 without devices of a plugin" in words
+
+
+def test_a_recording_is_told_as_a_story(tmp_path, capsys):
+    first, first_runs = shares("a", (0, 1))
+    second, second_runs = shares("b", (1, 2))
+    lines = [*first, *second, running(first_runs), running(second_runs)]
+    path = tmp_path / "recorded-node.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"at": 4, "ki')
+    words, story = check(path)
+    assert words.startswith("checked 2 grants of 2 containers in 2 pods")
+    assert "BROKEN" in story[-1]
+    assert main([str(tmp_path)]) == 1
+    assert "BROKEN" in capsys.readouterr().out
+
+
+def test_no_recording_is_no_success(tmp_path):
+    assert main([str(tmp_path)]) == 2
