@@ -30,7 +30,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=None, help="how many seeds are played at most")
     parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
     parser.add_argument(
-        "--put-back", metavar="FAULT", help="put a fault back first, or `list` them; end when it is found"
+        "--put-back",
+        metavar="FAULT",
+        help="put a fault back first, and end when it is found; `list` them; `all`: a table, with --minutes for each",
     )
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
     parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
@@ -42,26 +44,25 @@ def main() -> int:
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
     from simworld.play import play_many, play_one  # noqa: PLC0415
+    from simworld.put_back_table import Search, print_table  # noqa: PLC0415
     from simworld.scenario import draw  # noqa: PLC0415
-    from simworld.stored import FOLDER, keep, read_stored  # noqa: PLC0415
+    from simworld.stored import read_stored  # noqa: PLC0415
 
     if given.put_back == "list":
         print("\n".join(put_back.FAULTS))
         return 0
-    if given.put_back:
+    is_table = given.put_back == "all" or "," in (given.put_back or "")
+    if given.put_back and not is_table:
         put_back.FAULTS[given.put_back]()
     root = Path(tempfile.mkdtemp(prefix="simworld-", dir="/dev/shm"))
     try:
         if given.scenario is not None:
             return 1 if play_one(read_stored(given.scenario).scenario, root, 0) else 0
         if given.seed is not None:
-            broken = play_one(draw(given.seed), root, given.tries)
-            if broken and given.keep:
-                path = FOLDER / f"{given.keep}.json"
-                keep(replace(broken, fault=given.put_back or ""), path)
-                print(f"kept in {path}")
-            return 1 if broken else 0
+            return _play_seed(given, root)
         first = int(_began_at) if given.first is None else given.first
+        if is_table:
+            return print_table(given.put_back, Search(first, given.minutes * 60, given.jobs, root, _clock))
         totals = play_many(
             first, given.minutes * 60, given.seeds, given.jobs, root, _clock, until_found=bool(given.put_back)
         )
@@ -74,6 +75,20 @@ def main() -> int:
         return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _play_seed(given: argparse.Namespace, root: Path) -> int:
+    """Play one seed, and keep the scenario if it breaks a promise and has a name."""
+    from simworld.play import play_one  # noqa: PLC0415 (after the machine is replaced)
+    from simworld.scenario import draw  # noqa: PLC0415
+    from simworld.stored import FOLDER, keep  # noqa: PLC0415
+
+    broken = play_one(draw(given.seed), root, given.tries)
+    if broken and given.keep:
+        path = FOLDER / f"{given.keep}.json"
+        keep(replace(broken, fault=given.put_back or ""), path)
+        print(f"kept in {path}")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -144,7 +144,9 @@ def _check_grant(world: "World", pod: Json, container: Json, living: Living) -> 
     index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
     written = annotations.get("ALIYUN_COM_GPU_MEM_IDX")
     is_one_container = len(pod["spec"]["containers"]) == 1
-    if is_one_container and index is not None and written != index:
+    # An agent that starts after a GPU was lost does not know the GPU of the units.
+    is_lost = any(gpu in node.lost for node in world.nodes for gpu in living.gpus)
+    if is_one_container and not is_lost and index is not None and written != index:
         world.history.break_promise(f"{name} has GPU {index}, and its annotation says {written!r}")
 
 
@@ -180,7 +182,9 @@ def _check_books(world: "World", node: SimulatedNode) -> None:
     assert node.agent is not None
     known: dict[Any, frozenset[str]] = {}
     for holding in node.agent.state.living_holdings:
-        key = holding.owner.pod.name, holding.owner.container, holding.resource
+        owner = holding.owner.pod
+        pod_name = owner.name if owner.namespace in ("", "default") else f"{owner.namespace}/{owner.name}"
+        key = pod_name, holding.owner.container, holding.resource
         known[key] = known.get(key, frozenset()) | holding.ids
     for living in world.history.on_node(node.name):
         pod = world.history.name(living.pod_uid)

@@ -60,6 +60,8 @@ class History:
         pods: names by UID, for people.
         starts: containers that have started.
         gangs: UIDs of the pods of each job that starts together.
+        gang_sizes: how many pods each of these jobs has.
+        retried: UIDs of pods that came again after others of their job had succeeded.
         decisions: annotations that a scheduler bound a pod with, by its UID.
     """
 
@@ -71,6 +73,8 @@ class History:
     starts: int = 0
     decisions: dict[str, Mapping[str, str]] = field(default_factory=dict)
     gangs: dict[str, list[str]] = field(default_factory=dict)
+    gang_sizes: dict[str, int] = field(default_factory=dict)
+    retried: set[str] = field(default_factory=set)
 
     def note(self, actor: str, what: str) -> None:
         """Add an entry."""
@@ -107,6 +111,12 @@ class History:
     def decided(self, uid: str, annotations: Mapping[str, str]) -> None:
         """A scheduler has bound a pod with these annotations."""
         self.decisions[uid] = annotations
+        for job, uids in self.gangs.items():
+            # Those that were deleted meanwhile count: the scheduler may not have seen that yet.
+            is_early = uid in uids and len(uids) < self.gang_sizes[job]
+            if is_early:
+                there = f"{len(uids)} of {self.gang_sizes[job]} pods are there"
+                self.break_promise(f"{self.name(uid)} is bound, and of its job {job} only {there}")
 
     def _contradicts_decision(self, living: Living) -> str:
         """Why a container has other GPUs than a scheduler decided; empty if it has those."""

@@ -56,12 +56,15 @@ class Outcome:
     story: tuple[str, ...]
 
 
-def play(scenario: Scenario, root: Path) -> Outcome:
-    """Play a scenario in this process, whose machine is replaced. Nothing else can be played in it afterwards."""
+def play(scenario: Scenario, root: Path, *, until_broken: bool = False) -> Outcome:
+    """Play a scenario in this process, whose machine is replaced. Nothing else can be played in it afterwards.
+
+    With `until_broken`, the world ends with the first promise that is broken.
+    """
     machine = begin(scenario.seed)
     seed_library(scenario.seed)
     began = machine.now
-    world = World(scenario, root)
+    world = World(scenario, root, until_broken=until_broken)
     transport.connect = lambda *_: http.Transport(world.api)  # type: ignore[assignment]
     world.run()
     history = world.history
@@ -89,10 +92,11 @@ def _first_broken(scenario: Scenario, root: Path) -> str:
 
 
 class Fork:
-    """A scenario that is played in a process of its own."""
+    """A scenario that is played in a process of its own: as it is, or with a fault until that breaks a promise."""
 
-    def __init__(self, scenario: Scenario, root: Path) -> None:
+    def __init__(self, scenario: Scenario, root: Path, put_back: Callable[[], None] | None = None) -> None:
         self.scenario = scenario
+        self._put_back = put_back
         read, write = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -108,7 +112,9 @@ class Fork:
         faulthandler.register(signal.SIGXCPU, chain=True)
         resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_S, LONGEST_S + 10))
         try:
-            outcome = play(self.scenario, folder)
+            if self._put_back is not None:
+                self._put_back()
+            outcome = play(self.scenario, folder, until_broken=self._put_back is not None)
             answer: dict[str, Any] = {name: getattr(outcome, name) for name in Outcome.__slots__}
         except BaseException:  # noqa: BLE001 (everything is an outcome)
             answer = {"error": traceback.format_exc()}

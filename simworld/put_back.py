@@ -21,6 +21,7 @@ from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.reservations import Reservations
+from simworld.faults import agent_and_api_server, agent_and_kubelet, agent_and_scheduler, in_scheduler
 from simworld.put_back_scheduler import SCHEDULER_FAULTS
 
 
@@ -106,6 +107,10 @@ FAULTS: dict[str, Callable[[], None]] = {
         _no_registration_with_a_new_kubelet,
         _kubelets_allocations_are_read_once,
         _nothing_is_reserved,
+        *agent_and_kubelet.FAULTS,
+        *agent_and_api_server.FAULTS,
+        *agent_and_scheduler.FAULTS,
+        *in_scheduler.FAULTS,
     )
 } | SCHEDULER_FAULTS
 """By name, what puts each back."""

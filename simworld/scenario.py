@@ -79,7 +79,7 @@ def draw(seed: int) -> Scenario:
         lasts_s=lasts_s,
         actions=tuple(actions),
     )
-    return with_replicas(scenario, faulty)
+    return with_replicas(with_rarer_actions(scenario, busy, faulty), faulty)
 
 
 def with_replicas(scenario: Scenario, faulty: float) -> Scenario:
@@ -91,6 +91,18 @@ def with_replicas(scenario: Scenario, faulty: float) -> Scenario:
     _add(faults, chance, scenario.lasts_s, faulty, SCHEDULER_FAULTS)
     actions = sorted([*scenario.actions, *faults], key=lambda action: action.at)
     return replace(scenario, replicas=2, actions=tuple(actions))
+
+
+def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenario:
+    """The scenario, in half of the seeds with more of what people and faults do."""
+    chance = random.Random(f"{scenario.seed}/rarer actions")
+    if chance.random() < 0.5:
+        return scenario
+    more: list[Action] = []
+    _add(more, chance, scenario.lasts_s, busy / 10, [_twins, _retried_gang, _copy])
+    _add(more, chance, scenario.lasts_s, faulty / 6, [_of_gpu("break_gpu"), _claim])
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    return replace(scenario, actions=tuple(actions))
 
 
 Args = tuple[str | int | float, ...]
@@ -132,6 +144,27 @@ def _gang(chance: random.Random) -> tuple[str, Args]:
     resource, amount = chance.choice(((MEMORY, 8), (MEMORY, 70), (WHOLE, 1)))
     members = chance.choice((2, 2, 3, 4))
     return "create_gang", (resource, amount, members, chance.choice((0.0, 0.1, 2.0)))
+
+
+def _twins(chance: random.Random) -> tuple[str, Args]:
+    _, args = _gang(chance)
+    return "create_twins", args
+
+
+def _retried_gang(chance: random.Random) -> tuple[str, Args]:
+    resource, amount = chance.choice(((MEMORY, 8), (MEMORY, 20), (WHOLE, 1)))
+    return "create_retried_gang", (resource, amount, chance.choice((2, 2, 3)), chance.choice((0.5, 3.0)))
+
+
+def _copy(chance: random.Random) -> tuple[str, Args]:
+    is_of_other_size = chance.random() < 0.5
+    resource, amount, cores = _wanted(chance)
+    return "copy_pod", (chance.randrange(1000), resource, amount if is_of_other_size else 0, cores)
+
+
+def _claim(chance: random.Random) -> tuple[str, Args]:
+    """A tenant claims more than it asked for, or less."""
+    return "edit_annotations", (chance.randrange(1000), chance.randrange(4), chance.choice((1, 80, 640)))
 
 
 def _edit(chance: random.Random) -> tuple[str, Args]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from simworld import checker
 from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History
+from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
 from simworld.parts.node import SimulatedNode
 from simworld.parts.scheduler_replicas import SchedulerReplicas
@@ -15,6 +16,7 @@ from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, StuckError, kernel
 from simworld.scenario import Action, Scenario
 from simworld.scheduler_checks import check_schedulers
+from simworld.waiting import check_waiting, free_by_gpu, has_room
 from standin.api.objects import Json
 from standin.api.refusal import Refusal
 from standin.api.server import node_body
@@ -24,8 +26,21 @@ SETTLE_S = 200.0
 """How long a repaired world is left in peace. The agent waits for 60 s until a GPU that had a fault is sold again."""
 PROBE_S = 20.0
 """How long a pod in a quiet world may take to run."""
+QUIET_S = 10.0
+"""How long the pods of one test are left in peace before the next one."""
 GIB_PER_GPU = 80
-PEOPLE = ("create_pod", "create_job_pod", "create_gang", "delete_pod", "replace_pod", "set_mode", "edit_annotations")
+PEOPLE = (
+    "create_pod",
+    "create_job_pod",
+    "create_gang",
+    "create_twins",
+    "create_retried_gang",
+    "delete_pod",
+    "replace_pod",
+    "copy_pod",
+    "set_mode",
+    "edit_annotations",
+)
 """Actions that are calls to the API server."""
 
 
@@ -36,8 +51,9 @@ class World:
         history: what happened, and what was broken.
     """
 
-    def __init__(self, scenario: Scenario, root: Path) -> None:
+    def __init__(self, scenario: Scenario, root: Path, *, until_broken: bool = False) -> None:
         self.scenario = scenario
+        self._until_broken = until_broken
         self.history = History(kernel().now)
         names = [f"node-{number + 1}" for number in range(len(scenario.nodes))]
         self.api = SimulatedApi(names[0], {MODE_LABEL: scenario.mode}, kubelet=f"v{scenario.nodes[0]}.0")
@@ -52,6 +68,7 @@ class World:
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
         self._pods = 0
         self._gangs = 0
+        self._probes = 0
         self._people = Process("people")
         for product in ("gpuagent", "gpuscheduler", "asyncio"):
             logging.getLogger(product).addHandler(_ErrorsToHistory(product, self.history))
@@ -66,23 +83,39 @@ class World:
         self._stock.start()
         self._start_scheduler()
         try:
-            for action in self.scenario.actions:
-                self._play_until(action.at)
-                self._act(action)
-            self._play_until(self.scenario.lasts_s)
-            self._repair()
-            self._play_until(self.scenario.lasts_s + SETTLE_S)
-            checker.check_quiet(self)
-            if self.scenario.replicas:
-                check_schedulers(self)
-            self._probe()
+            self._play()
         except StuckError as error:
             self.history.break_promise(f"nothing can happen any more: {error}")
         for task, failure in kernel().failed:
             self.history.break_promise(f"thread {task.name} ended: {type(failure).__name__}: {failure}")
 
+    def _play(self) -> None:
+        for action in self.scenario.actions:
+            self._play_until(action.at)
+            if self._is_over:
+                return
+            self._act(action)
+        self._play_until(self.scenario.lasts_s)
+        self._repair()
+        self._play_until(self.scenario.lasts_s + SETTLE_S)
+        if self._is_over:
+            return
+        checker.check_quiet(self)
+        if self.scenario.decides:
+            check_waiting(self)
+        if self.scenario.replicas:
+            check_schedulers(self)
+        self._probe()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._until_broken and bool(self.history.broken)
+
     def _play_until(self, at: float) -> None:
-        kernel().run(lambda: False, self.history.began_at + at - kernel().now)
+        kernel().run(lambda: self._is_over, self.history.began_at + at - kernel().now)
+
+    def _play_for(self, seconds: float) -> None:
+        kernel().run(lambda: False, seconds)
 
     def _act(self, action: Action) -> None:
         if action.kind in PEOPLE and self.api.is_away:
@@ -98,6 +131,8 @@ class World:
         for node in self.nodes:
             node.driver.simulator.unhang()
             for gpu in node.box.gpus:
+                if gpu.uuid in node.lost:
+                    continue
                 node.driver.simulator.restore(gpu.uuid)
                 node.driver.simulator.action(gpu.uuid, 0)
             node.start_kubelet()
@@ -112,20 +147,55 @@ class World:
             self._scheduler.start()
 
     def _probe(self) -> None:
-        """A pod on each node that has room has to run within its bound."""
+        """Pods in a quiet world have to run within their bound wherever there is room for them."""
         for node in self.nodes:
             for resource, amount in checker.room(self, node).items():
                 if amount < 1:
                     continue
-                pod = self._create(f"probe-{node.name}", {resource: 1}, node=node.name)
-                uid = pod["metadata"]["uid"]
-                started = kernel().run(lambda uid=uid: (uid, "main-0") in self.history.living, PROBE_S)  # type: ignore[misc]
-                if not started:
-                    status = checker.find_pod(self, uid)
-                    self.history.break_promise(
-                        f"a pod for 1 {resource} does not run on {node.name} within {PROBE_S:g} s: {status}"
-                    )
-                break
+                self._probe_node(node, resource, 1, {})
+                largest = self._largest(node, resource)
+                if largest:
+                    # With annotations from another pod's YAML: they decide nothing.
+                    self._probe_node(node, resource, largest, self._some_annotations(node))
+        if self.scenario.decides:
+            # gpuscheduler did not decide on these pods, so it knows their GPUs once the agents have written them.
+            self._play_for(QUIET_S)
+            self._probe_scheduler()
+
+    def _largest(self, node: SimulatedNode, resource: str) -> int:
+        """Units of the largest pod for which a GPU of the node has room."""
+        return max((left[resource] for left in free_by_gpu(self, node).values()), default=0)
+
+    def _some_annotations(self, node: SimulatedNode) -> dict[str, str]:
+        for pod in self.api.objects.peek("pods"):
+            annotations = pod["metadata"].get("annotations")
+            if annotations and pod["spec"].get("nodeName") == node.name:
+                return dict(annotations)
+        return {}
+
+    def _probe_node(self, node: SimulatedNode, resource: str, amount: int, annotations: dict[str, str]) -> None:
+        self._probes += 1
+        pod = self._create(f"probe-{self._probes}", {resource: amount}, node=node.name, annotations=annotations)
+        self._must_run(pod, f"a pod for {amount} {resource} does not run on {node.name}")
+
+    def _probe_scheduler(self) -> None:
+        """Gpuscheduler places the largest pods that fit, as the agents of their nodes have it."""
+        for node in self.nodes:
+            for resource in checker.room(self, node):
+                amount = self._largest(node, resource)
+                if not amount:
+                    continue
+                self._probes += 1
+                pod = self._create(f"probe-{self._probes}", {resource: amount})
+                if has_room(self, node, pod):
+                    self._must_run(pod, f"gpuscheduler has no place for {amount} {resource}, or the agent refuses it")
+
+    def _must_run(self, pod: Json, otherwise: str) -> None:
+        uid = pod["metadata"]["uid"]
+        started = kernel().run(lambda: (uid, "main-0") in self.history.living, PROBE_S)
+        if not started:
+            status = checker.find_pod(self, uid)
+            self.history.break_promise(f"{otherwise} within {PROBE_S:g} s: {status}")
 
     def create_probe(self, name: str, members: int) -> Json:
         """A pod of one unit of memory; alone, or of a job of so many."""
@@ -156,16 +226,62 @@ class World:
     def create_gang(self, resource: str, amount: int, members: int, lag_s: float) -> None:
         """A job whose pods start together; they come one after another."""
         self._gangs += 1
+        self._make_gang("default", f"job-{self._gangs}", resource, amount, members, lag_s)
+
+    def create_twins(self, resource: str, amount: int, members: int, lag_s: float) -> None:
+        """Two jobs of one name, in two namespaces."""
+        self._gangs += 1
         job = f"job-{self._gangs}"
+        self._make_gang("default", job, resource, amount, members, lag_s)
+        self._make_gang("team", job, resource, amount, members, 3 * lag_s)
+
+    def _make_gang(  # noqa: PLR0913 (what it consists of)
+        self, namespace: str, job: str, resource: str, amount: int, members: int, lag_s: float
+    ) -> None:
         labels = {JOB_LABEL: job, REPLICAS_LABEL: str(members)}
+        key = f"{namespace}/{job}"
+        self.history.gang_sizes[key] = members
 
         def make() -> None:
             for member in range(members):
-                pod = self._create(f"{job}-{member}", {resource: amount}, labels=labels)
-                self.history.gangs.setdefault(job, []).append(pod["metadata"]["uid"])
+                pod = self._create(f"{job}-{member}", {resource: amount}, labels=labels, namespace=namespace)
+                self.history.gangs.setdefault(key, []).append(pod["metadata"]["uid"])
                 kernel().sleep(lag_s)
 
         kernel().spawn(make, job, self._people)
+
+    def create_retried_gang(self, resource: str, amount: int, members: int, seconds: float) -> None:
+        """An indexed job: all of its pods but the last one succeed, and that one is deleted and comes again."""
+        self._gangs += 1
+        job = f"job-{self._gangs}"
+        key = f"default/{job}"
+        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(members)}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": f"uid-{job}", "controller": True}
+        self.history.gang_sizes[key] = members
+
+        def make(member: int) -> Json:
+            pod = self._create(f"{job}-{member}", {resource: amount}, labels=labels, owner=owner)
+            self.history.gangs.setdefault(key, []).append(pod["metadata"]["uid"])
+            return pod
+
+        def live() -> None:
+            pods = [make(member) for member in range(members)]
+            uids = [pod["metadata"]["uid"] for pod in pods]
+            while not all((uid, "main-0") in self.history.living for uid in uids):
+                if not all(checker.may_start(self, pod) for pod in pods):
+                    return
+                kernel().sleep(2.0)
+            kernel().sleep(seconds)
+            for node in self.nodes:
+                node.runtime.exited.update(uids[:-1])
+            kernel().sleep(15.0)
+            if not checker.may_start(self, pods[-1]):
+                return
+            self._delete(pods[-1], 0)
+            again = make(members - 1)
+            self.history.retried.add(again["metadata"]["uid"])
+
+        kernel().spawn(live, job, self._people)
 
     def delete_pod(self, which: int, grace_s: int) -> None:
         pod = self._some_pod(which)
@@ -178,8 +294,20 @@ class World:
         if pod is None:
             return
         self._delete(pod, 0)
-        name = pod["metadata"]["name"]
-        self._create(name, _limits(resource, amount, cores))
+        meta = pod["metadata"]
+        self._create(meta["name"], _limits(resource, amount, cores), namespace=meta["namespace"])
+
+    def copy_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
+        """Delete a pod, and create it from its own YAML with other sizes: its annotations come along."""
+        pod = self._some_pod(which)
+        if pod is None:
+            return
+        self._delete(pod, 0)
+        meta = pod["metadata"]
+        annotations = dict(meta.get("annotations") or {})
+        limits = _limits(resource, amount, cores) if amount else dict(limits_of(pod))
+        copy = self._create(meta["name"], limits, namespace=meta["namespace"], annotations=annotations)
+        self.replicas.placements.edited.add(copy["metadata"]["uid"])
 
     def set_mode(self, which: int, mode: str) -> None:
         node = self._some_node(which)
@@ -191,7 +319,7 @@ class World:
         self._pods += 1
         return self._create(f"pod-{self._pods}", _limits(resource, amount, cores), containers=containers)
 
-    def _create(
+    def _create(  # noqa: PLR0913 (the fields of a pod)
         self,
         name: str,
         limits: dict[str, int],
@@ -199,6 +327,9 @@ class World:
         node: str = "",
         containers: int = 1,
         labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        namespace: str = "default",
+        owner: Json | None = None,
     ) -> Json:
         amounts = {resource: str(amount) for resource, amount in limits.items()}
         body: Json = {
@@ -217,9 +348,13 @@ class World:
             body["spec"]["schedulerName"] = NAME
         if labels:
             body["metadata"]["labels"] = labels
-        pod = self.api.objects.create("pods", "default", body)
+        if annotations:
+            body["metadata"]["annotations"] = annotations
+        if owner:
+            body["metadata"]["ownerReferences"] = [owner]
+        pod = self.api.objects.create("pods", namespace, body)
         uid = pod["metadata"]["uid"]
-        self.history.pods[uid] = name
+        self.history.pods[uid] = name if namespace == "default" else f"{namespace}/{name}"
         asks = ", ".join(f"{amount} {resource}" for resource, amount in limits.items())
         self.history.note("user", f"creates {name} ({uid[:8]}): {containers} x {asks}")
         return pod
@@ -228,7 +363,7 @@ class World:
         name = pod["metadata"]["name"]
         self.history.note("user", f"deletes {name}" + ("" if grace_s else " by force"))
         try:
-            self.api.objects.delete(("pods", "default", name), grace_s=grace_s)
+            self.api.objects.delete(("pods", pod["metadata"]["namespace"], name), grace_s=grace_s)
         except Refusal:
             return
 
@@ -278,17 +413,17 @@ class World:
         self.history.note("api server", f"answers the next {times} Bindings with {code or 'a broken connection'}")
         self.api.fail("create", "pods/binding", *[code] * times)
 
-    def edit_annotations(self, which: int, index: int) -> None:
+    def edit_annotations(self, which: int, index: int, amount: int = 8) -> None:
         """A tenant writes another GPU into a pod's annotations, also while it runs."""
         pod = self._some_pod(which)
         if pod is None:
             return
-        name = pod["metadata"]["name"]
-        self.replicas.placements.edited.add(pod["metadata"]["uid"])
-        self.history.note("tenant", f"writes GPU {index} into the annotations of {name}")
-        texts = {"ALIYUN_COM_GPU_MEM_IDX": str(index), ALLOCATION: f'{{"0":{{"{index}":8}}}}'}
+        meta = pod["metadata"]
+        self.replicas.placements.edited.add(meta["uid"])
+        self.history.note("tenant", f"writes {amount} units of GPU {index} into the annotations of {meta['name']}")
+        texts = {"ALIYUN_COM_GPU_MEM_IDX": str(index), ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}'}
         patch: Json = {"metadata": {"annotations": texts}}
-        self.api.objects.patch(("pods", "default", name), "", patch, strategic=False)
+        self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
 
     def raise_xid(self, which: int, gpu: int, xid: int) -> None:
         node = self._some_node(which)
@@ -301,7 +436,19 @@ class World:
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"loses GPU {index}")
         node.driver.simulator.lose(index)
-        self._later(30.0, lambda: node.driver.simulator.restore(index))
+        self._later(30.0, lambda: self._restore(node, index))
+
+    def _restore(self, node: SimulatedNode, index: int) -> None:
+        if node.box.gpus[index].uuid not in node.lost:
+            node.driver.simulator.restore(index)
+
+    def break_gpu(self, which: int, gpu: int, _xid: int) -> None:
+        """A GPU is lost for good: nobody repairs it, and the others go on."""
+        node = self._some_node(which)
+        index = gpu % self.scenario.gpus
+        self.history.note(f"{node.name} driver", f"loses GPU {index} for good")
+        node.driver.simulator.lose(index)
+        node.lost[node.box.gpus[index].uuid] = kernel().now
 
     def hang_driver(self, which: int, seconds: float) -> None:
         node = self._some_node(which)

@@ -79,6 +79,7 @@ class SimulatedNode:
         runtime: its containers.
         kubelet: the kubelet that runs, or that ran last.
         agent: the agent that runs, or that ran last; None before the first one.
+        lost: UUID of each GPU that is lost for good to the moment when it was.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -102,6 +103,7 @@ class SimulatedNode:
         self._agent_process = Process(f"{name} agent", host=self, alive=False)
         self.kubelet: SimulatedKubelet
         self.agent: Agent | None = None
+        self.lost: dict[str, float] = {}
 
     @property
     def _kubelet_root(self) -> Path:

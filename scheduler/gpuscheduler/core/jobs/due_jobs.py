@@ -111,7 +111,6 @@ class DueJobs:
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
-        self._note_count(job, now)
         self._broken_jobs.watch(job, now)
         self._evictions.watch(job, now, may_be_planned=waits)
         due = min(job.ask_at, job.alone_at, job.call_at, self._broken_jobs.due_at(job), self._evictions.due_at(job))
@@ -119,7 +118,7 @@ class DueJobs:
             due = min(due, job.plan.until)
         elif waits and job.retry_at > now:
             due = min(due, job.retry_at)
-        due = min(due, self._planning.precedence.overdue_changes_at(job, now), job.said_count.due_at)
+        due = min(due, self._planning.precedence.overdue_changes_at(job, now))
         self._agenda.put(job.key, due)
 
     def settle_soon(self, job: Job, now: float) -> None:
@@ -162,8 +161,6 @@ class DueJobs:
         if job.call_at <= now:
             job.call_at = float("inf")
             self._call(job)
-        if job.said_count.due_at <= now:
-            self._have_count_said(job, now)
         self._broken_jobs.take_due(job, now)
         self._evictions.take_due(job, now)
         self._planning.work.count(job.key.namespace, now)
@@ -233,18 +230,6 @@ class DueJobs:
         uncalled = [pod for pod in job.to_come() if pod.uid in job.turns.uncalled]
         job.turns.called(pod.uid for pod in uncalled)
         self._planning.actions += nudges(uncalled)
-
-    def _note_count(self, job: Job, now: float) -> None:
-        """Note how many pods of a job are there. One that can never start says why instead."""
-        is_said = bool(job.members.pending) and not job.problem()
-        text = job.count_missing() if is_said else ""
-        job.said_count = job.said_count.noted(text, now)
-
-    def _have_count_said(self, job: Job, now: float) -> None:
-        """Wake pods that say another number of those that are there: kube-scheduler asks, and shows the answer."""
-        outdated = job.say_another_count()
-        self._planning.actions += nudges(outdated)
-        job.said_count = job.said_count.looked(outdated, now)
 
     def _wait_for_failed(self, job: Job, now: float) -> None:
         """Bound how long pods that come again wait for members that failed."""

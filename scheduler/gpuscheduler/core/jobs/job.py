@@ -13,7 +13,6 @@ from gpuscheduler.core.jobs.places.plan import Passed
 from gpuscheduler.core.jobs.priority.joint_attempt import JointAttempt
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.pod_facts import PodFacts
-from gpuscheduler.core.waiting.said_count import NOTHING_SAID, SaidCount
 
 RETRY_FIRST_S = 1.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
@@ -178,7 +177,6 @@ class Job:
         is_overdue: it has waited for so long that nodes are kept from later pods of its own priority.
         waits_since: when it began to wait for room; infinite while it does not.
         losses: what is known of the pods that it has lost.
-        said_count: how many of its pods are there, as those say that wait for more.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
         gave_up: the last plan took too many tries.
         shortage: what its pods without a place in the last plan need, and what keeps them off nodes.
@@ -212,7 +210,6 @@ class Job:
     is_overdue: bool = False
     waits_since: float = float("inf")
     losses: Losses = NO_LOSSES
-    said_count: SaidCount = NOTHING_SAID
     let_in: bool = False
     gave_up: bool = False
     shortage: str = ""
@@ -425,12 +422,7 @@ class Job:
         members = self.members
         if pod.uid in members.surplus:
             return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
-        return "" if pod.uid in members.start.uids else self.count_missing()
-
-    def count_missing(self) -> str:
-        """How many pods are there, for those that wait for more; empty if none has to."""
-        members = self.members
-        if self.is_complete:
+        if self.is_complete or pod.uid in members.start.uids:
             return ""
         wanted = next(iter(members.replicas), None)
         if wanted is None and members.unknown:
@@ -440,12 +432,6 @@ class Job:
             return there
         first = next(iter(members.held_back.values()))
         return f"{there}, and {len(members.held_back)} have scheduling gate {first.foreign_gate}"
-
-    def say_another_count(self) -> list[PodFacts]:
-        """Some of the pods that wait for more pods, and say another number of those that are there."""
-        members = self.members
-        waiting = (pod for uid, pod in members.pending.items() if uid not in members.start.uids)
-        return self.said_count.outdated(pod for pod in waiting if pod.uid not in members.surplus)
 
     def problem(self) -> str:
         """Why the job can never start, after its title; empty if it can."""

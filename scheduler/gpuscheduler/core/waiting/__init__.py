@@ -4,5 +4,4 @@
 - `wake_ups`: pods that fit by now are tried again.
 - `group_cycles`: pods of native pod groups, which are tried again too soon.
 - `hidden_reasons`: Events about what kube-scheduler's own message does not say.
-- `said_count`: how many pods of a job are there, as those say that wait for more.
 """

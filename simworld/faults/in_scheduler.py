@@ -1,0 +1,146 @@
+"""Faults in what gpuscheduler makes of kube-scheduler's calls and of what its watches show."""
+
+from typing import Any
+
+from gpuscheduler.core import bindings
+from gpuscheduler.core.calls import BindOutcome
+from gpuscheduler.core.gangs.gang import GangKey
+from gpuscheduler.core.jobs import jobs
+from gpuscheduler.core.jobs.job import Job, key_of
+from gpuscheduler.core.jobs.jobs import Jobs
+from gpuscheduler.core.jobs.members import Members, Start
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.scheduling import Scheduling
+from simworld.faults.replacing import put
+
+
+def j4_members_that_have_succeeded_are_missed() -> None:
+    """As it was: only living pods count as there, so a worker that comes again waits for those that are done."""
+    put(Members, "ended_before", lambda _self, **_: 0)
+
+
+def jobs_of_all_namespaces_are_one() -> None:
+    """A mutant that unit tests missed (A8)."""
+
+    def without_namespace(pod: PodFacts) -> GangKey:
+        return key_of(pod)._replace(namespace="")
+
+    put(jobs, "key_of", without_namespace)
+
+
+def a_bound_pod_loses_its_gpus_with_its_reservation() -> None:
+    """A mutant that unit tests missed."""
+
+    def release(self: Any, uid: str, but: Any = ()) -> None:  # noqa: ANN401 (reservations, and names)
+        usage = self._usage
+        for name in list(usage.nodes_of(uid)):
+            if name not in but:
+                usage.release(uid, name)
+
+    put(Reservations, "_release", release)
+
+
+def a_pod_that_comes_again_is_new_to_its_job() -> None:
+    """A mutant that unit tests missed: which pods come in the place of others."""
+    put(Start, "has", lambda self, pod: pod.uid in self.uids)
+
+
+def every_pod_that_ends_keeps_its_owner_from_the_node() -> None:
+    """A mutant that unit tests missed: only a refusal lets a node rest."""
+    ended = Scheduling._pod_ended  # noqa: SLF001 (the decision that is taken away)
+
+    def avoided(self: Any, pod: PodFacts, now: float) -> None:  # noqa: ANN401 (the scheduler)
+        if pod.uid in self.pods:
+            self._single_pods.node_refused(pod, now)
+        ended(self, pod, now)
+
+    put(Scheduling, "_pod_ended", avoided)
+
+
+def a_deleted_pod_keeps_its_reservation() -> None:
+    """What was reserved for a pod that is deleted before it is bound is free only when the reservation lapses."""
+    forget = Scheduling._forget  # noqa: SLF001 (the decision that is taken away)
+
+    def keeping(self: Any, uid: str, now: float) -> None:  # noqa: ANN401 (the scheduler)
+        reservation = self.reservations.get(uid)
+        forget(self, uid, now)
+        if reservation and not reservation.sent:
+            self.reservations.keep(reservation.pod, reservation.choices, reservation.until)
+
+    put(Scheduling, "_forget", keeping)
+
+
+def a_job_begins_with_half_of_its_pods() -> None:
+    """A job counts as complete when half of its pods are there."""
+
+    def is_complete(self: Job) -> bool:
+        if self.members.any_bound:
+            return True
+        wanted = next(iter(self.members.replicas), None)
+        return wanted is not None and 2 * self.there >= wanted
+
+    put(Job, "is_complete", property(is_complete))
+
+
+def a_written_plan_is_not_read_back() -> None:
+    """A scheduler that starts again plans the rest of a job anew, if there is room."""
+    put(Jobs, "_recover", lambda *_: None)
+
+
+def a_binding_on_its_way_reserves_nothing() -> None:
+    """GPUs of a Binding on its way are given back as if it could not come through."""
+    keep = Reservations.keep
+
+    def unsent(self: Reservations, pod: Any, choices: Any, until: float, **_: bool) -> Any:  # noqa: ANN401
+        return keep(self, pod, choices, until)
+
+    put(Reservations, "keep", unsent)
+
+
+def a_binding_is_confirmed_in_a_moment() -> None:
+    """What was bound is free again before the watch shows it."""
+    put(bindings, "CONFIRMED_S", 0.05)
+
+
+def a_refused_binding_is_bound() -> None:
+    """A pod that the API server did not bind is taken for bound, with what was reserved for it."""
+    answered = bindings.Bindings.answered
+
+    def as_bound(self: Any, uid: str, pod: Any, _outcome: object) -> None:  # noqa: ANN401
+        answered(self, uid, pod, BindOutcome.BOUND)
+
+    put(bindings.Bindings, "answered", as_bound)
+
+
+def pods_that_have_ended_count() -> None:
+    """The units of a pod that has succeeded or failed are taken until it is deleted."""
+    put(Scheduling, "_pod_ended", lambda *_: None)
+
+
+def a_member_that_is_gone_counts() -> None:
+    """A job plans with a pod that was deleted."""
+    put(Members, "remove", lambda *_: None)
+
+
+def a_plan_outlives_its_end() -> None:
+    """The reservations of a plan whose pods did not all come do not lapse."""
+    put(Reservations, "lapse", lambda *_: None)
+
+
+FAULTS = (
+    j4_members_that_have_succeeded_are_missed,
+    jobs_of_all_namespaces_are_one,
+    a_bound_pod_loses_its_gpus_with_its_reservation,
+    a_pod_that_comes_again_is_new_to_its_job,
+    every_pod_that_ends_keeps_its_owner_from_the_node,
+    a_deleted_pod_keeps_its_reservation,
+    a_job_begins_with_half_of_its_pods,
+    a_written_plan_is_not_read_back,
+    a_binding_on_its_way_reserves_nothing,
+    a_binding_is_confirmed_in_a_moment,
+    a_refused_binding_is_bound,
+    pods_that_have_ended_count,
+    a_member_that_is_gone_counts,
+    a_plan_outlives_its_end,
+)

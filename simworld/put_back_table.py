@@ -1,0 +1,102 @@
+"""`--put-back all`: puts each fault back alone, plays new seeds until one breaks a promise, and prints a table."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from simworld.play import Fork, Outcome
+from simworld.put_back import FAULTS
+from simworld.scenario import draw
+from simworld.shrink import kind_of
+
+HEAD = "| fault | found | seed | seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one fault.
+
+    Attributes:
+        fault: its name.
+        broken: the first promise that was broken; empty if none was.
+        seed: with which it was, or the last one that was played.
+        seconds: real time that it took.
+        turns: task switches of all seeds that were played.
+    """
+
+    fault: str
+    broken: str
+    seed: int
+    seconds: float
+    turns: int
+
+    def __str__(self) -> str:
+        """A row of the table."""
+        said = kind_of(self.broken).replace("|", "/").replace("\n", " ") or "nothing"
+        found = "yes" if self.broken else "no"
+        words = self.fault.replace("_", " ")
+        return f"| {words} | {found} | {self.seed} | {self.seconds:.0f} | {self.turns} | {said} |"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How each fault is looked for.
+
+    Attributes:
+        first: the first seed.
+        seconds: how long new seeds begin for each fault.
+        jobs: processes at a time.
+        root: folder for their files.
+        clock: monotonic seconds.
+    """
+
+    first: int
+    seconds: float
+    jobs: int
+    root: Path
+    clock: Callable[[], float]
+
+    def find(self, name: str) -> Finding:
+        """Look for a fault from a cold start."""
+        began = self.clock()
+        until = began + self.seconds
+        turns = 0
+        seed = self.first
+        for outcome in self._outcomes(name, until):
+            turns += outcome.turns
+            seed = outcome.seed
+            # A seed that fails without the fault says nothing about it.
+            if outcome.broken and not self._fails_anyway(seed):
+                return Finding(name, outcome.broken[0], seed, self.clock() - began, turns)
+        return Finding(name, "", seed, self.clock() - began, turns)
+
+    def _fails_anyway(self, seed: int) -> bool:
+        return bool(Fork(draw(seed), self.root).outcome().broken)
+
+    def _outcomes(self, name: str, until: float) -> Iterator[Outcome]:
+        """Outcomes of the seeds from the first one on, in order."""
+        running: list[Fork] = []
+        seed = self.first
+        try:
+            while True:
+                while len(running) < self.jobs and self.clock() < until:
+                    running.append(Fork(draw(seed), self.root, FAULTS[name]))
+                    seed += 1
+                if not running:
+                    return
+                yield running.pop(0).outcome()
+        finally:
+            for fork in running:
+                fork.outcome()
+
+
+def print_table(wanted: str, search: Search) -> int:
+    """Look for faults, `all` or names with commas between them; returns 1 if one was not found."""
+    names = list(FAULTS) if wanted == "all" else wanted.split(",")
+    print(HEAD, flush=True)
+    missed = 0
+    for name in names:
+        finding = search.find(name)
+        print(finding, flush=True)
+        missed += not finding.broken
+    return 1 if missed else 0

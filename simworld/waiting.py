@@ -1,0 +1,87 @@
+"""Which pods could run: a pod that waits in a quiet world although there is room for it breaks a promise."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
+from simworld.history import CORES, MEMORY, WHOLE
+from simworld.parts.amounts import ENDED, fits, limits
+from simworld.parts.gpu_scheduler import NAME
+from simworld.parts.node import SimulatedNode
+from standin.api.objects import Json
+
+if TYPE_CHECKING:
+    from simworld.world import World
+
+RESOURCES = {
+    "share": {MEMORY},
+    "cgpu": {MEMORY},
+    "mps": {MEMORY},
+    "core_mem": {MEMORY, CORES},
+    "topology": {WHOLE},
+}
+"""What a container asks for in each mode. Any other container gets nothing there, or is told so."""
+
+
+def check_waiting(world: "World") -> None:
+    """Each pod of gpuscheduler that waits fits nowhere. Pods that wait for others of their job are left out."""
+    for pod in world.api.objects.peek("pods"):
+        if _waits_alone(world, pod):
+            nodes = [node.name for node in world.nodes if has_room(world, node, pod)]
+            if nodes:
+                name = world.history.name(pod["metadata"]["uid"])
+                world.history.break_promise(f"{name} waits, and {', '.join(nodes)} has room for it")
+
+
+def _waits_alone(world: "World", pod: Json) -> bool:
+    spec = pod["spec"]
+    meta = pod["metadata"]
+    status = pod.get("status") or {}
+    if spec.get("nodeName") or spec.get("schedulerName") != NAME or spec.get("schedulingGates"):
+        return False
+    if "deletionTimestamp" in meta or status.get("phase") in ENDED:
+        return False
+    is_member = JOB_LABEL in (meta.get("labels") or {})
+    return not is_member or meta["uid"] in world.history.retried
+
+
+def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:
+    """Whether the node certainly has room: one healthy GPU for all of the pod, or that many whole ones."""
+    stored = world.api.objects.get(("nodes", "", node.name))
+    mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    wanted = limits(pod)
+    if set(wanted) != RESOURCES.get(mode):
+        return False
+    if not fits(pod, stored, world.api.objects.peek("pods")):
+        return False
+    free = free_by_gpu(world, node)
+    if WHOLE in wanted:
+        untouched = [left for left in free.values() if left[WHOLE]]
+        return len(untouched) >= wanted[WHOLE]
+    return any(all(amount <= left[resource] for resource, amount in wanted.items()) for left in free.values())
+
+
+def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
+    """UUID of each healthy GPU that no other mode uses to what it has left, by the containers that live."""
+    stored = world.api.objects.get(("nodes", "", node.name))
+    mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    agent = node.agent
+    assert agent is not None
+    free: dict[str, Counter[str]] = {}
+    for gpu in node.box.gpus:
+        if gpu.uuid not in agent.state.unhealthy and gpu.uuid not in node.lost:
+            free[gpu.uuid] = Counter({MEMORY: gpu.memory_mib // 1024, CORES: 100, WHOLE: 1})
+    for living in world.history.on_node(node.name):
+        is_of_another_mode = not set(living.units) <= RESOURCES.get(mode, set())
+        for uuid in living.gpus:
+            left = free.get(uuid)
+            if left is None:
+                continue
+            if is_of_another_mode:
+                del free[uuid]
+                continue
+            left[WHOLE] = 0
+            for resource, ids in living.units.items():
+                if resource != WHOLE:
+                    left[resource] -= len(ids)
+    return free
