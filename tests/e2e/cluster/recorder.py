@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,6 +53,7 @@ class Recorder:
         self._watch = threading.Thread(target=self._watch_until_over, name="recorder of pods", daemon=True)
 
     def __enter__(self) -> Self:
+        self.path.touch()
         self._watch.start()
         self._looks.start()
         return self
@@ -73,7 +75,9 @@ class Recorder:
     def _look_until_over(self) -> None:
         try:
             while not self._over.wait(_LOOK_S):
-                self._look()
+                # A file goes, or is being written, while it is read: the next look comes soon.
+                with suppress(OSError, ValueError):
+                    self._look()
         except Exception as failure:  # a recorder that ends silently would look like a node without faults
             self.failure = failure
 
