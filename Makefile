@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster claim-kills simulate e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler picture test test-stability fuzz mutants lint docs docs-version types chart manifests random-plans random-cluster claim-kills simulate small-worlds e2e e2e-long image sbom bench density soak gpu-check mps-check limits-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -139,6 +139,9 @@ random-cluster: $(STAMP)  ## 200,000 steps of random clusters for gpuscheduler, 
 
 simulate: $(STAMP)  ## a whole cluster in one process, in virtual time, with faults, from new seeds (MINUTES=10; SEED=7: one, told; KEEP=name: as a test)
 	$(BIN)/python -m simworld $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
+
+small-worlds: $(STAMP)  ## every order of events of a small cluster to a depth, states counted (DEPTH=10; ARGS="--begins running")
+	$(BIN)/python -m simworld.small --depth $(or $(DEPTH),9) $(ARGS)
 
 claim-kills: $(STAMP)  ## 1,000 kills of the agent at random moments in mode dra: nothing lost, given twice, or waited for (KILLS=100, SEED=7)
 	$(BIN)/python -m tests.contract.claim_kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
