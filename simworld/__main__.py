@@ -43,9 +43,9 @@ def main() -> int:
 
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
+    from simworld.claim_scenario import draw_world  # noqa: PLC0415
     from simworld.play import play_many, play_one  # noqa: PLC0415
     from simworld.put_back_table import Search, print_table  # noqa: PLC0415
-    from simworld.scenario import draw  # noqa: PLC0415
     from simworld.stored import read_stored  # noqa: PLC0415
 
     if given.put_back == "list":
@@ -70,7 +70,7 @@ def main() -> int:
             return 0
         if not given.put_back:
             seed = totals.failed[0]
-            play_one(draw(seed), root, given.tries)
+            play_one(draw_world(seed), root, given.tries)
             print(f"again: .venv/bin/python -m simworld --seed {seed}      (--keep NAME: among the tests from now on)")
         return 1
     finally:
@@ -79,11 +79,11 @@ def main() -> int:
 
 def _play_seed(given: argparse.Namespace, root: Path) -> int:
     """Play one seed, and keep the scenario if it breaks a promise and has a name."""
-    from simworld.play import play_one  # noqa: PLC0415 (after the machine is replaced)
-    from simworld.scenario import draw  # noqa: PLC0415
+    from simworld.claim_scenario import draw_world  # noqa: PLC0415 (after the machine is replaced)
+    from simworld.play import play_one  # noqa: PLC0415
     from simworld.stored import FOLDER, keep  # noqa: PLC0415
 
-    broken = play_one(draw(given.seed), root, given.tries)
+    broken = play_one(draw_world(given.seed), root, given.tries)
     if broken and given.keep:
         path = FOLDER / f"{given.keep}.json"
         keep(replace(broken, fault=given.put_back or ""), path)

@@ -20,6 +20,7 @@ BY_MODE = {
     "core_mem": (MEMORY, CORES),
     "topology": (WHOLE,),
     "default": (),
+    "dra": (),
 }
 """Resources above zero in each mode, as `docs/modes.md` has them."""
 
@@ -32,7 +33,8 @@ def check_quiet(world: "World") -> None:
         _check_amounts(world, node)
         _check_books(world, node)
     for pod in world.api.objects.peek("pods"):
-        _check_pod(world, pod)
+        if not pod["spec"].get("resourceClaims"):  # `claim_checker` has the others
+            _check_pod(world, pod)
     for job, uids in world.history.gangs.items():
         _check_gang(world, job, uids)
 

@@ -1,7 +1,7 @@
 """What happened in a world, in order. The checker reads it, and people do."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from simworld.runtime.kernel import kernel
@@ -62,6 +62,7 @@ class History:
         gangs: UIDs of the pods of each job that starts together.
         gang_sizes: how many pods each of these jobs has.
         retried: UIDs of pods that came again after others of their job had succeeded.
+        start_checks: called with each container that starts; the promises that it breaks, in words.
         decisions: annotations that a scheduler bound a pod with, by its UID.
     """
 
@@ -75,6 +76,7 @@ class History:
     gangs: dict[str, list[str]] = field(default_factory=dict)
     gang_sizes: dict[str, int] = field(default_factory=dict)
     retried: set[str] = field(default_factory=set)
+    start_checks: list[Callable[[Living], Iterable[str]]] = field(default_factory=list)
 
     def note(self, actor: str, what: str) -> None:
         """Add an entry."""
@@ -104,6 +106,9 @@ class History:
         self.living[key] = living
         for problem in conflicts(living, self.on_node(node)):
             self.break_promise(problem)
+        for check in self.start_checks:
+            for problem in check(living):
+                self.break_promise(problem)
         contradiction = self._contradicts_decision(living)
         if contradiction:
             self.break_promise(contradiction)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.kube.api import transport
+from simworld.claim_scenario import draw_world
 from simworld.runtime import http
 from simworld.runtime.kernel import begin
 from simworld.runtime.replace import seed_library
-from simworld.scenario import Scenario, draw
+from simworld.scenario import Scenario
 from simworld.shrink import shrunk
 from simworld.stored import Stored
 from simworld.totals import Totals
@@ -166,7 +167,7 @@ def play_many(  # noqa: PLR0913 (what was given)
 
     while running or may_begin():
         while len(running) < jobs and may_begin():
-            running.append(Fork(draw(seed), root))
+            running.append(Fork(draw_world(seed), root))
             seed += 1
         fork = running.pop(0)
         outcome = fork.outcome()

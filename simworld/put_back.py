@@ -22,6 +22,7 @@ from gpuagent.kubelet.holdings_watch import HoldingsWatch
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.reservations import Reservations
 from simworld.faults import agent_and_api_server, agent_and_kubelet, agent_and_scheduler, in_scheduler
+from simworld.put_back_claims import CLAIM_FAULTS
 from simworld.put_back_scheduler import SCHEDULER_FAULTS
 
 
@@ -93,24 +94,28 @@ def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module
     setattr(owner, name, value)
 
 
-FAULTS: dict[str, Callable[[], None]] = {
-    work.__name__.removeprefix("_"): work
-    for work in (
-        _annotations_of_running_pods_count,
-        _no_wait_for_pods_after_a_restart,
-        _a_former_pods_devices_count_for_its_name,
-        _units_leave_while_a_call_is_open,
-        _no_audit_after_a_switch,
-        _held_gpus_are_sold_in_another_mode,
-        _recent_allocations_are_forgotten,
-        _annotations_are_never_written,
-        _no_registration_with_a_new_kubelet,
-        _kubelets_allocations_are_read_once,
-        _nothing_is_reserved,
-        *agent_and_kubelet.FAULTS,
-        *agent_and_api_server.FAULTS,
-        *agent_and_scheduler.FAULTS,
-        *in_scheduler.FAULTS,
-    )
-} | SCHEDULER_FAULTS
+FAULTS: dict[str, Callable[[], None]] = (
+    {
+        work.__name__.removeprefix("_"): work
+        for work in (
+            _annotations_of_running_pods_count,
+            _no_wait_for_pods_after_a_restart,
+            _a_former_pods_devices_count_for_its_name,
+            _units_leave_while_a_call_is_open,
+            _no_audit_after_a_switch,
+            _held_gpus_are_sold_in_another_mode,
+            _recent_allocations_are_forgotten,
+            _annotations_are_never_written,
+            _no_registration_with_a_new_kubelet,
+            _kubelets_allocations_are_read_once,
+            _nothing_is_reserved,
+            *agent_and_kubelet.FAULTS,
+            *agent_and_api_server.FAULTS,
+            *agent_and_scheduler.FAULTS,
+            *in_scheduler.FAULTS,
+        )
+    }
+    | SCHEDULER_FAULTS
+    | CLAIM_FAULTS
+)
 """By name, what puts each back."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from simworld.claim_scenario import draw_world
 from simworld.play import Fork, Outcome
 from simworld.put_back import FAULTS
-from simworld.scenario import draw
 from simworld.shrink import kind_of
 
 HEAD = "| fault | found | seed | seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
@@ -71,7 +71,7 @@ class Search:
         return Finding(name, "", seed, self.clock() - began, turns)
 
     def _fails_anyway(self, seed: int) -> bool:
-        return bool(Fork(draw(seed), self.root).outcome().broken)
+        return bool(Fork(draw_world(seed), self.root).outcome().broken)
 
     def _outcomes(self, name: str, until: float) -> Iterator[Outcome]:
         """Outcomes of the seeds from the first one on, in order."""
@@ -80,7 +80,7 @@ class Search:
         try:
             while True:
                 while len(running) < self.jobs and self.clock() < until:
-                    running.append(Fork(draw(seed), self.root, FAULTS[name]))
+                    running.append(Fork(draw_world(seed), self.root, FAULTS[name]))
                     seed += 1
                 if not running:
                     return

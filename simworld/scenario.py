@@ -40,6 +40,8 @@ class Scenario:
         lasts_s: virtual seconds until everything is repaired and left in peace.
         actions: by time.
         replicas: of the whole gpuscheduler, each beside a kube-scheduler of its own; 0 for its core alone.
+        has_claims: whether there are pods with ResourceClaims.
+        gates_off: feature gates of the API server that are off.
     """
 
     seed: int
@@ -50,6 +52,8 @@ class Scenario:
     lasts_s: float
     actions: tuple[Action, ...]
     replicas: int = 0
+    has_claims: bool = False
+    gates_off: tuple[str, ...] = ()
 
 
 REPLICAS_SHARE = 0.4

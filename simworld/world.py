@@ -6,6 +6,8 @@ from pathlib import Path
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from simworld import checker
+from simworld.claim_checker import ClaimChecker
+from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
@@ -66,6 +68,8 @@ class World:
         self._stock = StockScheduler(self.api, self.history)
         self._scheduler = GpuScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
+        self.claims = ClaimPeople(self)
+        self._claim_checker = ClaimChecker(self)
         self._pods = 0
         self._gangs = 0
         self._probes = 0
@@ -82,6 +86,7 @@ class World:
             node.start_agent()
         self._stock.start()
         self._start_scheduler()
+        self.claims.start()
         try:
             self._play()
         except StuckError as error:
@@ -105,7 +110,9 @@ class World:
             check_waiting(self)
         if self.scenario.replicas:
             check_schedulers(self)
+        self._claim_checker.check_quiet()
         self._probe()
+        self._claim_checker.probe(PROBE_S)
 
     @property
     def _is_over(self) -> bool:
@@ -118,9 +125,10 @@ class World:
         kernel().run(lambda: False, seconds)
 
     def _act(self, action: Action) -> None:
-        if action.kind in PEOPLE and self.api.is_away:
+        is_about_claims = hasattr(self.claims, action.kind)
+        if self.api.is_away and (is_about_claims or action.kind in PEOPLE):
             return  # they get no answer
-        act: Callable[..., None] = getattr(self, action.kind)
+        act: Callable[..., None] = getattr(self.claims if is_about_claims else self, action.kind)
         act(*action.args)
 
     def _repair(self) -> None:
@@ -209,7 +217,10 @@ class World:
 
     def create_job_pod(self, resource: str, amount: int, cores: int, seconds: float) -> None:
         """A pod that ends by itself some time after it has started."""
-        pod = self._new_pod(resource, amount, cores, 1)
+        self.end_later(self._new_pod(resource, amount, cores, 1), seconds)
+
+    def end_later(self, pod: Json, seconds: float) -> None:
+        """Have a pod end by itself so long after it has started."""
         uid = pod["metadata"]["uid"]
 
         def end() -> None:
@@ -277,7 +288,7 @@ class World:
             kernel().sleep(15.0)
             if not checker.may_start(self, pods[-1]):
                 return
-            self._delete(pods[-1], 0)
+            self.delete(pods[-1], 0)
             again = make(members - 1)
             self.history.retried.add(again["metadata"]["uid"])
 
@@ -286,23 +297,23 @@ class World:
     def delete_pod(self, which: int, grace_s: int) -> None:
         pod = self._some_pod(which)
         if pod is not None:
-            self._delete(pod, grace_s)
+            self.delete(pod, grace_s)
 
     def replace_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
         """Delete a pod by force, and create another one with its name at once."""
         pod = self._some_pod(which)
         if pod is None:
             return
-        self._delete(pod, 0)
+        self.delete(pod, 0)
         meta = pod["metadata"]
         self._create(meta["name"], _limits(resource, amount, cores), namespace=meta["namespace"])
 
     def copy_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
         """Delete a pod, and create it from its own YAML with other sizes: its annotations come along."""
         pod = self._some_pod(which)
-        if pod is None:
+        if pod is None or pod["spec"].get("resourceClaims"):
             return
-        self._delete(pod, 0)
+        self.delete(pod, 0)
         meta = pod["metadata"]
         annotations = dict(meta.get("annotations") or {})
         limits = _limits(resource, amount, cores) if amount else dict(limits_of(pod))
@@ -359,7 +370,8 @@ class World:
         self.history.note("user", f"creates {name} ({uid[:8]}): {containers} x {asks}")
         return pod
 
-    def _delete(self, pod: Json, grace_s: int) -> None:
+    def delete(self, pod: Json, grace_s: int) -> None:
+        """Delete a pod that may be gone by now; without a grace, by force."""
         name = pod["metadata"]["name"]
         self.history.note("user", f"deletes {name}" + ("" if grace_s else " by force"))
         try:

@@ -41,6 +41,8 @@ class ApiView:
         """As `Objects.get`, or as it was when the server answered last. Raises Refusal 404."""
         if not self._api.is_away:
             return self._objects.get(key)
+        if key[0] == "resourceclaims":  # kubelet asks for these each time
+            raise Refusal(503, "ServiceUnavailable", "the API server cannot be reached")
         for known in self.peek(key[0]):
             metadata = known["metadata"]
             if (metadata.get("namespace", ""), metadata["name"]) == key[1:]:

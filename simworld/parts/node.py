@@ -1,7 +1,7 @@
 """One node: a kubelet, an agent, GPUs, and files that outlive both."""
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,18 @@ class NodeView:
 
 
 class RecordingRuntime(Runtime):
-    """Containers of a node, whose starts and ends go into the history."""
+    """Containers of a node, whose starts and ends go into the history.
+
+    Attributes:
+        ends_after: draws the seconds that containers take to end.
+    """
 
     def __init__(self, cdi_dir: Path, node: str, history: History) -> None:
         super().__init__(cdi_dir)
         self._node = node
         self._history = history
         self.started = self._note_start
+        self.ends_after: Callable[[], float] = lambda: 0.0
 
     def _note_start(self, uid: str) -> None:
         for (owner, container), granted in self.containers.items():
@@ -55,6 +60,9 @@ class RecordingRuntime(Runtime):
                 self._history.started(self._node, uid, container, granted)
 
     def kill(self, uid: str) -> None:
+        seconds = self.ends_after()
+        if seconds:
+            kernel().sleep(seconds)
         super().kill(uid)
         self._history.ended(self._node, uid)
 
@@ -97,7 +105,7 @@ class SimulatedNode:
         self._dev.mkdir(parents=True)
         for device in (*CONTROL_NODES, *(f"nvidia{gpu.minor}" for gpu in box.gpus)):
             (self._dev / device).touch()
-        self.runtime = RecordingRuntime(self._kubelet_root / "cdi", name, history)
+        self.runtime = RecordingRuntime(self.cdi_dir, name, history)
         self._kubelets = 0
         self._kubelet_process = Process(f"{name} kubelet", host=self, alive=False)
         self._agent_process = Process(f"{name} agent", host=self, alive=False)
@@ -108,6 +116,16 @@ class SimulatedNode:
     @property
     def _kubelet_root(self) -> Path:
         return self._root / "k"
+
+    @property
+    def cdi_dir(self) -> Path:
+        """Where the runtime reads CDI specifications."""
+        return self._kubelet_root / "cdi"
+
+    @property
+    def records(self) -> Path:
+        """The agent's records of prepared claims."""
+        return self._root / "state" / "claims"
 
     @property
     def has_kubelet(self) -> bool:
@@ -172,7 +190,7 @@ class SimulatedNode:
         settings = Settings(
             node_name=self.name,
             kubelet_dir=self._kubelet_root,
-            cdi_dir=self._kubelet_root / "cdi",
+            cdi_dir=self.cdi_dir,
             state_dir=self._root / "state",
             kubeconfig=self._root / "kubeconfig",
             fence_file=self._root / "fence.json",

@@ -4,7 +4,9 @@ To be called before the product is imported: some of its modules keep a clock or
 """
 
 import concurrent.futures.thread  # noqa: F401 (it needs a real lock while it is imported)
+import fcntl
 import logging  # noqa: F401 (its locks stay real: nothing waits while it holds one)
+import os
 import queue
 import random
 import select
@@ -38,6 +40,7 @@ def replace_machine() -> None:
     select.select = _select  # type: ignore[assignment]
     select.poll = _Poll  # type: ignore[misc,assignment]
     uuid.uuid4 = _uuid
+    fcntl.flock = _flock  # type: ignore[assignment]
 
 
 def _replace_calendar() -> None:
@@ -47,6 +50,33 @@ def _replace_calendar() -> None:
 
 def _uuid() -> uuid.UUID:
     return uuid.UUID(int=kernel().chance.getrandbits(128), version=4)
+
+
+_real_flock = fcntl.flock
+FILE_LOCK_LOOK_S = 0.001
+
+
+def _flock(descriptor: int, operation: int) -> None:
+    """As `fcntl.flock` of a whole file, which a process that is killed gives up."""
+    while True:
+        try:
+            _real_flock(descriptor, operation | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if operation & fcntl.LOCK_NB:
+                raise
+        kernel().sleep(FILE_LOCK_LOOK_S)
+    file = os.fstat(descriptor)
+    kernel().process.at_end.append(lambda: _give_up(descriptor, file.st_ino))
+
+
+def _give_up(descriptor: int, inode: int) -> None:
+    """Unlock a file of a process that ends, if it has it open under this number still."""
+    try:
+        if os.fstat(descriptor).st_ino == inode:
+            _real_flock(descriptor, fcntl.LOCK_UN)
+    except OSError:
+        return  # it was closed
 
 
 _real_select = select.select

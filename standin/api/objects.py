@@ -1,5 +1,6 @@
 """The store of the stand-in API server: objects with versions, and the log of changes that watches read."""
 
+import itertools
 import threading
 import uuid
 from collections import deque
@@ -105,6 +106,7 @@ class Objects:
         self.gates_off: set[str] = set()
         """Feature gates whose fields of ResourceSlices are dropped."""
         self._objects: dict[Key, Json] = {}
+        self._by_resource: dict[str, dict[Key, Json]] = {resource: {} for resource in KINDS}
         self._log: deque[Change] = deque(maxlen=_LOG)
 
     def get(self, key: Key) -> Json:
@@ -123,14 +125,14 @@ class Objects:
         with self.updated:
             found = [
                 copied(value)
-                for (kind, where, _), value in self._objects.items()
-                if kind == resource and namespace in ("", where)
+                for (_, where, _), value in self._by_resource[resource].items()
+                if namespace in ("", where)
             ]
             return found, self.version
 
     def peek(self, resource: str) -> list[Json]:
         """The objects of a resource themselves: to be read, never to be changed, and only until the next change."""
-        return [value for (kind, _, _), value in self._objects.items() if kind == resource]
+        return list(self._by_resource[resource].values())
 
     def create(self, resource: str, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """Store a new object with uid, version and creation time, or only show it. Raises Refusal 409, 422."""
@@ -219,7 +221,8 @@ class Objects:
     def changes(self, since: int) -> list[Change]:
         """Return what happened after version ``since``."""
         with self.updated:
-            return [change for change in self._log if change.version > since]
+            newest_first = itertools.takewhile(lambda change: change.version > since, reversed(self._log))
+            return list(newest_first)[::-1]
 
     def forget(self) -> None:
         """Let every version so far be too old to watch from."""
@@ -229,6 +232,7 @@ class Objects:
 
     def _drop(self, key: Key, found: Json) -> Json:
         del self._objects[key]
+        del self._by_resource[key[0]][key]
         self._note(key, found, None)
         return found
 
@@ -236,6 +240,7 @@ class Objects:
         before = self._objects.get(key)
         self._check(key, found)
         self._objects[key] = found
+        self._by_resource[key[0]][key] = found
         found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}
         found["metadata"]["resourceVersion"] = str(self.version + 1)
         self._note(key, before, found)

@@ -1,0 +1,163 @@
+"""What people do with ResourceClaims. Each method is the kind of an action."""
+
+import random
+from typing import TYPE_CHECKING
+
+from gpuagent.domain.sharing.mode import PLACEMENT_LABEL
+from simworld.claim_scenario import SHARE_CLASS
+from simworld.parts.claim_scheduler import SimulatedClaimScheduler
+from simworld.runtime.kernel import kernel
+from standin.api.objects import Json
+from standin.api.refusal import Refusal
+from standin.scheduler.device_classes import create_classes
+
+if TYPE_CHECKING:
+    from simworld.world import World
+
+ENDS_S = (0.0, 0.01, 0.5, 3.0)
+"""Seconds that containers take to end. Meanwhile a pod that was deleted by force is gone at the API server."""
+CLAIM = "gpu"
+"""What pods call their claim."""
+
+
+class ClaimPeople:
+    """Makes pods with claims, and ends them.
+
+    Attributes:
+        scheduler: allocates for them.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._objects = world.api.objects
+        self._history = world.history
+        self._pods = 0
+        self.scheduler = SimulatedClaimScheduler(world.api, world.history)
+
+    def start(self) -> None:
+        """Install the classes, and start the scheduler, if the scenario has claims."""
+        scenario = self._world.scenario
+        if not scenario.has_claims:
+            return
+        self._objects.gates_off = set(scenario.gates_off)
+        create_classes(self._objects)
+        self.scheduler.start()
+        chance = random.Random(f"{scenario.seed}/claims/ends")
+        for node in self._world.nodes:
+            node.runtime.ends_after = lambda: chance.choice(ENDS_S)
+
+    # -- actions --------------------------------------------------------------------------------------------------
+
+    def create_claim_pod(self, device_class: str, count: int, gib: int, containers: int) -> None:
+        self._new_pod(device_class, count, gib, containers)
+
+    def create_claim_job_pod(self, device_class: str, count: int, gib: int, seconds: float) -> None:
+        """A pod that ends by itself some time after it has started."""
+        pod = self._new_pod(device_class, count, gib, 1)
+        self._world.end_later(pod, seconds)
+
+    def create_pod_of_standing_claim(self, number: int, device_class: str, count: int, gib: int) -> None:
+        """A pod with a claim that outlives it, and that other pods may use at the same time."""
+        name = f"standing-{number}"
+        if self._claim(name) is None:
+            self._objects.create(
+                "resourceclaims", "default", {"metadata": {"name": name}, "spec": _spec(device_class, count, gib)}
+            )
+            self._history.note("user", f"creates claim {name}: {_asks(device_class, count, gib)}")
+        self._pods += 1
+        self._create(f"claim-pod-{self._pods}", {"resourceClaimName": name}, 1, name)
+
+    def delete_standing_claim(self, number: int) -> None:
+        """Delete the claim's pods by force, and the claim at once, so that the next one has its name."""
+        name = f"standing-{number}"
+        if self._claim(name) is None:
+            return
+        for pod in list(self._objects.peek("pods")):
+            references = pod["spec"].get("resourceClaims") or ()
+            if any(reference.get("resourceClaimName") == name for reference in references):
+                self._world.delete(pod, 0)
+        self._history.note("user", f"deletes claim {name}")
+        self._objects.delete(("resourceclaims", "default", name))
+
+    def replace_by_claim_pod(self, which: int, device_class: str, count: int, gib: int) -> None:
+        """Delete any pod by force, and create one with its name and a claim."""
+        pods = self._objects.peek("pods")
+        if not pods:
+            return
+        pod = pods[which % len(pods)]
+        name = pod["metadata"]["name"]
+        self._world.delete(pod, 0)
+        self._create_with_template(name, device_class, count, gib, 1)
+
+    def delete_claim_pod(self, which: int, grace_s: int) -> None:
+        pods = [pod for pod in self._objects.peek("pods") if pod["spec"].get("resourceClaims")]
+        if pods:
+            self._world.delete(pods[which % len(pods)], grace_s)
+
+    def set_placement(self, which: int, placement: str) -> None:
+        nodes = self._world.nodes
+        node = nodes[which % len(nodes)].name
+        self._history.note("operator", f"labels {node} {placement}")
+        patch: Json = {"metadata": {"labels": {PLACEMENT_LABEL: placement}}}
+        self._objects.patch(("nodes", "", node), "", patch, strategic=False)
+
+    def probe_device(self, node: str, device: Json) -> Json:
+        """Create a pod for the least share of one GPU, or for all of it where there are no shares."""
+        uuid = device["attributes"]["uuid"]["string"]
+        selector = f'device.attributes["gpu.gpuagent.io"].uuid == "{uuid}"'
+        is_shared = device.get("allowMultipleAllocations", False)
+        gib = 1 if is_shared else 0
+        device_class = SHARE_CLASS if is_shared else "gpu.gpuagent.io"
+        return self._create_with_template(f"claim-probe-{node}", device_class, 1, gib, 1, selector)
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    def _new_pod(self, device_class: str, count: int, gib: int, containers: int) -> Json:
+        self._pods += 1
+        return self._create_with_template(f"claim-pod-{self._pods}", device_class, count, gib, containers)
+
+    def _create_with_template(  # noqa: PLR0913 (what a claim has)
+        self, name: str, device_class: str, count: int, gib: int, containers: int, selector: str = ""
+    ) -> Json:
+        template = f"{name}-{kernel().chance.getrandbits(20):05x}"
+        spec = {"spec": _spec(device_class, count, gib, selector)}
+        self._objects.create("resourceclaimtemplates", "default", {"metadata": {"name": template}, "spec": spec})
+        return self._create(name, {"resourceClaimTemplateName": template}, containers, _asks(device_class, count, gib))
+
+    def _create(self, name: str, source: Json, containers: int, asks: str) -> Json:
+        resources = {"claims": [{"name": CLAIM}]}
+        body: Json = {
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [
+                    {"name": f"main-{number}", "image": "work", "resources": resources} for number in range(containers)
+                ],
+                "resourceClaims": [{"name": CLAIM, **source}],
+            },
+            "status": {"phase": "Pending"},
+        }
+        pod = self._objects.create("pods", "default", body)
+        uid = pod["metadata"]["uid"]
+        self._history.pods[uid] = name
+        self._history.note("user", f"creates {name} ({uid[:8]}) with a claim for {asks}")
+        return pod
+
+    def _claim(self, name: str) -> Json | None:
+        try:
+            return self._objects.get(("resourceclaims", "default", name))
+        except Refusal:
+            return None
+
+
+def _spec(device_class: str, count: int, gib: int, selector: str = "") -> Json:
+    exactly: Json = {"deviceClassName": device_class, "count": count}
+    if gib:
+        exactly["capacity"] = {"requests": {"memory": f"{gib}Gi"}}
+    if selector:
+        exactly["selectors"] = [{"cel": {"expression": selector}}]
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+def _asks(device_class: str, count: int, gib: int) -> str:
+    amount = f"{gib} GiB" if gib else "a whole GPU"
+    return f"{count} x {amount}" if device_class else amount

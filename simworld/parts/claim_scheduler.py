@@ -1,0 +1,147 @@
+"""kube-scheduler and the controllers for pods with ResourceClaims, on the simulated machine.
+
+The stand-in allocates. What it knows of ResourceSlices is behind, as an informer's knowledge is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.pods.quantity import amount
+from simworld.history import History
+from simworld.runtime.http import SimulatedApi
+from simworld.runtime.kernel import Process, kernel
+from standin.api.objects import Json
+from standin.scheduler.allocator import results
+from standin.scheduler.scheduler import LOOK_S, ClaimScheduler
+
+BACK_OFF_S = 1.0
+LONGEST_BACK_OFF_S = 10.0
+"""kube-scheduler's own: the first wait of a pod that was refused, and the longest."""
+USUAL_LAG_S = 0.02
+LONG_LAG_S = 2.0
+LONG_LAG_SHARE = 0.1
+"""How often the slices are behind by up to `LONG_LAG_S` instead of `USUAL_LAG_S`."""
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a claim has of a GPU.
+
+    Attributes:
+        uuid: of the GPU.
+        mib: consumed; 0 where the API server knows no consumable capacity, so that the GPU is whole.
+    """
+
+    uuid: str
+    mib: int
+
+
+Allocations = Mapping[str, tuple[Part, ...]]
+"""Parts by the UID of the claim."""
+
+
+class SimulatedClaimScheduler(ClaimScheduler):
+    """Allocates for pods with claims, and binds them.
+
+    Attributes:
+        allocated: what each pod was bound with, by its UID.
+    """
+
+    def __init__(self, api: SimulatedApi, history: History) -> None:
+        super().__init__(api.objects)
+        self._api = api
+        self._history = history
+        self._process = Process("kube-scheduler")
+        self._known_slices: list[Json] = []
+        self._uuids: dict[str, str] = {}
+        self._tries: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self.allocated: dict[str, Allocations] = {}
+
+    def start(self) -> None:
+        kernel().spawn(self._follow_slices, "kube-scheduler slices", self._process)
+        kernel().spawn(self._run, "kube-scheduler claims", self._process)
+
+    def _follow_slices(self) -> None:
+        known = 0
+        while True:
+            known = self._changed_since(known)
+            chance = kernel().chance
+            most_s = LONG_LAG_S if chance.random() < LONG_LAG_SHARE else USUAL_LAG_S
+            slices = self._objects.all("resourceslices")[0]
+            kernel().sleep(chance.random() * most_s)
+            self._known_slices = slices
+
+    def _changed_since(self, known: int) -> int:
+        """Wait for a change of anything, and until the API server answers; the version then."""
+        with self._objects.updated:
+            if self._objects.version == known:
+                self._objects.updated.wait(LOOK_S)
+        while self._api.is_away:
+            kernel().sleep(LOOK_S)
+        return self._objects.version
+
+    def _run(self) -> None:
+        seen = 0
+        while True:
+            seen = self._changed_since(seen)
+            kernel().sleep(kernel().chance.random() * 0.01)
+            # One change at a time: nothing is allocated between a look at the claims and the write of one.
+            with self._objects.updated:
+                if not self._api.is_away:
+                    self._turn()
+
+    def _all(self, resource: str) -> list[Json]:
+        # Nothing that the stand-in reads is changed by it, and copies would take most of the time.
+        return list(self._objects.peek(resource))
+
+    def _schedule(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        if kernel().now < self._not_before.get(uid, 0.0):
+            return
+        super()._schedule(pod)
+        if uid not in self.allocated:
+            tries = self._tries.get(uid, 0)
+            self._tries[uid] = tries + 1
+            self._not_before[uid] = kernel().now + min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**tries)
+
+    def _slices(self, node: str) -> list[Json]:
+        return [known for known in self._known_slices if known["spec"].get("nodeName") == node]
+
+    def _bind(self, pod: Json, node: str, allocations: list[tuple[Json, list[Json]]]) -> None:
+        super()._bind(pod, node, allocations)
+        metadata = pod["metadata"]
+        self._read_uuids()
+        self.allocated[metadata["uid"]] = {
+            claim["metadata"]["uid"]: tuple(_part(result, self._uuids) for result in found)
+            for claim, found in allocations
+        }
+        devices = ", ".join(result["device"] for _, found in allocations for result in found)
+        self._history.note("kube-scheduler", f"bound {metadata['name']} to {node} with {devices}")
+
+    def _read_uuids(self) -> None:
+        """Read the GPUs by the names of their devices; those of former slices stay known."""
+        for known in (*self._known_slices, *self._objects.peek("resourceslices")):
+            for device in known["spec"].get("devices") or ():
+                self._uuids[device["name"]] = uuid_of(device)
+
+    def has_allocation_on(self, device: str) -> bool:
+        """Whether a claim at the API server has a part of the device."""
+        for claim in self._objects.peek("resourceclaims"):
+            if any(result["device"] == device for result in results(claim)):
+                return True
+        return False
+
+
+def uuid_of(device: Json) -> str:
+    """The GPU of a device of a slice."""
+    uuid: str = device["attributes"]["uuid"]["string"]
+    return uuid
+
+
+def _part(result: Mapping[str, Any], uuids: Mapping[str, str]) -> Part:
+    consumed = result.get("consumedCapacity") or {}
+    memory = amount(consumed.get("memory", "0")) or 0
+    return Part(uuids[result["device"]], memory // MIB)
