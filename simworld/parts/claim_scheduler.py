@@ -57,6 +57,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
         self._known_slices: list[Json] = []
         self._uuids: dict[str, str] = {}
         self._tries: dict[str, int] = {}
+        self._seen_at_try: dict[str, tuple[int, int]] = {}
         self._not_before: dict[str, float] = {}
         self.allocated: dict[str, Allocations] = {}
 
@@ -99,13 +100,22 @@ class SimulatedClaimScheduler(ClaimScheduler):
 
     def _schedule(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
-        if kernel().now < self._not_before.get(uid, 0.0):
+        # As an event wakes a pod: it is tried when something may have become free, and its back-off is over.
+        seen = self._what_may_be_free()
+        if self._seen_at_try.get(uid) == seen or kernel().now < self._not_before.get(uid, 0.0):
             return
         super()._schedule(pod)
         if uid not in self.allocated:
+            self._seen_at_try[uid] = seen
             tries = self._tries.get(uid, 0)
             self._tries[uid] = tries + 1
             self._not_before[uid] = kernel().now + min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**tries)
+
+    def _what_may_be_free(self) -> tuple[int, int]:
+        """Another value as soon as a claim has gone or has lost its allocation, or slices have changed."""
+        allocated = sum(bool(results(claim)) for claim in self._objects.peek("resourceclaims"))
+        versions = sum(int(known["metadata"]["resourceVersion"]) for known in self._known_slices)
+        return allocated, versions
 
     def _slices(self, node: str) -> list[Json]:
         return [known for known in self._known_slices if known["spec"].get("nodeName") == node]
