@@ -83,18 +83,21 @@ def draw(seed: int) -> Scenario:
         lasts_s=lasts_s,
         actions=tuple(actions),
     )
-    return with_replicas(with_rarer_actions(scenario, busy, faulty), faulty)
+    return with_replicas(with_rarer_actions(scenario, busy, faulty))
 
 
-def with_replicas(scenario: Scenario, faulty: float) -> Scenario:
+def with_replicas(scenario: Scenario) -> Scenario:
     """The scenario, in some seeds with the whole gpuscheduler in two replicas, and with their faults."""
     chance = random.Random(f"{scenario.seed}/scheduler replicas")
     if not scenario.decides or chance.random() >= REPLICAS_SHARE:
         return scenario
-    faults: list[Action] = []
-    _add(faults, chance, scenario.lasts_s, faulty, SCHEDULER_FAULTS)
-    actions = sorted([*scenario.actions, *faults], key=lambda action: action.at)
-    return replace(scenario, replicas=2, actions=tuple(actions))
+    more: list[Action] = []
+    _add(more, chance, scenario.lasts_s, 0.3, [_small_pod_that_ends])
+    # A change of leaders takes longer than a lease lasts. With more faults, nothing is scheduled between them.
+    _add(more, chance, scenario.lasts_s, chance.choice((0.0, 0.03, 0.06)), SCHEDULER_FAULTS)
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    mode = chance.choice(("share", "share", "cgpu", scenario.mode))
+    return replace(scenario, replicas=2, mode=mode, actions=tuple(actions))
 
 
 def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenario:
@@ -239,33 +242,43 @@ FAULTS: tuple[Maker, ...] = (
 
 POINTS = ("reserved", "reserved", "binding asked", "binding done", "binding done", "commit asked", "commit done")
 """Moments at which a replica of gpuscheduler is struck, see `SchedulerReplicas.happened`."""
+STRIKES: dict[str, tuple[float, ...]] = {
+    "kill_both": (0.05, 1.0, 18.0),
+    "kill_extender": (0.05, 1.0, 4.0),
+    "kill_kube_scheduler": (0.05, 1.0, 18.0),
+    "kill_before_others_know": (4.0, 20.0, 20.0),
+    "stall": (4.0, 11.0, 18.0, 25.0),
+    "cut": (4.0, 11.0, 18.0, 25.0),
+    "delay_watches": (1.0, 4.0, 20.0),
+}
+"""What strikes a replica, and for how many seconds. A lease lasts for 15."""
+ANSWERS = ((0,), (0, 503), (0, 0), (409,), (500,), (503, 503))
+"""Codes of the answers to the next Bindings. With 0, the API server does it, and the answer is lost."""
 
 
 def _strike(chance: random.Random) -> tuple[str, Args]:
-    what = chance.choice(("kill_both", "kill_extender", "kill_kube_scheduler", "stall", "cut"))
-    return "strike_scheduler", (chance.choice(POINTS), chance.choice((1, 1, 2, 3)), what, _long(chance))
+    what = chance.choice(("kill_before_others_know", *STRIKES))
+    return "strike_scheduler", (chance.choice(POINTS), chance.choice((1, 1, 2, 3)), what, chance.choice(STRIKES[what]))
 
 
-def _lost_answer(chance: random.Random) -> tuple[str, Args]:
-    # 0: the API server does it, and the answer is lost.
-    return "fail_bindings", (chance.choice((0, 0, 409, 500, 503)), chance.choice((1, 1, 2)))
+def _small_pod_that_ends(chance: random.Random) -> tuple[str, Args]:
+    return "create_job_pod", (MEMORY, chance.choice((8, 20, 40)), 0, chance.choice((3.0, 20.0, 60.0)))
 
 
-def _of_replica(kind: str) -> Maker:
-    return lambda chance: (kind, (chance.randrange(1000), _long(chance)))
+def _failed_bindings(chance: random.Random) -> tuple[str, Args]:
+    return "fail_bindings", (chance.choice((0.0, 3.0, 15.0)), *chance.choice(ANSWERS))
 
 
-def _long(chance: random.Random) -> float:
-    """From a blink to longer than a lease lasts."""
-    return chance.choice((0.05, 1.0, 4.0, 11.0, 18.0, 30.0))
+def _of_replica(kind: str, what: str) -> Maker:
+    return lambda chance: (kind, (chance.randrange(1000), chance.choice(STRIKES[what])))
 
 
 SCHEDULER_FAULTS: tuple[Maker, ...] = (
     _strike,
     _strike,
     _strike,
-    _lost_answer,
-    _of_replica("stall_scheduler"),
-    _of_replica("cut_scheduler"),
-    _of_replica("restart_scheduler"),
+    _failed_bindings,
+    _of_replica("stall_scheduler", "stall"),
+    _of_replica("cut_scheduler", "cut"),
+    _of_replica("restart_scheduler", "kill_both"),
 )

@@ -421,9 +421,12 @@ class World:
     def cut_scheduler(self, which: int, seconds: float) -> None:
         self.replicas.strike_now(which, "cut", seconds)
 
-    def fail_bindings(self, code: int, times: int) -> None:
-        self.history.note("api server", f"answers the next {times} Bindings with {code or 'a broken connection'}")
-        self.api.fail("create", "pods/binding", *[code] * times)
+    def fail_bindings(self, lag_s: float, *codes: int) -> None:
+        """The next Bindings get these answers; meanwhile, the leader's watches may be behind."""
+        self.history.note("api server", f"answers Bindings with {codes}, and its events come {lag_s:g} s later")
+        for which in range(self.scenario.replicas):
+            self.replicas.strike_now(which, "delay_watches", lag_s)
+        self.api.fail("create", "pods/binding", *codes)
 
     def edit_annotations(self, which: int, index: int, amount: int = 8) -> None:
         """A tenant writes another GPU into a pod's annotations, also while it runs."""

@@ -31,6 +31,8 @@ CALL_S = 30.0
 API_S = 5.0
 """How long a process that is cut off waits for an answer of the API server."""
 RESTART_S = 1.0
+OTHERS_KNOW_S = 30.0
+"""How long the next leader may be behind: longer than it takes to gain the lease."""
 
 
 class Strike:
@@ -54,6 +56,7 @@ class Replica:
     Attributes:
         host_name: of the pod.
         held_until: until when the pod has no way to the API server.
+        watches_held_until: until when the extender gets no events.
         stalled_until: until when its processes stand still.
         app: the extender that runs, or that ran last.
     """
@@ -61,6 +64,7 @@ class Replica:
     def __init__(self, host_name: str, api: SimulatedApi, chance: random.Random, owner: "SchedulerReplicas") -> None:
         self.host_name = host_name
         self.held_until = 0.0
+        self.watches_held_until = 0.0
         self.stalled_until = 0.0
         self.app: product.App | None = None
         self._api = api
@@ -149,12 +153,12 @@ class Replica:
 
     def open(self, transport: SimulatedTransport, _host: str, _port: int) -> ApiEnd:
         """Connect to the API server. Raises ConnectionRefusedError."""
-        return open_api(self._api, transport, self._request_s, partial(self._api_called))
+        return open_api(self._api, transport, self, self._api_called)
 
     def delay_s(self) -> float:
         return self._watch_lag.draw()
 
-    def _request_s(self) -> float:
+    def request_s(self) -> float:
         return max(self._request_lag.draw(), self.held_until - kernel().now)
 
     def _api_called(self, when: str, target: Target, body: Json) -> None:
@@ -241,6 +245,7 @@ class SchedulerReplicas:
     def start(self) -> None:
         for replica in self.replicas:
             replica.held_until = 0.0
+            replica.watches_held_until = 0.0
             replica.stalled_until = 0.0
             replica.start()
         self._strikes = []
@@ -279,6 +284,13 @@ class SchedulerReplicas:
                 replica.kill_kube_scheduler()
             case "stall":
                 replica.stalled_until = max(replica.stalled_until, kernel().now + seconds)
+            case "delay_watches":
+                replica.watches_held_until = max(replica.watches_held_until, kernel().now + seconds)
+            case "kill_before_others_know":
+                for other in self.replicas:
+                    if other is not replica:
+                        self._act("delay_watches", other, OTHERS_KNOW_S)
+                self._act("kill_both", replica, seconds)
             case "cut":
                 replica.held_until = max(replica.held_until, kernel().now + seconds)
             case _:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from simworld.runtime.event_loop import SimulatedTransport
 from simworld.runtime.http import Connection, SimulatedApi
@@ -15,15 +15,31 @@ Hook = Callable[[str, Target, Json], None]
 """Called with ``asked`` and ``done`` around each write of a scheduler: what it is about, and its body."""
 
 
+class WatchWay(Protocol):
+    """What delays a client's requests and events.
+
+    Attributes:
+        watches_held_until: until which virtual second no event comes.
+    """
+
+    watches_held_until: float
+
+    def request_s(self) -> float:
+        """How long a request takes to be read."""
+
+
 class ApiEnd:
     """Bytes of one client, and the way back to it.
 
     Attributes:
         ended: nobody reads any more.
+        is_watch: what is sent are events of a watch.
     """
 
-    def __init__(self, transport: SimulatedTransport) -> None:
+    def __init__(self, transport: SimulatedTransport, way: "WatchWay") -> None:
         self._transport = transport
+        self._way = way
+        self.is_watch = False
         self._received = b""
         self._changed = Event()
         self._unsent = b""
@@ -81,26 +97,30 @@ class ApiEnd:
 
     def flush(self) -> None:
         if self._unsent and not self.ended:
-            self._transport.arrive(self._unsent)
+            self._transport.arrive(self._unsent, self._way.watches_held_until if self.is_watch else 0.0)
         self._unsent = b""
 
 
 class SchedulerHandler(Handler):
     """The stand-in's handler on a kept connection."""
 
-    def __init__(self, api: SimulatedApi, end: ApiEnd, delay_s: Callable[[], float], hook: Hook) -> None:  # noqa: super-init-not-called
+    def __init__(self, api: SimulatedApi, end: ApiEnd, way: WatchWay, hook: Hook) -> None:  # noqa: super-init-not-called
         self.server = api
         self.client_address = ("127.0.0.1", 0)
         self.connection: Any = Connection(end)  # type: ignore[arg-type]
         self.rfile: Any = end
         self.wfile: Any = end
-        self._delay_s = delay_s
+        self._way = way
         self._hook = hook
 
     def handle_one_request(self) -> None:
         self.rfile.wait_for_bytes()
-        kernel().sleep(self._delay_s())
+        kernel().sleep(self._way.request_s())
         super().handle_one_request()
+
+    def _watch(self, target: Target, query: dict[str, str]) -> None:
+        self.wfile.is_watch = True
+        super()._watch(target, query)
 
     def _done(self, verb: str, target: Target, query: dict[str, str], body: Json) -> tuple[int, Json]:
         is_write = verb in {"create", "patch", "delete"}
@@ -112,20 +132,20 @@ class SchedulerHandler(Handler):
         return answer
 
 
-def open_api(api: SimulatedApi, transport: SimulatedTransport, delay_s: Callable[[], float], hook: Hook) -> ApiEnd:
+def open_api(api: SimulatedApi, transport: SimulatedTransport, way: WatchWay, hook: Hook) -> ApiEnd:
     """Accept a connection. Raises ConnectionRefusedError."""
     if api.ended:
         raise ConnectionRefusedError
-    end = ApiEnd(transport)
+    end = ApiEnd(transport, way)
     api.pipes = [other for other in api.pipes if not other.ended]
     api.pipes.append(end)  # type: ignore[arg-type]
-    kernel().spawn(partial(_serve, api, end, delay_s, hook), "api connection", api.process)
+    kernel().spawn(partial(_serve, api, end, way, hook), "api connection", api.process)
     return end
 
 
-def _serve(api: SimulatedApi, end: ApiEnd, delay_s: Callable[[], float], hook: Hook) -> None:
+def _serve(api: SimulatedApi, end: ApiEnd, way: WatchWay, hook: Hook) -> None:
     try:
-        SchedulerHandler(api, end, delay_s, hook).handle()
+        SchedulerHandler(api, end, way, hook).handle()
     except OSError:
         end.end(broken=True)
     finally:

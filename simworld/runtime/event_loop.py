@@ -222,8 +222,9 @@ class SimulatedTransport(asyncio.Transport):
 
     # -- the other end, in any task --------------------------------------------------------------------------------
 
-    def arrive(self, data: bytes) -> None:
-        """Have bytes come, after those before."""
+    def arrive(self, data: bytes, not_before: float = 0.0) -> None:
+        """Have bytes come, after those before, and not before this virtual second."""
+        self._last_due = max(self._last_due, not_before)
         self._later(self._receive, data)
 
     def peer_closed(self, error: Exception | None = None) -> None:
