@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION
 from simworld.history import ALLOCATION, History
 from simworld.parts.amounts import ENDED
@@ -35,6 +36,8 @@ class Placements:
         self._given[uid] = node, annotations
         self._history.decided(uid, annotations)
         self._history.note(host, f"bound {key[2]} to {node}: {_short(annotations)}")
+        if annotations.get(DECIDED_ANNOTATION) != uid:
+            self._history.break_promise(f"{key[2]} is bound without a decision of its own")
         self._check(node)
 
     def _check(self, node: str) -> None:
