@@ -162,6 +162,25 @@ def test_every_problem_has_its_section_with_cause_effect_remedy_and_alert():
         assert said == ["Alert", "Cause", "Effect", "Remedy"], reason
 
 
+def test_no_section_of_a_problem_ends_with_a_colon():
+    """Commands stand before the remedy, so a colon at its end would announce nothing."""
+    sections = re.split(r"^#+ ", PROBLEMS, flags=re.MULTILINE)
+    assert len(sections) > 30
+    assert not [text.partition("\n")[0] for text in sections if text.rstrip().endswith(":")]
+
+
+def test_each_row_of_a_table_has_as_many_cells_as_its_head():
+    for page in PAGES:
+        cells_of_head = 0
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if not line.startswith("|"):
+                cells_of_head = 0
+                continue
+            cells = len(re.findall(r"(?<!\\)\|", line)) - 1
+            cells_of_head = cells_of_head or cells
+            assert cells == cells_of_head, f"{name_of(page)}: {line}"
+
+
 def test_the_problems_that_examples_of_documents_show_are_problems():
     """Of `kubectl inspect cgpu --health`, of `gpuagent status`, and of the node's condition."""
     shown = set()
