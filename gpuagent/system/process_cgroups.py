@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.domain.usage.process_cgroup import ProcessContainer, parse_cgroup
@@ -41,6 +42,10 @@ class ProcessCgroups:
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._known: dict[int, tuple[str, ProcessContainer]] = {}
+        try:
+            self._of_agent = self._read("self", "cgroup")
+        except OSError:
+            self._of_agent = ""
 
     def of(self, pid: int, asked_s: float) -> ProcessContainer | None:
         """The place of the process that had this PID at `asked_s` (`boot_s`); None if hidden or ended."""
@@ -53,9 +58,13 @@ class ProcessCgroups:
         if int(began) * _TICK_S > asked_s + _TICK_S:  # another process has the PID by now
             return None
         try:
-            place = parse_cgroup(self._read(pid, "cgroup"))
+            cgroups = self._read(pid, "cgroup")
         except OSError:
             return None
+        place = parse_cgroup(cgroups)
+        if cgroups and cgroups == self._of_agent:
+            # From within the agent's cgroup namespace, its own cgroups do not name its pod.
+            place = replace(place, of_agent=True)
         # The process may have ended meanwhile, and the cgroup be that of another with the same PID.
         if self._began(pid) != began:
             return None
@@ -90,7 +99,7 @@ class ProcessCgroups:
             return None
         return fields[_START_FIELD]
 
-    def _read(self, pid: int, name: str) -> str:
+    def _read(self, pid: int | str, name: str) -> str:
         """Read a small file, in half the time that a file object takes: there may be hundreds of processes."""
         file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:

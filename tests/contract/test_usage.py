@@ -43,9 +43,13 @@ class Shared:
 
     def uses(self, bound: Pod, pid: int, mib: int, sm: int | None = None, gpu: int = 0) -> None:
         """The pod's container has a process on the GPU."""
+        self.process(f"0::/kubepods/pod{bound.uid}/{pid:064x}\n", pid, mib, sm, gpu)
+
+    def process(self, cgroups: str, pid: int, mib: int, sm: int | None = None, gpu: int = 0) -> None:
+        """A process with these cgroups is on the GPU."""
         folder = self.proc / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cgroup").write_text(f"0::/kubepods/pod{bound.uid}/{pid:064x}\n")
+        (folder / "cgroup").write_text(cgroups)
         fields = ["S", *["0"] * 18, "1", "0"]
         (folder / "stat").write_text(f"{pid} (work) {' '.join(fields)}\n")
         self.node.simulator.process(gpu, pid, mib, sm=sm)
@@ -181,6 +185,24 @@ def test_a_pod_that_failed_with_its_gpu_memory_full_is_told(node: Callable[..., 
     shared.read(10)
     message = shared.node.event("GPUMemoryExhausted")["message"]
     assert message.startswith("container c0 exited with code 1 after it had used 24.0 GiB of the 24.0 GiB")
+
+
+def test_a_pod_is_not_idle_if_work_on_its_gpu_may_be_its_own(shared: Shared) -> None:
+    """For example, work that it started through the node's Docker socket."""
+    shared.run("trainer", 8)
+    shared.uses(shared.run("other", 4), pid=11, mib=1024, sm=5)
+    shared.process(f"0::/docker/{'a' * 64}\n", pid=10, mib=6 * 1024, sm=95)
+    shared.node.simulator.busy(0, 95)
+    for _ in range(2):
+        shared.read(10)
+    assert shared.total("idle_seconds", of_pod="trainer") == 0
+    assert shared.total("memory_unused_byte_seconds", of_pod="trainer") == 0
+    assert shared.total("memory_used_byte_seconds", of_pod="other") == 10 * GIB
+    shared.node.simulator.end(0, 10)
+    for _ in range(2):
+        shared.read(10)
+    assert shared.total("idle_seconds", of_pod="trainer") == 10
+    assert shared.total("memory_unused_byte_seconds", of_pod="trainer") == 10 * 8 * GIB
 
 
 def test_an_idle_pod_is_evicted_where_its_namespace_says_so(

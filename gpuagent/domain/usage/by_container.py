@@ -1,7 +1,7 @@
 """The use of each GPU by containers: the driver's samples joined with pods."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.state import State
@@ -80,16 +80,21 @@ class Used:
             busy = self.busy + process.busy
         return Used(memory_bytes, busy)
 
+    def at_least(self) -> "Used":
+        """If further processes may be of the container: it is not known to be idle."""
+        return replace(self, busy=self.busy or None)
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """The use of each GPU by containers.
 
     Attributes:
-        by_container: GPU UUID and container to the use; includes containers that hold no device.
+        by_container: GPU UUID and container to the use; includes containers that hold no device. One is absent if its
+            use is not known: a process that no container was found for may be its.
         strays: GPU UUID to the number of processes outside the containers of this node's pods. A GPU is absent if the
             driver does not list its processes.
-        pids_seen: the agent can see PIDs of containers, so a container without a process here has none.
+        pids_seen: the agent can see PIDs of containers.
     """
 
     by_container: Mapping[tuple[str, ContainerRef], Used]
@@ -108,25 +113,30 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
     """
     names = _Names(state, frozenset(holders))
     by_container: dict[tuple[str, ContainerRef], Used] = {}
-    strays: dict[str, int] = {}
+    strays: dict[str, list[ProcessContainer | None]] = {}
     for uuid, sample in samples.by_uuid.items():
         if sample.processes is None:
             continue
-        strays[uuid] = 0
+        strays[uuid] = []
         for process in sample.processes:
             owner = names.owner(process.place, uuid) if process.place else None
             if owner is None:
-                strays[uuid] += 1
+                strays[uuid].append(process.place)
             else:
                 before = by_container.get((uuid, owner), Used())
                 by_container[uuid, owner] = before.plus(process)
     pids_seen = samples.pids_seen or resolved or bool(by_container)
-    if pids_seen:
-        # A container without a process on a GPU uses nothing of it, if the driver lists the GPU's processes.
-        for uuid, owner in names.holders:
-            if uuid in strays:
-                by_container.setdefault((uuid, owner), Used())
-    return Use(by_container, strays, pids_seen)
+    for uuid, owner in names.holders:
+        if uuid not in strays:
+            continue  # the driver does not list the GPU's processes
+        has_stray = any(names.may_be_of(owner, place) for place in strays[uuid])
+        if has_stray and (uuid, owner) in by_container:
+            by_container[uuid, owner] = by_container[uuid, owner].at_least()
+        elif pids_seen and not has_stray:
+            # Without a process on the GPU, it uses nothing of it.
+            by_container.setdefault((uuid, owner), Used())
+    counts = {uuid: len(places) for uuid, places in strays.items()}
+    return Use(by_container, counts, pids_seen)
 
 
 class _Names:
@@ -146,6 +156,21 @@ class _Names:
                 self._by_id[container_id] = ContainerRef(pod.name, name)
         if not self._pods:
             self._names.update(state.holdings.pod_names)
+
+    def may_be_of(self, owner: ContainerRef, place: ProcessContainer | None) -> bool:
+        """Whether a process that no container was found for may be of that one."""
+        if place is None:
+            return True
+        if place.of_agent:
+            return False
+        if place.pod is None:
+            # For example, a container that was started past kubelet.
+            return True
+        name = self._names.get(place.pod)
+        if name is None:
+            # The process is of a pod that is not known. The container's own may be that one.
+            return owner.pod not in self._names.values()
+        return name == owner.pod
 
     def owner(self, place: ProcessContainer, uuid: str) -> ContainerRef | None:
         """The container by its id, or by its pod if the id is unknown and only one container of the pod fits."""

@@ -135,8 +135,10 @@ class ContainerUsage:
     def next(self, reading: HeldUse | None, at: float) -> "ContainerUsage":
         """After a further reading; None: it no longer holds the GPU."""
         if self.ended is not None:
-            # Nobody held the GPU as this container in between.
-            return self if reading is None else replace(self, at=at, ended=None).read(reading, at)
+            if reading is None:
+                return self
+            # Nobody held the GPU as this container in between, as far as it is known. So it was not seen to be idle.
+            return replace(self, at=at, ended=None, idle_since=None).read(reading, at)
         counted = self.counted(at)
         if reading is None:
             return replace(counted, at=at, ended=at)

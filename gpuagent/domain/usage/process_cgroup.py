@@ -17,10 +17,12 @@ class ProcessContainer:
         container: id of its container; None if its cgroups do not show it.
         pod: UID of its pod; None if its cgroups do not show it. For a static pod, it is the hash of its file, not the
             UID at the API server.
+        of_agent: it is in the cgroups of the agent, as MPS servers are, and so in no pod that holds a GPU.
     """
 
     container: str | None = None
     pod: str | None = None
+    of_agent: bool = False
 
 
 def parse_cgroup(text: str) -> ProcessContainer:

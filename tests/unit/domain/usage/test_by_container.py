@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MIB
@@ -94,6 +96,51 @@ def test_a_process_of_no_known_container_is_a_stray() -> None:
     )
     assert got.by_container == {}
     assert got.strays == {uuid(0): 4}
+
+
+UNKNOWN_PLACES = (
+    None,  # ended, or hidden
+    ProcessContainer(),  # of a runtime with other names, or of the host
+    ProcessContainer(ID(9)),  # started past kubelet
+)
+
+
+@pytest.mark.parametrize("place", UNKNOWN_PLACES)
+def test_work_that_may_be_of_any_container_leaves_none_of_them_idle(place: ProcessContainer | None) -> None:
+    ids = [unit_ids(0, Kind.MEMORY_SHARE, n) for n in range(3)]
+    holds = [holding(name, of_pod) for name, of_pod in zip(("busy", "idle", "none"), ids, strict=True)]
+    known = state(pod("busy", {ID(1): "main"}), pod("idle", {ID(2): "main"}), pod("none", {}), holdings=tuple(holds))
+    got = used(known, process(ProcessContainer(ID(1))), process(ProcessContainer(ID(2)), busy=0.0), process(place))
+    assert got.by_container == {
+        (uuid(0), owner("busy")): Used(GIB, 0.25),
+        (uuid(0), owner("idle")): Used(GIB, None),
+    }
+
+
+def test_work_of_one_pod_leaves_the_others_idle() -> None:
+    two = [holding("two", unit_ids(0, Kind.MEMORY_SHARE, n), container=str(n)) for n in range(2)]
+    holds = (*two, holding("none", unit_ids(0, Kind.MEMORY_SHARE, 2)))
+    known = state(pod("two", {}, ("0", "1")), pod("none", {}), holdings=holds)
+    got = used(known, process(ProcessContainer(ID(5), "uid-two")))
+    assert got.by_container == {(uuid(0), owner("none")): Used()}
+    assert got.strays == {uuid(0): 1}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ProcessContainer(of_agent=True),  # a server of MPS
+        ProcessContainer(ID(5), "uid-of-no-pod-with-a-gpu"),
+    ],
+)
+def test_work_of_neither_leaves_all_of_them_idle(place: ProcessContainer) -> None:
+    known = state(pod("none", {}), holdings=(holding("none", unit_ids(0, Kind.MEMORY_SHARE, 1)),))
+    assert used(known, process(place)).by_container == {(uuid(0), owner("none")): Used()}
+
+
+def test_work_of_an_unknown_pod_may_be_that_of_a_container_whose_pod_is_not_known_yet() -> None:
+    known = state(pod("other", {}), holdings=(holding("new", unit_ids(0, Kind.MEMORY_SHARE, 1)),))
+    assert used(known, process(ProcessContainer(ID(5), "uid-new"))).by_container == {}
 
 
 def test_an_id_that_is_not_known_yet_is_found_by_the_pod_if_that_leaves_no_choice() -> None:

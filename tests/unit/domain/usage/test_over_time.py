@@ -105,6 +105,11 @@ def test_a_pod_that_takes_the_place_of_another_between_two_readings_is_a_later_p
     assert usage.memory.peak_bytes == GIB
 
 
+def test_a_container_that_was_missing_for_a_while_was_not_seen_to_be_idle() -> None:
+    readings = [(100, IDLE), (110, None), (390, IDLE), (400, IDLE)]
+    assert after(*readings).idle_for(400) == 10
+
+
 def test_sums_stay_for_a_while_after_the_end() -> None:
     usage = NodeUsage().next({KEY: HALF}, 100).next({}, 110)
     assert usage.by_container[KEY].allocated_s == 10

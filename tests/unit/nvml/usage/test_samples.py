@@ -181,6 +181,17 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobodys(tmp_path: Path) -> None:
     assert places.of(10, asked + 6) == ProcessContainer("cd" * 32)
 
 
+def test_a_process_beside_the_agent_is_told_from_one_that_is_nowhere(tmp_path: Path) -> None:
+    """In the agent's cgroup namespace, its own cgroups are the root."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/\n")
+    proc(tmp_path, 10, "0::/\n")
+    proc(tmp_path, 11, "0::/../docker\n")
+    places = ProcessCgroups(tmp_path)
+    assert places.of(10, boot_s()) == ProcessContainer(of_agent=True)
+    assert places.of(11, boot_s()) == ProcessContainer()
+
+
 def test_a_process_that_ended_is_nowhere(tmp_path: Path) -> None:
     assert ProcessCgroups(tmp_path).of(10, boot_s()) is None
     proc(tmp_path, 10)
