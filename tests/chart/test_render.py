@@ -815,6 +815,11 @@ def test_the_test_of_a_release_is_one_pod_with_the_agents_account_and_no_rights_
     (container,) = pod["spec"]["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["command"][2] == (CHART / "test/nodes.py").read_text()
+    every = {"name": "SERVES_EVERY_LABELED_NODE", "value": "true"}
+    assert every in container["env"]
+    pool = chart.render(with_test=True, nodeSelector={"pool": "gpu"})
+    (of_pool,) = (one for one in pool if one["kind"] == "Pod")
+    assert every | {"value": "false"} in of_pool["spec"]["containers"][0]["env"]
     for version in ("1.18", "1.37"):
         check(version, [one for one in chart.render(version=version, with_test=True) if one["kind"] == "Pod"])
 
