@@ -81,7 +81,7 @@ class ClaimPeople:
 
     def replace_by_claim_pod(self, which: int, device_class: str, count: int, gib: int) -> None:
         """Delete any pod by force, and create one with its name and a claim."""
-        pods = self._objects.peek("pods")
+        pods = [pod for pod in self._objects.peek("pods") if pod["metadata"]["namespace"] == "default"]
         if not pods:
             return
         pod = pods[which % len(pods)]
