@@ -959,6 +959,14 @@ def test_alerts_lead_to_the_page_that_the_operator_names(chart: Chart) -> None:
         assert "runbookUrl" in chart.refusal(metrics={"prometheusRule": {"runbookUrl": wrong}})
 
 
+def test_alerts_of_a_chart_without_an_address_name_the_page_and_show_no_link(chart: Chart) -> None:
+    objects = chart.render(metrics={"prometheusRule": {"enabled": True}})
+    groups = find(objects, "PrometheusRule", "gpuagent")["spec"]["groups"]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        assert "runbook_url" not in rule["annotations"]
+        assert rule["annotations"]["runbook"].startswith("docs/problems.md#")
+
+
 def test_dashboards_lead_to_the_page_of_the_alerts(chart: Chart) -> None:
     page = "https://git.example.com/docs/problems.md"
     metrics = {"prometheusRule": {"runbookUrl": page}, "dashboard": {"enabled": True}}

@@ -393,3 +393,19 @@ def test_only_a_setting_that_moves_pods_gives_the_right_to(
     rules = find(objects, "ClusterRole", NAME)["rules"]
     allowed = {resource for rule in rules for resource in rule["resources"]}
     assert ("pods/eviction" in allowed, "poddisruptionbudgets" in allowed) == (evicts, reads_budgets)
+
+
+def test_the_schedulers_pods_take_affinity_and_its_account_annotations(chart: Chart) -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}
+    of_nodes = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    account = {"annotations": {"example.com/role": "scheduler"}}
+    values = {"enabled": True, "affinity": {"nodeAffinity": of_nodes}, "serviceAccount": account}
+    objects = chart.render(scheduler=values)
+    assert find(objects, "ServiceAccount", "gpu-scheduler")["metadata"]["annotations"] == account["annotations"]
+    affinity = find(objects, "Deployment", "gpu-scheduler")["spec"]["template"]["spec"]["affinity"]
+    assert affinity["nodeAffinity"] == of_nodes
+    assert "preferredDuringSchedulingIgnoredDuringExecution" in affinity["podAntiAffinity"]
+    apart: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
+    replaced = chart.render(scheduler={"enabled": True, "affinity": apart})
+    assert find(replaced, "Deployment", "gpu-scheduler")["spec"]["template"]["spec"]["affinity"] == apart

@@ -278,10 +278,11 @@ tolerations:
 {{- else if .Chart.Home }}{{ printf "%s/blob/v%s/docs/problems.md" .Chart.Home .Chart.Version }}{{ end -}}
 {{- end }}
 
-{{/* Alert rules, each with the address of its section. */}}
+{{/* Alert rules, each with the address of its section. Without one, the path in the repository is no URL, and is not called one. */}}
 {{- define "gpuagent.rules" -}}
-{{- $page := include "gpuagent.runbook" .root | default "docs/problems.md" -}}
-{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "docs/problems.md#" (printf "%s#" $page) -}}
+{{- $rules := .root.Files.Get (printf "monitoring/%s" .file) | trim -}}
+{{- with include "gpuagent.runbook" .root }}{{ $rules | replace "docs/problems.md#" (printf "%s#" .) -}}
+{{- else }}{{ $rules | replace "runbook_url: " "runbook: " }}{{ end -}}
 {{- end }}
 
 {{/* A dashboard, with a link to the page of problems if its address is known. */}}
