@@ -28,6 +28,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long new seeds are played")
     parser.add_argument("--first", type=int, default=None, help="the first seed; by default, one from the clock")
     parser.add_argument("--seeds", type=int, default=None, help="how many seeds are played at most")
+    parser.add_argument(
+        "--settled", action="store_true", help="leave out worlds with claims or with two replicas of gpuscheduler"
+    )
     parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
     parser.add_argument(
         "--put-back",
@@ -64,7 +67,14 @@ def main() -> int:
         if is_table:
             return print_table(given.put_back, Search(first, given.minutes * 60, given.jobs, root, _clock))
         totals = play_many(
-            first, given.minutes * 60, given.seeds, given.jobs, root, _clock, until_found=bool(given.put_back)
+            first,
+            given.minutes * 60,
+            given.seeds,
+            given.jobs,
+            root,
+            _clock,
+            until_found=bool(given.put_back),
+            settled=given.settled,
         )
         if not totals.failed:
             return 0

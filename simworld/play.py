@@ -148,10 +148,11 @@ def play_many(  # noqa: PLR0913 (what was given)
     clock: Callable[[], float],
     *,
     until_found: bool = False,
+    settled: bool = False,
 ) -> Totals:
     """Play seeds from the first one on until the time is over, or so many.
 
-    With `until_found`, no more seeds begin once one was.
+    With `until_found`, no more seeds begin once one was. With `settled`, only settled worlds are played.
     """
     began = clock()
     until = began + seconds
@@ -167,8 +168,13 @@ def play_many(  # noqa: PLR0913 (what was given)
 
     while running or may_begin():
         while len(running) < jobs and may_begin():
-            running.append(Fork(draw_world(seed), root))
+            scenario = draw_world(seed)
             seed += 1
+            if settled and not scenario.is_settled:
+                continue
+            running.append(Fork(scenario, root))
+        if not running:
+            break  # the last seeds were left out
         fork = running.pop(0)
         outcome = fork.outcome()
         totals.add(fork.scenario, turns=outcome.turns, starts=outcome.starts, virtual_s=outcome.seconds)

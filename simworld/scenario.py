@@ -55,6 +55,11 @@ class Scenario:
     has_claims: bool = False
     gates_off: tuple[str, ...] = ()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every violation in such worlds was understood: of claims and of two replicas, some are not yet."""
+        return not self.has_claims and not self.replicas
+
 
 REPLICAS_SHARE = 0.4
 """How often pods that are gpuscheduler's are placed by two whole replicas of it."""
