@@ -1,8 +1,8 @@
 """The API server as kubelet sees it: away means that it knows what it knew, and writes later."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import kernel
@@ -19,6 +19,8 @@ class ApiView:
         self._api = api
         self._objects = api.objects
         self._known: dict[str, list[Json]] = {}
+        # In their order: a late write must not undo a later one.
+        self._late: deque[Callable[[], Json]] = deque()
         self.updated = api.objects.updated
 
     @property
@@ -66,15 +68,19 @@ class ApiView:
         return {} if self._api.is_away else self._objects.create(resource, namespace, body)
 
     def _now_or_later(self, write: Callable[[], Json]) -> Json:
-        if not self._api.is_away:
+        if not self._api.is_away and not self._late:
             return write()
-        kernel().spawn(partial(self._write_later, write), "kubelet writes later")
+        self._late.append(write)
+        if len(self._late) == 1:
+            kernel().spawn(self._write_later, "kubelet writes later")
         return {}
 
-    def _write_later(self, write: Callable[[], Any]) -> None:
-        while self._api.is_away:
-            kernel().sleep(RETRY_S)
-        try:
-            write()
-        except Refusal:
-            return  # it has changed, or has gone, meanwhile
+    def _write_later(self) -> None:
+        while self._late:
+            while self._api.is_away:
+                kernel().sleep(RETRY_S)
+            try:
+                self._late[0]()
+            except Refusal:
+                pass  # it has changed, or has gone, meanwhile
+            self._late.popleft()
