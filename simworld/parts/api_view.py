@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from simworld.runtime.http import SimulatedApi
@@ -79,8 +80,6 @@ class ApiView:
         while self._late:
             while self._api.is_away:
                 kernel().sleep(RETRY_S)
-            try:
+            with suppress(Refusal):  # it has changed, or has gone, meanwhile
                 self._late[0]()
-            except Refusal:
-                pass  # it has changed, or has gone, meanwhile
             self._late.popleft()

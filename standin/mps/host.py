@@ -72,6 +72,13 @@ class MpsHost:
         """Pipe directory of the daemon that the agent starts for a GPU."""
         return self.own / key_of(uuid)
 
+    def rewrite_control(self, text: str) -> None:
+        """Have the control program be another one. A file that is running cannot be written, so it is replaced."""
+        scratch = self.control.with_suffix(".new")
+        scratch.write_text(text)
+        scratch.chmod(0o755)
+        scratch.replace(self.control)
+
     def _program(self, name: str, module: str) -> Path:
         path = self.root / "bin" / name
         path.parent.mkdir(exist_ok=True)

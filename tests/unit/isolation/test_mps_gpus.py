@@ -55,15 +55,13 @@ def test_the_end_of_one_daemon_takes_the_amounts_of_its_gpu_alone(agent, host):
     one = agent(every_s=0.05, first_retry_s=0.2).start(SERVES)
     one.well()
     program = host.control.read_text()
-    host.control.write_text(
-        "#!/bin/sh\ntest $# = 0 && exec " + program.split("exec ")[1] + "echo out of order; exit 1\n"
-    )
+    host.rewrite_control("#!/bin/sh\ntest $# = 0 && exec " + program.split("exec ")[1] + "echo out of order; exit 1\n")
     host.kill(host.of_gpu("GPU-0a"))
     layer = one.until(lambda layer: "out of order" in layer.left_out.get("GPU-0a", ""))
     assert list(layer.left_out) == ["GPU-0a"]
     assert layer.problem is None
     assert start_on(one, 1) == "served"
-    host.control.write_text(program)
+    host.rewrite_control(program)
     assert one.until(lambda layer: not layer.left_out).problem is None
 
 
