@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from simworld.draw_jobs import draw_jobs
 from simworld.history import CORES, MEMORY, WHOLE
 
 MODES = ("share", "topology", "core_mem", "cgpu", "default")
@@ -42,6 +43,7 @@ class Scenario:
         replicas: of the whole gpuscheduler, each beside a kube-scheduler of its own; 0 for its core alone.
         has_claims: whether there are pods with ResourceClaims.
         gates_off: feature gates of the API server that are off.
+        names_a_part: whether kube-scheduler names a part of the nodes, as in a cluster of more than a hundred.
     """
 
     seed: int
@@ -54,6 +56,7 @@ class Scenario:
     replicas: int = 0
     has_claims: bool = False
     gates_off: tuple[str, ...] = ()
+    names_a_part: bool = False
 
     @property
     def is_settled(self) -> bool:
@@ -88,7 +91,7 @@ def draw(seed: int) -> Scenario:
         lasts_s=lasts_s,
         actions=tuple(actions),
     )
-    return with_replicas(with_rarer_actions(scenario, busy, faulty))
+    return with_jobs(with_replicas(with_rarer_actions(scenario, busy, faulty)))
 
 
 def with_replicas(scenario: Scenario) -> Scenario:
@@ -115,6 +118,16 @@ def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenar
     _add(more, chance, scenario.lasts_s, faulty / 6, [_of_gpu("break_gpu"), _claim])
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
     return replace(scenario, actions=tuple(actions))
+
+
+def with_jobs(scenario: Scenario) -> Scenario:
+    """The scenario, in some seeds with the jobs of controllers and Kueue."""
+    if not scenario.decides or scenario.replicas:
+        return scenario
+    drawn, names_a_part = draw_jobs(scenario.seed, scenario.mode, scenario.lasts_s)
+    jobs = [Action(*action) for action in drawn]
+    actions = sorted([*scenario.actions, *jobs], key=lambda action: action.at)
+    return replace(scenario, actions=tuple(actions), names_a_part=names_a_part)
 
 
 Args = tuple[str | int | float, ...]

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
+from gpuscheduler.core.gangs.kueue import GROUP
 from simworld.history import CORES, MEMORY, WHOLE
 from simworld.parts.amounts import ENDED, fits, limits
 from simworld.parts.gpu_scheduler import NAME
@@ -41,7 +42,7 @@ def _waits_alone(world: "World", pod: Json) -> bool:
         return False
     if "deletionTimestamp" in meta or status.get("phase") in ENDED:
         return False
-    is_member = JOB_LABEL in (meta.get("labels") or {})
+    is_member = not {JOB_LABEL, GROUP}.isdisjoint(meta.get("labels") or {})
     return not is_member or meta["uid"] in world.history.retried
 
 

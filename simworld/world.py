@@ -9,8 +9,11 @@ from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History
+from simworld.job_checks import JobChecks
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
+from simworld.parts.job_controllers import JobControllers
+from simworld.parts.large_cluster import count_as_large
 from simworld.parts.node import SimulatedNode
 from simworld.parts.scheduler_replicas import SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
@@ -66,10 +69,14 @@ class World:
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
         self._stock = StockScheduler(self.api, self.history)
-        self._scheduler = GpuScheduler(self.api, self.history)
+        self._scheduler = GpuScheduler(self.api, self.history, names_a_part=scenario.names_a_part)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
+        self.jobs = JobControllers(self.api, self.history, scenario.seed)
+        self._job_checks = JobChecks(self, lambda: self._scheduler.living_core)
+        if scenario.names_a_part:
+            count_as_large()
         self._pods = 0
         self._gangs = 0
         self._probes = 0
@@ -87,6 +94,8 @@ class World:
         self._stock.start()
         self._start_scheduler()
         self.claims.start()
+        if any(action.kind == "create_workload" for action in self.scenario.actions):
+            self._job_checks.start()
         try:
             self._play()
         except StuckError as error:
@@ -111,6 +120,7 @@ class World:
         if self.scenario.replicas:
             check_schedulers(self)
         self._claim_checker.check_quiet()
+        self._job_checks.check_quiet()
         self._probe()
         self._claim_checker.probe(PROBE_S)
 
@@ -128,7 +138,9 @@ class World:
         is_about_claims = hasattr(self.claims, action.kind)
         if self.api.is_away and (is_about_claims or action.kind in PEOPLE):
             return  # they get no answer
-        act: Callable[..., None] = getattr(self.claims if is_about_claims else self, action.kind)
+        actors = (self.claims, self.jobs)
+        actor = next((actor for actor in actors if hasattr(actor, action.kind)), self)
+        act: Callable[..., None] = getattr(actor, action.kind)
         act(*action.args)
 
     def _repair(self) -> None:
@@ -147,6 +159,7 @@ class World:
             node.start_agent()
         self.api.failing.clear()
         self._start_scheduler()
+        self.jobs.repair()
 
     def _start_scheduler(self) -> None:
         if self.scenario.replicas:
@@ -380,7 +393,7 @@ class World:
             return
 
     def _some_pod(self, which: int) -> Json | None:
-        pods = self.api.objects.peek("pods")
+        pods = [pod for pod in self.api.objects.peek("pods") if pod["metadata"]["namespace"] == "default"]
         return pods[which % len(pods)] if pods else None
 
     def _some_node(self, which: int) -> SimulatedNode:

@@ -34,7 +34,11 @@ def free_amounts(node: Json, pods: Iterable[Json]) -> Counter[str]:
 
 
 def fits(pod: Json, node: Json, pods: Iterable[Json]) -> bool:
-    """Whether a node has what a pod asks for: kube-scheduler's NodeResourcesFit."""
+    """Whether a node has what a pod asks for, and the labels: kube-scheduler's NodeResourcesFit and NodeAffinity."""
+    labels = node["metadata"].get("labels") or {}
+    selector = pod["spec"].get("nodeSelector") or {}
+    if not selector.items() <= labels.items():
+        return False
     free = free_amounts(node, pods)
     return all(amount <= free[resource] for resource, amount in limits(pod).items())
 

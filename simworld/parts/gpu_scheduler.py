@@ -4,6 +4,7 @@ The core is the product's, and so are the readers of objects. Watches bring chan
 restart loses all that the process knew, and the next one reads every object anew.
 """
 
+import random
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,13 @@ from gpuscheduler.core.calls import (
     Nudge,
     Ungate,
 )
-from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE, pod_facts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.strand import Strand
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.followers import ConfigMapFollower, NodeFollower
 from simworld.history import History
-from simworld.parts.amounts import fits
+from simworld.parts.named_nodes import nodes_to_name
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from simworld.runtime.threads import Event, wall_clock
@@ -48,22 +49,35 @@ WRITE_S = 0.02
 class GpuScheduler:
     """One replica that leads; `kill` and `start` make the next one.
 
+    Args:
+        api: of the cluster.
+        history: takes what it binds.
+        names_a_part: whether kube-scheduler names a part of the nodes, see `nodes_to_name`.
+
     Attributes:
         core: the product's decisions.
         process: of kube-scheduler and its extender.
     """
 
-    def __init__(self, api: SimulatedApi, history: History) -> None:
+    def __init__(self, api: SimulatedApi, history: History, *, names_a_part: bool = False) -> None:
         self._api = api
         self._objects = api.objects
         self._history = history
         self.process = Process(NAME, alive=False)
+        self._is_synced = False
         self.core: Scheduling
+        self._chance_of_nodes = random.Random("named nodes") if names_a_part else None
+
+    @property
+    def living_core(self) -> Scheduling | None:
+        """The core of the replica that runs, once it has read the cluster; otherwise None."""
+        return self.core if self.process.alive and self._is_synced else None
 
     def start(self) -> None:
         if self.process.alive:
             return
         self.process = Process(NAME)
+        self._is_synced = False
         kernel().spawn(self._run, NAME, self.process)
 
     def kill(self) -> None:
@@ -87,6 +101,7 @@ class GpuScheduler:
         self._config_maps = ConfigMapFollower(self._nodes)
         version = self._read_all()
         self.core.synced(kernel().now)
+        self._is_synced = True
         for resource in ("nodes", "configmaps", "pods"):
             kernel().spawn(partial(self._watch, resource, version), f"{NAME} {resource}")
         kernel().spawn(self._tick, f"{NAME} tick")
@@ -177,18 +192,25 @@ class GpuScheduler:
         kernel().sleep(kernel().chance.random() * 0.005)
         meta = pod["metadata"]
         uid = meta["uid"]
-        pods = self._objects.peek("pods")
-        roomy = [node for node in self._objects.peek("nodes") if fits(pod, node, pods)]
-        names = [node["metadata"]["name"] for node in roomy]
-        answer = self.core.filter(pod_facts(pod), names, kernel().now)
-        self._settle()
-        if not answer.nodes:
+        node = self._node_for(pod)
+        if not node:
             self._back_off(uid)
             return
         self._binding.add(uid)
-        node = answer.nodes[0]
         bind = partial(self._bind, meta["namespace"], meta["name"], uid, node)
         kernel().spawn(bind, f"{NAME} bind")
+
+    def _node_for(self, pod: Json) -> str:
+        """The node that the extender answers; empty without any, also if no node has room so that it is not asked."""
+        calls = nodes_to_name(pod, self._objects.peek("nodes"), self._objects.peek("pods"), self._chance_of_nodes)
+        for names in calls:
+            if not names:
+                continue
+            answer = self.core.filter(pod_facts(pod), names, kernel().now)
+            self._settle()
+            if answer.nodes:
+                return answer.nodes[0]
+        return ""
 
     def _back_off(self, uid: str) -> None:
         """Have a pod that was refused wait, each time for longer."""
@@ -261,14 +283,15 @@ class GpuScheduler:
             case Nudge():
                 pass  # this kube-scheduler tries each pod again after its back-off, also without an event
             case Ungate(pod, uid):
-                self._patch(pod.namespace, pod.name, {"spec": {"schedulingGates": []}, "metadata": {"uid": uid}})
+                spec = {"schedulingGates": [{"name": JOB_GATE, "$patch": "delete"}]}
+                self._patch(pod.namespace, pod.name, {"spec": spec, "metadata": {"uid": uid}}, strategic=True)
         self._changed.set()
 
-    def _patch(self, namespace: str, name: str, patch: Json, subresource: str = "") -> bool:
+    def _patch(self, namespace: str, name: str, patch: Json, subresource: str = "", *, strategic: bool = False) -> bool:
         if self._api.is_away:
             return False
         try:
-            self._objects.patch(("pods", namespace, name), subresource, patch, strategic=False)
+            self._objects.patch(("pods", namespace, name), subresource, patch, strategic=strategic)
         except Refusal:
             return False
         return True

@@ -1,0 +1,154 @@
+"""Holds what gpuscheduler keeps for jobs against the promises: nothing for pods that cannot start, and all else starts.
+
+It looks once in a while, because what is held is seen in no entry of the history.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuscheduler.core.scheduling import Scheduling
+from simworld.history import MEMORY, WHOLE, Living
+from simworld.parts.amounts import ENDED
+from simworld.parts.job_controllers import Workload, has_foreign_gate
+from simworld.parts.node import SimulatedNode
+from simworld.runtime.kernel import Process, kernel
+from standin.api.objects import Json
+
+if TYPE_CHECKING:
+    from simworld.world import World
+
+LOOK_S = 0.25
+"""Time between two looks."""
+HELD_S = 5.0
+"""How long GPUs may be held for pods that can no longer start: a watch may be behind by 3 s."""
+MODES = {MEMORY: ("share", "cgpu", "mps"), WHOLE: ("topology",)}
+"""Where a resource alone is enough for a pod."""
+
+
+class JobChecks:
+    """Looks at what is held while a world runs.
+
+    Args:
+        world: which has jobs.
+        core: of the scheduler that runs; None while none does.
+    """
+
+    def __init__(self, world: "World", core: Callable[[], Scheduling | None]) -> None:
+        self._world = world
+        self._core = core
+        self._held_since: dict[str, float] = {}
+
+    def start(self) -> None:
+        kernel().spawn(self._watch, "job checks", Process("job checks"))
+
+    def _watch(self) -> None:
+        while True:
+            kernel().sleep(LOOK_S)
+            core = self._core()
+            if core is None or self._world.api.is_away:
+                self._held_since.clear()
+                continue
+            for workload in self._world.jobs.workloads:
+                self._look(core, workload)
+
+    def _look(self, core: Scheduling, workload: Workload) -> None:
+        pods = self._world.jobs.pods_of(workload)
+        held = [pod for pod in pods if core.reservations.get(pod["metadata"]["uid"])]
+        for pod in pods:
+            if has_foreign_gate(pod):
+                self._look_at_gated(pod, is_held=pod in held)
+        if not held or _may_start(workload, pods):
+            self._held_since.pop(workload.name, None)
+            return
+        since = self._held_since.setdefault(workload.name, kernel().now)
+        if kernel().now - since > HELD_S:
+            what = f"GPUs are held for {len(held)} pods of {workload.name}, which cannot start"
+            self._world.history.break_promise(what)
+
+    def _look_at_gated(self, pod: Json, *, is_held: bool) -> None:
+        name = pod["metadata"]["name"]
+        if is_held:
+            self._world.history.break_promise(f"GPUs are reserved for {name}, which has a scheduling gate")
+        node = (pod.get("status") or {}).get("nominatedNodeName")
+        if node:
+            self._world.history.break_promise(f"{name} is nominated for {node}, and has a scheduling gate")
+
+    # -- in a quiet world -----------------------------------------------------------------------------------------
+
+    def check_quiet(self) -> None:
+        """Check that each job that may start runs, none in part, and that nothing is kept for one that waits."""
+        core = self._core()
+        if core is None:
+            return
+        for workload in self._world.jobs.workloads:
+            self._check_nominations(core, workload)
+            self._check_whole(workload)
+            self._check_runs(workload)
+
+    def _check_nominations(self, core: Scheduling, workload: Workload) -> None:
+        for pod in self._world.jobs.pods_of(workload):
+            metadata = pod["metadata"]
+            node = (pod.get("status") or {}).get("nominatedNodeName")
+            is_waiting = not pod["spec"].get("nodeName")
+            if node and is_waiting and core.reservations.get(metadata["uid"]) is None:
+                what = f"{metadata['name']} is nominated for {node}, where nothing is reserved for it"
+                self._world.history.break_promise(what)
+
+    def _check_whole(self, workload: Workload) -> None:
+        """A job of which no pod was lost runs whole or not at all."""
+        if workload.disturbed:
+            return
+        bound = [pod for pod in self._world.jobs.pods_of(workload) if pod["spec"].get("nodeName")]
+        if 0 < len(bound) < workload.members:
+            what = f"{workload.name} has started in part: {len(bound)} of {workload.members} pods"
+            self._world.history.break_promise(what)
+
+    def _check_runs(self, workload: Workload) -> None:
+        if workload.ended or not workload.is_possible:
+            return
+        pods = self._world.jobs.pods_of(workload)
+        if not _may_start(workload, pods):
+            return
+        waiting = [pod for pod in pods if not pod["spec"].get("nodeName")]
+        room = self._room(workload)
+        if waiting and room >= len(waiting):
+            what = f"{workload.name} waits with {len(waiting)} pods, and there is room for {room}"
+            self._world.history.break_promise(what)
+
+    def _room(self, workload: Workload) -> int:
+        """How many pods of a job fit on what is free."""
+        return sum(self._room_on(node, workload) for node in self._world.nodes)
+
+    def _room_on(self, node: SimulatedNode, workload: Workload) -> int:
+        stored = self._world.api.objects.get(("nodes", "", node.name))
+        if stored["metadata"]["labels"].get(MODE_LABEL) not in MODES[workload.resource]:
+            return 0
+        is_whole = workload.resource == WHOLE
+        units_per_gpu = {gpu.uuid: 1 if is_whole else gpu.memory_mib // 1024 for gpu in node.box.gpus}
+        offered = int((stored["status"].get("allocatable") or {}).get(workload.resource, 0))
+        if offered < sum(units_per_gpu.values()):
+            return 0  # a problem of the node says why, which is checked elsewhere
+        used: Counter[str] = Counter()
+        for living in self._world.history.on_node(node.name):
+            for gpu, units in _units_by_gpu(living, workload.resource):
+                # A GPU that is held in another mode is not for sale.
+                used[gpu] += units_per_gpu[gpu] if units is None else units
+        return sum(max(units - used[gpu], 0) // workload.amount for gpu, units in units_per_gpu.items())
+
+
+def _may_start(workload: Workload, pods: list[Json]) -> bool:
+    """Whether a job runs already, or all of its pods are there and may be placed."""
+    living = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED]
+    if any(pod["spec"].get("nodeName") for pod in living):
+        return True
+    free = [pod for pod in living if not has_foreign_gate(pod) and "nodeSelector" not in pod["spec"]]
+    return len(free) == workload.members
+
+
+def _units_by_gpu(living: Living, resource: str) -> Iterator[tuple[str, int | None]]:
+    """Units of a resource on each GPU of a container; None for another resource."""
+    ids = living.units.get(resource)
+    for gpu in living.gpus:
+        yield gpu, None if ids is None else len(ids) // len(living.gpus)
