@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from simworld.draw_jobs import KINDS as JOB_KINDS
 from simworld.scenario import Action, Args, Maker, Scenario, draw
 
 SHARE_OF_WORLDS = 0.35
@@ -30,8 +31,9 @@ def with_claims(scenario: Scenario) -> Scenario:
     added = list(_actions(chance, lasts_s, rate, (_pod, _pod, _job_pod, _standing, _standing_end, _name_again)))
     added += _actions(chance, lasts_s, rate * 0.6, (_deletion, _deletion, _deletion, _restart, _restart_both))
     added += _actions(chance, lasts_s, chance.choice((0.0, 0.02, 0.08)), (_mode, _mode, _placement))
-    # These draw modes of their own: with the others, nodes would be in mode dra for moments only.
-    others = [action for action in scenario.actions if action.kind != "set_mode"]
+    # These draw modes of their own: with the others, nodes would be in mode dra for moments only. Jobs of controllers are
+    # of one mode.
+    others = [action for action in scenario.actions if action.kind not in {"set_mode", *JOB_KINDS}]
     actions = sorted((*others, *added), key=lambda action: action.at)
     gates_off = (chance.choice(GATES),) if chance.random() < 0.25 else ()
     return replace(
@@ -40,6 +42,7 @@ def with_claims(scenario: Scenario) -> Scenario:
         mode=chance.choice(MODES),
         actions=tuple(actions),
         has_claims=True,
+        names_a_part=False,
         gates_off=gates_off,
     )
 

@@ -9,6 +9,9 @@ SHARE = 0.35
 """How often a world with gpuscheduler has such jobs."""
 NEVER = -1.0
 
+KINDS = frozenset(("create_workload", "evict_workload", "suspend_workload", "delete_workload", "lose_member"))
+"""Kinds of the actions of controllers and Kueue."""
+
 Drawn = tuple[float, str, tuple[str | int | float, ...]]
 """When, the kind of an action, and its arguments."""
 

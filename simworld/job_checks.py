@@ -143,7 +143,7 @@ def _may_start(workload: Workload, pods: list[Json]) -> bool:
     living = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED]
     if any(pod["spec"].get("nodeName") for pod in living):
         return True
-    free = [pod for pod in living if not has_foreign_gate(pod) and "nodeSelector" not in pod["spec"]]
+    free = [pod for pod in living if not has_foreign_gate(pod) and "volumes" not in pod["spec"]]
     return len(free) == workload.members
 
 

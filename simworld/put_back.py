@@ -19,7 +19,9 @@ from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.keyed_reconciler import Outcome
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
+from gpuscheduler.core import pod_facts
 from gpuscheduler.core.bound_pods import BoundPods
+from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.reservations import Reservations
 from simworld.faults import agent_and_api_server, agent_and_kubelet, agent_and_scheduler, in_scheduler
 from simworld.put_back_claims import CLAIM_FAULTS
@@ -88,6 +90,16 @@ def _nothing_is_reserved() -> None:
     _set(Reservations, "keep", lambda *_args, **_kwargs: None)
 
 
+def _gated_pods_are_there() -> None:
+    """As before two decisions: a gate of others holds a pod back, and only pods that were asked about are planned."""
+    _set(pod_facts, "_foreign_gate", lambda _: "")
+    _pods_nobody_asked_about_are_planned()
+
+
+def _pods_nobody_asked_about_are_planned() -> None:
+    _set(Turns, "came", lambda *_: None)
+
+
 def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
@@ -113,6 +125,8 @@ FAULTS: dict[str, Callable[[], None]] = (
             *agent_and_api_server.FAULTS,
             *agent_and_scheduler.FAULTS,
             *in_scheduler.FAULTS,
+            _gated_pods_are_there,
+            _pods_nobody_asked_about_are_planned,
         )
     }
     | SCHEDULER_FAULTS

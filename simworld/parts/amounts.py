@@ -34,10 +34,8 @@ def free_amounts(node: Json, pods: Iterable[Json]) -> Counter[str]:
 
 
 def fits(pod: Json, node: Json, pods: Iterable[Json]) -> bool:
-    """Whether a node has what a pod asks for, and the labels: kube-scheduler's NodeResourcesFit and NodeAffinity."""
-    labels = node["metadata"].get("labels") or {}
-    selector = pod["spec"].get("nodeSelector") or {}
-    if not selector.items() <= labels.items():
+    """Whether a node has what a pod asks for: kube-scheduler's NodeResourcesFit. No claimed volume is ever there."""
+    if pod["spec"].get("volumes"):
         return False
     free = free_amounts(node, pods)
     return all(amount <= free[resource] for resource, amount in limits(pod).items())

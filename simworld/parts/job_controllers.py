@@ -18,8 +18,8 @@ from standin.api.objects import Json
 from standin.api.refusal import Refusal
 
 KUEUES_GATE = "kueue.x-k8s.io/admission"
-NO_SUCH_NODE = {"example.com/disk": "none-has-it"}
-"""A node selector that no node satisfies."""
+NO_SUCH_VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "is-not-there"}}
+"""A volume that is never made. kube-scheduler finds no node for the pod, and gpuscheduler cannot know that."""
 NEVER = -1.0
 
 
@@ -227,7 +227,7 @@ class JobControllers:
             spec["schedulingGates"] = [{"name": KUEUES_GATE}]
         is_last = index == workload.members - 1
         if is_last and not workload.is_possible:
-            spec["nodeSelector"] = NO_SUCH_NODE
+            spec["volumes"] = [NO_SUCH_VOLUME]
         metadata: Json = {"name": name, "ownerReferences": [_owner(workload)]}
         if workload.by_labels:
             metadata["labels"] = {JOB_LABEL: workload.name, REPLICAS_LABEL: str(workload.members)}
