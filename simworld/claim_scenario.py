@@ -13,6 +13,7 @@ VERSIONS = ("1.34", "1.36", "1.36", "1.37")
 MODES = ("dra", "dra", "dra", "share", "topology", "core_mem")
 WHOLE_CLASS = "gpu.gpuagent.io"
 SHARE_CLASS = "gpu-share.gpuagent.io"
+NOT_BESIDE_CLAIMS = frozenset(("set_mode", *JOB_KINDS))
 GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 
 
@@ -31,9 +32,9 @@ def with_claims(scenario: Scenario) -> Scenario:
     added = list(_actions(chance, lasts_s, rate, (_pod, _pod, _job_pod, _standing, _standing_end, _name_again)))
     added += _actions(chance, lasts_s, rate * 0.6, (_deletion, _deletion, _deletion, _restart, _restart_both))
     added += _actions(chance, lasts_s, chance.choice((0.0, 0.02, 0.08)), (_mode, _mode, _placement))
-    # These draw modes of their own: with the others, nodes would be in mode dra for moments only. Jobs of controllers are
-    # of one mode.
-    others = [action for action in scenario.actions if action.kind not in {"set_mode", *JOB_KINDS}]
+    # These draw modes of their own: with the others, nodes would be in mode dra for moments only. And the jobs of
+    # controllers ask for what one mode has.
+    others = [action for action in scenario.actions if action.kind not in NOT_BESIDE_CLAIMS]
     actions = sorted((*others, *added), key=lambda action: action.at)
     gates_off = (chance.choice(GATES),) if chance.random() < 0.25 else ()
     return replace(
