@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from simworld.small.slots import slots_of
+
 EARLIEST = 1_000_000.0
 """Moments of a small world are later than this, so that no other number looks like one."""
 _MOMENT = "\x01{:.6f}\x01"
@@ -134,7 +136,7 @@ class _Writing:
 
     def _object(self, value: Any) -> Iterator[str]:  # noqa: ANN401
         yield "("
-        for name in _slots(type(value)):
+        for name in slots_of(type(value)):
             if hasattr(value, name):
                 yield f"{name}="
                 yield from self.write(getattr(value, name))
@@ -162,16 +164,3 @@ def _compared(kind: type) -> tuple[str, ...]:
     if kind not in _FIELDS:
         _FIELDS[kind] = tuple(field.name for field in fields(kind) if field.compare)
     return _FIELDS[kind]
-
-
-_SLOTS: dict[type, list[str]] = {}
-
-
-def _slots(kind: type) -> list[str]:
-    if kind not in _SLOTS:
-        names: list[str] = []
-        for base in kind.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            names.extend((slots,) if isinstance(slots, str) else slots)
-        _SLOTS[kind] = [name for name in names if name not in {"__dict__", "__weakref__"}]
-    return _SLOTS[kind]

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from simworld.small.slots import slots_of
+
 _SHARED = (
     type(None),
     bool,
@@ -129,7 +131,7 @@ class _Copying:
         kind = type(value)
         made = self._keep(value, object.__new__(kind))
         copy = self.copy
-        for name in _slots(kind):
+        for name in slots_of(kind):
             if hasattr(value, name):
                 object.__setattr__(made, name, copy(getattr(value, name)))
         attributes = getattr(value, "__dict__", None)
@@ -166,16 +168,3 @@ def _is_shared(kind: type) -> bool:
         return bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
     # A named tuple.
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-_SLOTS: dict[type, list[str]] = {}
-
-
-def _slots(kind: type) -> list[str]:
-    if kind not in _SLOTS:
-        names: list[str] = []
-        for base in kind.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            names.extend((slots,) if isinstance(slots, str) else slots)
-        _SLOTS[kind] = [name for name in names if name not in {"__dict__", "__weakref__"}]
-    return _SLOTS[kind]
