@@ -930,7 +930,9 @@ def test_rules_and_dashboard_reach_the_cluster_as_they_are(chart: Chart) -> None
     chosen = {"prometheusRule": {"enabled": True, "labels": {"release": "p"}}, "dashboard": {"enabled": True}}
     objects = chart.render(namespace="gpu", metrics=chosen)
     rule, dashboard = find(objects, "PrometheusRule", "gpuagent"), find(objects, "ConfigMap", "gpuagent-dashboard")
-    assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())
+    # Without an address of the repository, the path of a runbook is no URL.
+    rules = (CHART / "monitoring" / "alerts.yaml").read_text().replace("runbook_url: ", "runbook: ")
+    assert rule["spec"] == yaml.safe_load(rules)
     assert rule["metadata"]["labels"]["release"] == "p"
     shown = json.loads(dashboard["data"]["gpuagent.json"])
     assert shown == json.loads((CHART / "monitoring" / "dashboard.json").read_text())
