@@ -128,7 +128,7 @@ class ClaimChecker:
         return [pod for pod in self._world.api.objects.peek("pods") if pod["spec"].get("resourceClaims")]
 
     def _check_pod(self, pod: Json) -> None:
-        """A pod that is bound runs, or says why it cannot: others have its GPU, or its node has left mode dra."""
+        """A bound pod runs, or says why not: others have its GPU, the GPU is lost, or its node has left mode dra."""
         name = pod["metadata"]["name"]
         node = pod["spec"].get("nodeName")
         phase = (pod.get("status") or {}).get("phase")
@@ -156,7 +156,8 @@ class ClaimChecker:
             return True
         allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
         uuids = {part.uuid for parts in allocations.values() for part in parts}
-        return any(uuids & set(living.gpus) for living in self._history.on_node(node))
+        lost = {uuid for simulated in self._world.nodes for uuid in simulated.lost}
+        return bool(uuids & lost) or any(uuids & set(living.gpus) for living in self._history.on_node(node))
 
     def _reasons(self, pod: Json) -> list[str]:
         """Reason and message of the Events about a pod."""
