@@ -10,12 +10,18 @@ from typing import Any
 BOOSTS = {
     "problems/": 2.4,
     "troubleshooting/": 1.2,
+    "migrate/": 0.2,
     "adr/": 0.05,
     "CHANGELOG/": 0.05,
     "zh/": 0.2,
     "README.zh-CN/": 0.2,
 }
 """By the beginning of an address: who searches a message at night wants its remedy, not the reason for a decision."""
+NAMES = {
+    "operations/#idle-pods": "GPUIdle, GPUIdleEvicted",
+    "troubleshooting/#out-of-gpu-memory": "GPUMemoryExhausted",
+}
+"""By address: Events that are described in a section without their names in its heading. Results show them with it."""
 HAN = "\u4e00-\u9fff"
 _HAN_CHARACTER = re.compile(f"[{HAN}]")
 ZERO_WIDTH_SPACE = "\u200b"
@@ -28,8 +34,11 @@ def adapted(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _adapted(entry: dict[str, Any]) -> dict[str, Any]:
     adapted_entry = dict(entry)
+    names = NAMES.get(entry["location"])
+    if names:
+        adapted_entry["title"] = f"{entry['title']} ({names})"
     for field in ("title", "text"):
-        adapted_entry[field] = _with_marked_characters(entry[field])
+        adapted_entry[field] = _with_marked_characters(adapted_entry[field])
     for start, boost in BOOSTS.items():
         if entry["location"].startswith(start):
             adapted_entry["boost"] = boost
