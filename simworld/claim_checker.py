@@ -108,7 +108,7 @@ class ClaimChecker:
             self._history.break_promise(f"slices were written {self._idle_writes} times without a change")
 
     def probe(self, most_s: float) -> None:
-        """A pod with a claim for a GPU that nobody has runs within its bound, on each node in mode dra."""
+        """A pod with a claim for a free GPU runs within its bound, on each node in mode dra."""
         if not self._world.scenario.has_claims:
             return
         for node in self._world.nodes:
@@ -119,7 +119,7 @@ class ClaimChecker:
             key = pod["metadata"]["uid"], "main-0"
             if not kernel().run(lambda key=key: key in self._history.living, most_s):  # type: ignore[misc]
                 name = device["name"]
-                why = "; ".join(self._reasons(pod)) or "nobody says why"
+                why = "; ".join(self._reasons(pod)) or "no Event says why"
                 self._history.break_promise(
                     f"a pod with a claim for {name} does not run on {node.name} within {most_s:g} s: {why}"
                 )
@@ -155,9 +155,13 @@ class ClaimChecker:
         if self._mode(node) != "dra":
             return True
         allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
-        uuids = {part.uuid for parts in allocations.values() for part in parts}
-        lost = {uuid for simulated in self._world.nodes for uuid in simulated.lost}
-        return bool(uuids & lost) or any(uuids & set(living.gpus) for living in self._history.on_node(node))
+        allocated = {part.uuid for parts in allocations.values() for part in parts}
+        unavailable: set[str] = set()
+        for simulated in self._world.nodes:
+            unavailable.update(simulated.lost)
+        for living in self._history.on_node(node):
+            unavailable.update(living.gpus)
+        return bool(allocated & unavailable)
 
     def _reasons(self, pod: Json) -> list[str]:
         """Reason and message of the Events about a pod."""
@@ -186,7 +190,7 @@ class ClaimChecker:
         for place, claims in books.items():
             if claims - living - waiting:
                 left = ", ".join(sorted(claims - living - waiting))
-                self._history.break_promise(f"{node.name}: {place} has claims of nobody: {left}")
+                self._history.break_promise(f"{node.name}: {place} has claims of no container: {left}")
             if living - claims:
                 lost = ", ".join(sorted(living - claims))
                 self._history.break_promise(f"{node.name}: {place} lacks claims of living containers: {lost}")

@@ -124,10 +124,8 @@ class JobControllers:
         workload = self._some(which)
         if workload is None or not workload.gated:
             return
-        self._history.note("kueue", f"evicts {workload.name}")
         workload.admitted = False
-        workload.disturbed = True
-        self._delete_all(workload)
+        self._disturb(workload, "kueue", f"evicts {workload.name}")
         self._admit_later(workload, readmitted_after_s)
 
     def suspend_workload(self, which: int, seconds: float) -> None:
@@ -135,10 +133,8 @@ class JobControllers:
         workload = self._some(which)
         if workload is None:
             return
-        self._history.note("user", f"suspends {workload.name} for {seconds:g} s")
         workload.suspended = True
-        workload.disturbed = True
-        self._delete_all(workload)
+        self._disturb(workload, "user", f"suspends {workload.name} for {seconds:g} s")
 
         def go_on() -> None:
             kernel().sleep(seconds)
@@ -147,14 +143,12 @@ class JobControllers:
         kernel().spawn(go_on, f"resume {workload.name}", self._process)
 
     def delete_workload(self, which: int, left: int) -> None:
-        """A job is deleted, but for so many of its pods, which nobody replaces any more."""
+        """A job is deleted, but for so many of its pods. They are not replaced any more."""
         workload = self._some(which)
         if workload is None:
             return
-        self._history.note("user", f"deletes {workload.name} but for {left} pods")
         workload.ended = True
-        workload.disturbed = True
-        self._delete_all(workload, left)
+        self._disturb(workload, "user", f"deletes {workload.name} but for {left} pods", left)
 
     def lose_member(self, which: int, index: int) -> None:
         """A pod of a job is deleted by force. Its controller replaces it."""
@@ -244,6 +238,12 @@ class JobControllers:
         self._history.pods[uid] = name
         gate = ", gated" if index < workload.gated else ""
         self._history.note("job controller", f"creates {name} ({uid[:8]}): {workload.amount} {workload.resource}{gate}")
+
+    def _disturb(self, workload: Workload, who: str, what: str, left: int = 0) -> None:
+        """Delete the pods of a job but for so many, because somebody did that to it."""
+        self._history.note(who, what)
+        workload.disturbed = True
+        self._delete_all(workload, left)
 
     def _delete_all(self, workload: Workload, left: int = 0) -> None:
         pods = self.pods_of(workload)[left:]

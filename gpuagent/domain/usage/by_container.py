@@ -113,6 +113,7 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
     """
     names = _Names(state, frozenset(holders))
     by_container: dict[tuple[str, ContainerRef], Used] = {}
+    # Where the processes without a container are, by GPU.
     strays: dict[str, list[ProcessContainer | None]] = {}
     for uuid, sample in samples.by_uuid.items():
         if sample.processes is None:
@@ -129,12 +130,13 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
     for uuid, owner in names.holders:
         if uuid not in strays:
             continue  # the driver does not list the GPU's processes
-        has_stray = any(names.may_be_of(owner, place) for place in strays[uuid])
-        if has_stray and (uuid, owner) in by_container:
-            by_container[uuid, owner] = by_container[uuid, owner].at_least()
-        elif pids_seen and not has_stray:
+        used = by_container.get((uuid, owner))
+        if any(names.may_be_of(owner, place) for place in strays[uuid]):
+            if used is not None:
+                by_container[uuid, owner] = used.at_least()
+        elif used is None and pids_seen:
             # Without a process on the GPU, it uses nothing of it.
-            by_container.setdefault((uuid, owner), Used())
+            by_container[uuid, owner] = Used()
     counts = {uuid: len(places) for uuid, places in strays.items()}
     return Use(by_container, counts, pids_seen)
 
@@ -156,6 +158,7 @@ class _Names:
                 self._by_id[container_id] = ContainerRef(pod.name, name)
         if not self._pods:
             self._names.update(state.holdings.pod_names)
+        self._known_pods = frozenset(self._names.values())
 
     def may_be_of(self, owner: ContainerRef, place: ProcessContainer | None) -> bool:
         """Whether a process that no container was found for may be of that one."""
@@ -169,7 +172,7 @@ class _Names:
         name = self._names.get(place.pod)
         if name is None:
             # The process is of a pod that is not known. The container's own may be that one.
-            return owner.pod not in self._names.values()
+            return owner.pod not in self._known_pods
         return name == owner.pod
 
     def owner(self, place: ProcessContainer, uuid: str) -> ContainerRef | None:

@@ -137,7 +137,7 @@ class ContainerUsage:
         if self.ended is not None:
             if reading is None:
                 return self
-            # Nobody held the GPU as this container in between, as far as it is known. So it was not seen to be idle.
+            # In between, it did not hold the GPU as far as it is known. So it was not seen to be idle.
             return replace(self, at=at, ended=None, idle_since=None).read(reading, at)
         counted = self.counted(at)
         if reading is None:

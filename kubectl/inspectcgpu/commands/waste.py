@@ -33,7 +33,7 @@ def show_waste(client: Client, options: argparse.Namespace, environ: Mapping[str
 
 
 def _ask_agents(client: Client, options: argparse.Namespace, nodes: Sequence[GpuNode]) -> Answers:
-    # Also those that have nothing to add to what the API server knows: use is known to nobody else.
+    # Also agents that have nothing to add to what the API server knows, because only agents know the use.
     every_agent = replace(asking(options) or Asking(), every_agent=True)
     names = [node.name for node in nodes]
     marked = {node.name for node in nodes if node.agent}
@@ -43,5 +43,5 @@ def _ask_agents(client: Client, options: argparse.Namespace, nodes: Sequence[Gpu
 def _notes(answers: Answers) -> list[str]:
     """Which nodes are missing in the answer, and why."""
     notes = [f"node {node}: {reason}" for node, reason in answers.unseen.items()]
-    notes += [f"node {node}: {TOO_OLD}" for node, view in answers.views.items() if view.uses is None]
-    return notes
+    without_uses = [node for node, view in answers.views.items() if view.uses is None]
+    return notes + [f"node {node}: {TOO_OLD}" for node in without_uses]

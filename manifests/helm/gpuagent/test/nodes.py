@@ -24,7 +24,7 @@ RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com
 WITHOUT_AMOUNTS = ("default", "dra")
 """Modes that by design offer nothing of RESOURCES: NVIDIA's own plugin or ResourceClaims give GPUs there."""
 INVALID_LABEL = "InvalidModeLabel"
-"""The problem of a label that names no mode. The node serves, but not in the mode that somebody wanted."""
+"""The problem of a label that names no mode. The node serves, but not in the wanted mode."""
 IN_FORCE = re.compile(r"mode ([a-z_]+), ")
 """How the message of the node's condition begins. Problems follow, each after `; `."""
 PATIENCE_S = 60.0
@@ -113,14 +113,15 @@ def offered(node: Json) -> tuple[str, bool]:
     message = str(ready.get("message", "the agent has not reported its condition yet"))
     if ready.get("status") != "True":
         return message, False
-    # The label says what somebody wants. The agent says which mode is in force.
+    # The label says which mode is wanted. The agent says which one is in force.
     begin = IN_FORCE.match(message)
     mode = begin[1] if begin else "unknown"
     _, _, problems = message.partition("; ")
     and_problems = f"; {problems}" if problems else ""
     if INVALID_LABEL in problems:
         return f"mode {mode}{and_problems}", False
-    amounts = {key: node["status"].get("allocatable", {}).get(key, "0") for key in RESOURCES}
+    allocatable = node["status"].get("allocatable", {})
+    amounts = {key: allocatable.get(key, "0") for key in RESOURCES}
     advertised = ", ".join(f"{key} {amount}" for key, amount in amounts.items() if amount != "0")
     if not advertised and mode not in WITHOUT_AMOUNTS:
         wanted = " or ".join(RESOURCES)
