@@ -104,7 +104,7 @@ class ApiEnd:
 class SchedulerHandler(Handler):
     """The stand-in's handler on a kept connection."""
 
-    def __init__(self, api: SimulatedApi, end: ApiEnd, way: WatchWay, hook: Hook) -> None:  # noqa: super-init-not-called
+    def __init__(self, api: SimulatedApi, end: ApiEnd, way: WatchWay, hook: Hook) -> None:
         self.server = api
         self.client_address = ("127.0.0.1", 0)
         self.connection: Any = Connection(end)  # type: ignore[arg-type]

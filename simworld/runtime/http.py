@@ -115,7 +115,7 @@ class SimulatedApi(ApiServer):
 class _Handler(Handler):
     """The stand-in's handler, on a request that has come whole."""
 
-    def __init__(self, api: SimulatedApi, request: bytes, pipe: Pipe) -> None:  # noqa: super-init-not-called
+    def __init__(self, api: SimulatedApi, request: bytes, pipe: Pipe) -> None:
         self.server = api
         self.client_address = ("127.0.0.1", 0)
         self.connection = Connection(pipe)
