@@ -43,6 +43,8 @@ gpuagent_gpu_unattributed_processes{{{_LABELS}}} 1
 gpuagent_container_gpu_memory_limit_bytes{{{_LABELS},namespace="ml",pod="train",container="main"}} {8 * GIB}
 gpuagent_container_gpu_memory_used_bytes{{{_LABELS},namespace="ml",pod="train",container="main"}} {3 * GIB}
 """
+ENDED = f"""gpuagent_container_gpu_allocated_seconds_total{{{_LABELS},namespace="ml",pod="ended",container="main"}} 60
+"""
 _LINES_OF_NAME = """name => {
     const range = document.createRange();
     range.selectNodeContents(name);
@@ -80,6 +82,16 @@ def test_without_such_memory_there_is_no_such_row() -> None:
     without = "\n".join(line for line in METRICS.splitlines() if "unattributed" not in line)
     with node_page(without + "\n") as page:
         expect(page.locator(".card tbody tr")).to_have_count(1)
+
+
+def test_a_container_that_ended_has_no_row_while_its_sums_are_shown() -> None:
+    with node_page(METRICS + ENDED) as page:
+        rows = page.locator(".card tbody tr")
+        expect(rows).to_have_count(2)
+        expect(rows.nth(0)).to_contain_text("ml/train[main]")
+        expect(rows.nth(1)).to_contain_text("no container")
+    with node_page(ENDED) as page:
+        expect(page.locator(".card")).to_contain_text("no containers")
 
 
 def test_without_javascript_it_leads_to_a_table_in_plain_text() -> None:

@@ -30,6 +30,8 @@ function byGpu(all) {
       gpu.values[name.slice("gpuagent_gpu_".length)] = value;
       continue;
     }
+    // The agent keeps the sums of a container for five minutes after its end. That is no reason for a row.
+    if (name.endsWith("_total")) continue;
     const container = `${labels.namespace}/${labels.pod}[${labels.container}]`;
     if (!gpu.containers.has(container)) gpu.containers.set(container, {});
     gpu.containers.get(container)[name.slice("gpuagent_container_gpu_".length)] = value;
