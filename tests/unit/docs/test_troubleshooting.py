@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.agent import usage_watch
 from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.usage import exhausted
 from gpuagent.isolation.interface import IsolationError
 from tests.unit.allocator.refusal_cases import CASES as UNIT_CASES
 from tests.unit.docs.test_docs import anchors, headings, links, quoted, section, table
@@ -127,3 +129,16 @@ def test_every_section_is_in_the_table_at_the_top():
     assert set(listed) == anchors(sections)
     assert len(listed) == len(set(listed))
     assert {f"#{anchor}" for anchor in listed} <= set(links(PAGE))
+
+
+def test_out_of_gpu_memory_says_when_there_is_no_event():
+    """The limits of the Event are where its reader looks, with the figures of the code."""
+    under = " ".join(section(TEXT, "Out of GPU memory").split())
+    figures = (
+        f"used {exhausted.FULL * 100:.0f} % or more",
+        f"within the {exhausted.RECENT_S:.0f} s before its failure",
+        f"every {usage_watch.PERIOD_S:.0f} s",
+        f"once in {exhausted.AGAIN_S / 60:.0f} minutes",
+        f"at most {exhausted.MOST_AT_ONCE} are reported",
+    )
+    assert [figure for figure in figures if figure not in under] == []
