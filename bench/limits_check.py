@@ -1,9 +1,9 @@
 """`python -m bench.limits_check`: the NVIDIA driver's memory limits on this machine's own GPU, as text to keep.
 
-Needs root, driver 615 or later, cgroup v2 and a GPU that nobody uses. It makes cgroups of its own, sets limits in the
-driver, and starts CUDA programs in them. It prints a table and writes it as JSON. Its cgroups are removed at the end,
-but for the empty one on which the agent's helper tries limits as well. Kubernetes is not needed. Without such a driver
-it says so and exits with 0.
+Needs root, driver 615 or later, cgroup v2 and a GPU that no process uses. It makes cgroups of its own, sets limits in
+the driver, and starts CUDA programs in them. It prints a table and writes it as JSON. Its cgroups are removed at the
+end, but for the empty one on which the agent's helper tries limits as well. Kubernetes is not needed. Without such a
+driver it says so and exits with 0.
 
 On backend misc the driver keeps limits of removed cgroups until the GPU is reset, and later cgroups may inherit them.
 Therefore use a node without pods.

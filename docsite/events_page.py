@@ -34,8 +34,7 @@ WHEN = {
     "GPUIdleEvicted": ("pod", "its GPUs are idle, and it was evicted [for its namespace](../operations.md#idle-pods)"),
     "GPUMemoryExhausted": (
         "pod",
-        "a container failed within 30 s after one of the readings, every 10 s, showed 95 % or more of [its GPU "
-        "memory](../troubleshooting.md#out-of-gpu-memory) in use; once in 10 minutes for a container",
+        "a container failed with [95 % or more of its memory in use](../troubleshooting.md#out-of-gpu-memory)",
     ),
     "GPUMemoryResized": ("pod", "its [changed memory limits](../resize.md) are in force"),
     "GPUMemoryUnlimited": (

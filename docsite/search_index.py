@@ -48,8 +48,8 @@ def _adapted(entry: dict[str, Any]) -> dict[str, Any]:
 def _with_marked_characters(text: str) -> str:
     """The text with an invisible mark after each Chinese character.
 
-    Chinese has no spaces, so the separator makes each character a word of its own. The theme would cut what somebody
-    types along the longest words of the index, and drop the last one. With the mark no word of the index is what
-    somebody types, so the separator cuts that, too. Each character is then looked up as the beginning of a word.
+    Chinese has no spaces, so the separator makes each character a word of its own. The theme would cut a query along
+    the longest words of the index, and drop the last one. With the mark no word of the index is in a query, so the
+    separator cuts that, too. Each character is then looked up as the beginning of a word.
     """
     return _HAN_CHARACTER.sub(lambda character: character[0] + ZERO_WIDTH_SPACE, text)

@@ -160,7 +160,7 @@ class RecordedNode:
 
     def _see_binding(self, line: Line) -> None:
         self.history.note("scheduler", f"binds {line['name']}")
-        # Behind a gap of the watch, somebody may have edited the annotations since.
+        # Behind a gap of the watch, the annotations may have been edited since.
         if not line["listed"]:
             self.history.decided(line["uid"], line["annotations"])
 

@@ -15,7 +15,7 @@ MODES = ("share", "topology", "core_mem", "cgpu", "default")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that somebody does.
+    """One thing that happens to the world.
 
     Attributes:
         at: virtual seconds since the world began.

@@ -21,7 +21,7 @@ BOUND_S = 20.0
 
 
 def check_schedulers(world: "World") -> None:
-    """Check the leader, what it knows, and that nobody waits who would fit."""
+    """Check the leader, what it knows, and that no pod waits that would fit."""
     core = _leaders_core(world)
     if core is None:
         return

@@ -471,7 +471,7 @@ class World:
             node.driver.simulator.restore(index)
 
     def break_gpu(self, which: int, gpu: int, _xid: int) -> None:
-        """A GPU is lost for good: nobody repairs it, and the others go on."""
+        """A GPU is lost for good: it is not repaired, and the others go on."""
         node = self._some_node(which)
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"loses GPU {index} for good")

@@ -21,7 +21,7 @@ GPUS, PODS_PER_GPU, UNITS = 16, 20, 7
 SERIES, BAR_MS, AT_ONCE = 2000, 50.0, MOST_PAGES
 HELD_PERCENT = 0.1
 QUIET_PERIODS = 5
-"""Readings of the use in the time in which nobody scrapes."""
+"""Readings of the use in the time between scrapes."""
 
 
 def measure(results: Results, scrapes: int, say: Say) -> None:
@@ -87,7 +87,7 @@ def _scrape(results: Results, node: Node, scrapes: int) -> None:
 
 
 def _quiet_percent(proc: Path) -> float:
-    """Processor time of the agent while nobody scrapes, in percent of a core."""
+    """Processor time of the agent between scrapes, in percent of a core."""
     before = ticks(proc)
     began = time.monotonic()
     time.sleep(QUIET_PERIODS * PERIOD_S)

@@ -168,7 +168,7 @@ class CheckedGpu:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Have NVML closed for a while, so that nobody has the GPU open."""
+        """Have NVML closed for a while, so that no process has the GPU open."""
         self._session.close()
         try:
             time.sleep(self.machine.closed_s)

@@ -148,14 +148,14 @@ def inherited(trial: Trial) -> Answer:
         verdict = Verdict.WORSE
     return Answer(
         "do new cgroups inherit limits of removed ones?",
-        f"{born} of {made} had a limit that nobody gave them",
+        f"{born} of {made} had a limit that was not set for them",
         verdict,
         {"inherited": born, "made": made},
     )
 
 
 def _after_closed(gpu: CheckedGpu, pod: Path) -> int | None:
-    """The limit in MiB after nobody had the GPU open. It takes the driver a while to see that a program has ended."""
+    """The limit in MiB after no process had the GPU open. It takes the driver a while to see that a program ended."""
     until = time.monotonic() + ENDING_S
     while True:
         with gpu.closed():

@@ -30,13 +30,13 @@ ReadSamples = Callable[[Iterable[Gpu], Collection[str] | None], Samples]
 
 
 class UsageWatch:
-    """Takes a reading every few seconds, in a thread of its own. A GPU that nobody holds is not asked.
+    """Takes a reading every few seconds, in a thread of its own. A GPU that no container holds is not asked.
 
     Args:
         state: the agent's state now.
         samples: of the driver.
         announce: tells pods what became of them.
-        set_idle_pods: takes the pods that are idle, after each reading; None: nobody wants to know.
+        set_idle_pods: takes the pods that are idle, after each reading; None: they are not looked for.
         clock: monotonic seconds, so that a clock that is set adds no time.
         period_s: see `PERIOD_S`.
     """

@@ -49,7 +49,7 @@ class NoTargetError(LimitsError):
 
 
 class RefusedError(LimitsError):
-    """The helper does not do this for anybody, or not for this user."""
+    """The helper does not do this at all, or not for this user."""
 
 
 class BelowUseError(LimitsError):

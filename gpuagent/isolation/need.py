@@ -64,7 +64,7 @@ def _ends(pods: Mapping[str, Pod]) -> dict[str, float]:
     """UID of each pod that is being deleted to the end of its grace period."""
     ends = {}
     for uid, pod in pods.items():
-        # A static pod goes on when somebody deletes its mirror.
+        # A static pod goes on when its mirror is deleted.
         if pod.ends_at is not None and pod.uid == uid:
             ends[uid] = pod.ends_at
     return ends

@@ -50,7 +50,7 @@ class DriverThread:
             HangsError: the driver is busy with a call that hangs, and `function` will not be run; or it is the one that
                 hangs.
         """
-        # Nobody waits for a call that others have waited for.
+        # No caller waits for a call that another has waited for.
         self._check_pending(self._call_s)
         future: Future[T] = Future()
         self._jobs.put((future, function))

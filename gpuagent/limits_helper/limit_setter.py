@@ -213,7 +213,7 @@ class LimitSetter:
     def _check_same(self, directory: Path, identity: Identity) -> None:
         """Raise NoTargetError if another directory has the name by now.
 
-        NVML opens the path itself, so this only shows a change, and does not prevent it. Nobody but root on the node
+        NVML opens the path itself, so this only shows a change, and does not prevent it. Only root on the node
         can make one: there are no links in cgroups, and a name contains the UID or the id of what it is for.
         """
         try:

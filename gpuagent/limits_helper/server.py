@@ -32,7 +32,7 @@ class LimitsServer:
     """Listens at `path`, in threads of its own, until `close`.
 
     Only root and this process's own user are answered. If there are too many connections, the one that has been idle
-    for longest is closed: so nobody who keeps connections open can shut others out.
+    for longest is closed: so a user that keeps connections open cannot shut others out.
 
     Args:
         path: of the socket; a socket that a former process left is replaced.
@@ -98,7 +98,7 @@ class LimitsServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            # A client that goes away, or is too slow, is no concern of anybody else.
+            # A client that goes away, or is too slow, does not concern the other clients.
             with connection, suppress(OSError):
                 if _is_trusted(connection):
                     self._serve_lines(connection)
@@ -175,7 +175,7 @@ def _listen(path: Path) -> socket.socket:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _remove_stale(path)
-        # Nobody else may connect even for an instant, so the mode is right from the beginning.
+        # No other user may connect even for an instant, so the mode is right from the beginning.
         former = os.umask(0o177)
         try:
             listener.bind(str(path))

@@ -118,7 +118,7 @@ def claim_specs(claim: PreparedClaim, uses: ClaimUses, container_grants: Contain
 def _granted(
     claim: PreparedClaim, uses: ClaimUses, carried: Environments, container_grants: ContainerGrants
 ) -> dict[Union, ContainerGrant]:
-    """What each container gets; without those which nobody is, and which nobody could be."""
+    """What each container gets; without combinations of claims that no container uses, or could use."""
     users = [use for named in carried for use in uses.by_name.get(named, ()) if not use.is_waiting]
     users += uses.users(claim.name)
     needed = {uses.union(use.named) for use in users}

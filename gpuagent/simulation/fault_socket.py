@@ -55,7 +55,7 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "hook", "path": "/sys/fs/cgroup/…", "limit": "4096", "request": "0", "gpu": null}     NVIDIA's toolkit
                                 sets the limits of a container by these variables of its environment (in MiB)
         {"fault": "dmem_files", "path": "/sys/fs/cgroup/…", "present": false}   the controller dmem is not enabled there
-        {"fault": "persistence", "gpu": 0, "enabled": false}    a GPU that nobody has open forgets its limits
+        {"fault": "persistence", "gpu": 0, "enabled": false}    a GPU that no process has open forgets its limits
         {"fault": "reset", "gpu": 0}                        memory and limits are gone, as after mig, driver, restore
 
     Raises:

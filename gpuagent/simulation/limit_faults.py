@@ -97,7 +97,7 @@ class LimitedDriver(SimulatedDriver):
                 memory.accounting.set_limits(uuid, cgroup, soft, hard)
 
     def persistence(self, gpu: GpuRef, enabled: bool) -> None:
-        """Switch persistence mode: without it, a GPU that nobody has open is shut down and forgets its limits."""
+        """Switch persistence mode: without it, a GPU that no process has open is shut down and forgets its limits."""
         with self._changing():
             self.find(gpu).persistent = enabled
         self._change(gpu, lambda accounting, uuid: accounting.set_persistence(uuid, enabled))

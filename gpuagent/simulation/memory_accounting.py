@@ -169,7 +169,7 @@ class MemoryAccounting:
         return self._allocated(client, gpu, state, size, charge)
 
     def allocate_managed(self, client: Client, gpu: str, size: int) -> Allocation:
-        """Allocate memory that moves between GPU and host, as cudaMallocManaged does: it counts for nobody."""
+        """Allocate memory that moves between GPU and host, as cudaMallocManaged does: it counts for no cgroup."""
         state = self._with_room(gpu, size)
         return self._allocated(client, gpu, state, size, charge=None)
 
@@ -246,7 +246,7 @@ class MemoryAccounting:
         self._backend.torn_down(gpu)
 
     def _rest(self, gpu: str) -> None:
-        """Shut the GPU down if nobody keeps it running."""
+        """Shut the GPU down if no process keeps it running."""
         state = self._gpus[gpu]
         if not state.persistent and not state.opened_by:
             self.tear_down(gpu)

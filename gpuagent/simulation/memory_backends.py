@@ -54,7 +54,7 @@ class Backend(ABC):
 
     @abstractmethod
     def charge(self, gpu: str, size: int, task: Cgroup, creator: Cgroup | None) -> Charge | None:
-        """Count `size` bytes; None if they count for nobody.
+        """Count `size` bytes; None if they count for no cgroup.
 
         `task` is the cgroup of the process that allocates, and `creator` that of the process that opened the driver;
         None if that process has ended.
@@ -147,7 +147,7 @@ class DmemBackend(Backend):
         # The kernel refuses a maximum below the use, and whoever writes dmem.max is not told.
         if hard >= pool.used:
             pool.high = hard
-        # NVML makes each ancestor reserve what is reserved below it. Nobody undoes that for a removed cgroup.
+        # NVML makes each ancestor reserve what is reserved below it. That is not undone for a removed cgroup.
         added = soft - pool.low
         for reserving in cgroup.upwards():
             if reserving.has_dmem_files:
@@ -166,7 +166,7 @@ class DmemBackend(Backend):
         counted = self._counted(cgroup)
         if counted is None:
             return None
-        # Limits of ancestors hold as well, but nobody is told of them.
+        # Limits of ancestors hold as well, but no reading tells of them.
         pool = self._pool(gpu, counted)
         return None if pool.high == NO_LIMIT else Limits(pool.low, pool.high, pool.used)
 
@@ -225,7 +225,7 @@ class MiscBackend(Backend):
         self._entries: dict[str, dict[int, _Entry]] = {}
 
     def charge(self, gpu: str, size: int, task: Cgroup, creator: Cgroup | None) -> Charge | None:
-        # The driver charges the process that opened it, whoever allocates. If that has ended, it charges nobody.
+        # The driver charges the process that opened it, also if another one allocates. If that has ended, none.
         if creator is None:
             return None
         entry = self._nearest(gpu, creator)
@@ -242,7 +242,7 @@ class MiscBackend(Backend):
         entries = self._entries.setdefault(gpu, {})
         entry = entries.get(cgroup.address)
         if entry is None:
-            # What this cgroup has allocated until now stays charged to an ancestor, or to nobody.
+            # What this cgroup has allocated until now stays charged to an ancestor, or to no cgroup.
             entries[cgroup.address] = _Entry(soft, hard, available=hard)
             return
         used = entry.used

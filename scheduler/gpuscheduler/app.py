@@ -212,7 +212,7 @@ class App:
     def _tells_of_claims(self, scheduler: str) -> bool:
         """Whether pods with claims that name this scheduler are told why they wait.
 
-        Nobody else tells those of the stock scheduler. Without devices of ours, none of them waits for some.
+        No other part tells those of the stock scheduler. Without devices of ours, none of them waits for some.
         """
         is_of_another = scheduler != PLACEHOLDER_SCHEDULER and self._claims.has_devices
         return is_of_another or self._core.places(scheduler)

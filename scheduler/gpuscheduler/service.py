@@ -187,7 +187,7 @@ class Service:
 
     async def filter_carried(self, call: FilterCall) -> FilterAnswer:
         """Say on which of the nodes that the call carries the pod fits."""
-        # Nobody binds by the answer, so it may also come from a process that does not lead.
+        # No pod is bound by the answer, so it may also come from a process that does not lead.
         return await self._carried_calls.answer(call)
 
     def prioritize(self, call: FilterCall) -> Mapping[str, int]:

@@ -240,7 +240,7 @@ class JobControllers:
         self._history.note("job controller", f"creates {name} ({uid[:8]}): {workload.amount} {workload.resource}{gate}")
 
     def _disturb(self, workload: Workload, who: str, what: str, left: int = 0) -> None:
-        """Delete the pods of a job but for so many, because somebody did that to it."""
+        """Delete the pods of a job but for so many, because an action did that to it."""
         self._history.note(who, what)
         workload.disturbed = True
         self._delete_all(workload, left)

@@ -32,7 +32,7 @@ class ApiEnd:
     """Bytes of one client, and the way back to it.
 
     Attributes:
-        ended: nobody reads any more.
+        ended: the other side does not read any more.
         is_watch: what is sent are events of a watch.
     """
 

@@ -104,7 +104,7 @@ class SimulatedApi(ApiServer):
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody gets an answer, whoever asks."""
+        """Whether no client gets an answer."""
         return self.ended or not self.answering.is_set()
 
     def drop_watches(self) -> None:

@@ -32,7 +32,7 @@ _SHARED = (
     ModuleType,
     np.generic,
     np.dtype,
-    # Nobody waits in a search, and no lock is held while a core is copied.
+    # No thread waits in a search, and no lock is held while a core is copied.
     Condition,
     Event,
     type(Lock()),

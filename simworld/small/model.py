@@ -511,7 +511,7 @@ def _admit(world: World, name: str, *, patient: bool) -> None:
         world.slow -= 1
     part = world.own_node(name)
     uid = part.to_admit.popleft()
-    # Kubelet refuses pods while it has no devices, whose agent starts: nobody promises them anything.
+    # Kubelet refuses pods while it has no devices, whose agent starts: no promise holds for them.
     excused = not patient or not part.healthy
     failed = part.ask(world.pods[uid], patient=patient)
     if failed is not None:

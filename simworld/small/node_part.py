@@ -375,7 +375,7 @@ class Waiting:
         """There is one thread."""
 
     def notify_all(self) -> None:
-        """Nobody waits."""
+        """No thread waits."""
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:  # noqa: ANN401 (as Python's)
         holds = predicate()

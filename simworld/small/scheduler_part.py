@@ -23,7 +23,7 @@ WALL_NS = 1_800_000_000 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object as the API server has it; nobody changes it in place, so that copies of a world share it."""
+    """An object as the API server has it; never changed in place, so that copies of a world share it."""
 
     json: Json
 

@@ -46,7 +46,7 @@ class MpsHost:
             for pid in started:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)  # somebody else collects them
+            time.sleep(0.01)  # their parent collects them
         # An agent that ends at the same time may still write into it.
         shutil.rmtree(self.root, ignore_errors=True)
 

@@ -91,7 +91,7 @@ class MpsMemory(socketserver.ThreadingUnixStreamServer):
 
 
 class _Connection(socketserver.BaseRequestHandler):
-    """An open device: what was allocated over it is free when nobody has it any more."""
+    """An open device: what was allocated over it is free when no process has it any more."""
 
     server: MpsMemory
 

@@ -1,7 +1,7 @@
 """Resizes of running pods: from the annotation to what is in force, one safe step at a time.
 
-Kubelet's allocations of a pod never change. A larger limit needs extra units of the same GPU, which nobody may hold. It
-comes into force in this order, and each step waits for the one before:
+Kubelet's allocations of a pod never change. A larger limit needs extra units of the same GPU, which no container may
+hold. It comes into force in this order, and each step waits for the one before:
 
 1. The units are shown to kubelet as unhealthy. An Allocate that has them already wins.
 2. After `LEAVE_S`, the units are closed: from now on Allocate refuses them.
@@ -283,7 +283,7 @@ class _Work:
         return self.to_store.get(uid)
 
     def _give_up_lost_units(self, pod: Pod) -> None:
-        """Kubelet's allocations decide: units that a container holds are nobody's extra units.
+        """Kubelet's allocations decide: units that a container holds are no pod's extra units.
 
         This happens after the agent ran without its stored resizes, for example when its state directory was lost.
         """
@@ -418,7 +418,7 @@ class _Work:
         return None
 
     def _free_ids(self, key: str, kind: Kind) -> list[str]:
-        """Ids of the GPU that nobody has and nobody is about to get, in order."""
+        """Ids of the GPU that no container has and none is about to get, in order."""
         block = self._block(self._by_key[key].uuid, kind)
         if block is None:
             return []

@@ -146,7 +146,7 @@ class LivingHoldings:
     def pods_by_uid(self) -> Mapping[str, Pod]:
         """Kubelet's UID of each pod to the pod. The API server has only a mirror of a static pod, with another UID.
 
-        Which one mirrors which is taken from kubelet, because anybody can write what a mirror's annotations say.
+        Which one mirrors which is taken from kubelet, because a tenant can write what a mirror's annotations say.
         """
         by_uid = {pod.uid: pod for pod in self.pods.seen}
         static = {pod.name: pod for pod in self.pods.seen if pod.static or pod.mirror}

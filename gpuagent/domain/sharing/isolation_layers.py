@@ -136,7 +136,7 @@ def chosen(
         return NO_LAYER
     every = with_pairs(layers)
     if mode in bound:
-        # Containers keep the driver that they started with. With another one, nobody would look after their limits, or
+        # Containers keep the driver that they started with. With another one, their limits would not be kept up, or
         # the MPS daemon that they run with would be ended.
         driver = bound[mode]
         return every.get(driver, NO_LAYER)

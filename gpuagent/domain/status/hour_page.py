@@ -8,7 +8,7 @@ from gpuagent.domain.usage.last_hour import STEPS, UNKNOWN, LastHour
 def hour_page(last_hour: LastHour, at: float) -> dict[str, Any]:
     """By UUID the percent of memory in use and of time busy, the oldest minute first; null for what is not known.
 
-    A GPU that nobody has held in this hour is absent.
+    A GPU that no container has held in this hour is absent.
 
     Args:
         last_hour: of the GPUs.

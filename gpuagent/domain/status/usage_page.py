@@ -17,7 +17,7 @@ def usage(node_usage: NodeUsage, at: float) -> list[Json]:
     """
     rows = []
     for (uuid, owner), of_container in node_usage.by_container.items():
-        # Until its pod is seen, nobody could tell whose it is.
+        # Until its pod is seen, a reader could not tell whose it is.
         if of_container.ended is None and all(owner.pod):
             rows.append(_row(uuid, owner, of_container, at))
     return rows

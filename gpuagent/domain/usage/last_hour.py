@@ -1,4 +1,4 @@
-"""The last hour of each GPU that somebody holds, minute by minute, for the page of the node.
+"""The last hour of each GPU that a container holds, minute by minute, for the page of the node.
 
 A byte for each value keeps it small: 120 bytes for a GPU, and less than 2 KiB with its sums, whatever runs on it.
 """
@@ -81,7 +81,7 @@ class GpuHour:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left that anybody would want to see."""
+        """Whether nothing is left to show."""
         has_past = any(value != UNKNOWN for value in (*self.memory, *self.busy))
         return not (has_past or self.memory_now.readings or self.busy_now.readings)
 
@@ -93,7 +93,7 @@ class LastHour:
     by_uuid: Mapping[str, GpuHour] = field(default_factory=dict)
 
     def next(self, readings: Mapping[str, GpuReading], at: float) -> "LastHour":
-        """After readings of the GPUs that somebody holds. `at` is in monotonic seconds."""
+        """After readings of the GPUs that containers hold. `at` is in monotonic seconds."""
         minute = int(at // MINUTE_S)
         hours = {}
         for uuid in {**self.by_uuid, **readings}:

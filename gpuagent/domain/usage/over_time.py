@@ -31,8 +31,8 @@ class HeldUse:
 
     Attributes:
         pod_uid: tells the pod from a later one of the same name; empty if it is not known.
-        held_bytes: memory that nobody else can get; None if the agent did not allocate the GPU. Of a claim that several
-            containers use, each has an equal part, so that the sum is what the claim has.
+        held_bytes: memory that no other container can get; None if the agent did not allocate the GPU. Of a claim that
+            several containers use, each has an equal part, so that the sum is what the claim has.
         used_bytes: memory that its processes use; None if it is not known.
         busy: share of time in which the GPU works for it, 0 to 1; None if it is not known.
         limited: it cannot get more memory than it holds: of an isolated share, or of a whole GPU.

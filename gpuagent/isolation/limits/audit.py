@@ -33,9 +33,9 @@ class Leaf:
 
     Attributes:
         name: below the pod's cgroup.
-        container: name of the container, or `STRANGER`; None while nobody knows which one it is.
+        container: name of the container, or `STRANGER`; None while it is not known which one it is.
         readings: GPU UUID to the driver's reading.
-        is_new: it appears just now, so that nobody has given it a limit.
+        is_new: it appears just now, so that no program has given it a limit.
         pod_used: GPU UUID to the bytes that count at its pod: those of containers that have no limit of their own.
     """
 
@@ -181,14 +181,14 @@ def _rest_of_pod(plan: PodPlan, uuid: str, leaf: Leaf) -> int:
 
 
 def has_unnamed(plan: PodPlan, backend: Backend, leaves: Iterable[Leaf], resized: Resized | None) -> bool:
-    """Whether containers that nobody can name yet keep larger limits than the plan has."""
+    """Whether containers whose names are not known yet keep larger limits than the plan has."""
     if backend is Backend.DMEM or resized is None:
         return False
     return any(_waits_for_name(plan, uuid, leaf, resized) for leaf in leaves for uuid in leaf.readings)
 
 
 def _may_be_its_own(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | None) -> bool:
-    """Whether a container that nobody can name yet may have just the limit that it should have.
+    """Whether a container whose name is not known yet may have just the limit that it should have.
 
     An agent that starts may hear of kubelet's allocations before the API server tells it the containers. The limits of
     the containers are those that the agent's former run has set. If they were lowered, they could not be raised again.
@@ -201,7 +201,7 @@ def _may_be_its_own(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized | Non
 
 
 def _waits_for_name(plan: PodPlan, uuid: str, leaf: Leaf, resized: Resized) -> bool:
-    """Whether a container that nobody can name yet uses memory under a limit that was granted before."""
+    """Whether a container whose name is not known yet uses memory under a limit that was granted before."""
     reading = leaf.readings[uuid]
     is_larger = leaf.container is None and not _is_at_most(reading, plan.most(uuid))
     # One that uses nothing, such as the pod's sandbox, loses nothing with a smaller one.

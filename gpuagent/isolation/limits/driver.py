@@ -42,7 +42,7 @@ PODS_CGROUP = "if that stays, start the helper with --pods-cgroup and the cgroup
 NOT_KNOWN = "the memory limits of running pods are not checked, because their shares are not known"
 NOT_AUDITED = "the memory limits of running pods are being checked"
 CAVEATS = (
-    "Unified memory (cudaMallocManaged) is counted for nobody, so a program can crowd others out with it.",
+    "Unified memory (cudaMallocManaged) is counted for no container, so a program can crowd others out with it.",
     "Memory that is imported from another process is counted for the process that exported it.",
     "The limits do not share out compute: without MPS, the containers take turns on the GPU.",
     "A claim that comes to another pod later is limited for each of its pods; claims for several pods are refused.",
@@ -217,7 +217,7 @@ class LimitsIsolation:
         self._keeper = keeper
 
     def _lose(self, err: LimitsError) -> None:
-        """The helper does not answer. What it has set stays in force as long as somebody has the GPU open."""
+        """The helper does not answer. What it has set stays in force as long as a process has the GPU open."""
         self._problem = f"{err}. The limits of running pods are not checked meanwhile"
         self._describe_at = float("-inf")
         if self._keeper is not None:

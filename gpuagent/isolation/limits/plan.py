@@ -59,7 +59,7 @@ class PodPlan:
 
         Args:
             uuid: of the GPU.
-            container: its name; `STRANGER`, or None while nobody knows which one it is.
+            container: its name; `STRANGER`, or None while it is not known which one it is.
         """
         if container is None:
             return None

@@ -48,7 +48,7 @@ class Outcome:
         unlimited: GPU UUID to why the pod may use more of that GPU than its share.
         refused: GPU UUID to why a new limit of the pod is not in force, and the former one is.
         short: names of containers that have less than their share until they start again.
-        has_unnamed: containers have limits that cannot be compared with the plan, because nobody can name them yet.
+        has_unnamed: containers have limits that cannot be compared with the plan, as their names are not known yet.
     """
 
     exists: bool = True
@@ -113,7 +113,7 @@ class PodLimits:
             new_leaf: name of a container's cgroup that appears just now.
 
         Raises:
-            LimitsError: nobody can say what is in force.
+            LimitsError: it is not known what is in force.
         """
         outcome = Outcome()
         if self.directory(uid) is None:
@@ -134,7 +134,7 @@ class PodLimits:
         pod_used = {uuid: reading.used for uuid, reading in in_force.items()}
         leaves_now = [replace(leaf, pod_used=pod_used) for leaf in leaves_now]
         for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
-            # A limit that a container was born with is that of a dead one, and nobody's doing.
+            # A limit that a container was born with is that of a dead one, and no program set it here.
             is_new = repair.leaf == new_leaf
             self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, outcome)
         if resized is not None:

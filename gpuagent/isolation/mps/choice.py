@@ -206,7 +206,7 @@ class DaemonChoice:
         watch.daemon.quit()
 
     def _release_node_wide(self, demand: Demand) -> None:
-        """As nobody needs MPS, end the agent's own daemon for all GPUs, and leave another program's alone."""
+        """As no container needs MPS, end the agent's own daemon for all GPUs, and leave another program's alone."""
         noted = self._daemons.record.daemons
         watch = self._node_wide
         if watch is None:
@@ -220,7 +220,7 @@ class DaemonChoice:
 
     def _demand_by_gpu(self, demand: Demand, usable: Collection[str]) -> None:
         is_by_gpu = demand.is_wanted and self._node_wide is None
-        # An agent before this one may have left daemons that nobody needs now.
+        # An agent before this one may have left daemons that no container needs now.
         uuids = {*self._keepers, *self._daemons.record.daemons} - {NODE}
         if is_by_gpu:
             uuids.update(usable)

@@ -146,7 +146,7 @@ class GpuDaemon:
             raise MpsStartError(why)
         make_directories(self._pipe_dir, self._log_dir)
         _check_none_answers(self._client)
-        # The agent ends only a daemon that somebody starts again. Clients may write here, and could have left a link.
+        # The agent ends only a daemon that is started again. Clients may write here, and could have left a link.
         write_whole(self._pipe_dir / RESTARTED_MARK, "", on_disk=False)
         if self._smi:
             _set_mode(self._smi, self._gpu, "EXCLUSIVE_PROCESS")

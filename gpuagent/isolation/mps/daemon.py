@@ -271,7 +271,7 @@ class MpsDaemon:
             raise MpsError(f"the MPS control daemon at {self.pipe_dir} is not the agent's own, so it is not killed")
         pids = [daemon_pid(self.pipe_dir)]
         with suppress(MpsError):
-            # First: nobody else knows them.
+            # First: only the daemon knows them.
             pids += self.control.servers()
         for pid in pids:
             if pid is not None and is_of_mps(pid):

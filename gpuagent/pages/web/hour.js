@@ -35,7 +35,7 @@ function words(name, values) {
   return `${name} ${percent(mean / 100)} on average, ${percent(Math.max(...known) / 100)} at most`;
 }
 
-/** The drawing, with its words; nothing if nobody has held the GPU in the last hour. */
+/** The drawing, with its words; nothing if no container has held the GPU in the last hour. */
 export function drawHour(hour) {
   if (!hour) return "";
   const says = [words("memory used", hour.memory), words("busy", hour.busy)].filter(Boolean);

@@ -1,4 +1,4 @@
-// What the pages of the agent and of the scheduler share: elements, amounts, and reading again while somebody looks.
+// What the pages of the agent and of the scheduler share: elements, amounts, and reading again while the page is visible.
 // Names of pods and nodes are text that others wrote, so all text goes through textContent.
 
 /** An element with these properties and children; a child that is no element is text. */

@@ -25,7 +25,7 @@ class UnknownCgroupError(Exception):
 
 
 class CgroupFolders:
-    """Tells `accounting` of the cgroups that somebody asks about, and of their removal.
+    """Tells `accounting` of the cgroups that a program asks about, and of their removal.
 
     Device and inode tell a directory from a later one of the same path: file systems of cgroups use no inode again.
 

@@ -77,7 +77,7 @@ class _Connection:
 
 
 class DeviceSocket:
-    """Listens at `path` in a thread of its own, for anyone. No client waits for another.
+    """Listens at `path` in a thread of its own, for every user. No client waits for another.
 
     A socket file that a former process left is replaced. Raises OSError, also if a live process listens there.
     """

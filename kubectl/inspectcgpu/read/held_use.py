@@ -17,7 +17,7 @@ class HeldUse:
 
     Attributes:
         pod: its pod.
-        held_bytes: memory that nobody else can get.
+        held_bytes: memory that no other container can get.
         used_bytes: memory that it stayed below for 95 % of its time.
         idle_s: for how long the GPU has not worked for it.
     """

@@ -154,7 +154,7 @@ def _free(summary: NodeSummary) -> str:
 
 
 def _gib(mib: int) -> str:
-    """GiB with at most one digit; rounded down, as nobody gets more than there is."""
+    """GiB with at most one digit; rounded down, as no pod gets more than there is."""
     tenths = mib * 10 // _MIB_PER_GIB
     return str(tenths // 10) if tenths % 10 == 0 else f"{tenths / 10:.1f}"
 

@@ -25,7 +25,7 @@ class PacedReading(Generic[T]):
     One reading serves all threads that asked before it began, so each gets a value from after its question.
 
     Args:
-        read: makes the value, which nobody changes after. If it takes long, it lets other tasks run in between.
+        read: makes the value, which does not change after. If it takes long, it lets other tasks run in between.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]]) -> None:

@@ -38,7 +38,7 @@ class Cure(Enum):
 
     NONE = "none"
     RESTART = "restart"
-    """Its daemon is ended, as nobody uses it, and another is started."""
+    """Its daemon is ended, as no program uses it, and another is started."""
     KILL = "kill"
     """The same, although programs use it."""
 

@@ -120,7 +120,7 @@ def _near(
     keys: Collection[str],
     namespaces: Collection[str],
 ) -> list[AffinityTerm]:
-    """The terms that may concern pods of these namespaces: one whose label no node has keeps nobody off."""
+    """The terms that may concern pods of these namespaces: one whose label no node has keeps no pod off."""
     compared = islice(terms, MOST_COMPARED)
     on_nodes = [term for term in compared if term.key in keys]
     return [term for term in on_nodes if any(map(term.has_namespace, namespaces))]

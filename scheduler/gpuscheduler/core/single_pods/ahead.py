@@ -4,10 +4,10 @@ kube-scheduler tries the node first for which a pod is nominated. If it accepts 
 saves it most of its work in a large cluster. So while pods wait in its queue, the next ones in line are decided,
 reserved and nominated beside it. Its filter call then confirms the decision.
 
-A decision holds GPUs for a pod that nobody has asked about yet, so it is short and gives way: at most `most` pods have
-one, for `held_s` seconds, and it is taken back if a pod that kube-scheduler asks about needs the GPUs. A pod gets at
-most one in its life. What was not confirmed counts against its namespace, because its tenant may have written a pod
-that fits on no node.
+A decision holds GPUs for a pod that kube-scheduler has not asked about yet, so it is short and gives way: at most
+`most` pods have one, for `held_s` seconds, and it is taken back if a pod that kube-scheduler asks about needs the
+GPUs. A pod gets at most one in its life. What was not confirmed counts against its namespace, because its tenant may
+have written a pod that fits on no node.
 
 kube-scheduler takes pods by priority, then in the order in which its watch showed them, which is also that of this
 watch. Only of pods that were there before it or this process started is the order unknown. While such pods wait,

@@ -102,7 +102,7 @@ class WakeUps:
         if refused is None:
             return
         self._keep(uid, refused)
-        # Nobody has looked whether it fits in what became free meanwhile.
+        # No filter call has looked whether it fits in what became free meanwhile.
         self._next = min(self._next, refused.wake_at)
 
     def forget(self, uid: str) -> None:
