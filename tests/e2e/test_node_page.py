@@ -33,6 +33,17 @@ STATUS: dict[str, Any] = {
     "problems": [],
     "switch": {"phase": "steady", "waiting_for": []},
     "gpus": [GPU],
+    "usage": [
+        {
+            "uuid": "GPU-1",
+            "namespace": "ml",
+            "pod": "train",
+            "container": "main",
+            "used_p95_bytes": 4 * GIB,
+            "used_peak_bytes": 6 * GIB,
+        },
+        {"uuid": "GPU-1", "namespace": "ml", "pod": "new", "container": "main", "used_p95_bytes": None},
+    ],
     "resources": {"aliyun.com/gpu-core.percentage": RESOURCE, "aliyun.com/gpu-mem": RESOURCE},
 }
 TABLE = "GPU 0"
@@ -74,7 +85,7 @@ def test_used_memory_of_no_container_has_a_row_of_its_own() -> None:
     with node_page() as page:
         rows = page.locator(".card tbody tr")
         expect(rows).to_have_count(2)
-        expect(rows.nth(0)).to_contain_text("ml/train[main]8 GiB3 GiB")
+        expect(rows.nth(0)).to_contain_text("ml/train[main]p95 4 GiB, peak 6 GiB8 GiB3 GiB")
         expect(rows.nth(1)).to_contain_text("no container, 1 process–2 GiB")
 
 

@@ -76,6 +76,22 @@ function health(gpu) {
   return element("span", { className: `badge ${gpu.cause ? "bad" : "good"}` }, gpu.health);
 }
 
+/** By UUID and container what each uses as a rule and at most, as the agent has added it up. */
+function overTime(usage = []) {
+  const found = new Map();
+  for (const use of usage) found.set(overTimeKey(use.uuid, `${use.namespace}/${use.pod}[${use.container}]`), use);
+  return found;
+}
+
+const overTimeKey = (uuid, container) => `${uuid} ${container}`;
+
+/** Below the name of a container: with both, a reader sees whether a smaller share would do now and then, or always. */
+function usualAndPeak(use) {
+  if (!Number.isFinite(use?.used_p95_bytes) || !Number.isFinite(use.used_peak_bytes)) return "";
+  const title = "used memory: what it stayed below for 95 % of the time, and the most of all readings";
+  return element("div", { className: "quiet usual", title }, `p95 ${gib(use.used_p95_bytes)}, peak ${gib(use.used_peak_bytes)}`);
+}
+
 /** A container's amounts in words; without an allocation it holds nothing. */
 function words(values) {
   const parts = [];
@@ -140,10 +156,13 @@ function unattributed(values) {
   return [[element("span", { className: "key none" }, `no container${counted}`), "–", gib(bytes)]];
 }
 
-function card(gpu, known, hour) {
+function card(gpu, known, hour, uses) {
   const { values = {} } = known ?? {};
   const containers = [...(known?.containers ?? [])].sort(([one], [other]) => (one < other ? -1 : 1));
-  const named = containers.map(([name, one], n) => [element("span", { className: `key tone${n % 4}` }, name), ...words(one)]);
+  const named = containers.map(([name, one], n) => {
+    const label = element("span", { className: `key tone${n % 4}` }, name, usualAndPeak(uses.get(overTimeKey(gpu.uuid, name))));
+    return [label, ...words(one)];
+  });
   named.push(...unattributed(values));
   const table = rows([["container", "held", "used"], ...named]);
   const more = [];
@@ -198,7 +217,8 @@ async function turn() {
   at("facts").replaceChildren(...facts(status, known));
   at("problems").replaceChildren(...problems(status));
   const none = element("p", { className: "quiet" }, "no GPUs");
-  const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid), hours[gpu.uuid]));
+  const uses = overTime(status.usage);
+  const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid), hours[gpu.uuid], uses));
   at("gpus").replaceChildren(...(cards.length ? cards : [none]));
   at("resources").replaceChildren(...resources(status));
   await links();

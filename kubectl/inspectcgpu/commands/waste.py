@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpuagent.domain.fleet.waste import waste
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain, print_answer
@@ -12,7 +13,6 @@ from inspectcgpu.commands.rendering import asking, wanted
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.fetch.cluster import read_nodes
 from inspectcgpu.read.gpu_node import GpuNode
-from inspectcgpu.read.waste import waste
 from inspectcgpu.show.waste import document, waste_lines
 
 TOO_OLD = "its agent is of a version that does not report what is used over time"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.domain.fleet.held_use import HeldUse, read_held_uses
 from gpuagent.domain.fleet.node_problems import SEVERITIES
 from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping, mappings, number, text
@@ -13,7 +14,6 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.read.gpu_node import MOST_GPUS, RESOURCES
 from inspectcgpu.read.gpu_pod import Places
-from inspectcgpu.read.held_use import HeldUse, read_held_uses
 
 _CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
 

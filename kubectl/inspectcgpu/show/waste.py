@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from gpuagent.domain.fleet.waste import LONG_IDLE_S, NamespaceWaste, PodWaste, Waste
 from gpuagent.pages.cells import Row, Style, align, row
 from gpuagent.system.printable import printable
-from inspectcgpu.read.waste import LONG_IDLE_S, NamespaceWaste, PodWaste, Waste
 
 NOTHING_HELD = "No agent reports a pod that holds a GPU"
-_NAMESPACE_HEADS = ("NAMESPACE", "PODS", "HELD(GiB)", "USED P95(GiB)", "UNUSED(GiB)", "IDLE FOR 1h")
-_POD_HEADS = ("NAMESPACE", "POD", "NODE", "HELD(GiB)", "USED P95(GiB)", "UNUSED(GiB)", "IDLE FOR")
+_NAMESPACE_HEADS = ("NAMESPACE", "PODS", "HELD(GiB)", "USED P95(GiB)", "PEAK(GiB)", "UNUSED(GiB)", "IDLE FOR 1h")
+_POD_HEADS = ("NAMESPACE", "POD", "NODE", "HELD(GiB)", "USED P95(GiB)", "PEAK(GiB)", "UNUSED(GiB)", "IDLE FOR")
 _GIB = 1 << 30
 _DAY_S = 86400
 _MINUTE_S = 60
@@ -50,6 +50,7 @@ def _namespace(of_namespace: NamespaceWaste) -> Row:
         str(of_namespace.pods),
         _gib(of_namespace.held_bytes),
         _gib(of_namespace.used_bytes),
+        _gib(of_namespace.peak_bytes),
         _gib(of_namespace.unused_bytes),
         str(of_namespace.idle),
     )
@@ -63,6 +64,7 @@ def _pod(of_pod: PodWaste) -> Row:
         of_pod.node,
         _gib(of_pod.held_bytes),
         _gib(of_pod.used_bytes),
+        _gib(of_pod.peak_bytes),
         _gib(of_pod.unused_bytes),
         _time(of_pod.idle_s),
         style=Style.PENDING if is_idle else Style.PLAIN,
@@ -77,6 +79,7 @@ def _namespace_values(of_namespace: NamespaceWaste) -> dict[str, Any]:
         "podsIdle": of_namespace.idle,
         "heldBytes": of_namespace.held_bytes,
         "usedP95Bytes": of_namespace.used_bytes,
+        "usedPeakBytes": of_namespace.peak_bytes,
         "unusedBytes": of_namespace.unused_bytes,
     }
 
@@ -88,6 +91,7 @@ def _pod_values(of_pod: PodWaste) -> dict[str, Any]:
         "node": of_pod.node,
         "heldBytes": of_pod.held_bytes,
         "usedP95Bytes": of_pod.used_bytes,
+        "usedPeakBytes": of_pod.peak_bytes,
         "unusedBytes": of_pod.unused_bytes,
         "idleSeconds": of_pod.idle_s,
     }

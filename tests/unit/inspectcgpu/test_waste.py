@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuagent.domain.fleet.held_use import HeldUse, read_held_uses
+from gpuagent.domain.fleet.waste import waste
 from gpuagent.domain.pods.pod import PodName
-from inspectcgpu.read.held_use import HeldUse, read_held_uses
-from inspectcgpu.read.waste import waste
 from inspectcgpu.show.waste import waste_lines
 from tests.unit.inspectcgpu.sample_cluster import add_node
 from tests.unit.inspectcgpu.test_status import PAGE, add_pod
@@ -23,7 +23,9 @@ def use(namespace: str, pod: str, held: float | None, used: float | None, idle_s
     """Amounts in GiB."""
     held_bytes = None if held is None else round(held * GIB)
     used_bytes = None if used is None else round(used * GIB)
-    return HeldUse(PodName(namespace, pod), held_bytes, used_bytes, idle_s)
+    # At its peak it used half a GiB more than usual.
+    peak_bytes = None if used_bytes is None else used_bytes + GIB // 2
+    return HeldUse(PodName(namespace, pod), held_bytes, used_bytes, idle_s, peak_bytes)
 
 
 NOT_KNOWN = (
@@ -44,15 +46,15 @@ USES = {
 def test_the_most_waste_comes_first_with_sums_by_namespace() -> None:
     lines = waste_lines(waste(USES, ["node n3: no answer"]), colour=False)
     assert lines == [
-        "NAMESPACE  PODS  HELD(GiB)  USED P95(GiB)  UNUSED(GiB)  IDLE FOR 1h",
-        "web        2     20.0       4.0            12.0         1",
-        "ml         2     30.0       18.5           11.5         1",
+        "NAMESPACE  PODS  HELD(GiB)  USED P95(GiB)  PEAK(GiB)  UNUSED(GiB)  IDLE FOR 1h",
+        "web        2     20.0       4.0            5.0        12.0         1",
+        "ml         2     30.0       18.5           20.0       11.5         1",
         "",
-        "NAMESPACE  POD       NODE  HELD(GiB)  USED P95(GiB)  UNUSED(GiB)  IDLE FOR",
-        "web        chat      n1    16.0       4.0            12.0         2h5m",
-        "ml         notebook  n2    10.0       0.0            10.0         1d1h",
-        "ml         train     n1    20.0       18.5           1.5          0s",
-        "web        new       n2    4.0        -              -            -",
+        "NAMESPACE  POD       NODE  HELD(GiB)  USED P95(GiB)  PEAK(GiB)  UNUSED(GiB)  IDLE FOR",
+        "web        chat      n1    16.0       4.0            5.0        12.0         2h5m",
+        "ml         notebook  n2    10.0       0.0            0.5        10.0         1d1h",
+        "ml         train     n1    20.0       18.5           19.5       1.5          0s",
+        "web        new       n2    4.0        -              -          -            -",
         NOT_KNOWN,
         "- node n3: no answer",
     ]
@@ -73,7 +75,8 @@ def test_a_pod_is_idle_only_if_all_of_it_is() -> None:
 
 @pytest.mark.parametrize("odd", [None, -1, True, "7", 1.5, 1 << 60, [], {}])
 def test_odd_values_of_a_page_are_not_known(odd: Any) -> None:
-    row = {"namespace": "ml", "pod": "a", "held_bytes": odd, "used_p95_bytes": odd, "idle_s": odd}
+    amounts = dict.fromkeys(["held_bytes", "used_p95_bytes", "used_peak_bytes", "idle_s"], odd)
+    row = {"namespace": "ml", "pod": "a", **amounts}
     assert read_held_uses({"usage": [row]}) == (HeldUse(PodName("ml", "a"), None, None, None),)
     assert read_held_uses({"usage": [odd, {"pod": odd}]}) == ()
     assert read_held_uses({"usage": odd}) == ()
@@ -86,6 +89,7 @@ ROW = {
     "container": "main",
     "held_bytes": 8 * GIB,
     "used_p95_bytes": GIB,
+    "used_peak_bytes": 2 * GIB,
     "idle_s": 90,
 }
 
@@ -124,7 +128,7 @@ def flags(server: Any, page: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 def test_agents_are_asked_through_the_api_server(call: Any, flags: tuple[str, ...]) -> None:
     code, out, err = call(*flags)
     assert (code, err) == (0, "")
-    assert "ml         a\ufffd[2J  n1    8.0        1.0            7.0          1m" in out
+    assert "ml         a\ufffd[2J  n1    8.0        1.0            2.0        7.0          1m" in out
     shown = json.loads(call(*flags, "-o", "json")[1])
     assert shown["namespaces"] == [
         {
@@ -134,6 +138,7 @@ def test_agents_are_asked_through_the_api_server(call: Any, flags: tuple[str, ..
             "podsIdle": 0,
             "heldBytes": 8 * GIB,
             "usedP95Bytes": GIB,
+            "usedPeakBytes": 2 * GIB,
             "unusedBytes": 7 * GIB,
         }
     ]

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuagent.domain.fleet.held_use import HeldUse
 from gpuagent.domain.pods.pod import PodName
-from inspectcgpu.read.held_use import HeldUse
 
 LONG_IDLE_S = 3600
 
@@ -15,6 +15,7 @@ class PodWaste:
 
     Attributes:
         used_bytes: what its containers stayed below for 95 % of their time, added up.
+        peak_bytes: the most that each of its containers used at a time, added up: they may not have peaked together.
         idle_s: for how long none of its GPUs has worked for it.
     """
 
@@ -22,6 +23,7 @@ class PodWaste:
     node: str
     held_bytes: int | None
     used_bytes: int | None
+    peak_bytes: int | None
     idle_s: int | None
 
     @property
@@ -46,7 +48,21 @@ class NamespaceWaste:
     idle: int
     held_bytes: int
     used_bytes: int
+    peak_bytes: int
     unused_bytes: int
+
+    def __add__(self, other: "NamespaceWaste") -> "NamespaceWaste":
+        """The same namespace with its pods on other nodes: a pod is on one node only."""
+        return NamespaceWaste(
+            namespace=self.namespace,
+            pods=self.pods + other.pods,
+            unknown=self.unknown + other.unknown,
+            idle=self.idle + other.idle,
+            held_bytes=self.held_bytes + other.held_bytes,
+            used_bytes=self.used_bytes + other.used_bytes,
+            peak_bytes=self.peak_bytes + other.peak_bytes,
+            unused_bytes=self.unused_bytes + other.unused_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,7 @@ def _of_pod(pod: PodName, node: str, uses: Sequence[HeldUse]) -> PodWaste:
         node=node,
         held_bytes=_sum([use.held_bytes for use in uses]),
         used_bytes=_sum([use.used_bytes for use in uses]),
+        peak_bytes=_sum([use.peak_bytes for use in uses]),
         idle_s=idle_s,
     )
 
@@ -105,6 +122,7 @@ def _of_namespace(namespace: str, pods: Sequence[PodWaste]) -> NamespaceWaste:
         idle=sum((pod.idle_s or 0) >= LONG_IDLE_S for pod in pods),
         held_bytes=sum(pod.held_bytes or 0 for pod in pods),
         used_bytes=sum(pod.used_bytes or 0 for pod in pods),
+        peak_bytes=sum(pod.peak_bytes or 0 for pod in pods),
         unused_bytes=sum(pod.unused_bytes or 0 for pod in pods),
     )
 

@@ -20,12 +20,14 @@ class HeldUse:
         held_bytes: memory that no other container can get.
         used_bytes: memory that it stayed below for 95 % of its time.
         idle_s: for how long the GPU has not worked for it.
+        peak_bytes: the most memory that a reading found in use.
     """
 
     pod: PodName
     held_bytes: int | None
     used_bytes: int | None
     idle_s: int | None
+    peak_bytes: int | None = None
 
 
 def read_held_uses(page: Mapping[str, Any]) -> tuple[HeldUse, ...] | None:
@@ -39,7 +41,8 @@ def read_held_uses(page: Mapping[str, Any]) -> tuple[HeldUse, ...] | None:
             held_bytes = _amount(use.get("held_bytes"), MOST_BYTES)
             used_bytes = _amount(use.get("used_p95_bytes"), MOST_BYTES)
             idle_s = _amount(use.get("idle_s"), MOST_SECONDS)
-            uses.append(HeldUse(pod, held_bytes, used_bytes, idle_s))
+            peak_bytes = _amount(use.get("used_peak_bytes"), MOST_BYTES)
+            uses.append(HeldUse(pod, held_bytes, used_bytes, idle_s, peak_bytes))
     return tuple(uses)
 
 
