@@ -126,6 +126,14 @@ class ContainerSearch:
         if unread is not None and not unread:
             return requester if snap.schedulers.assumed else _without_decision(requester)
         shown = self._read_pods(unread)
+        if shown is None and not was_silent:
+            # The watch may have shown the pod while an overloaded API server let the read wait.
+            occupancy = self._state.occupancy()
+            snap = occupancy.snapshot
+            requester = identify(request, occupancy.tracker, snap, query, certainly=certainly)
+            unread = self._pods_to_read(requester, query, occupancy)
+            if unread is not None and not unread:
+                return requester
         if shown:
             occupancy = self._state.occupancy()
             # A kubelet that has just not answered would make this call wait a second time.

@@ -191,6 +191,20 @@ def test_a_pod_that_cannot_be_read_is_refused_where_schedulers_decide():
     serve(plain, "a")
 
 
+def test_a_pod_that_the_watch_shows_while_the_api_server_answers_no_read_gets_what_was_decided(monkeypatch):
+    """An overloaded API server lets lists wait, and sends events of watches as usual."""
+    served = decided("served", 0)
+    kubelet = kubelet_with(served)
+    serve(kubelet, "served")
+
+    def fetch(_pods, _timeout_s):
+        kubelet.pods(served, decided("late", 3, second=1))
+
+    monkeypatch.setattr(kubelet, "fetch", fetch)
+    serve(kubelet, "late")
+    assert at(kubelet, "late") == [3]
+
+
 def test_where_no_scheduler_decides_pods_that_are_not_seen_cost_a_query_every_few_seconds():
     kubelet = kubelet_with(pod_json("served", {MEM: 4}))
     serve(kubelet, "served")
