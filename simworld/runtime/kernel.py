@@ -27,6 +27,13 @@ class StuckError(Exception):
     """No task can ever go on, or one waits outside of the simulation."""
 
 
+class MachineError(BaseException):
+    """The real machine lacks something. It ends the run, because what follows would not be the same another time.
+
+    No task may take it for an error of its own.
+    """
+
+
 @dataclass(eq=False, slots=True)
 class Process:
     """Tasks that end together, as a killed process does: at once, without a word.
@@ -106,6 +113,7 @@ class Kernel:
         if not process.alive:
             return
         process.alive = False
+        self._forget_files_of(process)
         for act in process.at_end:
             act()
         if self.current is not None and self.current.process is process:
@@ -169,6 +177,13 @@ class Kernel:
             self._files[descriptor] = remaining
         elif self._files.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
+
+    def _forget_files_of(self, process: Process) -> None:
+        """Wait no longer for what dead tasks wanted to read: its number is another file's as soon as it is closed."""
+        for descriptor, waiting in list(self._files.items()):
+            for task, _ in waiting:
+                if task.process is process:
+                    self._forget_file(descriptor, task)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 

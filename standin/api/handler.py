@@ -263,14 +263,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.flush()
-        self.api.watches.add(self.connection)
+        self.api.watches.append(self.connection)
         try:
             stream.run()
             self._chunk(b"")
         except OSError:
             self.close_connection = True
         finally:
-            self.api.watches.discard(self.connection)
+            self.api.watches.remove(self.connection)
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

@@ -99,7 +99,8 @@ class ApiServer:
         self.answering.set()
         self.silent = False
         self.held: set[tuple[str, bool]] = set()  # resources whose lists wait: of one namespace, or of all
-        self.watches: set[socket.socket] = set()
+        # In the order in which they were opened: a set's order of connections differs from run to run.
+        self.watches: list[socket.socket] = []
         self.lists = OpenLists()
         self.tls: ssl.SSLContext | None = None
         self._authority: Path | None = None
