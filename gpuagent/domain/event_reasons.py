@@ -44,6 +44,7 @@ EventReason = Literal[
     "GPUUnhealthy",
     "GPUUnreadable",
     "HarmlessXID",
+    "InvalidIdleLabel",
     "InvalidModeLabel",
     "InvalidPlacementLabel",
     "IsolationChangeWaiting",

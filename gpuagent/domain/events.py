@@ -129,6 +129,14 @@ class EventsSent:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleLabelsRead:
+    """The idle policies of the namespaces of idle pods can be read (`problem` is None), or `problem` says which not."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PreparesTried:
     """Kubelet can be made to prepare claims again (`problem` is None), or `problem` says why not."""
 
@@ -322,7 +330,7 @@ KubeletEvent = (
 )
 """From kubelet."""
 
-ClusterEvent = NodeSeen | PodsSeen | SlicesSeen | ApiUnavailable
+ClusterEvent = NodeSeen | PodsSeen | SlicesSeen | IdleLabelsRead | ApiUnavailable
 """From the API server."""
 
 WriteEvent = (

@@ -92,7 +92,7 @@ class ClusterSync:
         )
         self._prepare_again = PrepareAgain(self._client, on_problem=self._posting(ev.PreparesTried))
         self._forgotten = ForgottenClaims(self._client, forget, kubelet_claims)
-        self._idle = IdlePods(self._client, self.send_event)
+        self._idle = IdlePods(self._client, self.send_event, self._posting(ev.IdleLabelsRead))
         # Without the setting the agent has no right to evict, and this thread has nothing to do.
         optional = (self._idle,) if policy.idle_policy else ()
         self._reconcilers = (

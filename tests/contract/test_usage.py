@@ -205,27 +205,48 @@ def test_a_pod_is_not_idle_if_work_on_its_gpu_may_be_its_own(shared: Shared) -> 
     assert shared.total("memory_unused_byte_seconds", of_pod="trainer") == 10 * 8 * GIB
 
 
-def test_an_idle_pod_is_evicted_where_its_namespace_says_so(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The readings are of the last three hours. Only then is the pod looked at, at the real time."""
-    one = node("1.36", box(2, 24), api=True, labels={MODE_LABEL: "share"})
+def _hold_idle(one: Node, label: str, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """Run an agent with a pod that has been idle for three hours, in a namespace with this label.
+
+    The readings are of the last three hours. Only then is the pod looked at, at the real time.
+    """
     agent = one.run(idle_policy=True)
     one.offers(mem=48)
     agent.usage.stop()
     bound = one.bind(pod("notebook", {MEM: 8}))
     assert one.kubelet.admit(bound)
     wait_for(lambda: agent.state.living_holdings)
-    one.server.objects.create(
-        "namespaces", "", {"metadata": {"name": "default", "labels": {WHEN_IDLE_LABEL: "evict-after-2h"}}}
-    )
+    one.server.objects.create("namespaces", "", {"metadata": {"name": "default", "labels": {WHEN_IDLE_LABEL: label}}})
     began = time.monotonic() - 3 * 3600
     # GPUs of the simulator do not work unless a test says so.
     monkeypatch.setattr(agent.usage, "_samples", Sampler(fresh_s=math.inf).samples)
     for number in range(70):
         monkeypatch.setattr(agent.usage, "_clock", partial(float, began + 10 * number))
         agent.usage.read()
+    return agent
+
+
+def test_an_idle_pod_is_evicted_where_its_namespace_says_so(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node("1.36", box(2, 24), api=True, labels={MODE_LABEL: "share"})
+    _hold_idle(one, "evict-after-2h", monkeypatch)
     message = one.event("GPUIdleEvicted")["message"]
     assert "namespace default has the label gpuagent.io/when-idle=evict-after-2h; it is evicted" in message
     (stored,) = one.server.pods()
     assert "deletionTimestamp" in stored["metadata"]
+
+
+def test_a_mistyped_idle_policy_is_a_problem_of_the_node(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node("1.36", box(2, 24), api=True, labels={MODE_LABEL: "share"})
+    agent = _hold_idle(one, "evict-after-8hours", monkeypatch)
+
+    def reasons() -> list[str]:
+        agent.usage.read()
+        return [problem["reason"] for problem in agent.status()["problems"]]
+
+    wait_for(lambda: reasons() == ["InvalidIdleLabel"], what=reasons)
+    assert "namespace default (evict-after-8hours)" in one.event("InvalidIdleLabel")["message"]
+    assert one.server.pods()[0]["metadata"].get("deletionTimestamp") is None

@@ -20,6 +20,7 @@ class Pods:
         presumed_decided: what to go by until all pods are known, if `decided_before` is None.
         problem: why the agent does not see changes of pods.
         annotations_problem: why the annotations of pods are not up to date.
+        idle_labels_problem: which namespaces of idle pods have a label that is not an idle policy.
     """
 
     seen: tuple[Pod, ...] = ()
@@ -29,6 +30,7 @@ class Pods:
     presumed_decided: bool = False
     problem: str | None = None
     annotations_problem: str | None = None
+    idle_labels_problem: str | None = None
 
     def taken(self, event: ev.Event) -> Self:
         match event:
@@ -45,6 +47,8 @@ class Pods:
                 return replace(self, problem=event.reason)
             case ev.AnnotationsKept():
                 return replace(self, annotations_problem=event.problem)
+            case ev.IdleLabelsRead():
+                return replace(self, idle_labels_problem=event.problem)
         return self
 
     @property

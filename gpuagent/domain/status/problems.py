@@ -560,6 +560,8 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("APIServerUnavailable", state.node.problem)
     if state.pods.problem is not None:
         yield Problem("PodsUnavailable", state.pods.problem)
+    if state.pods.idle_labels_problem is not None:
+        yield Problem("InvalidIdleLabel", state.pods.idle_labels_problem)
     yield from _write_problems(state)
     if state.has_startup_taint:
         text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"

@@ -2,21 +2,24 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuagent.domain.usage.idle_policy import WHEN_IDLE_LABEL, IdlePod, IdlePolicy, parse_policy
+from gpuagent.domain.usage.idle_policy import LEAST_S, WHEN_IDLE_LABEL, IdlePod, IdlePolicy, parse_policy
 from gpuagent.domain.usage.over_time import MOST_GAP_S
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Api
 from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcome
+from gpuagent.system.printable import first_of
 
 log = logging.getLogger(__name__)
 
 RECHECK_S = 60.0
 """How often each idle pod is looked at, and its namespace read."""
+MOST_NAMED = 3
+"""Namespaces that one problem names: who may label namespaces could label many."""
 _FIELDS = frozenset({"metadata", "labels", WHEN_IDLE_LABEL})
 _EVICTION = "pods/eviction"
 _GONE = (404, 409)
@@ -25,9 +28,16 @@ _BUDGET = 429
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The policy of a namespace, and when it was read, in monotonic seconds."""
+    """The policy of a namespace.
+
+    Attributes:
+        policy: None if nothing is to be done.
+        mistake: the value of the label if it is not a policy.
+        at: when it was read, in monotonic seconds.
+    """
 
     policy: IdlePolicy | None
+    mistake: str
     at: float
 
 
@@ -37,12 +47,18 @@ class IdlePods(KeyedReconciler[IdlePod]):
     Args:
         client: shared with others.
         announce: sends an Event to the pod.
+        on_mistake: receives which namespaces of idle pods have a label that is not a policy, once for each text, and
+            None when none has one.
     """
 
-    def __init__(self, client: Api, announce: EventSink) -> None:
+    def __init__(
+        self, client: Api, announce: EventSink, on_mistake: Callable[[str | None], None] = lambda _: None
+    ) -> None:
         super().__init__("kube-idle", Delays(recheck_s=RECHECK_S))
         self._client = client
         self._announce = announce
+        self._on_mistake = on_mistake
+        self._mistake: str | None = None
         self._policies: dict[str, _Read] = {}
         self._sent: dict[str, Announcement] = {}
         """UID of each idle pod to its last Event."""
@@ -58,6 +74,7 @@ class IdlePods(KeyedReconciler[IdlePod]):
         self._desired_at = time.monotonic()
         uids = {pod.uid for pod in idle}
         self._sent = {uid: sent for uid, sent in self._sent.items() if uid in uids}
+        self._report_mistakes({pod.name.namespace for pod in idle})
         super().desire(idle)
 
     def attempt(self, value: IdlePod) -> Outcome:
@@ -77,6 +94,18 @@ class IdlePods(KeyedReconciler[IdlePod]):
     def describe(self, value: IdlePod, err: KubeError) -> str:
         return f"what namespace {value.name.namespace} wants done about its idle pods cannot be read: {err}"
 
+    def _report_mistakes(self, namespaces: set[str]) -> None:
+        """Only the thread of `desire` reports, so that a problem does not come after its end."""
+        mistaken = []
+        for namespace in sorted(namespaces):
+            known = self._policies.get(namespace)
+            if known is not None and known.mistake:
+                mistaken.append(f"{namespace} ({known.mistake})")
+        mistake = _mistake_words(mistaken) if mistaken else None
+        if mistake != self._mistake:
+            self._mistake = mistake
+            self._on_mistake(mistake)
+
     def _policy(self, namespace: str, now: float) -> IdlePolicy | None:
         """Raises KubeError: nothing is done then."""
         known = self._policies.get(namespace)
@@ -85,9 +114,11 @@ class IdlePods(KeyedReconciler[IdlePod]):
             metadata = mapping(read.get("metadata"))
             labels = mapping(metadata.get("labels"))
             label = text(labels.get(WHEN_IDLE_LABEL)) or None
-            known = _Read(parse_policy(label), now)
-            if label and known.policy is None:
+            policy = parse_policy(label)
+            mistake = label if label and policy is None else ""
+            if mistake and (known is None or known.mistake != mistake):
                 log.warning("Ignored an idle policy", extra={"namespace": namespace, "label": label})
+            known = _Read(policy, mistake, now)
             self._policies[namespace] = known
         return known.policy
 
@@ -142,4 +173,13 @@ def _message(pod: IdlePod, policy: IdlePolicy) -> str:
     return (
         f"no GPU has worked for the pod for {minutes} minutes or longer, and namespace {pod.name.namespace} has the "
         f"label {WHEN_IDLE_LABEL}={policy.label}"
+    )
+
+
+def _mistake_words(mistaken: list[str]) -> str:
+    """Of namespaces, each with the value of its label."""
+    return (
+        f"label {WHEN_IDLE_LABEL} is not a policy on namespace {first_of(mistaken, MOST_NAMED)}, so nothing is done "
+        f"about their idle pods. Write it as report-after-2h or evict-after-8h: a number of m, h or d, "
+        f"{LEAST_S / 60:.0f} minutes or longer"
     )

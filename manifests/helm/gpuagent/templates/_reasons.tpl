@@ -6,12 +6,12 @@
 'GPUIdleEvicted', 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPUMemoryChanged', 'GPUMemoryExhausted',
 'GPUMemoryResized', 'GPUMemoryShrunk', 'GPUMemoryUnknown', 'GPUMemoryUnlimited', 'GPUMissing', 'GPURecovered',
 'GPURefused', 'GPURequestMistaken', 'GPUResizeRefused', 'GPUSmallerThanUnit', 'GPUUnfenced', 'GPUUnhealthy',
-'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationChangeWaiting',
-'IsolationDisabled', 'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown', 'MIGEnabled',
-'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown', 'ModeSwitch',
-'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors', 'PlacementSwitch',
-'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'PrepareNotRetried',
-'ReportNotWritten', 'ResourceNotRegistered', 'ResourceSliceChanged', 'ResourceSliceNotWritten',
-'ResourceSlicesUnavailable', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon',
-'XIDUntied']
+'GPUUnreadable', 'HarmlessXID', 'InvalidIdleLabel', 'InvalidModeLabel', 'InvalidPlacementLabel',
+'IsolationChangeWaiting', 'IsolationDisabled', 'IsolationDown', 'IsolationMissing', 'IsolationNotYetKnown',
+'MIGEnabled', 'MemoryUnitTooLarge', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown',
+'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NodeNotWritten', 'NonContiguousGPUMinors',
+'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported',
+'PrepareNotRetried', 'ReportNotWritten', 'ResourceNotRegistered', 'ResourceSliceChanged',
+'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged',
+'UntrustedDaemon', 'XIDUntied']
 {{- end }}

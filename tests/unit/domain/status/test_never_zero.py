@@ -35,6 +35,7 @@ SAYS_NOTHING_OF_AMOUNTS = {
     "FenceUnreadable",
     "GPUDegraded",
     "GPULinkDegraded",
+    "InvalidIdleLabel",
     "InvalidModeLabel",
     "InvalidPlacementLabel",
     "MixedGPUs",

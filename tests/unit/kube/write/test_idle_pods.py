@@ -18,7 +18,7 @@ HOUR_S = 3600.0
 
 
 class Api:
-    """One namespace, and what an eviction is answered."""
+    """Namespaces with the same label, and what an eviction is answered."""
 
     def __init__(self) -> None:
         self.label: str | None = "evict-after-2h"
@@ -31,7 +31,7 @@ class Api:
             return {"resources": [{"name": "pods/eviction", "group": "policy", "version": "v1beta1"}]}
         if self.unreadable:
             raise self.unreadable
-        assert path == "/api/v1/namespaces/ml"
+        assert path.startswith("/api/v1/namespaces/ml")
         return {"metadata": {"labels": {WHEN_IDLE_LABEL: self.label} if self.label else {}}}
 
     def create(self, path: str, body: Any) -> None:
@@ -50,7 +50,8 @@ class World:
         monkeypatch.setattr(
             "gpuagent.kube.write.idle_pods.time", SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep)
         )
-        self.part = IdlePods(self.api, self.events.append)  # type: ignore[arg-type]
+        self.problems: list[str | None] = []
+        self.part = IdlePods(self.api, self.events.append, self.problems.append)  # type: ignore[arg-type]
         self.pod = IdlePod(PodName("ml", "a"), "uid-a", 0.0)
 
     def look(self, at: float) -> None:
@@ -160,3 +161,52 @@ def test_idleness_that_is_not_confirmed_any_more_does_not_count(world: World) ->
     world.now += MOST_GAP_S + 1
     world.part.attempt(world.pod)
     assert world.api.evictions == []
+
+
+# -- a label that is no policy --------------------------------------------------------------------------------------
+
+
+def test_a_mistyped_label_is_a_problem_that_names_namespace_value_and_cure(world: World) -> None:
+    world.api.label = "evict-after-8hours"
+    world.look(HOUR_S)
+    world.look(HOUR_S + 10)
+    world.look(HOUR_S + RECHECK_S)
+    (problem,) = world.problems
+    assert problem is not None
+    assert "namespace ml (evict-after-8hours)" in problem
+    assert "nothing is done about their idle pods" in problem
+    assert "evict-after-8h" in problem
+    assert world.events == []
+
+
+@pytest.mark.parametrize("label", [None, "evict-after-8h"])
+def test_the_problem_ends_within_a_minute_when_the_label_is_corrected(world: World, label: str | None) -> None:
+    world.api.label = "evict-after-8hours"
+    world.look(HOUR_S)
+    world.look(HOUR_S + 10)
+    world.api.label = label
+    world.look(HOUR_S + 10 + RECHECK_S)
+    world.look(HOUR_S + 20 + RECHECK_S)
+    assert [problem is None for problem in world.problems] == [False, True]
+
+
+def test_the_problem_ends_when_the_namespace_has_no_idle_pod_here(world: World) -> None:
+    world.api.label = "evict-after-8hours"
+    world.look(HOUR_S)
+    world.part.desire([world.pod])
+    world.part.desire([])
+    assert [problem is None for problem in world.problems] == [False, True]
+
+
+def test_many_mistyped_labels_are_one_short_problem(world: World) -> None:
+    """Some clusters let tenants label their namespaces."""
+    world.api.label = "x" * 63
+    pods = [IdlePod(PodName(f"ml-{number:03}", "a"), f"uid-{number}", 0.0) for number in range(300)]
+    world.part.desire(pods)
+    for pod in pods:
+        world.part.attempt(pod)
+    world.part.desire(pods)
+    (problem,) = world.problems
+    assert problem is not None
+    assert "and 297 more" in problem
+    assert len(problem) < 1000
