@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-from ortools.sat.python import cp_model
+import highspy
 
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuscheduler.core.node_facts import node_facts
@@ -133,47 +133,71 @@ def pod_object(role, number):
 
 def fits(job):
     """Whether all pods of the job have places, as a solver finds it."""
-    model = cp_model.CpModel()
+    model = integer_program()
+    # How many pods of a role are on a node.
     on = {
-        (role.name, node.name): model.NewIntVar(0, role.pods, f"{role.name} {node.name}")
+        (role.name, node.name): model.addIntegral(0, role.pods)
         for role, node in itertools.product(job.roles, job.nodes)
     }
     zones = sorted({node.zone for node in job.nodes})
     for node in job.nodes:
         for what in ("gpus", "cpu", "memory"):
             taken = sum(getattr(role, what) * on[role.name, node.name] for role in job.roles)
-            model.Add(taken <= getattr(node, what))
+            model.addConstr(taken <= getattr(node, what))
         with_port = [on[role.name, node.name] for role in job.roles if "one port" in role.rules]
-        model.Add(sum(with_port) <= 1)
+        if with_port:
+            model.addConstr(sum(with_port) <= 1)
     for role in job.roles:
-        model.Add(sum(on[role.name, node.name] for node in job.nodes) == role.pods)
+        model.addConstr(sum(on[role.name, node.name] for node in job.nodes) == role.pods)
         in_zone = {zone: sum(on[role.name, node.name] for node in job.nodes if node.zone == zone) for zone in zones}
         for rule in role.rules:
             add_rule(model, job, role, rule, on, in_zone)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    return solver.Solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return solved(model)
+
+
+def integer_program():
+    """An empty program of the solver, which prints nothing and uses one core."""
+    model = highspy.Highs()
+    model.silent()
+    model.setOptionValue("threads", 1)
+    return model
+
+
+def solved(model):
+    """Whether the program has a solution.
+
+    The solver works with floating-point numbers. Amounts here are integers below a thousand, and its tolerance is a
+    millionth, so the answer is exact.
+    """
+    model.solve()
+    match model.getModelStatus():
+        case highspy.HighsModelStatus.kOptimal:
+            return True
+        case highspy.HighsModelStatus.kInfeasible:
+            return False
+        case other:
+            raise RuntimeError(f"the solver ended with {other}, which does not say whether the pods fit")
 
 
 def add_rule(model, job, role, rule, on, in_zone):  # noqa: PLR0913 (what the rules are about)
     match rule:
         case "apart by node":
             for node in job.nodes:
-                model.Add(on[role.name, node.name] <= 1)
+                model.addConstr(on[role.name, node.name] <= 1)
         case "apart by zone":
             for count in in_zone.values():
-                model.Add(count <= 1)
+                model.addConstr(count <= 1)
         case "in one zone":
-            chosen = {zone: model.NewBoolVar(f"{role.name} {zone}") for zone in in_zone}
-            model.Add(sum(chosen.values()) == 1)
+            chosen = {zone: model.addBinary() for zone in in_zone}
+            model.addConstr(sum(chosen.values()) == 1)
             for zone, count in in_zone.items():
-                model.Add(count <= role.pods * chosen[zone])
+                model.addConstr(count <= role.pods * chosen[zone])
         case "even by zone":
             # kube-scheduler leaves zones out that the node selector leaves out.
             counted = {"z0"} & in_zone.keys() if "one zone only" in role.rules else in_zone.keys()
             for one, other in itertools.permutations(counted, 2):
-                model.Add(in_zone[one] - in_zone[other] <= 1)
+                model.addConstr(in_zone[one] - in_zone[other] <= 1)
         case "one zone only":
             for zone, count in in_zone.items():
                 if zone != "z0":
-                    model.Add(count == 0)
+                    model.addConstr(count == 0)

@@ -2,12 +2,20 @@
 
 from random import Random
 
-from ortools.sat.python import cp_model
+import highspy
 
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import whole_node
-from tests.unit.gpuscheduler.core.random_jobs import Node, RandomJob, Role, node_object, pod_object
+from tests.unit.gpuscheduler.core.random_jobs import (
+    Node,
+    RandomJob,
+    Role,
+    integer_program,
+    node_object,
+    pod_object,
+    solved,
+)
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
 
 JOBS = 60
@@ -25,21 +33,19 @@ def random_job(random):
 
 def most_that_fit(job):
     """How many pods of the job fit at one time, whichever they are."""
-    model = cp_model.CpModel()
+    model = integer_program()
     placed = {}
     for role in job.roles:
         for node in job.nodes:
-            placed[role.name, node.name] = model.new_int_var(0, role.pods, "")
-        model.add(sum(placed[role.name, node.name] for node in job.nodes) <= role.pods)
+            placed[role.name, node.name] = model.addIntegral(0, role.pods)
+        model.addConstr(sum(placed[role.name, node.name] for node in job.nodes) <= role.pods)
     for node in job.nodes:
         for resource in ("gpus", "cpu", "memory"):
             used = sum(placed[role.name, node.name] * getattr(role, resource) for role in job.roles)
-            model.add(used <= getattr(node, resource))
-    model.maximize(sum(placed.values()))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.solve(model)
-    return int(solver.objective_value)
+            model.addConstr(used <= getattr(node, resource))
+    model.setObjective(sum(placed.values()), highspy.ObjSense.kMaximize)
+    assert solved(model)
+    return round(model.getObjectiveValue())
 
 
 def planned(job, minimum, random):
