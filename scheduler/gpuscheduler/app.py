@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import socket
 import ssl
 import time
@@ -137,25 +138,28 @@ class App:
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError."""
         host = socket.gethostname()
-        async with Connection(self._access, self._metrics.api_answered) as connection:
+        lease = Lease(self._settings.lease, host, self._leading) if self._settings.lease else None
+        write_s = lease.write_s if lease else lambda: math.inf
+        not_leading = lease.problem if lease else lambda: ""
+        read_lease = lease.read_again if lease else _nothing_to_read
+        async with Connection(self._access, self._metrics.api_answered, write_s) as connection:
             writes = Writes(
                 connection,
                 host,
                 self._leading,
+                read_lease,
                 self._is_wanted,
                 self._metrics.written,
             )
-            lease = Lease(connection, self._settings.lease, host, self._leading) if self._settings.lease else None
-            not_leading = lease.problem if lease else lambda: ""
             service = Service(
                 core=self._core,
                 claims=self._claims,
                 claim_jobs=ClaimJobs(self._claims, self._settings.scheduler_name),
                 writes=writes,
-                evictions=Evictions(connection, self._leading, self._metrics.evicted),
+                evictions=Evictions(connection, self._leading, read_lease, self._metrics.evicted),
                 problem=self._problem,
                 not_leading=not_leading,
-                read_lease=lease.read_again if lease else _nothing_to_read,
+                read_lease=read_lease,
                 term=lambda: lease.term if lease else 0,
                 lagged=self._metrics.watch_lagged,
             )
@@ -189,7 +193,7 @@ class App:
             if placeholder_pods:
                 work.append(placeholder_pods.run())
             if lease:
-                work.append(lease.run())
+                work.append(lease.run(connection))
             else:
                 self._leading.set()
             server = CallServer(Routes(service, self._metrics), self._listener, self._tls)

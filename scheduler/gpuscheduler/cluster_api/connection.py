@@ -1,6 +1,7 @@
 """Calls to the API server: bytes in, bytes out, errors in words for people. No exception of aiohttp leaves it."""
 
 import asyncio
+import math
 import socket
 import ssl
 import time
@@ -14,7 +15,7 @@ import msgspec
 from gpuagent import __version__
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.access import Access
-from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable, connection_words
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable, KubeError, connection_words
 from gpuagent.kube.api.certificates import Version
 from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 from gpuagent.kube.api.proxy import login_header, without_login
@@ -40,19 +41,36 @@ _NOT_DONE = 300
 _HEADERS = {"User-Agent": f"gpuscheduler/{__version__}", "Accept": "application/json"}
 
 
+class NotLeadingError(KubeError):
+    """Nothing was sent, because another process may lead, whose decisions may differ. The text says why."""
+
+
+def _always() -> float:
+    """Seconds in which a write has to be sent, without a lease."""
+    return math.inf
+
+
 class Connection:
     """The API server. An asynchronous context manager, which closes it.
 
-    Its methods raise ApiError for an answer with an error, and ApiUnreachable without an answer.
+    Its methods raise ApiError for an answer with an error, and ApiUnreachable without an answer. Those that write raise
+    NotLeadingError as well.
 
     Args:
         access: server and credentials.
         answered: called for every request with its verb and its HTTP status, or ``none`` where no answer came.
+        write_s: seconds in which a write has to be sent. It raises NotLeadingError if nothing may be written.
     """
 
-    def __init__(self, access: Access, answered: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        access: Access,
+        answered: Callable[[str, str], None],
+        write_s: Callable[[], float] = _always,
+    ) -> None:
         self._access = access
         self._answered = answered
+        self._write_s = write_s
         proxy = access.proxy
         self._proxy = without_login(proxy) if proxy else None
         login = login_header(proxy)
@@ -137,15 +155,31 @@ class Connection:
         body: Json,
         content_type: str = "application/json",
     ) -> None:
-        """Send a small object."""
-        if self._kept is None:
-            async with self._answer(verb, method, path, body=body, content_type=content_type):
-                return
+        """Send a small object, unless this process may have ceased to lead by then."""
         await self._read_again(TOKEN_S)
+        limit_s = self._write_s()
+        if self._kept is None:
+            whole_s = min(CALL_S, limit_s)
+            async with self._answer(
+                verb,
+                method,
+                path,
+                body=body,
+                content_type=content_type,
+                whole_s=whole_s,
+            ):
+                return
         headers = self._headers(content_type)
         data = msgspec.json.encode(body)
         try:
-            answer = await self._kept.send(method, path, headers, data, self._tls)
+            answer = await self._kept.send(
+                method,
+                path,
+                headers,
+                data,
+                self._tls,
+                limit_s,
+            )
         except (OSError, TimeoutError) as err:
             self._answered(verb, "none")
             raise self._unreachable(err) from err

@@ -2,18 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from gpuagent.domain.pods.json_values import mappings, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
-from gpuscheduler.cluster_api.connection import Connection, Json, decoded, pod_path
+from gpuscheduler.cluster_api.connection import Connection, Json, NotLeadingError, decoded, pod_path
 from gpuscheduler.core.calls import EvictOutcome
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4
 """Evictions at one time. Each is a transaction with the budgets of the pod's namespace."""
+_NOT_ASKED = EvictOutcome.LATER, ""
 _RESOURCE = "pods/eviction"
 _NEWEST = "policy/v1"
 _NOT_FOUND = 404
@@ -26,6 +27,7 @@ class Evictions:
     Args:
         connection: to the API server.
         leading: set while evictions are carried out.
+        read_lease: reads again who leads, before each eviction: the next leader may want other victims.
         evicted: called for each answer with why the pod was to be evicted, and the result in lower case.
     """
 
@@ -33,10 +35,12 @@ class Evictions:
         self,
         connection: Connection,
         leading: asyncio.Event,
+        read_lease: Callable[[], Awaitable[None]],
         evicted: Callable[[str, str], None],
     ) -> None:
         self._connection = connection
         self._leading = leading
+        self._read_lease = read_lease
         self._evicted = evicted
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._version = ""
@@ -57,9 +61,12 @@ class Evictions:
             is_wanted: whether the pod is still to be evicted, once its turn has come.
         """
         async with self._turns:
+            await self._read_lease()
             if not self._leading.is_set() or not is_wanted():
-                return EvictOutcome.LATER, ""
+                return _NOT_ASKED
             outcome, why = await self._outcome(pod, uid)
+        if (outcome, why) == _NOT_ASKED:
+            return _NOT_ASKED
         self._evicted(cause, outcome.name.lower())
         if outcome is EvictOutcome.REFUSED:
             log.warning("Failed to evict a pod", extra={"pod": str(pod), "error": why})
@@ -80,6 +87,8 @@ class Evictions:
                 # A budget that allows none now is 429. More than one budget for the pod is 500, and may be mended.
                 return EvictOutcome.LATER, err.message
             return EvictOutcome.REFUSED, str(err)
+        except NotLeadingError:
+            return _NOT_ASKED
         except KubeError as err:
             return EvictOutcome.LATER, str(err)
         return EvictOutcome.EVICTED, ""

@@ -6,9 +6,11 @@ and no redirects.
 """
 
 import asyncio
+import math
 import re
 import socket
 import ssl
+import struct
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -25,6 +27,8 @@ ANSWER_S = 10.0
 IDLE_S = 15.0
 """A connection that was idle for longer is not used again: the server may be about to close it."""
 _AS_IT_IS = re.compile(r"[A-Za-z0-9/._~:@-]+")
+_FORGET = struct.pack("ii", 1, 0)
+"""Of SO_LINGER: linger for 0 s."""
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """The kernel detects a dead host after 10 + 3 * 5 s, even while a watch is quiet."""
 
@@ -54,15 +58,18 @@ class KeptConnections:
         self._head = _lines({"Host": host_and_port, **headers})
         self._idle: deque[_KeptConnection] = deque()
 
-    async def send(
+    async def send(  # noqa: PLR0913 (called once)
         self,
         method: str,
         path: str,
         headers: Mapping[str, str],
         body: bytes,
         tls: ssl.SSLContext | None,
+        limit_s: float = math.inf,
     ) -> HttpAnswer:
         """The answer to a request. Raises OSError, and TimeoutError if the connection does not open or no answer comes.
+
+        After an error, nothing of the request is sent any more.
 
         Args:
             method: such as ``POST``.
@@ -70,19 +77,21 @@ class KeptConnections:
             headers: further ones, with ASCII values.
             body: of the request.
             tls: None for plain HTTP. After a change, no connection with the former one is used.
+            limit_s: seconds after which neither a request is sent nor an answer waited for.
         """
+        until = time.monotonic() + limit_s
         target = self._prefix + path
         # A caller of the extender chooses the pod's name. So characters that would end this line are quoted.
         if not _AS_IT_IS.fullmatch(target):
             target = quote(target)
         further = f"{_lines(headers)}Content-Length: {len(body)}\r\n"
         request = f"{method} {target} HTTP/1.1\r\n{self._head}{further}\r\n".encode() + body
-        connection = self._idle_one(tls) or await self._opened(tls)
+        connection = self._idle_one(tls) or await self._opened(tls, min(CONNECT_S, limit_s))
         try:
-            answer = await connection.answer(request)
+            answer = await connection.answer(request, until)
         except BaseException:
             # The rest of this answer may still come on it.
-            connection.close()
+            connection.drop()
             raise
         if answer.keeps:
             connection.idle_since = time.monotonic()
@@ -108,10 +117,10 @@ class KeptConnections:
             connection.close()
         return None
 
-    async def _opened(self, tls: ssl.SSLContext | None) -> "_KeptConnection":
-        """A new connection."""
+    async def _opened(self, tls: ssl.SSLContext | None, limit_s: float) -> "_KeptConnection":
+        """A new connection. Raises OSError, and TimeoutError if it does not open in time."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(limit_s):
             _, connection = await loop.create_connection(
                 lambda: _KeptConnection(tls),
                 self._host,
@@ -138,13 +147,20 @@ class _KeptConnection(asyncio.Protocol):
         self._answered: asyncio.Future[HttpAnswer] | None = None
         self._reader = AnswerReader()
 
-    async def answer(self, request: bytes) -> HttpAnswer:
-        """The answer to a request. Raises LostError, and TimeoutError if it does not come in time."""
+    async def answer(self, request: bytes, until: float) -> HttpAnswer:
+        """The answer to a request. Raises LostError, and TimeoutError if it does not come in time.
+
+        `until` is in monotonic seconds. From then on, nothing is sent.
+        """
+        limit_s = min(ANSWER_S, until - time.monotonic())
+        if limit_s <= 0:
+            # The process stood still since the connection was asked for.
+            raise TimeoutError
         loop = asyncio.get_running_loop()
         self._reader = AnswerReader()
         self._answered = loop.create_future()
         # A timer takes a quarter of the time of `asyncio.timeout`, and each pod needs one.
-        timer = loop.call_later(ANSWER_S, self._late)
+        timer = loop.call_later(limit_s, self._late)
         self._transport.write(request)
         try:
             return await self._answered
@@ -156,6 +172,16 @@ class _KeptConnection(asyncio.Protocol):
         waiting = self._answered
         if waiting is not None and not waiting.done():
             waiting.set_exception(TimeoutError())
+
+    def drop(self) -> None:
+        """Close it, and have the kernel forget what it has not sent yet.
+
+        Otherwise a request that met a cut network is sent as soon as the network works again. By then, another process
+        may have decided otherwise.
+        """
+        if self.is_open:
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET)
+        self.close()
 
     def close(self) -> None:
         """Close it at once."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import ApiError, KubeError
-from gpuscheduler.cluster_api.connection import Connection, decoded
+from gpuscheduler.cluster_api.connection import Connection, NotLeadingError, decoded
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ class Lease:
     """Reads the lease.
 
     Args:
-        connection: to the API server.
         name: namespace/name of the lease.
         host: of this process and the kube-scheduler beside it.
         leading: kept set while a scheduler on `host` holds the lease.
@@ -37,24 +36,24 @@ class Lease:
 
     def __init__(
         self,
-        connection: Connection,
         name: str,
         host: str,
         leading: asyncio.Event,
     ) -> None:
-        self._connection = connection
         self._name = name
         self._host = host
         self._leading = leading
         self._other = ""
-        self._read_at = time.monotonic()
+        self._tells = True
+        """False without a lease, or without the right to read it: then it cannot be known who leads."""
+        self._read_at = float("-inf")
         self._runs_out = float("inf")
         self._early = asyncio.Event()
         self._next_read = asyncio.Event()
         self.term = 0
 
-    async def run(self) -> None:
-        """Read the lease until canceled."""
+    async def run(self, connection: Connection) -> None:
+        """Read the lease from the API server until canceled."""
         namespace, _, name = self._name.partition("/")
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         logged = ""
@@ -62,7 +61,7 @@ class Lease:
             is_read = self._next_read
             self._next_read = asyncio.Event()
             try:
-                await self._read(path)
+                await self._read(connection, path)
                 logged = ""
             except KubeError as err:
                 # The lease is read every few seconds, and may fail in the same way for hours.
@@ -82,19 +81,20 @@ class Lease:
         self._early.set()
         await is_read.wait()
 
-    async def _read(self, path: str) -> None:
+    async def _read(self, connection: Connection, path: str) -> None:
         """Raises KubeError."""
-        lease = decoded(await self._connection.get(path))
+        lease = decoded(await connection.get(path))
         spec = mapping(lease.get("spec"))
         self._take(text(spec.get("holderIdentity")), _seconds_left(spec))
 
     def _not_read(self, err: KubeError) -> None:
-        is_final = isinstance(err, ApiError) and not err.passing
-        if is_final:
-            # There is no lease, or no right to read it. So it cannot be known who leads.
-            self._other = ""
         if time.monotonic() - self._read_at >= TRUSTED_S:
             self._set(leads=False)
+        is_final = isinstance(err, ApiError) and not err.passing
+        if is_final and not self._leading.is_set():
+            self._tells = False
+            self._other = ""
+            self._runs_out = float("inf")
 
     def problem(self) -> str:
         """Why a call cannot be answered: another kube-scheduler leads, or it is not certain that this one still does.
@@ -107,19 +107,33 @@ class Lease:
             self._early.set()
         return why
 
+    def write_s(self) -> float:
+        """Seconds in which a write has to be sent: until another kube-scheduler may hold the lease.
+
+        Raises NotLeadingError: nothing may be written now.
+        """
+        why = self.problem()
+        if why:
+            raise NotLeadingError(why)
+        return self._runs_out - time.monotonic()
+
     def _doubt(self) -> str:
+        if not self._tells:
+            return ""
         if self._other:
             return f"lease {self._name} is held by {self._other}: calls of its holder alone are answered"
-        if not self._leading.is_set():
-            return ""
         now = time.monotonic()
         if now - self._read_at >= FRESH_S:
             return f"lease {self._name} was not read for {FRESH_S:.0f} s"
+        if not self._leading.is_set():
+            # kube-scheduler gives its lease back when it is stopped.
+            return f"lease {self._name} is held by no kube-scheduler: calls of its holder alone are answered"
         if now >= self._runs_out:
             return f"lease {self._name} was not renewed in time: another kube-scheduler may hold it by now"
         return ""
 
     def _take(self, holder: str, seconds_left: float) -> None:
+        self._tells = True
         self._read_at = time.monotonic()
         self._runs_out = self._read_at + seconds_left
         # kube-scheduler adds a random part to its host name.

@@ -3,14 +3,21 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.system.backoff import Backoff
-from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded, pod_path
+from gpuscheduler.cluster_api.connection import (
+    STRATEGIC_MERGE_PATCH,
+    Connection,
+    Json,
+    NotLeadingError,
+    decoded,
+    pod_path,
+)
 from gpuscheduler.core.calls import BindOutcome, BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE, PodFacts, pod_facts
 
@@ -21,6 +28,8 @@ NUDGED_ANNOTATION = "gpuagent.io/nudged"
 BIND_S = 12.0
 """Longest time for a Binding or a commit with its tries. With the wait for the pods of a job, it is less than the 30 s
 that kube-scheduler waits in the recommended configuration."""
+TRIES = 2
+"""Of a Binding."""
 PAUSE_S = 0.5
 """Pause before a Binding is tried again."""
 PAUSE_LIMIT_S = 5.0
@@ -51,21 +60,24 @@ class Writes:
         connection: to the API server.
         instance: name of this process in Events.
         leading: set while queued writes are carried out. Bindings and commits are in any case.
+        read_lease: reads again who leads, before a second try. The next leader may have decided otherwise meanwhile.
         is_wanted: whether a write that changes a pod is still of use.
         written: called for each write other than a Binding with its kind and ``ok``, ``refused`` or ``dropped``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (called once)
         self,
         connection: Connection,
         instance: str,
         leading: asyncio.Event,
+        read_lease: Callable[[], Awaitable[None]],
         is_wanted: Callable[[Change], bool],
         written: Callable[[str, str], None],
     ) -> None:
         self._connection = connection
         self._instance = instance[:_LONGEST]
         self._leading = leading
+        self._read_lease = read_lease
         self._is_wanted = is_wanted
         self._written = written
         self._queue: dict[_Key, Queued] = {}
@@ -78,9 +90,15 @@ class Writes:
         if_refused = BindOutcome.REFUSED
         try:
             async with asyncio.timeout(BIND_S):
-                for pause_s in (PAUSE_S, 0.0):
+                for number in range(TRIES):
+                    if number:
+                        await asyncio.sleep(PAUSE_S)
+                        await self._read_lease()
                     try:
                         is_ours = await self._bind(write)
+                    except NotLeadingError as err:
+                        why = f"{why}; it is not tried again, because {err}" if number else str(err)
+                        return if_refused, why
                     except KubeError as err:
                         why = str(err)
                         is_refusal = isinstance(err, ApiError) and not err.passing
@@ -93,7 +111,6 @@ class Writes:
                             return BindOutcome.BOUND, ""
                         why = f"the pod is on node {write.node} already, with another decision than this Binding's"
                         return BindOutcome.UNKNOWN, why
-                    await asyncio.sleep(pause_s)
         except TimeoutError:
             pass
         return BindOutcome.UNKNOWN, why
@@ -135,6 +152,7 @@ class Writes:
             async with asyncio.timeout(BIND_S):
                 while not await self._committed(path, version, action):
                     # A nudge, or a write of kube-scheduler, changed the pod since.
+                    await self._read_lease()
                     pod = await self._pod(path)
                     if pod.uid != action.uid or pod.node or pod.deleting:
                         break

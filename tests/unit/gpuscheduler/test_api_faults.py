@@ -1,5 +1,6 @@
 """An API server that is away, slow, refuses, or has forgotten: calls get an error, and nothing is lost."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -8,11 +9,14 @@ from contextlib import suppress
 import pytest
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.kube.api.access import access
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuscheduler import app, service
 from gpuscheduler.cluster_api import connection, lease, writes
+from gpuscheduler.cluster_api.connection import NotLeadingError
 from gpuscheduler.cluster_api.list_watch import PAGE
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from tests.unit.gpuscheduler.running_scheduler import until
 
 NOT_READ = "the scheduler's extender has not read all nodes and pods yet"
@@ -299,12 +303,69 @@ def test_a_job_is_not_bound_when_another_leads_before_all_of_its_pods_came(clust
     pods = cluster.job("j", 2, gpus=2)
     until(lambda: scheduler.filter(pods[0])["NodeNames"] == scheduler.filter(pods[1])["NodeNames"] == ["n1"])
     first = scheduler.begin_bind(pods[0], "n1")
-    another = {"spec": {"holderIdentity": "another-host_1"}}
-    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", another, strategic=False)
+    another_leads(cluster)
     until(lambda: scheduler.metric("gpuscheduler_leading") == 0)
     assert "held by another-host_1" in scheduler.bind(pods[1], "n1")
     assert "held by another-host_1" in first.result()
     assert {cluster.node_of("j-0"), cluster.node_of("j-1")} == {None}
+
+
+@pytest.mark.parametrize("code", [503, 0])
+def test_a_binding_is_not_tried_again_once_another_leads(cluster, monkeypatch, code):
+    """The other may have given the GPU away. After the code 0, the first try has been carried out."""
+    scheduler = unaware(cluster, monkeypatch)
+    pod = cluster.pod("p1", mem=10)
+    assert scheduler.filter(pod)["NodeNames"] == ["n1"]
+    another_leads(cluster)
+    cluster.api.fail("create", "pods/binding", code)
+    said = scheduler.bind(pod, "n1")
+    assert "it is not tried again, because lease kube-system/gpu-scheduler is held by another-host_1" in said
+    assert cluster.api.requests["create pods/binding"] == 1
+
+
+def test_a_plan_is_not_written_again_once_another_leads(cluster, monkeypatch):
+    scheduler = unaware(cluster, monkeypatch)
+    pods = cluster.job("j", 2, gpus=1)
+    until(lambda: scheduler.filter(pods[0])["NodeNames"] == scheduler.filter(pods[1])["NodeNames"] == ["n2"])
+    another_leads(cluster)
+    cluster.api.fail("patch", "pods", 409)
+    binding = scheduler.begin_bind(pods[0], "n2")
+    scheduler.bind(pods[1], "n2")
+    binding.result()
+    assert not any(COMMIT_ANNOTATION in cluster.found(name)["metadata"]["annotations"] for name in ("j-0", "j-1"))
+    assert {cluster.node_of("j-0"), cluster.node_of("j-1")} == {None}
+
+
+def test_nothing_is_sent_after_the_end_of_the_lease(cluster):
+    """Binding, plan, nomination, Event, eviction, placeholder: all go this way."""
+
+    def write_s():
+        raise NotLeadingError("lease kube-system/gpu-scheduler was not renewed in time")
+
+    async def write():
+        async with connection.Connection(access(str(kubeconfig)), lambda *_: None, write_s) as writing:
+            for send in (writing.create, writing.patch, writing.delete):
+                with pytest.raises(NotLeadingError):
+                    await send("/api/v1/namespaces/default/pods/p", {})
+
+    kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "kubeconfig")
+    asyncio.run(write())
+    assert not cluster.api.requests
+
+
+def unaware(cluster, monkeypatch):
+    """A leader with two nodes that looks at the lease only if it has to."""
+    monkeypatch.setattr(lease, "READ_S", 600.0)
+    monkeypatch.setattr(lease, "FRESH_S", 600.0)
+    monkeypatch.setattr(writes, "PAUSE_S", 0.0)
+    cluster.share_node("n1")
+    cluster.whole_node("n2")
+    return leading(cluster)
+
+
+def another_leads(cluster):
+    holder = {"spec": {"holderIdentity": "another-host_1"}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", holder, strategic=False)
 
 
 def leading(cluster, **spec):

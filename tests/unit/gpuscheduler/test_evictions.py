@@ -18,10 +18,11 @@ CAUSE = "broken-job"
 class Evicting:
     """Evictions of the pod p of a cluster."""
 
-    def __init__(self, cluster, *, leads=True):
+    def __init__(self, cluster, *, leads=True, loses_lease=False):
         kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "kubeconfig")
         self.access = access(str(kubeconfig))
         self.leads = leads
+        self.loses_lease = loses_lease
         self.counted = Counter()
 
     def evict(self, uid, **given):
@@ -31,8 +32,13 @@ class Evicting:
         leading = asyncio.Event()
         if self.leads:
             leading.set()
+
+        async def read_lease():
+            if self.loses_lease:
+                leading.clear()
+
         async with Connection(self.access, lambda verb, code: None) as connection:
-            evictions = Evictions(connection, leading, self.count)
+            evictions = Evictions(connection, leading, read_lease, self.count)
             pod = PodName("default", "p")
             return await evictions.evict(pod, uid, CAUSE, **given)
 
@@ -99,6 +105,12 @@ def test_only_a_leader_evicts(cluster, uid):
     assert evicting.evict(uid) == (EvictOutcome.LATER, "")
     assert cluster.api.requests[EVICTION] == 0
     assert not evicting.counted
+
+
+def test_a_leader_that_has_lost_the_lease_since_its_last_look_evicts_nothing(cluster, uid):
+    evicting = Evicting(cluster, loses_lease=True)
+    assert evicting.evict(uid) == (EvictOutcome.LATER, "")
+    assert cluster.api.requests[EVICTION] == 0
 
 
 def test_a_pod_that_is_no_longer_to_be_evicted_stays(cluster, uid):

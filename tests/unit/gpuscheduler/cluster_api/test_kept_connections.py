@@ -1,6 +1,7 @@
 """Connections for writes: when one is used again, and what it means that one is lost."""
 
 import asyncio
+import math
 
 import pytest
 import uvloop
@@ -23,6 +24,7 @@ class Server:
         connections: that were opened.
         asked: a request has come.
         ended: a connection has.
+        is_reset: a client has had its kernel forget what was not sent yet.
     """
 
     def __init__(self, *answers):
@@ -31,6 +33,7 @@ class Server:
         self.connections = []
         self.asked = asyncio.Event()
         self.ended = asyncio.Event()
+        self.is_reset = False
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -58,15 +61,24 @@ class Server:
                 writer.write(text)
                 if text in (b"", UNTIL_CLOSED):
                     break
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except asyncio.IncompleteReadError:
             pass
+        except ConnectionError:
+            self.is_reset = True
         writer.close()
         self.ended.set()
 
-    async def write(self, path="/api/v1/pods"):
+    async def write(self, path="/api/v1/pods", limit_s=math.inf):
         async with asyncio.timeout(PATIENCE_S):
             headers = {"Content-Type": "application/json"}
-            return await self.kept.send("POST", path, headers, b"{}", None)
+            return await self.kept.send(
+                "POST",
+                path,
+                headers,
+                b"{}",
+                None,
+                limit_s,
+            )
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop])
@@ -165,6 +177,32 @@ def test_a_request_that_is_given_up_ends_its_connection(run):
             await server.ended.wait()
             assert (await server.write()).body == b"ok"
             assert len(server.connections) == 2
+
+    run(steps())
+
+
+def test_an_answer_is_not_waited_for_beyond_the_limit(run):
+    async def steps():
+        async with Server(b"HTTP/1.1 201 Created\r\n", OK) as server:
+            with pytest.raises(TimeoutError):
+                await server.write(limit_s=0.01)
+            await server.ended.wait()
+            assert server.is_reset
+            assert (await server.write()).body == b"ok"
+
+    run(steps())
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_nothing_is_sent_beyond_the_limit(run, is_open):
+    async def steps():
+        async with Server(OK, OK) as server:
+            if is_open:
+                await server.write()
+            with pytest.raises(TimeoutError):
+                await server.write(limit_s=0.0)
+            assert (await server.write()).body == b"ok"
+            assert len(server.heads) == 1 + is_open
 
     run(steps())
 
