@@ -54,10 +54,14 @@ def _long(argument: str, remaining: Iterator[str], flag_of: Mapping[str, Flag]) 
     if flag is None:
         return [argument]
     if flag.takes_value:
-        return [argument] if has_value else [argument, *_next(remaining)]
+        return [argument] if has_value else _with_value(argument, flag, remaining)
+    if not has_value:
+        return [argument]
     if value in _FALSE:
         return []
-    return [name] if value in _TRUE else [argument]
+    if value in _TRUE:
+        return [name]
+    raise UsageError(f"{argument} is neither true nor false: write {name}, {name}=true or {name}=false")
 
 
 def _short(argument: str, remaining: Iterator[str], flag_of: Mapping[str, Flag]) -> list[str]:
@@ -70,14 +74,21 @@ def _short(argument: str, remaining: Iterator[str], flag_of: Mapping[str, Flag])
             break
         if flag.takes_value:
             is_last = position == len(argument) - 1
-            return [argument, *_next(remaining)] if is_last else [argument]
+            return _with_value(argument, flag, remaining) if is_last else [argument]
     return [argument]
 
 
-def _next(remaining: Iterator[str]) -> list[str]:
-    """The value of a flag; nothing at the end of the line, which argparse reports."""
+def _with_value(argument: str, flag: Flag, remaining: Iterator[str]) -> list[str]:
+    """The flag and the next word, which is its value. Raises UsageError at the end of the line."""
     value = next(remaining, None)
-    return [] if value is None else [value]
+    if value is None:
+        metavar = flag.how.get("metavar", "VALUE")
+        raise UsageError(f"{argument} needs a value: {argument} {metavar}")
+    if not value.startswith("-"):
+        return [argument, value]
+    # argparse takes a word with a dash for a flag, unless it is in one word with the flag before it. For kubectl it is
+    # the value.
+    return [f"{argument}={value}"] if argument.startswith("--") else [f"{argument}{value}"]
 
 
 def _refuse(name: str) -> None:

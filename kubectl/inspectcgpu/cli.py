@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from inspectcgpu.arguments import as_argparse_takes
-from inspectcgpu.combinations import check
+from inspectcgpu.combinations import check, command_of
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.flags import ALL, STATUS, make_parser, overrides_of
+from inspectcgpu.names import node_name, pod_name
 from inspectcgpu.usage_error import UsageError
 
 Command = Callable[[Client, argparse.Namespace, Mapping[str, str]], int]
@@ -26,6 +27,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
         options = make_parser().parse_args(as_argparse_takes(arguments, ALL))
         check(options)
         command = _command(options)
+        _read_names(options)
         client = connect(options.kubeconfig, overrides_of(options), environ, options.request_timeout)
         return command(client, options, environ)
     except (UsageError, ApiConfigError) as err:
@@ -38,19 +40,20 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
 
 def _command(options: argparse.Namespace) -> Command:
     """What the flags ask for. Each command is loaded when it is needed, so that the others start quickly."""
-    if options.nodes[:1] == [STATUS]:
+    name = command_of(options)
+    if name == STATUS:
         from inspectcgpu.commands.status import show_status  # noqa: PLC0415
 
         return show_status
-    if options.why:
+    if name == "--why":
         from inspectcgpu.commands.why import show_why  # noqa: PLC0415 (it loads the scheduler's core)
 
         return show_why
-    if options.defragment:
+    if name == "--defragment":
         from inspectcgpu.commands.defragment import show_moves  # noqa: PLC0415
 
         return show_moves
-    if options.waste:
+    if name == "--waste":
         from inspectcgpu.commands.waste import show_waste  # noqa: PLC0415
 
         return show_waste
@@ -61,3 +64,10 @@ def _command(options: argparse.Namespace) -> Command:
     from inspectcgpu.commands.nodes import show_nodes  # noqa: PLC0415
 
     return show_nodes
+
+
+def _read_names(options: argparse.Namespace) -> None:
+    """Replace names of kubectl's kind, such as ``node/gpu-1``, by those of the objects."""
+    options.nodes = [node_name(word) for word in options.nodes]
+    if options.why is not None:
+        options.why = pod_name(options.why)

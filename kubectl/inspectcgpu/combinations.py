@@ -1,10 +1,102 @@
-"""Flags that do not go together."""
+"""What each command takes. Every flag that a command would ignore is refused."""
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from inspectcgpu.flags import STATUS
+from inspectcgpu.flags import AGENTS, OUTPUTS, SHOWN, STATUS
 from inspectcgpu.usage_error import UsageError
+
+NODES = "nodes"
+"""The command without a flag of its own."""
+NAMES_OF_NODES = "the names of nodes"
+_OF_THE_ANSWER = ("table", "json", "yaml")
+"""Output formats of an answer that is no report of nodes."""
+_OF_AGENTS = ("--agent-namespace", "--agent-port", "--agent-timeout")
+_OF_NODES = (NAMES_OF_NODES, "--selector", "--namespace", "--all-namespaces", *_OF_AGENTS, "--no-agents")
+_WATCHED = ("--watch", "--interval")
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What one command takes beside the flags of the cluster.
+
+    Attributes:
+        about: what the command shows, as the first part of a refusal.
+        flags: by their long names.
+        outputs: values of `--output`.
+    """
+
+    about: str
+    flags: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+COMMANDS: Mapping[str, Takes] = {
+    NODES: Takes(
+        "this shows nodes and asks their agents",
+        (*_OF_NODES, *_WATCHED, "--sort-by", "--no-headers"),
+        OUTPUTS,
+    ),
+    "--details": Takes(
+        "--details shows the pods of each node",
+        ("--details", *_OF_NODES, *_WATCHED, "--sort-by"),
+        ("table", "wide", "json", "yaml"),
+    ),
+    "--health": Takes(
+        "--health has its own order and columns, problems first",
+        ("--health", *_OF_NODES, *_WATCHED, "--no-headers"),
+        ("table", "wide", "name", "json", "yaml"),
+    ),
+    "--waste": Takes(
+        "--waste shows the pods and namespaces that agents know, once",
+        (
+            "--waste",
+            NAMES_OF_NODES,
+            "--selector",
+            "--namespace",
+            "--all-namespaces",
+            "--no-headers",
+            *_OF_AGENTS,
+        ),
+        _OF_THE_ANSWER,
+    ),
+    "--defragment": Takes(
+        "--defragment shows what gpuscheduler would move in the whole cluster, once",
+        ("--defragment", "--agent-namespace", "--scheduler-port"),
+        _OF_THE_ANSWER,
+    ),
+    "--why": Takes(
+        "--why is about one pod, in the namespace of -n",
+        ("--why", "--namespace"),
+        _OF_THE_ANSWER,
+    ),
+    STATUS: Takes(
+        "status NODE shows what the agent of one node does, once",
+        (NAMES_OF_NODES, "--agent-namespace", "--agent-port"),
+        _OF_THE_ANSWER,
+    ),
+}
+"""Each command, and what it takes."""
+
+_IGNORED_BY_OUTPUT: Mapping[str, tuple[str, ...]] = {
+    "name": ("--namespace", "--all-namespaces"),
+    "json": ("--no-headers",),
+    "yaml": ("--no-headers",),
+}
+"""Flags about what these formats do not have: lists of pods, and headings."""
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """The command that the flags ask for: a key of COMMANDS."""
+    if options.nodes[:1] == [STATUS]:
+        return STATUS
+    if options.why is not None:
+        return "--why"
+    for command in ("--defragment", "--waste", "--health", "--details"):
+        if _value(options, command):
+            return command
+    return NODES
 
 
 def check(options: argparse.Namespace) -> None:
@@ -14,63 +106,46 @@ def check(options: argparse.Namespace) -> None:
 
 
 def _problems(options: argparse.Namespace) -> Iterator[str]:
-    if options.nodes[:1] == [STATUS]:
-        yield from _problems_of_status(options)
+    command = command_of(options)
+    takes = COMMANDS[command]
+    given = _given(options)
+    if command == STATUS and len(options.nodes) != len((STATUS, "NODE")):
+        yield "status is about one node: kubectl inspect cgpu status NODE"
+    for flag in given:
+        if flag not in takes.flags:
+            yield f"{takes.about}: leave out {flag}"
+    if options.output not in takes.outputs:
+        yield f"{takes.about}: leave out -o {options.output}, or use -o json"
+    yield from _contradictions(options, given)
+
+
+def _contradictions(options: argparse.Namespace, given: tuple[str, ...]) -> Iterator[str]:
+    """Flags that the command takes, but not together."""
+    for flag in _IGNORED_BY_OUTPUT.get(options.output, ()):
+        if flag in given:
+            yield f"-o {options.output} has nothing that {flag} could change: leave out {flag}"
     if options.nodes and options.selector:
         yield "nodes are named, and selected with -l: do one of both"
-    if options.why and options.all_namespaces:
-        yield "--why is about one pod: give its namespace with -n instead of -A"
-    if options.why and (options.nodes or options.selector):
-        yield "--why is about one pod: leave out nodes and -l"
-    if options.health and options.sort_by:
-        yield "--health has its own order, problems first: leave out --sort-by"
-    if options.details and options.no_headers:
-        yield "--no-headers is for tables with a line for each node: leave out --details"
-    is_one_answer = bool(options.why or options.defragment or options.waste)
-    if is_one_answer and options.output == "name":
-        yield "-o name is for nodes: use -o json"
-    if is_one_answer and options.watch:
-        yield "--why, --defragment and --waste answer once: leave out --watch"
-    if options.waste:
-        yield from _problems_of_waste(options)
-
-
-def _problems_of_waste(options: argparse.Namespace) -> Iterator[str]:
+    if "--interval" in given and not options.watch:
+        yield "--interval is the time between two reports of --watch: add --watch, or leave out --interval"
     if options.no_agents:
-        yield "--waste is what agents know: leave out --no-agents"
-    others = {
-        "--details": options.details,
-        "--health": options.health,
-        "--defragment": options.defragment,
-        "--why": options.why,
-        "--sort-by": options.sort_by,
-    }
-    yield from _left_out(others, "--waste shows pods and namespaces")
+        for flag in _OF_AGENTS:
+            if flag in given:
+                yield f"--no-agents asks no agent: leave out {flag}"
 
 
-def _problems_of_status(options: argparse.Namespace) -> Iterator[str]:
-    if len(options.nodes) != len((STATUS, "NODE")):
-        yield "status is about one node: kubectl inspect cgpu status NODE"
-    others = {
-        "--details": options.details,
-        "--health": options.health,
-        "--defragment": options.defragment,
-        "--waste": options.waste,
-        "--why": options.why,
-        "--watch": options.watch,
-        "--no-agents": options.no_agents,
-        "-l": options.selector,
-        "-n": options.namespace,
-        "--sort-by": options.sort_by,
-        "--no-headers": options.no_headers,
-    }
-    yield from _left_out(others, "status NODE shows what one agent does")
-    if options.output == "name":
-        yield "-o name is for nodes: use -o json"
+def _given(options: argparse.Namespace) -> tuple[str, ...]:
+    """The long names of the flags that say something other than their default, without the output format."""
+    given = [NAMES_OF_NODES] if options.nodes else []
+    for flag in (*SHOWN, *AGENTS):
+        name = flag.names[-1]
+        value = _value(options, name)
+        is_default = value in (None, False, "", flag.how.get("default"))
+        if name != "--output" and not is_default:
+            given.append(name)
+    return tuple(given)
 
 
-def _left_out(others: Mapping[str, object], because: str) -> Iterator[str]:
-    """A problem for each of these flags that is given."""
-    for flag, is_given in others.items():
-        if is_given:
-            yield f"{because}: leave out {flag}"
+def _value(options: argparse.Namespace, flag: str) -> object:
+    """The value of a flag by its long name."""
+    return getattr(options, flag.removeprefix("--").replace("-", "_"))

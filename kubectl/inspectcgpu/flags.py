@@ -36,6 +36,7 @@ SORT_KEYS = ("name", "mode", "model", "gpus", "held", "free", "pods", "waiting",
 """What nodes can be sorted by."""
 _PATHS_OF_NAMES = (".metadata.name", "metadata.name", "{.metadata.name}")
 _DAY_S = 86400
+_LAST_PORT = 65535
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|ns|h|m|s)"
 _DURATION = re.compile(f"(?:{_PART})+")
@@ -92,6 +93,14 @@ def seconds(value: str) -> float:
         number = math.nan
     if not 0 < number <= _DAY_S:
         raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds above 0, a day at most")
+    return number
+
+
+def port(value: str) -> int:
+    """A TCP port from a command line."""
+    number = int(value) if value.isascii() and value.isdigit() else 0
+    if not 1 <= number <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a port: a number from 1 to {_LAST_PORT}")
     return number
 
 
@@ -213,7 +222,7 @@ AGENTS = (
         "--agent-port",
         metavar="PORT",
         help=f"HTTP port of the agents (default: {AGENT_PORT})",
-        type=int,
+        type=port,
         default=AGENT_PORT,
     ),
     _value(
@@ -227,7 +236,7 @@ AGENTS = (
         "--scheduler-port",
         metavar="PORT",
         help=f"with --defragment, HTTP port of gpuscheduler (default: {SCHEDULER_PORT})",
-        type=int,
+        type=port,
         default=SCHEDULER_PORT,
     ),
     _switch("--no-agents", help="use labels and annotations only, and query no agent"),

@@ -33,6 +33,29 @@ class PodWaste:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownSum:
+    """A sum over pods of which some amounts may not be known.
+
+    Attributes:
+        known: sum of the amounts that are known; None if none is.
+        is_complete: whether all amounts are known. If not, `known` is a lower bound.
+    """
+
+    known: int | None
+    is_complete: bool
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the true sum may be larger than the known one."""
+        return self.known is not None and not self.is_complete
+
+    def __add__(self, other: "KnownSum") -> "KnownSum":
+        """The sum over the pods of both."""
+        known = [amount for amount in (self.known, other.known) if amount is not None]
+        return KnownSum(sum(known) if known else None, self.is_complete and other.is_complete)
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceWaste:
     """One namespace: sums of what is known of its pods.
 
@@ -45,11 +68,11 @@ class NamespaceWaste:
     namespace: str
     pods: int
     unknown: int
-    idle: int
-    held_bytes: int
-    used_bytes: int
-    peak_bytes: int
-    unused_bytes: int
+    idle: KnownSum
+    held_bytes: KnownSum
+    used_bytes: KnownSum
+    peak_bytes: KnownSum
+    unused_bytes: KnownSum
 
     def __add__(self, other: "NamespaceWaste") -> "NamespaceWaste":
         """The same namespace with its pods on other nodes: a pod is on one node only."""
@@ -94,7 +117,7 @@ def waste(uses_by_node: Mapping[str, Iterable[HeldUse]], notes: Sequence[str], n
     for pod in pods:
         of_namespaces.setdefault(pod.pod.namespace, []).append(pod)
     namespaces = [_of_namespace(name, members) for name, members in of_namespaces.items()]
-    namespaces.sort(key=lambda summed: (-summed.unused_bytes, summed.namespace))
+    namespaces.sort(key=_namespace_most_first)
     return Waste(namespaces, pods, notes)
 
 
@@ -119,18 +142,34 @@ def _of_namespace(namespace: str, pods: Sequence[PodWaste]) -> NamespaceWaste:
         namespace=namespace,
         pods=len(pods),
         unknown=sum(pod.unused_bytes is None for pod in pods),
-        idle=sum((pod.idle_s or 0) >= LONG_IDLE_S for pod in pods),
-        held_bytes=sum(pod.held_bytes or 0 for pod in pods),
-        used_bytes=sum(pod.used_bytes or 0 for pod in pods),
-        peak_bytes=sum(pod.peak_bytes or 0 for pod in pods),
-        unused_bytes=sum(pod.unused_bytes or 0 for pod in pods),
+        idle=_known_sum([_idle_long(pod) for pod in pods]),
+        held_bytes=_known_sum([pod.held_bytes for pod in pods]),
+        used_bytes=_known_sum([pod.used_bytes for pod in pods]),
+        peak_bytes=_known_sum([pod.peak_bytes for pod in pods]),
+        unused_bytes=_known_sum([pod.unused_bytes for pod in pods]),
     )
+
+
+def _idle_long(pod: PodWaste) -> int | None:
+    """1 for a pod that has been idle for an hour or longer, 0 for another; None if that is not known."""
+    return None if pod.idle_s is None else int(pod.idle_s >= LONG_IDLE_S)
+
+
+def _namespace_most_first(summed: NamespaceWaste) -> tuple[bool, int, str]:
+    """The most waste first; those that are not known last."""
+    unused_bytes = summed.unused_bytes.known
+    return (unused_bytes is None, -(unused_bytes or 0), summed.namespace)
 
 
 def _most_first(pod: PodWaste) -> tuple[bool, int, int, PodName]:
     """The most waste first, the longest idle first among equals; those that are not known last."""
     unused_bytes = pod.unused_bytes
     return (unused_bytes is None, -(unused_bytes or 0), -(pod.idle_s or 0), pod.pod)
+
+
+def _known_sum(amounts: Sequence[int | None]) -> KnownSum:
+    known = [amount for amount in amounts if amount is not None]
+    return KnownSum(sum(known) if known else None, len(known) == len(amounts))
 
 
 def _sum(amounts: Sequence[int | None]) -> int | None:

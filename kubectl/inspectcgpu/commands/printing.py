@@ -22,7 +22,7 @@ def print_answer(output: str, document: Mapping[str, Any], lines: Sequence[str])
     if output in FOR_PROGRAMS:
         print_document(output, document)
     else:
-        print("\n".join(lines))
+        sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def print_document(output: str, document: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from inspectcgpu.commands.rendering import asking, wanted
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.fetch.cluster import read_nodes
 from inspectcgpu.read.gpu_node import GpuNode
-from inspectcgpu.show.waste import document, waste_lines
+from inspectcgpu.show.waste import document, pod_rows, waste_lines
 
 TOO_OLD = "its agent is of a version that does not report what is used over time"
 
@@ -25,7 +25,8 @@ def show_waste(client: Client, options: argparse.Namespace, environ: Mapping[str
     uses = {node: view.uses or () for node, view in answers.views.items()}
     namespace = "" if options.all_namespaces else options.namespace or ""
     answer = waste(uses, _notes(answers), namespace)
-    lines = waste_lines(answer, colour=has_colour(sys.stdout, environ))
+    colour = has_colour(sys.stdout, environ)
+    lines = pod_rows(answer, colour=colour) if options.no_headers else waste_lines(answer, colour=colour)
     print_answer(options.output, document(answer), lines)
     for name in nodes.missing:
         complain(f"there is no node {name}")

@@ -16,8 +16,8 @@ from inspectcgpu.read.usage import Usage
 
 LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
 USE_NOT_SEEN = (
-    "its agent does not report what containers use, only their limits: it does not see the host's processes "
-    "(chart value metrics.perContainerUse)"
+    "its agent does not report what containers use, only their limits: it does not see the host's processes, because "
+    "the chart value metrics.perContainerUse is false or the node is itself a container (as in kind)"
 )
 
 

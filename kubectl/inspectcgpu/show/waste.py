@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuagent.domain.fleet.waste import LONG_IDLE_S, NamespaceWaste, PodWaste, Waste
+from gpuagent.domain.fleet.waste import LONG_IDLE_S, KnownSum, NamespaceWaste, PodWaste, Waste
 from gpuagent.pages.cells import Row, Style, align, row
 from gpuagent.system.printable import printable
 
@@ -29,10 +29,16 @@ def waste_lines(waste: Waste, *, colour: bool) -> list[str]:
     if unknown:
         lines.append(
             f"- the memory that {unknown} of {len(waste.pods)} pods use is not known: their agents have not seen it "
-            "yet, or do not see the host's processes (chart value metrics.perContainerUse)"
+            "yet, or do not see the host's processes, because the chart value metrics.perContainerUse is false or the "
+            "node is itself a container (as in kind)"
         )
     lines += [printable(f"- {note}") for note in waste.notes]
     return lines
+
+
+def pod_rows(waste: Waste, *, colour: bool) -> list[str]:
+    """A line for each pod, without heads, sums and notes."""
+    return align([_pod(pod) for pod in waste.pods], colour=colour)
 
 
 def document(waste: Waste) -> dict[str, Any]:
@@ -48,11 +54,11 @@ def _namespace(of_namespace: NamespaceWaste) -> Row:
     return row(
         of_namespace.namespace,
         str(of_namespace.pods),
-        _gib(of_namespace.held_bytes),
-        _gib(of_namespace.used_bytes),
-        _gib(of_namespace.peak_bytes),
-        _gib(of_namespace.unused_bytes),
-        str(of_namespace.idle),
+        _gib_sum(of_namespace.held_bytes),
+        _gib_sum(of_namespace.used_bytes),
+        _gib_sum(of_namespace.peak_bytes),
+        _gib_sum(of_namespace.unused_bytes),
+        _count(of_namespace.idle),
     )
 
 
@@ -72,15 +78,19 @@ def _pod(of_pod: PodWaste) -> Row:
 
 
 def _namespace_values(of_namespace: NamespaceWaste) -> dict[str, Any]:
-    return {
-        "namespace": of_namespace.namespace,
-        "pods": of_namespace.pods,
-        "podsUnknown": of_namespace.unknown,
+    sums = {
         "podsIdle": of_namespace.idle,
         "heldBytes": of_namespace.held_bytes,
         "usedP95Bytes": of_namespace.used_bytes,
         "usedPeakBytes": of_namespace.peak_bytes,
         "unusedBytes": of_namespace.unused_bytes,
+    }
+    return {
+        "namespace": of_namespace.namespace,
+        "pods": of_namespace.pods,
+        "podsUnknown": of_namespace.unknown,
+        **{name: summed.known for name, summed in sums.items()},
+        "lowerBounds": [name for name, summed in sums.items() if summed.is_lower_bound],
     }
 
 
@@ -99,6 +109,19 @@ def _pod_values(of_pod: PodWaste) -> dict[str, Any]:
 
 def _gib(amount: int | None) -> str:
     return "-" if amount is None else f"{amount / _GIB:.1f}"
+
+
+def _gib_sum(summed: KnownSum) -> str:
+    return _marked(_gib(summed.known), summed)
+
+
+def _count(summed: KnownSum) -> str:
+    return _marked("-" if summed.known is None else str(summed.known), summed)
+
+
+def _marked(text: str, summed: KnownSum) -> str:
+    """The sum with a mark if some pods are missing in it; without a blank, so that scripts can split the line."""
+    return f">={text}" if summed.is_lower_bound else text
 
 
 def _time(seconds: int | None) -> str:

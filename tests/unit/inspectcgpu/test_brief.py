@@ -143,7 +143,7 @@ def test_the_documented_table_can_be_sorted_and_be_without_headers(server, call)
     (["--sort-by", ".status.capacity.cpu"], "is a JSONPath expression, and this is one of the columns name, mode"),
     (["--sort-by", "fre"], "did you mean free?"),
     (["--health", "--sort-by", "free"], "--health has its own order"),
-    (["-d", "--no-headers"], "leave out --details"),
+    (["-d", "--no-headers"], "leave out --no-headers"),
 ])  # fmt: skip
 def test_what_cannot_be_sorted_says_why(call, arguments, text):
     code, _, err = call(*arguments)

@@ -85,6 +85,34 @@ def test_names_of_nodes_are_as_kubectl_prints_them(server, call):
     assert call("--why", "p", "-o", "name")[0] == 2
 
 
+@pytest.mark.parametrize("kind", ["node", "nodes", "no"])
+def test_nodes_are_named_as_kubectl_prints_them(server, call, kind):
+    add_node(server, "n1", gpus=1, mem=15)
+    add_node(server, "n2", gpus=1, mem=15)
+    assert call(f"{kind}/n2", "-o", "name") == (0, "node/n2\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--why", ""], "'' names no pod: --why is about one pod, as in kubectl inspect cgpu --why chat"),
+        (["--why", "pod/"], "'pod/' names no pod"),
+        (["--why", "node/n1"], "'node/n1' is not the name of a pod: write the name alone, or pod/NAME"),
+        ([""], "'' names no node: a node has a name, as in kubectl inspect cgpu gpu-1"),
+        (["n1", "node/ "], "'node/ ' names no node"),
+        (["pod/chat"], "'pod/chat' is not the name of a node: write the name alone, or node/NAME"),
+    ],
+)
+def test_a_name_that_names_nothing_is_refused(call, arguments, text):
+    code, out, err = call(*arguments)
+    assert (code, out, text in err) == (2, "", True), err
+
+
+def test_a_node_that_is_called_status_has_a_name_with_its_kind(server, call):
+    add_node(server, "status", gpus=1, mem=15)
+    assert call("node/status", "-o", "name") == (0, "node/status\n", "")
+
+
 # -- which cluster, and as whom -----------------------------------------------------------------------------------
 
 
@@ -259,12 +287,37 @@ def test_a_silent_api_server_is_given_up_after_the_request_timeout(server, call)
         (["-d", "--", "-n"], ["-d", "--", "-n"]),
         (["--context=a", "--why", "p"], ["--context=a", "--why", "p"]),
         (["--unknown", "n1"], ["--unknown", "--", "n1"]),
-        (["-o"], ["-o"]),
+        (["--request-timeout", "-1s"], ["--request-timeout=-1s"]),
+        (["-dn", "-x"], ["-dn-x"]),
         (["-xd", "n"], ["-xd", "--", "n"]),
     ],
 )
 def test_flags_may_stand_anywhere_as_for_kubectl(given, taken):
     assert as_argparse_takes(given, ALL) == taken
+
+
+@pytest.mark.parametrize("port", ["-5", "0", "65536", "99999999", "x", "\u0665", "80.5", ""])
+@pytest.mark.parametrize("flag", ["--agent-port", "--scheduler-port"])
+def test_a_port_is_a_number_that_tcp_has(call, flag, port):
+    code, _, err = call(flag, port)
+    assert (code, f"argument {flag}: {port!r} is not a port: a number from 1 to 65535" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--no-headers=foo"], "--no-headers=foo is neither true nor false: write --no-headers, --no-headers=true or"),
+        (["--details="], "--details= is neither true nor false"),
+        (["--request-timeout", "-1s"], "'-1s' is not a number of seconds or a time such as 5s, 2m or 1h"),
+        (["-o"], "-o needs a value: -o FORMAT"),
+        (["-dn"], "-dn needs a value: -dn NAME"),
+        (["--why"], "--why needs a value: --why POD"),
+        (["--completion"], "--completion needs a value: --completion SHELL"),
+    ],
+)
+def test_a_value_that_is_wrong_or_missing_has_a_sentence(call, arguments, text):
+    code, _, err = call(*arguments)
+    assert (code, text in err) == (2, True), err
 
 
 @pytest.mark.parametrize("flag", sorted(REFUSED))

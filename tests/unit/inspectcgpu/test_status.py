@@ -133,6 +133,11 @@ def test_the_pod_that_runs_is_asked_while_the_agent_is_replaced(server, call, ag
     assert call("status", "n1", *agent(PAGE))[0] == 0
 
 
+def test_a_node_is_named_as_kubectl_prints_it(call, agent):
+    flags = agent(PAGE)
+    assert call("status", "node/n1", *flags) == call("status", "n1", *flags)
+
+
 def test_a_node_that_there_is_not(call):
     assert call("status", "n7") == (1, "", "kubectl-inspect-cgpu: there is no node n7\n")
 
@@ -143,7 +148,9 @@ def test_a_node_that_there_is_not(call):
         (["status"], "status is about one node: kubectl inspect cgpu status NODE"),
         (["status", "n1", "n2"], "status is about one node"),
         (["status", "n1", "--health"], "leave out --health"),
-        (["status", "n1", "-n", "x"], "leave out -n"),
+        (["status", "n1", "-n", "x"], "leave out --namespace"),
+        (["status", ""], "'' names no node: a node has a name"),
+        (["status", "pod/n1"], "'pod/n1' is not the name of a node"),
         (["status", "n1", "-o", "name"], "use -o json"),
     ],
 )

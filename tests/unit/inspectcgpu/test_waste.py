@@ -12,7 +12,7 @@ import yaml
 from gpuagent.domain.fleet.held_use import HeldUse, read_held_uses
 from gpuagent.domain.fleet.waste import waste
 from gpuagent.domain.pods.pod import PodName
-from inspectcgpu.show.waste import waste_lines
+from inspectcgpu.show.waste import document, waste_lines
 from tests.unit.inspectcgpu.sample_cluster import add_node
 from tests.unit.inspectcgpu.test_status import PAGE, add_pod
 
@@ -30,7 +30,7 @@ def use(namespace: str, pod: str, held: float | None, used: float | None, idle_s
 
 NOT_KNOWN = (
     "- the memory that 1 of 4 pods use is not known: their agents have not seen it yet, or do not see the host's "
-    "processes (chart value metrics.perContainerUse)"
+    "processes, because the chart value metrics.perContainerUse is false or the node is itself a container (as in kind)"
 )
 USES = {
     "n1": [
@@ -47,7 +47,7 @@ def test_the_most_waste_comes_first_with_sums_by_namespace() -> None:
     lines = waste_lines(waste(USES, ["node n3: no answer"]), colour=False)
     assert lines == [
         "NAMESPACE  PODS  HELD(GiB)  USED P95(GiB)  PEAK(GiB)  UNUSED(GiB)  IDLE FOR 1h",
-        "web        2     20.0       4.0            5.0        12.0         1",
+        "web        2     20.0       >=4.0          >=5.0      >=12.0       >=1",
         "ml         2     30.0       18.5           20.0       11.5         1",
         "",
         "NAMESPACE  POD       NODE  HELD(GiB)  USED P95(GiB)  PEAK(GiB)  UNUSED(GiB)  IDLE FOR",
@@ -58,6 +58,31 @@ def test_the_most_waste_comes_first_with_sums_by_namespace() -> None:
         NOT_KNOWN,
         "- node n3: no answer",
     ]
+
+
+def test_what_no_pod_of_a_namespace_shows_is_not_known_and_comes_last() -> None:
+    uses = [use("ml", "new", 4, None, None), use("ml", "newer", 4, None, None), use("web", "full", 1, 1)]
+    answer = waste({"n1": uses}, [])
+    assert waste_lines(answer, colour=False)[1:3] == [
+        "web        1     1.0        1.0            1.5        0.0          0",
+        "ml         2     8.0        -              -          -            -",
+    ]
+    unknown = document(answer)["namespaces"][1]
+    assert (unknown["usedP95Bytes"], unknown["unusedBytes"], unknown["podsIdle"]) == (None, None, None)
+    assert (unknown["heldBytes"], unknown["lowerBounds"]) == (8 * GIB, [])
+
+
+def test_a_sum_without_some_pods_is_marked_as_a_lower_bound() -> None:
+    _, web = document(waste(USES, []))["namespaces"][::-1]
+    assert (web["namespace"], web["heldBytes"], web["unusedBytes"]) == ("web", 20 * GIB, 12 * GIB)
+    assert web["lowerBounds"] == ["podsIdle", "usedP95Bytes", "usedPeakBytes", "unusedBytes"]
+
+
+def test_a_namespace_on_two_nodes_is_as_one_on_one_node() -> None:
+    uses = [*USES["n1"], *USES["n2"]]
+    (first,) = waste({"n1": USES["n1"]}, [], "web").namespaces
+    (second,) = waste({"n2": USES["n2"]}, [], "web").namespaces
+    assert [first + second] == waste({"n1": uses}, [], "web").namespaces
 
 
 def test_one_namespace() -> None:
@@ -140,11 +165,17 @@ def test_agents_are_asked_through_the_api_server(call: Any, flags: tuple[str, ..
             "usedP95Bytes": GIB,
             "usedPeakBytes": 2 * GIB,
             "unusedBytes": 7 * GIB,
+            "lowerBounds": [],
         }
     ]
     assert [(pod["node"], pod["idleSeconds"]) for pod in shown["pods"]] == [("n1", 90)]
     assert yaml.safe_load(call(*flags, "-o", "yaml")[1]) == shown
     assert "No agent reports a pod" in call(*flags, "-n", "other")[1]
+
+
+def test_without_headers_only_pods_are_printed(call: Any, flags: tuple[str, ...]) -> None:
+    assert call(*flags, "--no-headers") == (0, "ml  a\ufffd[2J  n1  8.0  1.0  2.0  7.0  1m\n", "")
+    assert call(*flags, "--no-headers", "-n", "other") == (0, "", "")
 
 
 def test_an_agent_of_a_former_version_is_named(call: Any, flags: tuple[str, ...], page: dict[str, Any]) -> None:
