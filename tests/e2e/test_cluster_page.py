@@ -97,6 +97,13 @@ def test_the_filter_is_in_the_address_and_finds_pods_and_problems() -> None:
         expect(page.locator("#count")).to_have_text("no such node")
 
 
+def test_words_of_the_filter_are_typed_one_after_the_other() -> None:
+    with served(FEW) as url, opened(url) as page:
+        page.locator("#filter").press_sequentially("t4 warning")
+        expect(page.locator("#filter")).to_have_value("t4 warning")
+        expect(page.locator("#count")).to_have_text(f"1 of {FEW} nodes")
+
+
 def test_a_node_is_opened_by_keys_and_its_address_can_be_shared() -> None:
     with served(FEW) as url, opened(url) as page:
         expect(page.locator(ROWS).first).to_be_visible()

@@ -38,18 +38,24 @@ _NODE_HEADS = (
 _NAMESPACE_HEADS = ("namespace", "pods", "memory held", "compute held", "whole GPUs held", "waiting pods")
 _WAITING_HEADS = ("pod", "asks for", "why it waits")
 _MIB_PER_GIB = 1024
+# The default unit. A pod asks for units before it is known on which node it will be.
+_COMMON_MIB = 1024
+# Where a node's row has the MiB of its unit.
+_UNIT_MIB = 3
 
 
 def plain_table(fleet: bytes) -> bytes:
     """The page, of the page /fleet. Names and reasons are text that others wrote."""
     page = json.loads(fleet)
     problems_url = page["problemsUrl"]
+    unit_mib = _unit_of_waiting(page["nodes"])
     parts = [
         _HEAD,
         f"<h2>{len(page['nodes'])} nodes</h2>\n",
         _table(_NODE_HEADS, (_node(row, problems_url) for row in page["nodes"])),
         f"<h2>{page['waitingCount']} waiting pods</h2>\n",
-        _table(_WAITING_HEADS, map(_waiting, page["waiting"])),
+        _table(_WAITING_HEADS, (_waiting(row, unit_mib) for row in page["waiting"])),
+        _not_listed(len(page["waiting"]), page["waitingCount"]),
         f"<h2>{len(page['namespaces'])} namespaces</h2>\n",
         _table(_NAMESPACE_HEADS, map(_namespace, page["namespaces"])),
         _FOOT,
@@ -106,9 +112,24 @@ def _problem(problem: Sequence[Any], problems_url: str) -> str:
     return f"{name} ({escape(severity)}): {escape(message)}"
 
 
-def _waiting(row: Sequence[Any]) -> list[str]:
+def _unit_of_waiting(nodes: Iterable[Sequence[Any]]) -> int:
+    """The MiB of a unit that a waiting pod asks for; 0 if the nodes' units differ. lists.js has the same rule."""
+    units = {node[_UNIT_MIB] for node in nodes if node[_UNIT_MIB]}
+    if len(units) > 1:
+        return 0
+    return units.pop() if units else _COMMON_MIB
+
+
+def _not_listed(listed: int, waiting: int) -> str:
+    if listed >= waiting:
+        return ""
+    sentence = f'{listed} of {waiting} pods that wait are listed. <a href="usage">usage</a> has all of them.'
+    return f'<p class="quiet">{sentence}</p>\n'
+
+
+def _waiting(row: Sequence[Any], unit_mib: int) -> list[str]:
     pod, memory, core, gpus, why = row
-    return [escape(pod), _amounts(memory, core, gpus, 0), escape(why or "not tried yet")]
+    return [escape(pod), _amounts(memory, core, gpus, unit_mib), escape(why or "not tried yet")]
 
 
 def _namespace(row: Sequence[Any]) -> list[str]:

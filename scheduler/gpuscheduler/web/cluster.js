@@ -196,7 +196,8 @@ function show() {
     at(`tab-${view}`).setAttribute("aria-selected", String(isShown));
     at(`tab-${view}`).tabIndex = isShown ? 0 : -1;
   }
-  if (at("filter").value !== state.filter) at("filter").value = state.filter;
+  // A space at the end stays in the box: another word may follow.
+  if (at("filter").value.trim() !== state.filter) at("filter").value = state.filter;
   at("facts").replaceChildren(...facts());
   at("tab-waiting").textContent = `Waiting pods (${fleet.waitingCount})`;
   if (state.view === "nodes") showNodes();

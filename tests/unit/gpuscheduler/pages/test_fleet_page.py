@@ -148,6 +148,7 @@ def test_the_plain_table_shows_the_same():
         "<td>25 %</td>",
         "40 GiB, 100 % of compute",
         "team-b/big",
+        "500 GiB, 10 % of compute",
     ):
         assert shown in html
     assert f'<a href="{URL}#gpuunhealthy">GPUUnhealthy</a> (warning): GPU 1: XID 79' in html
@@ -161,6 +162,11 @@ def test_only_problems_of_agents_are_linked_because_the_page_of_problems_has_no_
     html = plain_table(json.dumps(page).encode()).decode()
     assert "NodeNotReady (blocking)" in html
     assert URL not in html
+
+
+def test_the_plain_table_says_how_many_waiting_pods_it_leaves_out():
+    page = {**fleet(pages_of(scheduled())), "waiting": [["team/a", 5, 0, 0, ""]], "waitingCount": 400}
+    assert "1 of 400 pods that wait are listed." in plain_table(json.dumps(page).encode()).decode()
 
 
 def test_the_plain_table_shows_what_others_wrote_as_text():
