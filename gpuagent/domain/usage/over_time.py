@@ -19,6 +19,7 @@ MOST_RECENT = 3
 """Readings that are kept as they were. A container that exits and starts again has others soon."""
 PARTS = 20
 """Used memory is kept by twentieths of what the container holds, and one more for what is above that."""
+_NO_SECONDS = (0.0,) * (PARTS + 1)
 _QUANTILE = 0.95
 
 OnGpu = tuple[str, ContainerRef]
@@ -52,12 +53,13 @@ class UsedMemory:
     Attributes:
         peak_bytes: the highest reading; None before the first that is known.
         recent: the last readings in which it used any: when, and how much.
-        seconds_by_part: time by the part of the held memory that it used, in twentieths; the last one is above all.
+        seconds_by_part: time by the part of the held memory that it used, in twentieths; the last one is above all. It
+            begins anew when the held memory changes.
     """
 
     peak_bytes: int | None = None
     recent: tuple[tuple[float, int], ...] = ()
-    seconds_by_part: tuple[float, ...] = (0.0,) * (PARTS + 1)
+    seconds_by_part: tuple[float, ...] = _NO_SECONDS
 
     def seen(self, used_bytes: int, at: float) -> "UsedMemory":
         """After a reading."""
@@ -70,6 +72,10 @@ class UsedMemory:
     def most_since(self, at: float) -> int:
         """The most that it used in its last readings, of those that are not older."""
         return max((used_bytes for then, used_bytes in self.recent if then >= at), default=0)
+
+    def resized(self) -> "UsedMemory":
+        """After it began to hold another amount, of which the twentieths so far say nothing."""
+        return replace(self, seconds_by_part=_NO_SECONDS)
 
     def lasted(self, used_bytes: int, held_bytes: int, seconds: float) -> "UsedMemory":
         """After it used that much for so long."""
@@ -187,6 +193,8 @@ class ContainerUsage:
         is_same_pod = reading.pod_uid == self.reading.pod_uid
         memory = self.memory if is_same_pod else UsedMemory()
         idle_since = self.idle_since if is_same_pod else None
+        if reading.held_bytes != self.reading.held_bytes:
+            memory = memory.resized()
         if reading.used_bytes is not None:
             memory = memory.seen(reading.used_bytes, at)
         if reading.busy is None:

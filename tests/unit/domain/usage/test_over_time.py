@@ -143,3 +143,14 @@ def test_p95_of_used_memory_is_right_to_a_twentieth_of_what_is_held(used_gib: li
     assert usual_bytes is not None
     assert abs(usual_bytes - usual_gib * GIB) <= 8 * GIB / PARTS
     assert after((100, HALF)).memory.usual_bytes(8 * GIB) is None
+
+
+@pytest.mark.parametrize("held_gib", [4, 16])
+def test_p95_is_of_the_time_since_the_container_holds_as_much(held_gib: int) -> None:
+    """Twentieths of another amount say nothing about this one."""
+    resized = replace(HALF, held_bytes=held_gib * GIB)
+    usage = after((0, HALF), (1000, HALF), (1010, resized), (1020, resized))
+    usual_bytes = usage.memory.usual_bytes(held_gib * GIB)
+    assert usual_bytes is not None
+    assert abs(usual_bytes - 4 * GIB) <= held_gib * GIB / PARTS
+    assert usage.memory.peak_bytes == 4 * GIB
