@@ -20,6 +20,9 @@ is the DaemonSet, and its service account with it. The labels stay: kubectl insp
 {{- end }}
 
 {{- define "gpuagent.labels" -}}
+{{- if hasKey .Values.commonLabels "app.kubernetes.io/component" -}}
+{{- fail "commonLabels may not set app.kubernetes.io/component: it is a label of the chart's own" -}}
+{{- end -}}
 {{- include "gpuagent.withLabels" (dict "own" (include "gpuagent.ownLabels" .) "more" .Values.commonLabels "value" "commonLabels") -}}
 {{- end }}
 
@@ -164,6 +167,17 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 
 {{/* What the schema cannot say. */}}
 {{- define "gpuagent.refusals" -}}
+{{- /* Names of the chart's other objects. An agent that shared the scheduler's account would have its rights. */ -}}
+{{- $taken := list "cgpu-installer" "gpu-decisions" "gpu-mem-limits" "gpu-memory-limits" "gpu-scheduler" "mps-control" -}}
+{{- if has (include "gpuagent.name" .) $taken -}}
+{{- fail (printf "fullnameOverride or nameOverride is %s, the name of another object of the chart: choose another name" (include "gpuagent.name" .)) -}}
+{{- end -}}
+{{- if has (include "gpuagent.serviceAccount" .) $taken -}}
+{{- fail (printf "serviceAccount.name is %s, the name of another object of the chart: the agents would have its rights; choose another name" (include "gpuagent.serviceAccount" .)) -}}
+{{- end -}}
+{{- if regexMatch ":[^/]*$|@" .Values.image.repository -}}
+{{- fail (printf "image.repository is %s: leave out the tag, and set image.tag or image.digest" .Values.image.repository) -}}
+{{- end -}}
 {{- $fatal := list -}}
 {{- range compact (splitList "," (get .Values.settings "fatal-xids")) }}{{ $fatal = append $fatal (trim . | atoi) }}{{ end -}}
 {{- range compact (splitList "," (get .Values.settings "ignore-xids")) -}}
