@@ -9,6 +9,7 @@ from typing import Any
 
 BOOSTS = {
     "problems/": 2.4,
+    "problems/#invalididlelabel": 1.4,  # it has the words of Events that operations/#idle-pods explains
     "troubleshooting/": 1.2,
     "migrate/": 0.2,
     "adr/": 0.05,
@@ -18,10 +19,11 @@ BOOSTS = {
 }
 """By the beginning of an address: who searches a message at night wants its remedy, not the reason for a decision."""
 NAMES = {
+    "compare/": "HAMi, KAI, time slicing",
     "operations/#idle-pods": "GPUIdle, GPUIdleEvicted",
     "troubleshooting/#out-of-gpu-memory": "GPUMemoryExhausted",
 }
-"""By address: Events that are described in a section without their names in its heading. Results show them with it."""
+"""By address: names that people search for, which the heading does not have. Results show them with it."""
 HAN = "\u4e00-\u9fff"
 _HAN_CHARACTER = re.compile(f"[{HAN}]")
 ZERO_WIDTH_SPACE = "\u200b"
