@@ -175,7 +175,7 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if has (include "gpuagent.serviceAccount" .) $taken -}}
 {{- fail (printf "serviceAccount.name is %s, the name of another object of the chart: the agents would have its rights; choose another name" (include "gpuagent.serviceAccount" .)) -}}
 {{- end -}}
-{{- if regexMatch ":[^/]*$|@" .Values.image.repository -}}
+{{- if regexMatch ":[A-Za-z0-9_][A-Za-z0-9_.-]*$|@" .Values.image.repository -}}
 {{- fail (printf "image.repository is %s: leave out the tag, and set image.tag or image.digest" .Values.image.repository) -}}
 {{- end -}}
 {{- $fatal := list -}}
