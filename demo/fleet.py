@@ -1,12 +1,25 @@
 """A fleet of any size, for the page of the cluster: nodes of four kinds with pods on them, some with problems."""
 
+import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from gpuagent.domain.fleet.agent_pods import (
+    COMPONENT,
+    COMPONENT_LABEL,
+    NAME,
+    NAME_LABEL,
+    AgentPod,
+    AgentPods,
+    AgentUnreadableError,
+)
+from gpuagent.domain.fleet.held_use import HeldUse
 from gpuagent.domain.fleet.node_problems import CONDITION_TYPE, NodeProblem, condition_message
 from gpuagent.domain.fleet.node_summary import node_reading
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuscheduler.core.gpu_request import WHOLE, Amounts, Used
@@ -15,12 +28,14 @@ from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.strand import Strand
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.pages.node_view import Cluster
+from gpuscheduler.pages.namespace_use import PAUSE_S, NamespaceUse
+from gpuscheduler.pages.node_view import Cluster, pod_views
 
 NAMESPACES = ("batch", "ml-research", "notebooks", "serving", "team-a", "team-b")
 APPS = ("chat", "embed", "ocr", "rank", "train")
 MEMORY = (1, 2, 4, 8, 16)
 CORE = (10, 20, 30, 50)
+_WHOLE_GIB = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,52 @@ def fleet(nodes: int) -> Cluster:
     for number in range(max(nodes // 10, 3)):
         _add_waiting(core, number, nodes)
     return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations)
+
+
+async def use_page(cluster: Cluster) -> bytes:
+    """The page /use of the fleet, once all its agents were asked: the first one does not answer."""
+    agents = AgentPods("kube-system")
+    for name in cluster.names():
+        agents.seen(_agent_pod(name))
+    silent = min(name for name, node in cluster.nodes.items() if node.users)
+
+    async def ask(agent: AgentPod) -> list[HeldUse]:
+        if agent.node == silent:
+            raise AgentUnreadableError("its agent cannot be reached: connection refused")
+        pods = pod_views(cluster.nodes[agent.node], cluster)
+        return [_held_use(pod.name, pod.held.memory or _WHOLE_GIB) for pod in pods]
+
+    reading = NamespaceUse(cluster, agents, ask)
+    await reading.page()
+    asking = asyncio.create_task(reading.run())
+    while True:
+        await asyncio.sleep(PAUSE_S)
+        page = await reading.page()
+        progress = json.loads(page)
+        if progress["asked"] == progress["nodes"]:
+            asking.cancel()
+            return page
+
+
+def _agent_pod(node: str) -> dict[str, Any]:
+    labels = {NAME_LABEL: NAME, COMPONENT_LABEL: COMPONENT}
+    return {
+        "metadata": {"uid": f"agent-{node}", "namespace": "kube-system", "labels": labels},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "podIP": "192.0.2.7"},
+    }
+
+
+def _held_use(pod: str, held_gib: int) -> HeldUse:
+    """Any use does that differs from pod to pod; of some it is not known."""
+    namespace, _, name = pod.partition("/")
+    number = int(name.rpartition("-")[2])
+    held_bytes = held_gib << 30
+    used_bytes = held_bytes * (number % 7) // 8
+    idle_s = 7200 if number % 7 == 0 else 0
+    if number % 11 == 0:
+        return HeldUse(PodName(namespace, name), held_bytes, None, None)
+    return HeldUse(PodName(namespace, name), held_bytes, used_bytes, idle_s, used_bytes + held_bytes // 8)
 
 
 def _node(kind: _Kind, number: int) -> dict[str, Any]:

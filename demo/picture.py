@@ -9,8 +9,9 @@ from pathlib import Path
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from demo.__main__ import offers, run, until
-from demo.fleet import fleet
+from demo.fleet import fleet, use_page
 from demo.node import DemoNode
+from gpuagent.domain.fleet.agent_pods import AgentPods
 from gpuagent.system.output import exit_with
 from gpuscheduler.pages.fleet_page import FleetPages
 from gpuscheduler.pages.page_server import page_server
@@ -88,13 +89,16 @@ def _links(chromium: str) -> None:
 
 def _cluster(chromium: str) -> None:
     """The one of docs/gpuscheduler.md: forty nodes, one of them opened."""
-    pages = FleetPages(fleet(FLEET), "https://docs.example.org/problems")
+    cluster = fleet(FLEET)
+    pages = FleetPages(cluster, "https://docs.example.org/problems", AgentPods("kube-system"))
+    use = asyncio.run(use_page(cluster))
     server = page_server(
         ("127.0.0.1", 0),
         metrics=lambda: b"",
         usage=lambda: (b"{}",),
         fleet=lambda: asyncio.run(pages.fleet()),
         pods=lambda: asyncio.run(pages.pods()),
+        use=lambda: use,
         defragment=lambda: b"{}",
         alive=lambda: None,
         problem=lambda: "",

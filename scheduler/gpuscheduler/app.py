@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 
+from gpuagent.domain.fleet.agent_pods import AgentPods
 from gpuagent.kube.api.access import access
 from gpuagent.pages.http_server import HttpServer, listen
 from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
+from gpuscheduler.cluster_api.agent_reader import AgentReader
 from gpuscheduler.cluster_api.claim_events import ClaimEvents
 from gpuscheduler.cluster_api.connection import Connection, decoded
 from gpuscheduler.cluster_api.evictions import Evictions
@@ -51,6 +53,7 @@ from gpuscheduler.metrics import SchedulerMetrics, Values
 from gpuscheduler.pages.defragment_page import defragment_page
 from gpuscheduler.pages.fleet_page import FleetPages
 from gpuscheduler.pages.heartbeat import Heartbeat
+from gpuscheduler.pages.namespace_use import NamespaceUse
 from gpuscheduler.pages.node_view import Cluster
 from gpuscheduler.pages.paced_reading import PacedReading, RecentReading
 from gpuscheduler.pages.page_server import page_server
@@ -112,7 +115,12 @@ class App:
         self._leading = asyncio.Event()
         self._value_reading = PacedReading(self._values)
         self._usage_reading = PacedReading(lambda: usage_page(self._core))
-        fleet_pages = FleetPages(_cluster(self._core), settings.problems_url)
+        cluster = _cluster(self._core)
+        self._agents = AgentPods(settings.agent_namespace)
+        self._agent_reader = AgentReader()
+        self._namespace_use = NamespaceUse(cluster, self._agents, self._agent_reader.uses)
+        self._use_reading = PacedReading(self._namespace_use.page)
+        fleet_pages = FleetPages(cluster, settings.problems_url, self._agents)
         self._fleet_reading = PacedReading(fleet_pages.fleet)
         self._pods_reading = PacedReading(fleet_pages.pods)
         self._moves_reading = PacedReading(lambda: defragment_page(self._core.defragmentation))
@@ -142,7 +150,7 @@ class App:
         write_s = lease.write_s if lease else lambda: math.inf
         not_leading = lease.problem if lease else lambda: ""
         read_lease = lease.read_again if lease else _nothing_to_read
-        async with Connection(self._access, self._metrics.api_answered, write_s) as connection:
+        async with Connection(self._access, self._metrics.api_answered, write_s) as connection, self._agent_reader:
             writes = Writes(
                 connection,
                 host,
@@ -173,7 +181,7 @@ class App:
             placeholder_pods = self._placeholder_pods(connection, writes)
             nodes = NodeFollower(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
-            pods = PodFollower(service, self._claim_waits)
+            pods = PodFollower(service, self._claim_waits, self._agents)
             # It decodes as much of a pod as it needs.
             self._follow("pods", connection, "/api/v1/pods", pods, read=bytes)
             path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
@@ -189,6 +197,7 @@ class App:
             work += [writes.run(), service.tick(), self._sync(service)]
             work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
             work += [self._fleet_reading.run(), self._pods_reading.run()]
+            work += [self._use_reading.run(), self._namespace_use.run()]
             work += [self._moves_reading.run(), claim_events.run()]
             if placeholder_pods:
                 work.append(placeholder_pods.run())
@@ -342,6 +351,7 @@ class App:
                 usage=self._usage_reading.get,
                 fleet=RecentReading(self._fleet_reading.get).get,
                 pods=RecentReading(self._pods_reading.get).get,
+                use=RecentReading(self._use_reading.get).get,
                 defragment=self._moves_reading.get,
                 alive=self._heartbeat.problem,
                 problem=self._problem,

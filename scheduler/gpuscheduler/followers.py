@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from gpuagent.domain.fleet.agent_pods import NAME, AgentPods
 from gpuagent.domain.fleet.node_summary import node_reading
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY, node_links
@@ -48,6 +49,8 @@ LARGE_BYTES = 64 * 1024
 """A pod whose text is longer may have so many containers that they are read once. Most texts have 3 to 10 KB."""
 CLAIMS_KEY = b'"resourceClaims"'
 """In the text of each pod with claims, and of hardly any other."""
+AGENT_NAME = f'"{NAME}"'.encode()
+"""In the text of each agent's pod, and of hardly any other."""
 _MINOR = re.compile(r"[0-9]{1,9}")
 """A minor number. Python refuses to read a number of thousands of digits."""
 
@@ -57,14 +60,17 @@ class PodFollower:
 
     key = "uid"
 
-    def __init__(self, service: Service, claim_waits: ClaimWaits) -> None:
+    def __init__(self, service: Service, claim_waits: ClaimWaits, agents: AgentPods) -> None:
         self._service = service
         self._claim_waits = claim_waits
+        self._agents = agents
         self._reader = PodReader()
         self._large: dict[str, PodFacts] = {}
 
     def seen(self, json_text: bytes) -> None:
         """Take a pod."""
+        if AGENT_NAME in json_text:
+            self._agents.seen(decoded(json_text))
         is_large = len(json_text) > LARGE_BYTES
         if is_large or CLAIMS_KEY in json_text:
             self._read_whole(decoded(json_text))
@@ -84,6 +90,7 @@ class PodFollower:
     def gone(self, key: str) -> None:
         """Forget a pod."""
         self._large.pop(key, None)
+        self._agents.gone(key)
         self._claim_waits.gone(key)
         self._service.pod_gone(key)
 

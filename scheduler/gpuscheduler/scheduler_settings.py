@@ -95,6 +95,13 @@ class SchedulerSettings:
         "address of docs/problems.md, to which the page of the cluster links the problems of nodes (default: no links)",
         metavar="URL",
     )
+    agent_namespace: str = setting(
+        "kube-system",
+        namespace,
+        "namespace of the agents' pods, which are asked what namespaces use while the page of the cluster shows it; "
+        "off: none is asked",
+        metavar="NAME",
+    )
     policy: str = setting(
         "strand",
         values.one_of(*NAMES),

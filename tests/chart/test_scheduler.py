@@ -254,9 +254,24 @@ def test_a_network_policy_is_made_for_it_too(chart: Chart) -> None:
     ports = {port["containerPort"] for one in containers(objects).values() for port in one["ports"]}
     (rule,) = spec["ingress"]
     assert ({port["port"] for port in rule["ports"]}, rule["from"]) == (ports, SOURCES)
-    assert find(objects, "NetworkPolicy", "gpuagent")["spec"]["ingress"][0]["ports"] == [
-        {"port": 9445, "protocol": "TCP"}
-    ]
+    (rule,) = find(objects, "NetworkPolicy", "gpuagent")["spec"]["ingress"]
+    assert rule["ports"] == [{"port": 9445, "protocol": "TCP"}]
+    *others, scheduler = rule["from"]
+    assert others == SOURCES
+    assert scheduler["podSelector"]["matchLabels"].items() <= pod(objects)["metadata"]["labels"].items()
+
+
+def test_the_scheduler_reaches_agents_also_if_nothing_else_does(chart: Chart) -> None:
+    objects = chart.render(scheduler=ON, networkPolicy={"enabled": True})
+    (rule,) = find(objects, "NetworkPolicy", "gpuagent")["spec"]["ingress"]
+    assert [list(source) for source in rule["from"]] == [["podSelector"]]
+    assert find(objects, "NetworkPolicy", NAME)["spec"]["ingress"] == []
+
+
+def test_it_asks_the_agents_of_its_own_release_unless_it_is_told_otherwise(chart: Chart) -> None:
+    assert settings_of(chart.render(namespace="gpu", scheduler=ON)).agent_namespace == "gpu"
+    off = chart.render(namespace="gpu", scheduler=ON | {"settings": {"agent-namespace": "off"}})
+    assert settings_of(off).agent_namespace == ""
 
 
 def test_rules_and_dashboard_come_with_it(chart: Chart) -> None:

@@ -7,13 +7,18 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from demo.fleet import fleet
+from demo.fleet import fleet, use_page
+from gpuagent.domain.fleet.agent_pods import AgentPod, AgentPods
+from gpuagent.domain.fleet.held_use import HeldUse
 from gpuscheduler.pages.fleet_page import FleetPages
+from gpuscheduler.pages.namespace_use import NamespaceUse
 from gpuscheduler.pages.page_server import page_server
 from tests.e2e.browser import CHROMIUM, PHONE, is_wider_than_the_window, opened
 
 FEW = 40
 MANY = 5000
+AGENTS = "gpu"
+"""Namespace of the agents."""
 PROBLEMS_URL = "https://docs.example.org/problems"
 TRIES = 5
 """Loads of the page, of which the fastest counts, as the machine may have other work."""
@@ -21,10 +26,18 @@ FIRST_SHOWN = "performance.getEntriesByName('shown')[0]?.startTime"
 ROWS = "#fleet tbody tr:not(.spacer)"
 
 
+async def _no_agent(_: AgentPod) -> list[HeldUse]:
+    return []
+
+
 @contextmanager
 def served(nodes: int) -> Iterator[str]:
     """The address of the page over so many nodes."""
-    pages = FleetPages(fleet(nodes), PROBLEMS_URL)
+    cluster = fleet(nodes)
+    agents = AgentPods(AGENTS)
+    pages = FleetPages(cluster, PROBLEMS_URL, agents)
+    # To ask thousands of agents takes two minutes, and no test of a large fleet looks at that.
+    use = asyncio.run(use_page(cluster) if nodes == FEW else NamespaceUse(cluster, AgentPods(""), _no_agent).page())
 
     def read(name: str) -> Callable[[], tuple[bytes, ...]]:
         return lambda: asyncio.run(getattr(pages, name)())
@@ -35,6 +48,7 @@ def served(nodes: int) -> Iterator[str]:
         usage=lambda: (b"{}",),
         fleet=read("fleet"),
         pods=read("pods"),
+        use=lambda: use,
         defragment=lambda: b"{}",
         alive=lambda: None,
         problem=lambda: "",
@@ -125,7 +139,8 @@ def test_a_node_is_opened_by_keys_and_its_address_can_be_shared() -> None:
         expect(details).to_be_visible()
         page.reload()
         expect(details).to_contain_text("GPU 0 memory")
-        expect(details).to_contain_text("kubectl inspect cgpu status gpu-t4-0003")
+        expect(details).to_contain_text(f"kubectl inspect cgpu status gpu-t4-0003 --agent-namespace {AGENTS}")
+        expect(details).to_contain_text(f"kubectl -n {AGENTS} port-forward")
 
 
 def test_the_details_have_compute_and_pods_with_amounts() -> None:
@@ -157,6 +172,13 @@ def test_waiting_pods_have_the_reason_and_namespaces_what_they_hold() -> None:
         page.keyboard.press("ArrowRight")
         expect(page.get_by_role("tab", name="Namespaces")).to_be_focused()
         expect(page.locator("#namespaces tbody tr")).to_have_count(6)
+        expect(page.locator("#namespaces")).to_contain_text(
+            "Not known of node gpu-a10-0000: its agent cannot be reached"
+        )
+        unused = page.locator("#namespaces td[data-title='unused']").all_inner_texts()
+        amounts = [float(text.removeprefix("≥ ").split(" ")[0]) for text in unused]
+        assert amounts == sorted(amounts, reverse=True)
+        assert amounts[0] > 0
         page.get_by_role("link", name="team-a").click()
         expect(page.locator("#filter")).to_have_value("team-a/")
         expect(page.locator(ROWS).first).to_be_visible()

@@ -30,6 +30,28 @@ export function rows([heads, ...others]) {
   ];
 }
 
+const LONG = 280; // characters; a text that is a little longer than its start is shown whole
+const START = 200;
+const opened = new Set();
+
+/** A text that others wrote. Of a long one the start is shown, and all of it after a click or Enter. */
+export function longText(text) {
+  if (text.length <= LONG) return text;
+  const start = element("span", { className: "start" }, `${text.slice(0, START)} … `);
+  const summary = element("summary", {}, start, element("span", { className: "toggle" }));
+  const details = element("details", { className: "long-text", open: opened.has(text) }, summary, element("p", {}, text));
+  details.addEventListener("toggle", () => (details.open ? opened.add(text) : opened.delete(text)));
+  return details;
+}
+
+/** Replace what an element has only if what it shows has changed, so that focus and selected text stay. */
+export function showIfChanged(parent, shown, make) {
+  const key = JSON.stringify(shown);
+  if (parent.shownKey === key) return;
+  parent.shownKey = key;
+  parent.replaceChildren(...make());
+}
+
 export const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
 export const percent = (part) => `${Math.round(part * 100)} %`;
 export const gib = (bytes) => `${Number((bytes / 2 ** 30).toFixed(1))} GiB`;

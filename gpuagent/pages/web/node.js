@@ -1,7 +1,7 @@
 // The node live: who holds how much of each GPU and how much of it is used. All of it is in status, topology and metrics.
 import { drawHour } from "./hour.js";
 import { drawLinks } from "./links.js";
-import { bar, element, gib, live, percent, read, rows, sum } from "./live.js";
+import { bar, element, gib, live, longText, percent, read, rows, showIfChanged, sum } from "./live.js";
 
 const HOUR_EVERY_MS = 60_000; // it has a new minute once a minute
 const at = (id) => document.getElementById(id);
@@ -58,15 +58,15 @@ function facts(status, known) {
     .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
 }
 
-function problems(status) {
+function showProblems(status) {
   const found = status.problems.map((problem) => [problem.warning ? "warning" : "note", problem.reason, problem.message]);
   const waits = status.switch.waiting_for.map((one) => one.container);
   if (status.switch.phase !== "steady") {
     const names = [...new Set(waits)].join(", ");
     found.push(["note", `Mode switch ${status.switch.phase}`, names ? `waits for ${names}` : ""]);
   }
-  return found.map(([kind, reason, text]) =>
-    element("div", { className: `problem ${kind}` }, element("strong", {}, reason), ` ${text}`),
+  showIfChanged(at("problems"), found, () =>
+    found.map(([kind, reason, text]) => element("div", { className: `problem ${kind}` }, element("strong", {}, reason), " ", longText(text))),
   );
 }
 
@@ -215,7 +215,7 @@ async function turn() {
   document.title = `GPUs of ${name}`;
   at("node").textContent = name;
   at("facts").replaceChildren(...facts(status, known));
-  at("problems").replaceChildren(...problems(status));
+  showProblems(status);
   const none = element("p", { className: "quiet" }, "no GPUs");
   const uses = overTime(status.usage);
   const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid), hours[gpu.uuid], uses));

@@ -5,7 +5,7 @@ at a time, and a node that has not changed since the last reading is not written
 
 /fleet is JSON with arrays, because names of fields would be most of it::
 
-    {"problemsUrl": "", "nodes": [
+    {"problemsUrl": "", "agents": [namespace of the agents' pods, port of their pages], "nodes": [
         [name, mode, model, MiB of a unit, usable GPUs, GPUs, pods, waiting pods,
          [memory, core, gpus of the largest free share],
          [[severity, reason, message, whether docs/problems.md has the reason], ...],
@@ -27,6 +27,7 @@ from heapq import nsmallest
 from typing import get_args
 
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.fleet.agent_pods import DEFAULT_NAMESPACE, AgentPods
 from gpuagent.domain.fleet.node_problems import NodeProblem
 from gpuagent.domain.fleet.node_summary import GpuUse, NodeReading
 from gpuscheduler.core.gpu_request import RequestKind
@@ -96,17 +97,20 @@ class FleetPages:
     Args:
         cluster: read, and never changed.
         problems_url: address of docs/problems.md, to which problems are linked; empty for none.
+        agents: where people reach the agents, for commands on the page.
     """
 
-    def __init__(self, cluster: Cluster, problems_url: str = "") -> None:
+    def __init__(self, cluster: Cluster, problems_url: str, agents: AgentPods) -> None:
         self._cluster = cluster
+        self._agents = agents
         self._problems_url = problems_url
         self._rows: dict[str, _Row] = {}
 
     async def fleet(self) -> tuple[bytes, ...]:
         """The page /fleet."""
         pieces = Pieces()
-        pieces.add(b'{"problemsUrl":' + _json(self._problems_url) + b',"nodes":[')
+        agents = [self._agents.namespace or DEFAULT_NAMESPACE, self._agents.port]
+        pieces.add(b'{"problemsUrl":' + _json(self._problems_url) + b',"agents":' + _json(agents) + b',"nodes":[')
         namespaces: dict[str, Holding] = {}
         rows: dict[str, _Row] = {}
         separator = b""

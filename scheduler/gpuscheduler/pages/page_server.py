@@ -20,6 +20,7 @@ def page_server(  # noqa: PLR0913 (by name)
     usage: Callable[[], tuple[bytes, ...]],
     fleet: Callable[[], tuple[bytes, ...]],
     pods: Callable[[], tuple[bytes, ...]],
+    use: Callable[[], bytes],
     defragment: Callable[[], bytes],
     alive: Probe,
     problem: Callable[[], str],
@@ -32,6 +33,7 @@ def page_server(  # noqa: PLR0913 (by name)
         usage: makes the page /usage in the same way.
         fleet: makes the page /fleet in the same way.
         pods: makes the page /pods in the same way.
+        use: makes the page /use in the same way.
         defragment: makes the page /defragment in the same way.
         alive: what is wrong with the process.
         problem: why calls cannot be answered now; empty if they can.
@@ -41,7 +43,8 @@ def page_server(  # noqa: PLR0913 (by name)
         "/usage": lambda: (JSON, usage()),
         "/fleet": lambda: (JSON, fleet()),
         "/pods": lambda: (JSON, pods()),
-        "/table": lambda: (HTML, plain_table(b"".join(fleet()))),
+        "/use": lambda: (JSON, use()),
+        "/table": lambda: (HTML, plain_table(b"".join(fleet()), use())),
         "/defragment": lambda: (JSON, defragment()),
         **_cluster_pages(),
     }

@@ -1,10 +1,10 @@
 """The page /table: what the page of the cluster shows, for browsers that run no scripts, as tables in HTML.
 
-It is made of /fleet, so that both show the same, and in a thread of the server.
+It is made of /fleet and /use, so that both show the same, and in a thread of the server.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -35,7 +35,18 @@ _NODE_HEADS = (
     "pods",
     "problems",
 )
-_NAMESPACE_HEADS = ("namespace", "pods", "memory held", "compute held", "whole GPUs held", "waiting pods")
+_NAMESPACE_HEADS = (
+    "namespace",
+    "pods",
+    "memory held",
+    "compute held",
+    "whole GPUs held",
+    "waiting pods",
+    "memory used (p95)",
+    "peak",
+    "unused",
+    "pods idle for 1 h",
+)
 _WAITING_HEADS = ("pod", "asks for", "why it waits")
 _MIB_PER_GIB = 1024
 # The default unit. A pod asks for units before it is known on which node it will be.
@@ -44,9 +55,11 @@ _COMMON_MIB = 1024
 _UNIT_MIB = 3
 
 
-def plain_table(fleet: bytes) -> bytes:
-    """The page, of the page /fleet. Names and reasons are text that others wrote."""
+def plain_table(fleet: bytes, use: bytes) -> bytes:
+    """The page, of the pages /fleet and /use. Names and reasons are text that others wrote."""
     page = json.loads(fleet)
+    use_page = json.loads(use)
+    uses = {row[0]: row for row in use_page["namespaces"]}
     problems_url = page["problemsUrl"]
     unit_mib = _unit_of_waiting(page["nodes"])
     parts = [
@@ -57,7 +70,8 @@ def plain_table(fleet: bytes) -> bytes:
         _table(_WAITING_HEADS, (_waiting(row, unit_mib) for row in page["waiting"])),
         _not_listed(len(page["waiting"]), page["waitingCount"]),
         f"<h2>{len(page['namespaces'])} namespaces</h2>\n",
-        _table(_NAMESPACE_HEADS, map(_namespace, page["namespaces"])),
+        f"<p>{escape(_about_use(use_page))}</p>\n",
+        _table(_NAMESPACE_HEADS, (_namespace(row, uses.get(row[0])) for row in page["namespaces"])),
         _FOOT,
     ]
     return "".join(parts).encode()
@@ -132,9 +146,33 @@ def _waiting(row: Sequence[Any], unit_mib: int) -> list[str]:
     return [escape(pod), _amounts(memory, core, gpus, unit_mib), escape(why or "not tried yet")]
 
 
-def _namespace(row: Sequence[Any]) -> list[str]:
+def _namespace(row: Sequence[Any], use: Sequence[Any] | None) -> list[str]:
     name, pods, mib, core, whole, waiting = row
-    return [escape(name), str(pods), _memory(mib, 1), f"{core} %", str(whole), str(waiting)]
+    held_memory = _memory(mib, 1)
+    held = [escape(name), str(pods), held_memory, f"{core} %", str(whole), str(waiting)]
+    if use is None:
+        return [*held, "–", "–", "–", "–"]
+    _, _, unknown, idle, _, used_bytes, peak_bytes, unused_bytes = use
+    without = f" ({unknown} pods not known)" if unknown else ""
+    memory = [_known(used_bytes, _bytes) + without, _known(peak_bytes, _bytes), _known(unused_bytes, _bytes)]
+    return [*held, *memory, _known(idle, str)]
+
+
+def _known(pair: Sequence[Any], words: Callable[[int], str]) -> str:
+    """A sum of which a part may not be known."""
+    known, is_complete = pair
+    if known is None:
+        return "–"
+    return words(known) if is_complete else f"≥ {words(known)}"
+
+
+def _about_use(use: Mapping[str, Any]) -> str:
+    """How far agents have been asked, because the page is loaded once."""
+    if not use["isOn"]:
+        return "What is used is not known: the setting agent-namespace is off."
+    unanswered = sum(count for _, count, _ in use["unknown"])
+    asked = f"Use is known of {use['asked'] - unanswered} of {use['nodes']} nodes with pods that hold GPUs."
+    return "The agents are asked what is used: load the page again in a few seconds." if use["nodes"] is None else asked
 
 
 def _held(held: int, total: int, unit_mib: int) -> str:
@@ -150,6 +188,10 @@ def _amounts(memory: int, core: int, gpus: int, unit_mib: int) -> str:
     if core > 0:
         parts.append(f"{core} % of compute")
     return ", ".join(parts) or "none"
+
+
+def _bytes(amount: int) -> str:
+    return _memory(amount >> 20, 1)
 
 
 def _memory(units: int, unit_mib: int) -> str:

@@ -1,9 +1,9 @@
 // The cluster live: every node as a row and as a cell of the heat grid, pods that wait, and namespaces.
 // What is shown is in the address, so that a reload keeps it and others can be sent it.
 import { showDetails } from "./details.js";
-import { badness, heldWords, isTroubled, largestWords, part, readFleet, readPods } from "./fleet.js";
+import { badness, heldWords, isTroubled, largestWords, part, readFleet, readPods, readUse } from "./fleet.js";
 import { drawHeat, heatNode } from "./heat.js";
-import { bar, element, gib, live, percent, read, sum } from "./live.js";
+import { bar, element, gib, live, percent, read, showIfChanged, sum } from "./live.js";
 import { namespacesView, waitingView } from "./lists.js";
 import { VirtualRows } from "./rows.js";
 
@@ -11,6 +11,7 @@ const MIB = 2 ** 20;
 const TIB = 2 ** 40;
 const VIEWS = ["nodes", "waiting", "namespaces"];
 const PODS_EVERY_MS = 30_000;
+const USE_AGAIN_MS = 1000; // until all agents were asked
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 const at = (id) => document.getElementById(id);
 
@@ -30,6 +31,8 @@ const COLUMNS = [
 let fleet = null;
 let pods = new Map();
 let podsAt = 0;
+let use = null;
+let useTimer = null;
 let state = readAddress();
 let shown = [];
 let opener = null;
@@ -59,6 +62,11 @@ function go(changes) {
   state = next;
   history[isOpened ? "pushState" : "replaceState"](null, "", addressOf(state));
   show();
+}
+
+function goTo(view) {
+  go({ view });
+  soon();
 }
 
 function nameCell(node) {
@@ -201,9 +209,14 @@ function show() {
   at("facts").replaceChildren(...facts());
   at("tab-waiting").textContent = `Waiting pods (${fleet.waitingCount})`;
   if (state.view === "nodes") showNodes();
-  if (state.view === "waiting") at("waiting").replaceChildren(...waitingView(fleet, state.filter));
-  if (state.view === "namespaces") at("namespaces").replaceChildren(...namespacesView(fleet, state.filter));
+  if (state.view === "waiting") showIfChanged(at("waiting"), [fleet.waiting, fleet.waitingCount, state.filter], () => waitingView(fleet, state.filter));
+  if (state.view === "namespaces") showNamespaces();
   showNode();
+}
+
+function showNamespaces() {
+  const uses = use ? { ...use, namespaces: [...use.namespaces.values()] } : null;
+  showIfChanged(at("namespaces"), [fleet.namespaces, fleet.agents, uses, state.filter], () => namespacesView(fleet, use, state.filter));
 }
 
 function showNodes() {
@@ -221,7 +234,7 @@ function showNode() {
   panel.hidden = !state.node;
   document.body.classList.toggle("split", Boolean(state.node));
   if (!state.node) return;
-  showDetails(panel, { name: state.node, node, pods: pods.get(state.node), problemsUrl: fleet.problemsUrl, close });
+  showDetails(panel, { name: state.node, node, pods: pods.get(state.node), problemsUrl: fleet.problemsUrl, agents: fleet.agents, close });
   if (wasHidden) panel.focus({ preventScroll: true });
 }
 
@@ -236,26 +249,41 @@ async function readPodsIfNeeded(isFresh) {
   show();
 }
 
+/** Agents are asked only while a reader looks at what namespaces use. */
+async function readUseIfShown() {
+  clearTimeout(useTimer);
+  if (state.view !== "namespaces" || document.hidden) return;
+  use = readUse(await read("use"));
+  show();
+  const isAll = !use.isOn || use.asked === use.nodes;
+  if (!isAll) useTimer = setTimeout(soon, USE_AGAIN_MS);
+}
+
 async function turn() {
   fleet = readFleet(await read("fleet"));
   show();
   // For who wants to know how long it takes.
   if (!performance.getEntriesByName("shown").length) performance.mark("shown");
   await readPodsIfNeeded(true);
+  await readUseIfShown();
 }
 
-const soon = () => readPodsIfNeeded(false).catch(() => {}); // the next turn says what is wrong
+/** Read now what a change of the view needs. If it fails, the next turn says what is wrong. */
+function soon() {
+  readPodsIfNeeded(false).catch(() => {});
+  readUseIfShown().catch(() => {});
+}
 
 at("filter").addEventListener("input", () => {
   go({ filter: at("filter").value.trim() });
   soon();
 });
-for (const view of VIEWS) at(`tab-${view}`).addEventListener("click", () => go({ view }));
+for (const view of VIEWS) at(`tab-${view}`).addEventListener("click", () => goTo(view));
 at("views").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
   const next = VIEWS[(VIEWS.indexOf(state.view) + step + VIEWS.length) % VIEWS.length];
-  go({ view: next });
+  goTo(next);
   at(`tab-${next}`).focus();
 });
 addEventListener("popstate", () => {

@@ -1,11 +1,11 @@
 // One node: its problems, its GPUs with memory and compute, its pods with amounts, and commands that say more.
 import { amountWords, heldWords, largestWords, memoryWords } from "./fleet.js";
-import { bar, element } from "./live.js";
-import { copyable, table } from "./parts.js";
+import { bar, element, longText } from "./live.js";
+import { copyable, inspectCommand, table } from "./parts.js";
 
 /** Fill the panel; what is unchanged stays, so that focus, scrolling and selected text do. */
-export function showDetails(panel, { name, node, pods, problemsUrl, close }) {
-  const key = JSON.stringify([name, node, pods, problemsUrl]);
+export function showDetails(panel, { name, node, pods, problemsUrl, agents, close }) {
+  const key = JSON.stringify([name, node, pods, problemsUrl, agents]);
   if (panel.key === key) return;
   const isSameNode = panel.dataset.name === name;
   const { scrollTop } = panel;
@@ -14,13 +14,13 @@ export function showDetails(panel, { name, node, pods, problemsUrl, close }) {
   panel.dataset.name = name;
   const closing = element("button", { type: "button", className: "close", "aria-label": "close", title: "close (Esc)" }, "×");
   closing.addEventListener("click", close);
-  const content = node ? known(node, pods ?? [], problemsUrl) : [element("p", { className: "cause" }, "The cluster has no node of this name with GPUs.")];
+  const content = node ? known(node, pods ?? [], problemsUrl, agents) : [element("p", { className: "cause" }, "The cluster has no node of this name with GPUs.")];
   panel.replaceChildren(element("header", {}, element("h2", {}, name), closing), ...content);
   if (isSameNode) panel.scrollTop = scrollTop;
   if (hadFocus) closing.focus();
 }
 
-function known(node, pods, problemsUrl) {
+function known(node, pods, problemsUrl, agents) {
   const words = heldWords(node);
   const found = {
     mode: node.mode || "not known",
@@ -42,12 +42,18 @@ function known(node, pods, problemsUrl) {
     ...podList(node, pods),
     element("h3", {}, "More about it"),
     element("p", {}, "Used memory, temperature, processes and the last hour are known to the node's agent:"),
-    copyable(`kubectl inspect cgpu status ${node.name}`),
-    element("p", {}, "Its page in a browser, at http://127.0.0.1:9445/ :"),
-    copyable(`kubectl -n kube-system port-forward "$(kubectl -n kube-system get pod -o name --field-selector spec.nodeName=${node.name} -l app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent)" 9445`),
+    copyable(inspectCommand(`status ${node.name}`, agents)),
+    element("p", {}, `Its page in a browser, at http://127.0.0.1:${agents.port}/ :`),
+    copyable(portForward(node, agents)),
     element("p", {}, "Events about the node:"),
     copyable(`kubectl get events -A --field-selector involvedObject.kind=Node,involvedObject.name=${node.name}`),
   ];
+}
+
+function portForward(node, { namespace, port }) {
+  const labels = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent";
+  const pod = `kubectl -n ${namespace} get pod -o name --field-selector spec.nodeName=${node.name} -l ${labels}`;
+  return `kubectl -n ${namespace} port-forward "$(${pod})" ${port}`;
 }
 
 function without(node) {
@@ -58,7 +64,7 @@ function without(node) {
 
 function problemBox({ severity, reason, message, isDocumented }, problemsUrl) {
   const heading = problemsUrl && isDocumented ? element("a", { href: `${problemsUrl}#${reason.toLowerCase()}`, rel: "noreferrer" }, reason) : reason || "problem";
-  return element("div", { className: `problem ${severity}` }, element("strong", {}, heading), ` ${severity}: ${message}`);
+  return element("div", { className: `problem ${severity}` }, element("strong", {}, heading), ` ${severity}: `, longText(message));
 }
 
 function gpuBars(gpu, node) {

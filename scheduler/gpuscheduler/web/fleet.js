@@ -9,6 +9,7 @@ export function readFleet(text) {
   const page = JSON.parse(text);
   return {
     problemsUrl: page.problemsUrl,
+    agents: { namespace: page.agents[0], port: page.agents[1] },
     nodes: page.nodes.map(readNode),
     namespaces: page.namespaces.map(([name, pods, mib, core, whole, waiting]) => ({ name, pods, mib, core, whole, waiting })),
     waiting: page.waiting.map(([pod, memory, core, gpus, why]) => ({ pod, memory, core, gpus, why })),
@@ -95,6 +96,21 @@ export function amountWords({ memory, core, whole }, unitMib) {
   if (memory > 0) parts.push(memoryWords(memory, unitMib));
   if (core > 0) parts.push(`${core} % of compute`);
   return parts.join(", ") || "–";
+}
+
+/** A sum over pods: `value` is null if nothing is known, and the least if not all is. */
+const knownSum = ([value, isComplete]) => ({ value, isComplete });
+
+/** What namespaces use by their names, and how far agents have been asked, of the text of /use. */
+export function readUse(text) {
+  const page = JSON.parse(text);
+  const unknown = page.unknown.map(([why, count, node]) => ({ why, count, node }));
+  const namespaces = new Map();
+  for (const [name, pods, unknownPods, ...sums] of page.namespaces) {
+    const [idle, held, used, peak, unused] = sums.map(knownSum);
+    namespaces.set(name, { name, pods, unknownPods, idle, held, used, peak, unused });
+  }
+  return { isOn: page.isOn, asked: page.asked, nodes: page.nodes, unknown, namespaces };
 }
 
 /** The pods of each node by its name, of the text of /pods. */

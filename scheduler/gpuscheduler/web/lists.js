@@ -1,7 +1,7 @@
-// Pods that wait, and namespaces with what they hold.
+// Pods that wait, and namespaces with what they hold and use.
 import { amountWords } from "./fleet.js";
-import { element, gib } from "./live.js";
-import { copyable, table } from "./parts.js";
+import { element, gib, longText, percent } from "./live.js";
+import { copyable, inspectCommand, table } from "./parts.js";
 
 const MOST = 300;
 const MIB = 2 ** 20;
@@ -15,7 +15,7 @@ export function waitingView(fleet, filter) {
   const found = fleet.waiting.filter(({ pod, why }) => words.every((word) => `${pod} ${why}`.toLowerCase().includes(word)));
   const rows = found.map(({ pod, memory, core, gpus, why }) => {
     const [namespace, name] = pod.split("/");
-    return [pod, amountWords({ memory, core, whole: gpus }, unitMib), why || "not tried yet", copyable(`kubectl inspect cgpu -n ${namespace} --why ${name}`)];
+    return [pod, amountWords({ memory, core, whole: gpus }, unitMib), longText(why || "not tried yet"), copyable(`kubectl inspect cgpu -n ${namespace} --why ${name}`)];
   });
   const all = fleet.waitingCount;
   const more = all > fleet.waiting.length ? `${fleet.waiting.length} of ${all} pods that wait are listed. usage has all of them.` : "";
@@ -23,27 +23,68 @@ export function waitingView(fleet, filter) {
   return [table(["pod", "asks for", "why it waits", "more about it"], rows), element("p", { className: "quiet" }, more)];
 }
 
-/** What the pods of each namespace hold, the most memory first. */
-export function namespacesView(fleet, filter) {
+/** What the pods of each namespace hold, and what the agents say of it: the most unused memory first. */
+export function namespacesView(fleet, use, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = fleet.namespaces.filter(({ name }) => words.every((word) => name.includes(word)));
-  found.sort((one, other) => other.mib - one.mib || other.whole - one.whole || other.core - one.core);
-  const rows = found.slice(0, MOST).map(({ name, pods, mib, core, whole, waiting }) => [
+  const all = merged(fleet.namespaces, use);
+  const found = all.filter(({ name }) => words.every((word) => name.includes(word)));
+  found.sort((one, other) => unusedBytes(other) - unusedBytes(one) || other.mib - one.mib || other.whole - one.whole || other.core - one.core);
+  const rows = found.slice(0, MOST).map(({ name, pods, mib, core, whole, waiting, use: of }) => [
     element("a", { href: `?q=${encodeURIComponent(`${name}/`)}`, "data-filter": `${name}/` }, name),
     String(pods),
     mib ? gib(mib * MIB) : "–",
     core ? `${core} %` : "–",
     whole ? String(whole) : "–",
+    ...useCells(of),
     waiting ? String(waiting) : "–",
   ]);
-  const about = [
-    "Held and reserved. Compute is in percent of one GPU, so 250 % are two and a half. ",
-    "How much of it is used, and how much is wasted, the agents know: ",
-    copyable("kubectl inspect cgpu --waste"),
-  ];
   if (!rows.length) return [element("p", { className: "quiet" }, "no such namespace")];
-  return [
-    table(["namespace", "pods", "memory held", "compute held", "whole GPUs held", "waiting pods"], rows, "numbers"),
-    element("p", { className: "quiet" }, about),
-  ];
+  const heads = ["namespace", "pods", "memory held", "compute held", "whole GPUs held", "used (p95)", "peak", "unused", "idle for 1 h", "waiting pods"];
+  return [table(heads, rows, "numbers"), ...aboutUse(fleet, use)];
+}
+
+/** Also namespaces of which only agents know that they hold something: pods with claims. */
+function merged(namespaces, use) {
+  const byName = new Map(namespaces.map((namespace) => [namespace.name, namespace]));
+  for (const { name, pods } of use?.namespaces.values() ?? []) {
+    if (!byName.has(name)) byName.set(name, { name, pods, mib: 0, core: 0, whole: 0, waiting: 0 });
+  }
+  return [...byName.values()].map((namespace) => ({ ...namespace, use: use?.namespaces.get(namespace.name) }));
+}
+
+const unusedBytes = (namespace) => namespace.use?.unused.value ?? 0;
+
+/** A sum in words; "≥" before one of which a part is not known. */
+function sumWords({ value, isComplete }, words) {
+  if (value === null) return "–";
+  return isComplete ? words(value) : `≥ ${words(value)}`;
+}
+
+/** Used memory, peak, and what is unused, of the pods of which agents know it; and how many pods are idle. */
+function useCells(use) {
+  if (!use) return ["–", "–", "–", "–"];
+  const { pods, unknownPods, idle, held, used, peak, unused } = use;
+  const idleWords = sumWords(idle, (count) => (count === 1 ? "1 pod" : `${count} pods`));
+  const idleCell = idle.value ? element("span", { className: "wait" }, idleWords) : "–";
+  if (used.value === null) return [element("span", { className: "quiet" }, "not known"), "–", "–", idleCell];
+  const lacks = unknownPods ? element("span", { className: "quiet" }, ` (${unknownPods} of ${pods} pods not known)`) : "";
+  // Of a part of the pods, the share would be of other memory than the amount.
+  const isWhole = held.value && held.isComplete && unused.isComplete;
+  const share = isWhole ? element("span", { className: "quiet" }, ` ${percent(unused.value / held.value)}`) : "";
+  const usedWords = `${sumWords(used, gib).replace(" GiB", "")} of ${sumWords(held, gib)}`;
+  return [[usedWords, lacks], sumWords(peak, gib), [sumWords(unused, gib), share], idleCell];
+}
+
+function aboutUse(fleet, use) {
+  const about = element("p", { className: "quiet" }, "Held and reserved. Compute is in percent of one GPU, so 250 % are two and a half. ");
+  const pods = element("p", { className: "quiet" }, "The same of each pod: ", copyable(inspectCommand("--waste", fleet.agents)));
+  if (use && !use.isOn) return [about, element("p", { className: "quiet" }, "gpuscheduler asks no agents what is used, because its setting agent-namespace is off."), pods];
+  const isAll = Boolean(use) && use.asked === use.nodes;
+  const how = "Used is what pods stayed below for 95 % of their time, of all memory that they hold, whole GPUs included. The agents of the nodes are asked at most once a minute. ";
+  const far = Number.isFinite(use?.nodes) ? `${use.asked} of ${use.nodes} nodes asked.` : "Agents are being asked …";
+  const missing = (use?.unknown ?? []).map(({ why, count, node }) => {
+    const nodes = count === 1 ? `node ${node}` : `${count} nodes, for example ${node}`;
+    return element("p", { className: "wait" }, `Not known of ${nodes}: ${why}.`);
+  });
+  return [about, element("p", { className: "quiet" }, how, isAll ? "" : far), ...missing, pods];
 }

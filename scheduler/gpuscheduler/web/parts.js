@@ -18,9 +18,21 @@ export function copyable(command) {
   return button;
 }
 
+const DEFAULT_AGENTS = { namespace: "kube-system", port: 9445 };
+
+/** `kubectl inspect cgpu`, which has to be told where agents are if that is not its default. */
+export function inspectCommand(words, { namespace, port }) {
+  const where = [];
+  if (namespace !== DEFAULT_AGENTS.namespace) where.push(`--agent-namespace ${namespace}`);
+  if (port !== DEFAULT_AGENTS.port) where.push(`--agent-port ${port}`);
+  return ["kubectl inspect cgpu", words, ...where].join(" ");
+}
+
 /** A table whose cells name their column, which a phone shows before them. */
 export function table(heads, rows, kind = "long") {
-  const cells = (row) => row.map((cell, place) => element("td", { "data-title": heads[place], role: "cell" }, cell));
+  // A phone leaves out what there is nothing of, because each cell has a line of its own there.
+  const kindOf = (cell) => (cell === "–" ? "nothing" : "");
+  const cells = (row) => row.map((cell, place) => element("td", { "data-title": heads[place], role: "cell", className: kindOf(cell) }, cell));
   return element(
     "table",
     { className: `list ${kind}`, role: "table" },

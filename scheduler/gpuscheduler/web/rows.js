@@ -18,7 +18,8 @@ export class VirtualRows {
     table.replaceChildren(element("thead", { role: "rowgroup" }, this.head), this.body);
     this.above = spacer();
     this.below = spacer();
-    addEventListener("scroll", () => this.render(), { passive: true });
+    // Also of the box around the table, whose events do not bubble.
+    addEventListener("scroll", () => this.render(), { passive: true, capture: true });
     addEventListener("resize", () => this.render());
     this.body.addEventListener("keydown", (event) => this.#key(event));
     this.body.addEventListener("click", (event) => this.#click(event));
@@ -48,8 +49,9 @@ export class VirtualRows {
   render() {
     const height = this.#height();
     const top = this.body.getBoundingClientRect().top;
-    const first = Math.max(Math.floor(-top / height) - BEYOND, 0);
-    const last = Math.min(Math.ceil((innerHeight - top) / height) + BEYOND, this.nodes.length);
+    const view = this.#view();
+    const first = Math.max(Math.floor((view.top - top) / height) - BEYOND, 0);
+    const last = Math.min(Math.ceil((view.bottom - top) / height) + BEYOND, this.nodes.length);
     const start = Math.min(first, this.nodes.length);
     const nodes = this.nodes.slice(start, Math.max(last, start));
     const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.name : undefined;
@@ -98,20 +100,37 @@ export class VirtualRows {
     return parseFloat(getComputedStyle(this.table).getPropertyValue("--row"));
   }
 
+  /** The box around the table, if it scrolls by itself: on a phone, so that the page stays short. */
+  #box() {
+    const box = this.table.parentElement;
+    return getComputedStyle(box).overflowY === "auto" ? box : null;
+  }
+
+  /** From where to where rows can be seen. */
+  #view() {
+    const box = this.#box()?.getBoundingClientRect();
+    return box ? { top: Math.max(box.top, 0), bottom: Math.min(box.bottom, innerHeight) } : { top: 0, bottom: innerHeight };
+  }
+
   #activate(place) {
     this.active = place;
     const height = this.#height();
+    const box = this.#box();
+    box?.scrollIntoView({ block: "nearest" });
+    const view = this.#view();
     const top = this.body.getBoundingClientRect().top + place * height;
     // The heads stay at the top of the window.
-    const covered = this.head.getBoundingClientRect().height;
-    if (top < covered) scrollBy(0, top - covered);
-    else if (top + height > innerHeight) scrollBy(0, top + height - innerHeight);
+    const covered = box ? 0 : this.head.getBoundingClientRect().height;
+    const start = view.top + covered;
+    if (top < start) (box ?? window).scrollBy(0, top - start);
+    else if (top + height > view.bottom) (box ?? window).scrollBy(0, top + height - view.bottom);
     this.render();
     this.made.get(this.nodes[place].name)?.focus({ preventScroll: true });
   }
 
   #key(event) {
-    const page = Math.max(Math.floor(innerHeight / this.#height()) - 2, 1);
+    const view = this.#view();
+    const page = Math.max(Math.floor((view.bottom - view.top) / this.#height()) - 2, 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -this.nodes.length, End: this.nodes.length };
     const step = steps[event.key];
     if (step) {

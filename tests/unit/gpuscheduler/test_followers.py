@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpuagent.domain.fleet.agent_pods import AgentPods
 from gpuagent.domain.pods.pod import PodName
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.explain.claim_waits import ClaimWaits
@@ -52,7 +53,7 @@ def test_a_change_of_a_pod_on_a_node_with_thousands_of_containers_costs_little(l
     read = []
     gone = []
     claim_waits = ClaimWaits(lambda _: True)
-    follower = PodFollower(SimpleNamespace(pod_seen=read.append, pod_gone=gone.append), claim_waits)
+    follower = PodFollower(SimpleNamespace(pod_seen=read.append, pod_gone=gone.append), claim_waits, AgentPods(""))
     containers = [container(f"c{n}", **limits) for n in range(3 * MOST_READ)]
     pod = pod_object("big", *containers, on="n1")
 

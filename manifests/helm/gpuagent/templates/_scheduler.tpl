@@ -80,6 +80,7 @@ extenders:
 {{- define "gpuscheduler.settings" -}}
 {{- $own := dict "lease" (printf "%s/gpu-scheduler" .Release.Namespace) "scheduler-name" .Values.scheduler.name -}}
 {{- if .Values.scheduler.placeholders }}{{ $_ := set $own "placeholder-namespace" .Release.Namespace }}{{ end }}
+{{- if not (hasKey .Values.scheduler.settings "agent-namespace") }}{{ $_ := set $own "agent-namespace" .Release.Namespace }}{{ end }}
 {{- with include "gpuagent.runbook" . }}{{ $_ := set $own "problems-url" . }}{{ end }}
 {{- range $name, $value := merge $own .Values.scheduler.settings }}
 {{- $text := kindIs "string" $value | ternary $value (toJson $value) }}

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gpuagent.domain.fleet.agent_pods import AgentPods
 from gpuagent.domain.fleet.node_problems import NodeProblem
 from gpuagent.domain.fleet.node_summary import node_reading
 from gpuscheduler.pages import fleet_page
@@ -15,10 +16,22 @@ from tests.unit.gpuscheduler.core.api_objects import pod
 from tests.unit.gpuscheduler.pages.test_node_view import node, reserve, scheduled
 
 URL = "https://docs.example.org/problems"
+GIB = 1 << 30
+USE = json.dumps(
+    {
+        "isOn": True,
+        "asked": 2,
+        "nodes": 2,
+        "unknown": [["its agent cannot be reached: no connection", 1, "n2"]],
+        "namespaces": [
+            ["team-a", 3, 1, [2, True], [20 * GIB, True], [5 * GIB, False], [7 * GIB, True], [15 * GIB, True]]
+        ],
+    }
+).encode()
 
 
 def pages_of(core):
-    return FleetPages(Cluster(core.usage.nodes, core.readings, core.pods, core.reservations), URL)
+    return FleetPages(Cluster(core.usage.nodes, core.readings, core.pods, core.reservations), URL, AgentPods("gpu"))
 
 
 def fleet(pages):
@@ -54,6 +67,7 @@ def test_a_row_has_what_the_page_shows():
     assert problems == [["warning", "GPUUnhealthy", "GPU 1: XID 79", 1]]
     assert max(each, key=lambda gpu: gpu[4])[1:] == [1, 0, 40, 30, 100, 50, 1]
     assert page["problemsUrl"] == URL
+    assert page["agents"] == ["gpu", 9445]
     ((held, reserved, memory, compute, whole, on),) = pods(pages_of(core))["n1"]
     assert (held, reserved, memory, compute, whole) == (str(found.name), 1, 30, 50, 0)
     assert list(on.values()) == [[30, 50]]
@@ -141,7 +155,7 @@ def test_the_plain_table_shows_the_same():
     core = scheduled(node(mem=80, core=200, problems=[sick]))
     reserve(core, mem=30, core=50, namespace="team-a")
     core.pod_seen(pod("big", mem=500, core=10, namespace="team-b"), 0.0)
-    html = plain_table(json.dumps(fleet(pages_of(core))).encode()).decode()
+    html = plain_table(json.dumps(fleet(pages_of(core))).encode(), USE).decode()
     for shown in (
         "<h2>1 nodes</h2>",
         "<td>30 GiB of 80 GiB</td>",
@@ -153,20 +167,22 @@ def test_the_plain_table_shows_the_same():
         assert shown in html
     assert f'<a href="{URL}#gpuunhealthy">GPUUnhealthy</a> (warning): GPU 1: XID 79' in html
     assert "<td>team-a</td><td>1</td><td>30 GiB</td>" in html
+    assert "<td>≥ 5 GiB (1 pods not known)</td><td>7 GiB</td><td>15 GiB</td><td>2</td>" in html
+    assert "Use is known of 1 of 2 nodes" in html
     assert "<script" not in html
 
 
 def test_only_problems_of_agents_are_linked_because_the_page_of_problems_has_no_others():
     page = fleet(pages_of(scheduled(node(ready="False"))))
     assert [problem[1::2] for problem in page["nodes"][0][9]] == [["NodeNotReady", 0]]
-    html = plain_table(json.dumps(page).encode()).decode()
+    html = plain_table(json.dumps(page).encode(), USE).decode()
     assert "NodeNotReady (blocking)" in html
     assert URL not in html
 
 
 def test_the_plain_table_says_how_many_waiting_pods_it_leaves_out():
     page = {**fleet(pages_of(scheduled())), "waiting": [["team/a", 5, 0, 0, ""]], "waitingCount": 400}
-    assert "1 of 400 pods that wait are listed." in plain_table(json.dumps(page).encode()).decode()
+    assert "1 of 400 pods that wait are listed." in plain_table(json.dumps(page).encode(), USE).decode()
 
 
 def test_the_plain_table_shows_what_others_wrote_as_text():
@@ -178,13 +194,20 @@ def test_the_plain_table_shows_what_others_wrote_as_text():
         "waiting": [[evil, 1, 0, 0, evil]],
         "waitingCount": 1,
     }
-    html = plain_table(json.dumps(page).encode()).decode()
+    html = plain_table(json.dumps(page).encode(), USE).decode()
     assert "<script" not in html
     assert "0 units of 5 units" in html
 
 
 def test_a_cluster_without_nodes_is_a_page_as_well():
     page = fleet(pages_of(scheduled()))
-    assert page == {"problemsUrl": URL, "nodes": [], "namespaces": [], "waiting": [], "waitingCount": 0}
-    assert b"0 nodes" in plain_table(json.dumps(page).encode())
+    assert page == {
+        "problemsUrl": URL,
+        "agents": ["gpu", 9445],
+        "nodes": [],
+        "namespaces": [],
+        "waiting": [],
+        "waitingCount": 0,
+    }
+    assert b"0 nodes" in plain_table(json.dumps(page).encode(), USE)
     assert pods(pages_of(scheduled())) == {}
