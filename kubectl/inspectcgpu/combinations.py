@@ -11,7 +11,7 @@ NODES = "nodes"
 """The command without a flag of its own."""
 NAMES_OF_NODES = "the names of nodes"
 _OF_THE_ANSWER = ("table", "json", "yaml")
-"""Output formats of an answer that is no report of nodes."""
+"""Output formats of commands that do not report nodes."""
 _OF_AGENTS = ("--agent-namespace", "--agent-port", "--agent-timeout")
 _OF_NODES = (NAMES_OF_NODES, "--selector", "--namespace", "--all-namespaces", *_OF_AGENTS, "--no-agents")
 _WATCHED = ("--watch", "--interval")

@@ -54,7 +54,7 @@ class UsedMemory:
         peak_bytes: the highest reading; None before the first that is known.
         recent: the last readings in which it used any: when, and how much.
         seconds_by_part: time by the part of the held memory that it used, in twentieths; the last one is above all. It
-            begins anew when the held memory changes.
+            starts again from zero when the held memory changes.
     """
 
     peak_bytes: int | None = None

@@ -30,7 +30,7 @@ function byGpu(all) {
       gpu.values[name.slice("gpuagent_gpu_".length)] = value;
       continue;
     }
-    // The agent keeps the sums of a container for five minutes after its end. That is no reason for a row.
+    // The agent keeps the sums of a container for five minutes after its end, so they alone do not make a row.
     if (name.endsWith("_total")) continue;
     const container = `${labels.namespace}/${labels.pod}[${labels.container}]`;
     if (!gpu.containers.has(container)) gpu.containers.set(container, {});

@@ -110,7 +110,7 @@ class NamespaceUse:
                 # A bug must not end the process, which has more important work.
                 log.exception("Reading what namespaces use failed")
             await asyncio.sleep(EVERY_S)
-            # Whoever asked meanwhile got the last answers. Only who still looks now causes the next reading.
+            # Requests in that pause were answered from the last reading. Only a later one causes the next reading.
             self._wanted.clear()
 
     async def _read_all(self) -> None:

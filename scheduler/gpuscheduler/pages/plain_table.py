@@ -148,14 +148,29 @@ def _waiting(row: Sequence[Any], unit_mib: int) -> list[str]:
 
 def _namespace(row: Sequence[Any], use: Sequence[Any] | None) -> list[str]:
     name, pods, mib, core, whole, waiting = row
-    held_memory = _memory(mib, 1)
-    held = [escape(name), str(pods), held_memory, f"{core} %", str(whole), str(waiting)]
-    if use is None:
-        return [*held, "–", "–", "–", "–"]
-    _, _, unknown, idle, _, used_bytes, peak_bytes, unused_bytes = use
+    held = [
+        escape(name),
+        str(pods),
+        _memory(mib, 1),
+        f"{core} %",
+        str(whole),
+        str(waiting),
+    ]
+    return [*held, *_use(use)]
+
+
+def _use(row: Sequence[Any] | None) -> list[str]:
+    """The columns of what a namespace uses; dashes before its agents were asked."""
+    if row is None:
+        return ["–", "–", "–", "–"]
+    _, _, unknown, idle, _, used_bytes, peak_bytes, unused_bytes = row
     without = f" ({unknown} pods not known)" if unknown else ""
-    memory = [_known(used_bytes, _bytes) + without, _known(peak_bytes, _bytes), _known(unused_bytes, _bytes)]
-    return [*held, *memory, _known(idle, str)]
+    return [
+        _known(used_bytes, _bytes) + without,
+        _known(peak_bytes, _bytes),
+        _known(unused_bytes, _bytes),
+        _known(idle, str),
+    ]
 
 
 def _known(pair: Sequence[Any], words: Callable[[int], str]) -> str:
@@ -170,9 +185,10 @@ def _about_use(use: Mapping[str, Any]) -> str:
     """How far agents have been asked, because the page is loaded once."""
     if not use["isOn"]:
         return "What is used is not known: the setting agent-namespace is off."
+    if use["nodes"] is None:
+        return "The agents are asked what is used: load the page again in a few seconds."
     unanswered = sum(count for _, count, _ in use["unknown"])
-    asked = f"Use is known of {use['asked'] - unanswered} of {use['nodes']} nodes with pods that hold GPUs."
-    return "The agents are asked what is used: load the page again in a few seconds." if use["nodes"] is None else asked
+    return f"Use is known of {use['asked'] - unanswered} of {use['nodes']} nodes with pods that hold GPUs."
 
 
 def _held(held: int, total: int, unit_mib: int) -> str:

@@ -16,7 +16,7 @@ def machine():
 
 
 def test_a_killed_process_gives_its_inotify_instances_back(machine, tmp_path):
-    """Its number is another file's soon, and nobody may be woken for that one."""
+    """Another file soon gets its number, and no task may be woken for that file."""
     process = Process("victim")
     watches = []
     woken = []
