@@ -68,6 +68,8 @@ class StartPlan:
         deferrals: how often pods were deferred.
         attached: UIDs of the pods that kube-scheduler accepts only when others of the plan are on nodes. The plan is
             written without waiting for them.
+        in_order: each pod waits for those before it in `places`, because kube-scheduler accepts the places in this
+            order, and came to the pods in another one before.
     """
 
     places: Mapping[str, tuple[str, Choice]]
@@ -78,6 +80,7 @@ class StartPlan:
     deferred: frozenset[str] = frozenset()
     deferrals: int = 0
     attached: frozenset[str] = frozenset()
+    in_order: bool = False
 
     @property
     def is_written(self) -> bool:
@@ -110,6 +113,18 @@ class StartPlan:
         """Whether pods of the plan are still to come, on which kube-scheduler's answer about this one may depend."""
         to_come = self.places.keys() - self.in_bind - self.deferred - self.attached - {uid}
         return bool(to_come)
+
+    def next_in_order(self) -> str | None:
+        """The UID of the first pod in `places` that is not in bind; None if all are that can be."""
+        to_come = (uid for uid in self.places if uid not in self.in_bind and uid not in self.attached)
+        return next(to_come, None)
+
+    def is_too_early(self, uid: str) -> bool:
+        """Whether kube-scheduler has to place others before this pod, so that it accepts all of them."""
+        is_gathering_in_order = self.in_order and self.stage is PlanStage.GATHERING
+        if not is_gathering_in_order or uid in self.attached or uid in self.in_bind:
+            return False
+        return self.next_in_order() != uid
 
     def writing(self) -> "StartPlan":
         """The plan is being written from now on."""
@@ -162,6 +177,7 @@ class Job:
         delay_s: the next delay.
         is_paused: it is not planned before `retry_at`, because plans of its namespace lapsed.
         is_postponed: it is planned with one of the next ticks, because calls of others wait meanwhile.
+        starts_in_order: kube-scheduler has to place the pods of the next plan in its order, see `StartPlan.in_order`.
         fitting: how many of its pods fit when it was planned last.
         turns: which of its pods kube-scheduler has come to. Only those are planned.
         call_at: when kube-scheduler is woken for those that it has not come to; infinite if it need not be.
@@ -195,6 +211,7 @@ class Job:
     delay_s: float = RETRY_FIRST_S
     is_paused: bool = False
     is_postponed: bool = False
+    starts_in_order: bool = False
     fitting: int = 0
     turns: Turns = field(default_factory=Turns)
     call_at: float = float("inf")

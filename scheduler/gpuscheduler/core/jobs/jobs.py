@@ -245,9 +245,10 @@ class Jobs:
         if place is None:
             return _refused(job, names, why_waiting(job, names, self._usage))
         node, _ = place
-        if node in names:
+        is_too_early = job.plan is not None and job.plan.is_too_early(pod.uid)
+        if node in names and not is_too_early:
             return FilterAnswer(nodes=(node,))
-        if job.plan and pod.uid in job.plan.deferred:
+        if is_too_early or (job.plan and pod.uid in job.plan.deferred):
             return _refused(job, names, f"planned on node {node}, which suits the pod after other pods of the job")
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
         self._planning.nominate(job, pod, node)

@@ -116,6 +116,9 @@ class Planning:
                 self._note_accepted(job, pod, names)
                 self._first_plan(job, pod, now)
             return job.place_of(pod.uid)
+        if job.plan and job.plan.is_too_early(pod.uid):
+            # kube-scheduler may name other nodes once it has placed the pods before this one.
+            return place
         planned_node, _ = place
         named_all = _are_all(names, pod, self._usage)
         is_rejected = planned_node not in names and _has_seen(planned_node, names, pod, named_all=named_all)
@@ -189,6 +192,10 @@ class Planning:
                 self.keep(job, job.plan)
                 return
             self.break_plan(job, now)
+            if _may_start_in_order(pod, plan):
+                # The same plan is made again: nothing speaks against its places yet.
+                job.starts_in_order = True
+                return
             # Until kube-scheduler asks again: the next plan would be the same one.
             for uid, nodes in {**plan.refused, pod.uid: refused[-1]}.items():
                 job.passes_over(uid, self._left_out(job.members[uid], nodes))
@@ -197,8 +204,7 @@ class Planning:
         job.plan = plan.moved(places, {**plan.refused, pod.uid: passed})
         self.keep(job, job.plan)
         moved = [uid for uid, place in places.items() if place != plan.places[uid]]
-        # kube-scheduler is asking about the pod itself.
-        self._wake(job, places, [job.members[uid] for uid in moved if uid != pod.uid])
+        self._wake(job, places, [job.members[uid] for uid in moved], calling=pod.uid)
 
     def _moved(
         self,
@@ -250,11 +256,11 @@ class Planning:
                 job.delay(now)
             return
         unasked = job.unasked(places)
-        job.plan = StartPlan(places, now + BARRIER_S, attached=unasked)
+        job.plan = StartPlan(places, now + BARRIER_S, attached=unasked, in_order=job.starts_in_order)
+        job.starts_in_order = False
         self.keep(job, job.plan)
-        called = {calling} | unasked
-        others = [pod for pod in pending if pod.uid in places and pod.uid not in called]
-        self._wake(job, places, others)
+        asked = [pod for pod in pending if pod.uid in places and pod.uid not in unasked]
+        self._wake(job, places, asked, calling)
 
     def _places_to_start(
         self,
@@ -431,8 +437,19 @@ class Planning:
             return unsuitable
         return {pod.uid: _and_also(unsuitable.get(pod.uid), kept) for pod in pending}
 
-    def _wake(self, job: Job, places: Mapping[str, tuple[str, Choice]], pods: Collection[PodFacts]) -> None:
-        """Have kube-scheduler try pods of a plan, each on its node."""
+    def _wake(
+        self,
+        job: Job,
+        places: Mapping[str, tuple[str, Choice]],
+        pods: Iterable[PodFacts],
+        calling: str = "",
+    ) -> None:
+        """Have kube-scheduler try pods of a plan, each on its node, but not the one about which it is asking."""
+        if job.plan and job.plan.in_order:
+            # All others would be refused, and kube-scheduler waits longer each time before it tries a pod again.
+            next_uid = job.plan.next_in_order()
+            pods = [job.members[next_uid]] if next_uid else []
+        pods = [pod for pod in pods if pod.uid != calling]
         # Pods that are nominated already would count where they were nominated.
         if len(self._usage.nodes) > ALL_NAMED or job.nominated:
             for pod in pods:
@@ -443,7 +460,7 @@ class Planning:
     def wake_deferred(self, job: Job) -> None:
         """Have kube-scheduler try pods again whose places depend on the pods of the plan that it has placed since."""
         plan = job.plan
-        if plan is None or not plan.deferred:
+        if plan is None or not (plan.deferred or plan.in_order):
             return
         pods = [job.members[uid] for uid in sorted(plan.deferred)]
         # They are to come again, so that others may wait for them.
@@ -644,7 +661,22 @@ def _may_wait_for_others(pod: PodFacts, plan: StartPlan) -> bool:
     """
     # Each time, another place is searched before, which takes long for a large job.
     is_cheap = len(plan.places) <= MOST_AT_ONCE and plan.deferrals < MOST_DEFERRALS
-    return is_cheap and pod.rules.depend_on_pods and plan.comes_after_others(pod.uid)
+    if plan.in_order or not is_cheap:
+        return False
+    return pod.rules.depend_on_pods and plan.comes_after_others(pod.uid)
+
+
+def _may_start_in_order(pod: PodFacts, plan: StartPlan) -> bool:
+    """Whether kube-scheduler may accept the pod's place if it comes to the pods in the order of the plan.
+
+    For example, a pod that is to be near others may be the first one anywhere, and no longer once another is placed.
+    """
+    if plan.in_order or len(plan.places) > MOST_AT_ONCE:
+        return False
+    # kube-scheduler places all pods of its own groups in one cycle, which ends with the first that is refused.
+    is_one_by_one = not pod.in_native_group
+    any_before = bool(plan.in_bind - {pod.uid})
+    return is_one_by_one and any_before and pod.rules.depend_on_pods
 
 
 def has_in_sum(node: NodeUsage, pods: Iterable[PodFacts]) -> bool:

@@ -7,10 +7,11 @@ import pytest
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
-from gpuscheduler.core.calls import BindWrite, Nominate, Nudge
+from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.jobs.due_jobs import CALL_S
-from gpuscheduler.core.jobs.planning import BARRIER_S, MOST_DEFERRALS
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S
+from gpuscheduler.core.jobs.planning import BARRIER_S, MOST_DEFERRALS, UNSUITABLE_S
 from gpuscheduler.core.jobs.turns import MOST_EARLY, EarlyCalls
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import node, pod_object, whole_node
@@ -147,6 +148,100 @@ def test_pods_start_in_any_order_although_some_suit_their_nodes_only_after_other
     assert sorted(on.values()) == ["n1", "n1", "n3", "n3"]
     writes = [cluster.bind(name, where) for name, where in on.items()]
     assert all(isinstance(write, BindWrite) for write in writes), writes
+
+
+def by_kube_scheduler(cluster, order, seconds):
+    """Have kube-scheduler try the pods that are not in bind in this order, twice a second; where they are then."""
+    on = {}
+    for _ in range(2 * seconds):
+        for name in order:
+            if name in on:
+                continue
+            placed = []
+            for other, where in on.items():
+                made = cluster.pods[other]
+                placed.append(made | {"spec": made["spec"] | {"nodeName": where}})
+            names = accepted(cluster.pods[name], [node.name for node in cluster.nodes], placed)
+            answer = cluster.filter(name, names) if names else None
+            if answer and answer.nodes:
+                on[name] = answer.nodes[0]
+                cluster.bind(name, on[name])
+        answers = {name: cluster.bind(name, where) for name, where in on.items()}
+        if len(answers) == len(order) and all(isinstance(answer, BindWrite) for answer in answers.values()):
+            break
+        for name, answer in answers.items():
+            if isinstance(answer, BindRefused):
+                del on[name]
+        cluster.now += 0.5
+        cluster.scheduling.tick(cluster.now)
+        cluster.act()
+    return on
+
+
+@pytest.mark.parametrize("order", list(permutations(["even", "near"])), ids="".join)
+def test_pods_start_in_any_order_although_one_suits_its_node_only_before_others(order):
+    """One is to be near pods of its own kind, so that it may be in any zone as long as it is the first.
+
+    The other one is spread evenly, and has its GPUs in the other zone. kube-scheduler comes to the pods in one order,
+    whatever it has placed them in before, for example because their priorities differ.
+    """
+    cluster = cluster_with_a_pod_that_comes_first(order)
+    assert by_kube_scheduler(cluster, order, seconds=60) == {"near": "n1", "even": "n3"}
+
+
+def test_the_last_pod_of_a_plan_in_order_waits_and_says_so():
+    cluster = cluster_with_a_pod_that_comes_first(["even", "near"])
+    assert cluster.filter("even").nodes == ("n3",)
+    cluster.bind("even", "n3")
+    assert not cluster.filter("near", ["n3"]).nodes
+    assert cluster.reserved() == 0
+    cluster.done.clear()
+    cluster.now = RETRY_FIRST_S
+    cluster.scheduling.tick(cluster.now)
+    cluster.act()
+    assert nudged(cluster) == ["near"]
+    answer = cluster.filter("even")
+    assert set(answer.unresolvable.values()) == {
+        "node(s) not given to job j: planned on node n3, which suits the pod after other pods of the job"
+    }
+    assert cluster.filter("near").nodes == ("n1",)
+    cluster.done.clear()
+    cluster.bind("near", "n1")
+    assert nudged(cluster) == ["even"]
+    assert cluster.filter("even", ["n3"]).nodes == ("n3",)
+
+
+def test_a_place_that_is_refused_in_order_too_is_passed_over():
+    """kube-scheduler has another reason, which it gives the extender as little as any."""
+    cluster = cluster_with_a_pod_that_comes_first(["even", "near"])
+    cluster.filter("even")
+    cluster.bind("even", "n3")
+    cluster.filter("near", ["n3"])
+    cluster.now = RETRY_FIRST_S
+    cluster.scheduling.tick(cluster.now)
+    assert cluster.reserved() == 2
+    assert not cluster.filter("near", ["n3"]).nodes
+    assert cluster.reserved() == 0
+    for cluster.now in range(2, int(UNSUITABLE_S)):
+        cluster.scheduling.tick(cluster.now)
+        assert cluster.reserved() == 0
+
+
+def cluster_with_a_pod_that_comes_first(names):
+    """A job that was planned with `near` on n1 and then `even` on n3."""
+    shared = NodeGpus((NodeGpu(0, 10),))
+    whole = NodeGpus((NodeGpu(0, whole=True),))
+    cluster = JobUnderTest(node("n1", shared, labels=node_labels("n1")), node("n3", whole, labels=node_labels("n3")))
+    for name in names:
+        asked = {"mem": 1} if name == "near" else {"whole": 1}
+        labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+        made = cluster.pods[name] = pod_object(name, uid=name, labels=labels, **asked)
+        put_rule(made, "in one zone" if name == "near" else "even by zone")
+        cluster.scheduling.pod_seen(pod_facts(made), 0.0)
+    for name in names:
+        cluster.filter(name)
+    assert cluster.reserved() == 2
+    return cluster
 
 
 def test_pods_wait_for_others_of_their_plan_a_limited_number_of_times():
