@@ -1,6 +1,5 @@
 """Cgroups are reported as they appear, for many pods with one descriptor."""
 
-import os
 import queue
 import shutil
 import subprocess
@@ -8,6 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -102,19 +103,22 @@ def test_a_container_that_makes_cgroups_causes_one_event(tmp_path, watch, report
 def test_many_pods_use_one_inotify_instance(tmp_path, watch, reports):
     tree = CgroupTree(tmp_path)
     uids = [f"{number:08x}-2222-4333-8444-555555555555" for number in range(200)]
-    before = instances()
     for uid in uids:
         watch.add(uid, tree.add_pod(uid))
     for uid in uids:
         tree.add_container(tree.pod_path(uid))
     for uid in uids:
         reports.until_seen(uid, CONTAINER)
-    assert instances() == before
+    assert max(directories_of_instances()) >= len(uids)
 
 
-def instances() -> int:
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return sum("inotify" in os.readlink(link) for link in links if os.path.islink(link))
+def directories_of_instances() -> list[int]:
+    """How many directories each inotify instance of this process watches. Threads of other tests may have some."""
+    numbers = []
+    for entry in Path("/proc/self/fdinfo").iterdir():
+        with suppress(OSError):  # it was closed meanwhile
+            numbers.append(sum(line.startswith("inotify ") for line in entry.read_text().splitlines()))
+    return numbers
 
 
 @pytest.mark.parametrize("layout", ["cgroupfs", "systemd", "kind, systemd"])

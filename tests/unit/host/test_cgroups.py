@@ -1,6 +1,5 @@
 """Where the cgroups of pods and containers are, on directories as each kubelet and runtime makes them."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gpuagent.host.cgroups import (
     named_pods_root,
 )
 from tests.cgroup_trees import CONTAINER, LAYOUTS, OTHER_POD, POD, QOS, SANDBOX, STATIC_POD, CgroupTree
+from tests.descriptors import descriptors_below
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -215,11 +215,10 @@ def test_no_path_leads_outside(tmp_path_factory, parts):
 
 def test_descriptors_are_closed(tmp_path):
     pod = CgroupTree(tmp_path).add_pod(POD)
-    before = len(os.listdir("/proc/self/fd"))
     for path in (pod, pod / "missing", tmp_path / ".."):
         for _ in range(3):
             try:
                 identify(tmp_path, path)
             except CgroupError:
                 pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors_below(tmp_path) == []

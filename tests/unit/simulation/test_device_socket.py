@@ -13,6 +13,7 @@ import pytest
 
 from gpuagent.simulation.devices import device_client, device_socket
 from standin.waiting import PATIENCE_S
+from tests.descriptors import descriptors_below
 
 MIB = 1 << 20
 LEAF = "kubepods/pod1/a"
@@ -311,15 +312,15 @@ def test_lines_in_pieces_and_many_at_once(device):
     assert all(process.answer()["ok"] for _ in range(50))
 
 
-def test_no_file_is_taken_from_a_process(device):
+def test_no_file_is_taken_from_a_process(device, tmp_path):
     process = device().connect()
-    assert process.ask(info=True)["ok"]
-    before = len(os.listdir("/proc/self/fd"))
-    files = array.array("i", [0] * 16)
-    for _ in range(20):
-        process.socket.sendmsg([b'{"info": true}\n'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-        assert process.answer()["ok"]
-    assert len(os.listdir("/proc/self/fd")) == before
+    path = tmp_path / "sent"
+    with path.open("w") as sent:
+        files = array.array("i", [sent.fileno()] * 16)
+        for _ in range(20):
+            process.socket.sendmsg([b'{"info": true}\n'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+            assert process.answer()["ok"]
+        assert descriptors_below(path) == [str(path)]
 
 
 def test_connections_and_allocations_are_bounded(device, monkeypatch):
