@@ -169,7 +169,7 @@ SHOWN = (
         choices=SORT_KEYS,
         type=sort_key,
     ),
-    _switch("--no-headers", help="print a line for each node, and no headings, totals and notes"),
+    _switch("--no-headers", help="print the lines of nodes, with --waste of pods, without headings, totals and notes"),
     _switch("-w", "--watch", help="show every change until Ctrl-C"),
     _value(
         "--interval",

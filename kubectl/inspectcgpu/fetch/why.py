@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import Keep, list_pages
@@ -15,12 +14,12 @@ from gpuscheduler.core.explain.claim_facts import ClaimFacts, read_claim, read_c
 from gpuscheduler.core.explain.claim_reason import ClaimCluster
 from gpuscheduler.core.explain.pod_reason import Cluster, pod_reason
 from gpuscheduler.core.explain.published import published, read_slice
+from gpuscheduler.core.explain.resource_name import gpu_resources
 from inspectcgpu.read.waits import waits_for
 from inspectcgpu.read.why import PodWhy, not_prepared, settled
 
 T = TypeVar("T")
 _API = "/apis/resource.k8s.io/v1"
-_GPUS = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 _NOT_FOUND = 404
 _FORBIDDEN = 403
 
@@ -125,13 +124,7 @@ class _Reading:
         return bool(mapping(self.pod.get("spec")).get("resourceClaims"))
 
     def _asks_for_gpus(self) -> bool:
-        spec = mapping(self.pod.get("spec"))
-        for key in ("containers", "initContainers"):
-            for container in mappings(spec.get(key)):
-                limits = mapping_at(container, "resources", "limits")
-                if any(name in limits for name in _GPUS):
-                    return True
-        return False
+        return bool(gpu_resources(self.pod))
 
     def _listed(
         self,

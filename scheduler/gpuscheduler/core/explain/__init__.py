@@ -3,6 +3,7 @@
 `kubectl inspect cgpu --why` uses it for any pod, and the scheduler for Events of pods with claims.
 
 - `pod_reason`: where each pod enters. It says what comes first: a gate, a job, claims, GPUs in limits.
+- `resource_name`: a resource in limits that no node has, and what was probably meant.
 - `share_reason`: GPUs in the limits of a pod, in the words of `reasons`.
 - `claim_reason`: the claims of a pod, and how they fit together.
 - `request_reason`: one request of a claim: what it wants, and what the best node has.

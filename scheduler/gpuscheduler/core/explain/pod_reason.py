@@ -1,5 +1,6 @@
 """Why a pod without a node waits: what comes first of its gates, its job, its claims, and the GPUs in its limits."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.explain import words
 from gpuscheduler.core.explain.claim_facts import ClaimingPod, read_claiming_pod, unscheduled_words
 from gpuscheduler.core.explain.claim_reason import ClaimCluster, ClaimReason, claim_reason, resource_claim
+from gpuscheduler.core.explain.resource_name import node_resources, unknown_resource
 from gpuscheduler.core.explain.share_reason import nodes_with_room, share_reason
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.node_facts import node_facts
@@ -34,12 +36,14 @@ class Cluster:
         pods: by UID.
         modes: how many nodes with GPUs are in each mode.
         claims: what claims are compared with.
+        nodes_with: how many nodes have a resource for GPUs, of this project or another one.
     """
 
     usage: ClusterUsage = field(default_factory=ClusterUsage)
     pods: dict[str, PodFacts] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
     claims: ClaimCluster = field(default_factory=ClaimCluster)
+    nodes_with: Counter[str] = field(default_factory=Counter)
 
     def node(self, node: Json) -> None:
         """Take a Node object."""
@@ -47,6 +51,7 @@ class Cluster:
         mode = text(labels.get(MODE_LABEL))
         if mode:
             self.modes[mode] = self.modes.get(mode, 0) + 1
+        self.nodes_with.update({*node_resources(node)})
         facts = node_facts(node)
         if facts is None:
             self.usage.site_seen(node_site(node))
@@ -77,6 +82,10 @@ def pod_reason(pod: Json, events: Json | None, cluster: Cluster) -> str:
     foreign = [gate for gate in gates if gate != JOB_GATE]
     if foreign:
         return f"has scheduling gate {words.shown(foreign[0])}, which only the controller that set it removes"
+    # No scheduler can place it, so this comes before what a scheduler says about the pod's other resources.
+    unknown = _unknown_resource(pod, cluster)
+    if unknown:
+        return unknown
     said = said_by_scheduler(events)
     if said:
         return said
@@ -100,6 +109,16 @@ def said_by_scheduler(events: Json | None) -> str:
             said = max(said, (text(event.get("lastTimestamp")), text(event.get("message"))))
     _, message = said
     return message
+
+
+def _unknown_resource(pod: Json, cluster: Cluster) -> str:
+    has_nodes = bool(cluster.usage.nodes or cluster.usage.pods.sites)
+    if not has_nodes:
+        # The nodes could not be read, or there are none yet.
+        return ""
+    classes = cluster.claims.classes
+    resources = None if classes is None else {device_class.resource for device_class in classes.values()}
+    return unknown_resource(pod, cluster.nodes_with, resources, cluster.modes.get("dra", 0))
 
 
 def _of_job(pod: PodFacts, unscheduled: str, cluster: Cluster) -> str:
