@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import ApiConfigError
 
 Header = tuple[str, str]
@@ -44,7 +43,10 @@ class Impersonation:
         """The headers of each request. Raises ApiConfigError: there is no user, or a value that no header can have."""
         properties = self._properties()
         if properties and not self.user:
-            text_of_error = "groups, a UID or other properties are impersonated without a user: name it with --as"
+            text_of_error = (
+                "groups, a UID or other properties are impersonated without a user: name it with --as, or with `as` in"
+                " the kubeconfig"
+            )
             raise ApiConfigError(text_of_error)
         user = [("Impersonate-User", self.user)] if self.user else []
         headers = (*user, *properties)
@@ -136,15 +138,45 @@ AS_WRITTEN = Overrides()
 
 
 def impersonation_of(user: Mapping[str, Any]) -> Impersonation:
-    """What the fields of a kubeconfig's user say about impersonation."""
-    extra = mapping(user.get("as-user-extra"))
+    """What the fields of a kubeconfig's user say about impersonation.
+
+    Raises ApiConfigError for a field of another type: without it, requests would have all rights of the credentials.
+    """
+    extra = _dictionary(user, "as-user-extra")
     return Impersonation(
-        user=text(user.get("as")),
-        uid=text(user.get("as-uid")),
-        groups=_texts(user.get("as-groups")),
-        extra={name: _texts(values) for name, values in extra.items()},
+        user=_string(user, "as"),
+        uid=_string(user, "as-uid"),
+        groups=_strings(user, "as-groups"),
+        extra={name: _strings(extra, name) for name in extra},
     )
 
 
-def _texts(values: object) -> tuple[str, ...]:
-    return tuple(map(str, values)) if isinstance(values, list) else ()
+def _string(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _malformed(name, value, "a text")
+    return value
+
+
+def _strings(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = fields.get(name)
+    if values is None:
+        return ()
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise _malformed(name, values, "a list of texts")
+    return tuple(values)
+
+
+def _dictionary(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    values = fields.get(name)
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise _malformed(name, values, "lists of texts by name")
+    return values
+
+
+def _malformed(name: str, value: object, needed: str) -> ApiConfigError:
+    return ApiConfigError(f"{name} of the kubeconfig's user is {value!r}, but it has to be {needed}")

@@ -38,7 +38,7 @@ TOKEN_S = 60.0
 """How long a token and certificates are used before they are read again."""
 _NOT_DONE = 300
 """The least HTTP status with which nothing was written."""
-_HEADERS = {"User-Agent": f"gpuscheduler/{__version__}", "Accept": "application/json"}
+_HEADERS = (("User-Agent", f"gpuscheduler/{__version__}"), ("Accept", "application/json"))
 
 
 class NotLeadingError(KubeError):
@@ -77,7 +77,11 @@ class Connection:
         self._proxy_headers = {"Proxy-Authorization": login} if login else None
         names_user = "@" in access.server
         is_direct = not proxy and not names_user
-        self._kept = KeptConnections(access.server, access.server_name, _HEADERS) if is_direct else None
+        # In whose name requests are made: without these headers, each would have all rights of the credentials.
+        self._of_each_request = (*_HEADERS, *access.headers)
+        self._kept = None
+        if is_direct:
+            self._kept = KeptConnections(access.server, access.server_name, self._of_each_request)
         self._authorization = ""
         self._read_at = 0.0
         self._tls: ssl.SSLContext | None = None
@@ -89,7 +93,7 @@ class Connection:
         await asyncio.to_thread(self._read)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
-            headers=_HEADERS,
+            headers=self._of_each_request,
             # Compression would cost the API server more than the network saves.
             skip_auto_headers=("Accept-Encoding",),
         )

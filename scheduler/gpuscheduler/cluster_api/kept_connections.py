@@ -13,7 +13,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 from urllib.parse import quote, urlsplit
 
@@ -43,10 +43,10 @@ class KeptConnections:
     Args:
         server: its URL, which names no user.
         server_name: name in its certificate; empty if it is that of the URL.
-        headers: of each request.
+        headers: of each request; a name may come several times.
     """
 
-    def __init__(self, server: str, server_name: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, server: str, server_name: str, headers: Iterable[tuple[str, str]]) -> None:
         parts = urlsplit(server)
         host_and_port = ascii_address(parts.netloc)
         address = urlsplit(f"//{host_and_port}")
@@ -55,7 +55,7 @@ class KeptConnections:
         self._port = address.port or default_port
         self._prefix = parts.path
         self._server_name = server_name or self._host
-        self._head = _lines({"Host": host_and_port, **headers})
+        self._head = _lines((("Host", host_and_port), *headers))
         self._idle: deque[_KeptConnection] = deque()
 
     async def send(  # noqa: PLR0913 (called once)
@@ -84,7 +84,7 @@ class KeptConnections:
         # A caller of the extender chooses the pod's name. So characters that would end this line are quoted.
         if not _AS_IT_IS.fullmatch(target):
             target = quote(target)
-        further = f"{_lines(headers)}Content-Length: {len(body)}\r\n"
+        further = f"{_lines(headers.items())}Content-Length: {len(body)}\r\n"
         request = f"{method} {target} HTTP/1.1\r\n{self._head}{further}\r\n".encode() + body
         connection = self._idle_one(tls) or await self._opened(tls, min(CONNECT_S, limit_s))
         try:
@@ -233,5 +233,5 @@ def keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _lines(headers: Mapping[str, str]) -> str:
-    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+def _lines(headers: Iterable[tuple[str, str]]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers])

@@ -1,6 +1,7 @@
 """An API server that is away, slow, refuses, or has forgotten: calls get an error, and nothing is lost."""
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -64,6 +65,20 @@ def test_a_token_that_is_refused_is_not_fatal(cluster):
     cluster.api.token = "right"
     scheduler.wait_until_ready()
     assert scheduler.place(cluster.pod()) == "n1"
+
+
+def test_every_request_is_in_the_name_that_the_kubeconfig_says(cluster):
+    cluster.share_node("n1")
+    kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "as-another")
+    fields = json.loads(kubeconfig.read_text())
+    fields["users"][0]["user"] |= {"as": "jo", "as-groups": ["dev", "ops"]}
+    kubeconfig.write_text(json.dumps(fields))
+    scheduler = cluster.start(kubeconfig=kubeconfig)
+    assert scheduler.place(cluster.pod()) == "n1"
+    values = dict(cluster.api.impersonated)
+    assert values == {"Impersonate-User": ["jo"], "Impersonate-Group": ["dev", "ops"]}
+    in_its_name = [name for name, _ in cluster.api.impersonated if name == "Impersonate-User"]
+    assert len(in_its_name) >= cluster.api.requests.total()
 
 
 def test_a_watch_that_breaks_goes_on_where_it_was(cluster):

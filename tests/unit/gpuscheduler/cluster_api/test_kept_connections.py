@@ -38,7 +38,7 @@ class Server:
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         port = self.server.sockets[0].getsockname()[1]
-        headers = {"Accept": "application/json"}
+        headers = (("Accept", "application/json"), ("Impersonate-Group", "dev"), ("Impersonate-Group", "ops"))
         self.kept = KeptConnections(f"http://127.0.0.1:{port}/prefix", "", headers)
         return self
 
@@ -101,6 +101,7 @@ def test_one_connection_carries_one_request_after_the_other(run):
             first, *headers = server.heads[0].split("\r\n")
             assert first == "POST /prefix/api/v1/pods HTTP/1.1"
             assert {"Accept: application/json", "Content-Type: application/json"} <= set(headers)
+            assert {"Impersonate-Group: dev", "Impersonate-Group: ops"} <= set(headers)
 
     run(steps())
 

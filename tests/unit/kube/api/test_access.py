@@ -1,10 +1,12 @@
 """The way to the API server in plain values."""
 
 import json
+import re
 import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +124,27 @@ def test_a_service_account_may_impersonate(account: Path) -> None:
         ("Impersonate-Extra-acme.com%2Fscope", "b"),
     )
     assert access(None).headers == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"as": 5}, "as of the kubeconfig's user is 5, but it has to be a text"),
+        ({"as": "jo", "as-uid": ["7"]}, "as-uid of the kubeconfig's user is"),
+        (
+            {"as": "jo", "as-groups": "dev"},
+            "as-groups of the kubeconfig's user is 'dev', but it has to be a list of texts",
+        ),
+        ({"as": "jo", "as-groups": [1]}, "as-groups of the kubeconfig's user is"),
+        ({"as": "jo", "as-user-extra": ["a"]}, "as-user-extra of the kubeconfig's user is"),
+        ({"as": "jo", "as-user-extra": {"scope": "a"}}, "scope of the kubeconfig's user is 'a'"),
+        ({"as-groups": ["dev"]}, "name it with --as, or with `as` in the kubeconfig"),
+    ],
+)
+def test_an_impersonation_that_makes_no_sense_is_refused(tmp_path: Path, fields: dict[str, Any], refusal: str) -> None:
+    """If it was ignored, requests would have all rights of the credentials."""
+    with pytest.raises(ApiConfigError, match=re.escape(refusal)):
+        access(config(tmp_path / "config", "http://10.0.0.1", token="t", **fields))
 
 
 def test_the_user_of_a_kubeconfig_may_impersonate(tmp_path: Path) -> None:
