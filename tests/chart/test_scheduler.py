@@ -321,6 +321,23 @@ def test_the_rights_beside_those_of_every_kube_scheduler_are_no_more_than_these(
     assert f"{NAME}-reports" not in {one["metadata"]["name"] for one in without}
 
 
+@pytest.mark.parametrize("created", [True, False])
+def test_rights_and_policies_follow_the_service_account(chart: Chart, created: bool) -> None:
+    account = {"create": created, "name": "placement"}
+    objects = chart.render(namespace="gpu", scheduler=ON | {"serviceAccount": account})
+    usual = chart.render(namespace="gpu", scheduler=ON)
+    made = [one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount"]
+    assert made == (["gpuagent", "placement"] if created else ["gpuagent"])
+    assert pod(objects)["spec"]["serviceAccountName"] == "placement"
+    of_both = str([one for one in objects if one["kind"] != "ServiceAccount"])
+    of_usual = str([one for one in usual if one["kind"] != "ServiceAccount"])
+    named = ("'kind': 'ServiceAccount', 'name': '{}'", "system:serviceaccount:gpu:{}'", "'serviceAccountName': '{}'")
+    for form in named:
+        times = of_usual.count(form.format(NAME))
+        assert times > 0
+        assert (of_both.count(form.format("placement")), of_both.count(form.format(NAME))) == (times, 0), form
+
+
 POLICIES = ("pods", "bindings", "events", "leases")
 
 
@@ -385,6 +402,9 @@ def test_the_scheduler_is_removed_with_one_value_also_where_pods_got_its_name(ch
         ("1.36", {"settings": {"listen": ":1"}}, "'listen' not allowed"),
         ("1.36", {"settings": {"policy": "random"}}, "/scheduler/settings/policy"),
         ("1.36", {"kubeScheduler": {"digest": "sha256:1"}}, "/scheduler/kubeScheduler/digest"),
+        ("1.36", {"serviceAccount": {"name": "a b"}}, "/scheduler/serviceAccount/name"),
+        ("1.36", ON | {"serviceAccount": {"create": False}}, "scheduler.serviceAccount.name names no account"),
+        ("1.36", ON | {"serviceAccount": {"name": "gpuagent"}}, "the account of the agents"),
     ],
 )
 def test_values_that_are_wrong_are_refused_by_name(

@@ -3,6 +3,14 @@
 app.kubernetes.io/component: scheduler
 {{- end }}
 
+{{/* RBAC and the admission policies are about this account. */}}
+{{- define "gpuscheduler.serviceAccount" -}}
+{{- with .Values.scheduler.serviceAccount -}}
+{{- if not (or .create .name) }}{{ fail "scheduler.serviceAccount.create is false, and scheduler.serviceAccount.name names no account: set the name of one that is there, or scheduler.serviceAccount.create to true" }}{{ end -}}
+{{- .name | default "gpu-scheduler" -}}
+{{- end -}}
+{{- end }}
+
 {{/* The part that upstream has images of: providers' versions are such as v1.31.1-aliyun.1 and v1.30.5-gke.1014001. */}}
 {{- define "gpuscheduler.upstreamVersion" -}}
 {{- with semver .Capabilities.KubeVersion.Version }}v{{ .Major }}.{{ .Minor }}.{{ .Patch }}{{ end -}}
@@ -102,6 +110,13 @@ extenders:
 {{- end }}
 
 {{- define "gpuscheduler.refusals" -}}
+{{- /* With one account, each agent would have the scheduler's rights, and the policies of both would refuse all writes. */ -}}
+{{- if .Values.scheduler.enabled -}}
+{{- $account := include "gpuscheduler.serviceAccount" . -}}
+{{- if eq $account (include "gpuagent.serviceAccount" .) -}}
+{{- fail (printf "scheduler.serviceAccount.name is %s, the account of the agents, which would get the scheduler's rights: choose another name" $account) -}}
+{{- end -}}
+{{- end -}}
 {{- /* Without the scheduler the value has no effect: scheduler.enabled=false alone removes both, also with --reuse-values. */ -}}
 {{- if and .Values.scheduler.enabled .Values.scheduler.setSchedulerName -}}
 {{- if semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
