@@ -5,7 +5,7 @@ import warnings
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as gpuagent_dot___pb_dot_deviceplugin__v1beta1__pb2
 
-GRPC_GENERATED_VERSION = '1.80.0'
+GRPC_GENERATED_VERSION = '1.82.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class RegistrationStub(object):
+class RegistrationStub:
     """Served by kubelet on device-plugins/kubelet.sock.
     """
 
@@ -42,7 +42,7 @@ class RegistrationStub(object):
                 _registered_method=True)
 
 
-class RegistrationServicer(object):
+class RegistrationServicer:
     """Served by kubelet on device-plugins/kubelet.sock.
     """
 
@@ -68,7 +68,7 @@ def add_RegistrationServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Registration(object):
+class Registration:
     """Served by kubelet on device-plugins/kubelet.sock.
     """
 
@@ -100,7 +100,7 @@ class Registration(object):
             _registered_method=True)
 
 
-class DevicePluginStub(object):
+class DevicePluginStub:
     """Served by a device plugin on its own socket, one socket a resource.
     """
 
@@ -137,7 +137,7 @@ class DevicePluginStub(object):
                 _registered_method=True)
 
 
-class DevicePluginServicer(object):
+class DevicePluginServicer:
     """Served by a device plugin on its own socket, one socket a resource.
     """
 
@@ -207,7 +207,7 @@ def add_DevicePluginServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class DevicePlugin(object):
+class DevicePlugin:
     """Served by a device plugin on its own socket, one socket a resource.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from gpuagent._pb import dra_v1_pb2 as gpuagent_dot___pb_dot_dra__v1__pb2
 
-GRPC_GENERATED_VERSION = '1.80.0'
+GRPC_GENERATED_VERSION = '1.82.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class DRAPluginStub(object):
+class DRAPluginStub:
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class DRAPluginStub(object):
                 _registered_method=True)
 
 
-class DRAPluginServicer(object):
+class DRAPluginServicer:
     """Missing associated documentation comment in .proto file."""
 
     def NodePrepareResources(self, request, context):
@@ -82,7 +82,7 @@ def add_DRAPluginServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class DRAPlugin(object):
+class DRAPlugin:
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -5,7 +5,7 @@ import warnings
 
 from gpuagent._pb import pluginregistration_v1_pb2 as gpuagent_dot___pb_dot_pluginregistration__v1__pb2
 
-GRPC_GENERATED_VERSION = '1.80.0'
+GRPC_GENERATED_VERSION = '1.82.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class RegistrationStub(object):
+class RegistrationStub:
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class RegistrationStub(object):
                 _registered_method=True)
 
 
-class RegistrationServicer(object):
+class RegistrationServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetInfo(self, request, context):
@@ -82,7 +82,7 @@ def add_RegistrationServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Registration(object):
+class Registration:
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

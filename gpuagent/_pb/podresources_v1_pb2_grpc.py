@@ -5,7 +5,7 @@ import warnings
 
 from gpuagent._pb import podresources_v1_pb2 as gpuagent_dot___pb_dot_podresources__v1__pb2
 
-GRPC_GENERATED_VERSION = '1.80.0'
+GRPC_GENERATED_VERSION = '1.82.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PodResourcesListerStub(object):
+class PodResourcesListerStub:
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -51,7 +51,7 @@ class PodResourcesListerStub(object):
                 _registered_method=True)
 
 
-class PodResourcesListerServicer(object):
+class PodResourcesListerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def List(self, request, context):
@@ -99,7 +99,7 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PodResourcesLister(object):
+class PodResourcesLister:
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
