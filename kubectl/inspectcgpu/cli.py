@@ -11,7 +11,7 @@ from inspectcgpu.combinations import check, command_of
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.flags import ALL, STATUS, make_parser, overrides_of
-from inspectcgpu.names import node_name, pod_name
+from inspectcgpu.names import node_name, pod_or_workload
 from inspectcgpu.usage_error import UsageError
 
 Command = Callable[[Client, argparse.Namespace, Mapping[str, str]], int]
@@ -70,4 +70,4 @@ def _read_names(options: argparse.Namespace) -> None:
     """Replace names of kubectl's kind, such as ``node/gpu-1``, by those of the objects."""
     options.nodes = [node_name(word) for word in options.nodes]
     if options.why is not None:
-        options.why = pod_name(options.why)
+        options.why = pod_or_workload(options.why)

@@ -67,7 +67,7 @@ COMMANDS: Mapping[str, Takes] = {
         _OF_THE_ANSWER,
     ),
     "--why": Takes(
-        "--why is about one pod, in the namespace of -n",
+        "--why is about one pod or workload, in the namespace of -n",
         ("--why", "--namespace"),
         _OF_THE_ANSWER,
     ),

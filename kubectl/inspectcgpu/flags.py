@@ -27,6 +27,7 @@ EXAMPLES = (
     "kubectl inspect cgpu status gpu-1 # its GPUs, who holds what, problems",
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
     "kubectl inspect cgpu --why chat   # why the pod chat waits, in one sentence",
+    "kubectl inspect cgpu --why job/a  # why the pods of a Job wait",
     "kubectl inspect cgpu --defragment # what would move for pods that wait",
     "kubectl inspect cgpu --waste      # who holds GPU memory without using it",
     "kubectl inspect cgpu -o json      # for a program",
@@ -148,7 +149,11 @@ SHOWN = (
         help="show which pods gpuscheduler would move for those that wait, or moves; nothing is moved by this",
     ),
     _switch("--waste", help="show which pods and namespaces hold GPU memory without using it, the most first"),
-    _value("--why", metavar="POD", help="say in one sentence why this pod waits, and nothing else"),
+    _value(
+        "--why",
+        metavar="POD",
+        help="say in one sentence why this pod waits, or each pod of deployment/NAME, job/NAME and others",
+    ),
     _value("-l", "--selector", metavar="LABELS", help="show the nodes with these labels, as in zone=a,tier!=b"),
     _value(
         "-n",

@@ -29,14 +29,22 @@ KINDS = {
     "resourceclaims": "ResourceClaim",
     "resourceclaimtemplates": "ResourceClaimTemplate",
     "deviceclasses": "DeviceClass",
+    "deployments": "Deployment",
+    "replicasets": "ReplicaSet",
+    "statefulsets": "StatefulSet",
+    "daemonsets": "DaemonSet",
+    "jobs": "Job",
     "jobsets": "JobSet",
     "podgroups": "PodGroup",
+    "workloads": "Workload",
 }
-CUSTOM = {"jobsets": "jobset.x-k8s.io", "podgroups": "scheduling.x-k8s.io"}
+CUSTOM = {"jobsets": "jobset.x-k8s.io", "podgroups": "scheduling.x-k8s.io", "workloads": "kueue.x-k8s.io"}
 """Resources that are served once they are installed, to their groups."""
 GROUPS = {
     "leases": "coordination.k8s.io",
     **CUSTOM,
+    "jobs": "batch",
+    **dict.fromkeys(("deployments", "replicasets", "statefulsets", "daemonsets"), "apps"),
     **dict.fromkeys(("resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses"), "resource.k8s.io"),
 }
 """API groups of resources; the others are in the core group."""

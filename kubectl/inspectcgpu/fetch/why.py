@@ -1,7 +1,7 @@
-"""Reads what one pod waits for, with the rights of the user. A read that is refused costs a note."""
+"""Reads what pods wait for, with the rights of the user. A read that is refused costs a note."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -15,60 +15,143 @@ from gpuscheduler.core.explain.claim_reason import ClaimCluster
 from gpuscheduler.core.explain.pod_reason import Cluster, pod_reason
 from gpuscheduler.core.explain.published import published, read_slice
 from gpuscheduler.core.explain.resource_name import gpu_resources
+from gpuscheduler.core.explain.words import did_you_mean
 from inspectcgpu.read.waits import waits_for
-from inspectcgpu.read.why import PodWhy, not_prepared, settled
+from inspectcgpu.read.why import PodWhy, WorkloadWhy, not_prepared, settled
+from inspectcgpu.read.workload import KINDS, Workload, is_suspended, pods_selector, pods_wanted, why_without_pods
 
 T = TypeVar("T")
 _API = "/apis/resource.k8s.io/v1"
+_KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
+_JOB_UID = "kueue.x-k8s.io/job-uid"
+"""Label of Kueue's Workload: the UID of what it admits. Source: pkg/controller/constants of kubernetes-sigs/kueue."""
+MOST_EXPLAINED = 20
+"""Waiting pods of a workload that are explained. Each costs a read of its Events."""
+_ENDED = ("Succeeded", "Failed")
 _NOT_FOUND = 404
 _FORBIDDEN = 403
 
 
 def read_why(client: Client, name: PodName) -> PodWhy:
     """Why the pod waits, or where it runs. Raises KubeError if the pod itself cannot be read."""
-    namespace = quote(name.namespace, safe="")
+    path = f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods/{quote(name.name, safe='')}"
     try:
-        pod = client.get(f"/api/v1/namespaces/{namespace}/pods/{quote(name.name, safe='')}")
+        pod = client.get(path)
     except ApiError as err:
         if err.status == _NOT_FOUND:
-            raise KubeError(f"there is no pod {name.name} in namespace {name.namespace}") from err
+            raise KubeError(no_such_pod(client, name)) from err
         raise
-    return _Reading(client, name, pod).why()
+    reading = _Reading(client, name.namespace, [pod])
+    answer = reading.why(pod)
+    return replace(answer, notes=tuple(reading.notes))
+
+
+def read_workload_why(client: Client, namespace: str, workload: Workload) -> WorkloadWhy:
+    """Why the pods of a workload wait, or are not there. Raises KubeError if it or its pods cannot be read."""
+    kind = workload.kind
+    name = PodName(namespace, workload.name)
+    try:
+        stored = client.get(kind.path(namespace, workload.name))
+    except ApiError as err:
+        if err.status == _NOT_FOUND:
+            raise KubeError(f"there is no {kind.kind} {workload.name} in namespace {namespace}") from err
+        raise
+    pods = _pods_of(client, namespace, pods_selector(workload, stored))
+    reading = _Reading(client, namespace, pods)
+    waiting = [pod for pod in pods if not settled(pod)]
+    others = [pod for pod in pods if settled(pod)]
+    explained = waiting[:MOST_EXPLAINED]
+    wanted = pods_wanted(kind, stored)
+    there = sum(mapping(pod.get("status")).get("phase") not in _ENDED for pod in pods)
+    missing = None if wanted is None else max(0, wanted - there)
+    return WorkloadWhy(
+        kind=kind.kind,
+        name=name,
+        pods=tuple(reading.why(pod) for pod in (*explained, *others)),
+        more=len(waiting) - len(explained),
+        missing=missing,
+        text=reading.why_missing(workload, stored) if missing or not pods else "",
+        notes=tuple(reading.notes),
+    )
+
+
+def _pods_of(client: Client, namespace: str, selector: str) -> list[Mapping[str, Any]]:
+    """The pods that the selector selects, by name; none without a selector, which would select all."""
+    if not selector:
+        return []
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+    pods = list_pages(client, path, _itself, {"labelSelector": selector}).items
+    return sorted(pods, key=_name)
+
+
+def no_such_pod(client: Client, name: PodName) -> str:
+    """That there is no such pod, with what was probably meant, as far as the user may read that."""
+    sentence = f"there is no pod {name.name} in namespace {name.namespace}"
+    for kind in KINDS:
+        try:
+            client.get(kind.path(name.namespace, name.name))
+        except ApiError:
+            # There is none, or the user may not read it.
+            continue
+        except KubeError:
+            return sentence
+        return f"{sentence}; did you mean {kind.kind.lower()}/{name.name}?"
+    elsewhere = {"fieldSelector": f"metadata.name={name.name}"}
+    try:
+        namespaces = list_pages(client, "/api/v1/pods", _namespace, elsewhere).items
+        names = list_pages(client, f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods", _name).items
+    except KubeError:
+        return sentence
+    if namespaces:
+        return f"{sentence}; there is one in namespace {namespaces[0]}: add -n {namespaces[0]}"
+    return f"{sentence}{did_you_mean(name.name, names)}"
 
 
 @dataclass(slots=True)
 class _Reading:
-    """The reads for one pod.
+    """The reads for pods of one namespace.
 
     Attributes:
         client: the API server's.
-        name: of the pod.
-        pod: the Pod object.
-        notes: what could not be read.
+        namespace: of the pods.
+        pods: Pod objects. The cluster is read once, with everything that one of them needs.
+        notes: what could not be read, each once.
     """
 
     client: Client
-    name: PodName
-    pod: Mapping[str, Any]
+    namespace: str
+    pods: Sequence[Mapping[str, Any]]
     notes: list[str] = field(default_factory=list)
+    _read: Cluster | None = None
 
-    def why(self) -> PodWhy:
-        """The answer."""
-        where = settled(self.pod)
+    def why(self, pod: Mapping[str, Any]) -> PodWhy:
+        """The answer about one of the pods, without the notes."""
+        name = PodName(self.namespace, _name(pod))
+        where = settled(pod)
         if where:
-            return PodWhy(self.name, waits=False, text=where)
-        events = self._events()
-        if mapping(self.pod.get("spec")).get("nodeName"):
-            text_of_kubelet = not_prepared(events) or waits_for(self.pod)
-            return PodWhy(self.name, waits=True, text=text_of_kubelet, notes=tuple(self.notes))
-        reason = pod_reason(self.pod, events, self._cluster())
-        return PodWhy(self.name, waits=True, text=reason, notes=tuple(self.notes))
+            return PodWhy(name, waits=False, text=where)
+        events = self._events(pod)
+        if mapping(pod.get("spec")).get("nodeName"):
+            return PodWhy(name, waits=True, text=not_prepared(events) or waits_for(pod))
+        if self._read is None:
+            self._read = self._cluster()
+        return PodWhy(name, waits=True, text=pod_reason(pod, events, self._read))
 
-    def _events(self) -> Mapping[str, Any] | None:
-        uid = text(mapping_at(self.pod, "metadata").get("uid"))
-        path = f"/api/v1/namespaces/{quote(self.name.namespace, safe='')}/events"
-        selector = {"fieldSelector": f"involvedObject.uid={uid}"}
-        items = self._listed("events", path, lambda event: event, selector)
+    def why_missing(self, workload: Workload, stored: Mapping[str, Any]) -> str:
+        """Why the workload has fewer pods than it should."""
+        queued = self._queued(stored) if is_suspended(stored) else None
+        return why_without_pods(workload, stored, self._events(stored), queued)
+
+    def _queued(self, stored: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Kueue's Workloads for an object."""
+        path = f"{_KUEUE}/namespaces/{quote(self.namespace, safe='')}/workloads"
+        items = self._listed("workloads of Kueue", path, _itself, {"labelSelector": f"{_JOB_UID}={_uid(stored)}"})
+        return None if items is None else {"items": items}
+
+    def _events(self, stored: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/events"
+        selector = {"fieldSelector": f"involvedObject.uid={_uid(stored)}"}
+        items = self._listed("events", path, _itself, selector)
         return None if items is None else {"items": items}
 
     def _cluster(self) -> Cluster:
@@ -109,22 +192,25 @@ class _Reading:
         except KubeError as err:
             self._note("resourceclaims", err)
             return None, False
-        path = f"{_API}/namespaces/{quote(self.name.namespace, safe='')}/resourceclaims"
+        path = f"{_API}/namespaces/{quote(self.namespace, safe='')}/resourceclaims"
         return self._listed("resourceclaims of the pod's namespace", path, read_claim), False
 
     def _templates(self) -> list[str] | None:
         """Names of the namespace's templates; None if they are not needed, or cannot be read."""
-        spec = mapping(self.pod.get("spec"))
-        if not any(claim.get("resourceClaimTemplateName") for claim in mappings(spec.get("resourceClaims"))):
+        if not any(claim.get("resourceClaimTemplateName") for claim in self._claims_of_pods()):
             return None
-        path = f"{_API}/namespaces/{quote(self.name.namespace, safe='')}/resourceclaimtemplates"
+        path = f"{_API}/namespaces/{quote(self.namespace, safe='')}/resourceclaimtemplates"
         return self._listed("resourceclaimtemplates", path, _name)
 
     def _has_claims(self) -> bool:
-        return bool(mapping(self.pod.get("spec")).get("resourceClaims"))
+        return any(True for _ in self._claims_of_pods())
+
+    def _claims_of_pods(self) -> Iterator[Mapping[str, Any]]:
+        for pod in self.pods:
+            yield from mappings(mapping(pod.get("spec")).get("resourceClaims"))
 
     def _asks_for_gpus(self) -> bool:
-        return bool(gpu_resources(self.pod))
+        return any(gpu_resources(pod) for pod in self.pods)
 
     def _listed(
         self,
@@ -145,7 +231,9 @@ class _Reading:
         return None
 
     def _note(self, what: str, err: KubeError) -> None:
-        self.notes.append(f"{what} could not be read, so the answer may lack something: {err}")
+        note = f"{what} could not be read, so the answer may lack something: {err}"
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 def _counted(count: Callable[[Mapping[str, Any]], None]) -> Keep[None]:
@@ -157,5 +245,17 @@ def _counted(count: Callable[[Mapping[str, Any]], None]) -> Keep[None]:
     return counted
 
 
-def _name(template: Mapping[str, Any]) -> str:
-    return text(mapping_at(template, "metadata").get("name"))
+def _itself(listed: dict[str, Any]) -> Mapping[str, Any]:
+    return listed
+
+
+def _name(stored: Mapping[str, Any]) -> str:
+    return text(mapping_at(stored, "metadata").get("name"))
+
+
+def _namespace(stored: Mapping[str, Any]) -> str:
+    return text(mapping_at(stored, "metadata").get("namespace"))
+
+
+def _uid(stored: Mapping[str, Any]) -> str:
+    return text(mapping_at(stored, "metadata").get("uid"))

@@ -29,6 +29,34 @@ class PodWhy:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WorkloadWhy:
+    """The answer about the pods of a workload.
+
+    Attributes:
+        kind: of the workload, as in its object.
+        name: namespace and name.
+        pods: the answers about its pods, those that wait first.
+        more: how many more of its pods wait, which are not explained.
+        missing: how many pods are not there; None if the workload does not say how many there should be.
+        text: why pods are missing, or there are none; empty if there are enough.
+        notes: what could not be read.
+    """
+
+    kind: str
+    name: PodName
+    pods: tuple[PodWhy, ...]
+    more: int = 0
+    missing: int | None = None
+    text: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the workload waits for a pod."""
+        return bool(self.text) or any(pod.waits for pod in self.pods)
+
+
 def settled(pod: Mapping[str, Any]) -> str:
     """What became of a pod that does not wait any more; empty if it waits."""
     status = mapping(pod.get("status"))

@@ -95,9 +95,12 @@ def test_nodes_are_named_as_kubectl_prints_them(server, call, kind):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--why", ""], "'' names no pod: --why is about one pod, as in kubectl inspect cgpu --why chat"),
+        (
+            ["--why", ""],
+            "'' names no pod: --why is about a pod or what makes pods, as in kubectl inspect cgpu --why chat",
+        ),
         (["--why", "pod/"], "'pod/' names no pod"),
-        (["--why", "node/n1"], "'node/n1' is not the name of a pod: write the name alone, or pod/NAME"),
+        (["--why", "node/n1"], "'node/n1' has a kind that --why does not know: write the name of a pod, or KIND/NAME"),
         ([""], "'' names no node: a node has a name, as in kubectl inspect cgpu gpu-1"),
         (["n1", "node/ "], "'node/ ' names no node"),
         (["pod/chat"], "'pod/chat' is not the name of a node: write the name alone, or node/NAME"),
