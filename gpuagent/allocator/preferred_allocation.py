@@ -17,8 +17,11 @@ from gpuagent.domain.refusal import Reason, Refusal
 
 log = logging.getLogger(__name__)
 
-NAMING_S = 1.0
-"""How long to wait for kubelet's allocations, which name the containers."""
+NAMING_S = 5.0
+"""How long to wait for kubelet's allocations, which name the containers.
+
+Longer than other waits: without them the pod is refused, and kubelet never admits it again.
+"""
 
 
 class PreferredAllocation:
@@ -123,7 +126,8 @@ class PreferredAllocation:
             return occupancy
         began = self._state.clock()
         if self._kubelet.read(timeout_s=NAMING_S):
-            self._state.wait(lambda snap: snap.allocations.read_at >= began, NAMING_S)
+            remaining_s = began + NAMING_S - self._state.clock()
+            self._state.wait(lambda snap: snap.allocations.read_at >= began, remaining_s)
         return self._state.occupancy()
 
     def _check_suspect(

@@ -1,7 +1,7 @@
 """A fake kubelet in front of a node and its allocator."""
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,8 @@ class FakeAllocations:
         admitting: the pod that kubelet admits; None: kubelet lists every pod, also those without devices.
         rejected: pods without devices that kubelet still lists.
         answers_queries: whether kubelet answers which pods it has.
+        read_s: for how long kubelet lets a read of all allocations wait.
+        published: takes the allocations that were read, as the agent's snapshot does.
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,8 @@ class FakeAllocations:
         self.checkpoint: list[CheckpointEntry] = []
         self.answers_queries = True
         self.readable = True
+        self.read_s = 0.0
+        self.published: Callable[[], object] = lambda: None
         self.queries = self.reads = 0
         self.may_list: set[bool] = set()
 
@@ -82,7 +86,10 @@ class FakeAllocations:
 
     def read(self, timeout_s: float) -> ev.HoldingsRead | None:
         self.reads += 1
-        return ev.HoldingsRead(tuple(self.holdings), 0.0, 0.0, tuple(self.checkpoint)) if self.readable else None
+        if not self.readable or timeout_s < self.read_s:
+            return None
+        self.published()
+        return ev.HoldingsRead(tuple(self.holdings), 0.0, 0.0, tuple(self.checkpoint))
 
 
 def check_cached(allocator: Allocator) -> None:

@@ -66,6 +66,17 @@ def test_pods_that_ended_a_moment_ago_do_not_fill_a_gpu_in_core_mem():
     assert len(kubelet.prefer(MEM, 1)) == 1
 
 
+def test_kubelet_on_a_busy_node_names_the_containers_before_a_pod_is_refused():
+    """The API server is away, and each container without a name may be a pod of its own."""
+    kubelet = kubelet_in_share(gpu(0, 16), max_pods_per_gpu=2)
+    kubelet.unseen = None
+    kubelet.allocations.read_s = 3.0
+    kubelet.allocations.published = kubelet.read_allocations
+    for container in ("main", "main-1", "main-2"):
+        kubelet.serve(owner("a", container), MEM, 1)
+    assert len(kubelet.prefer(MEM, 1)) == 1
+
+
 def layered(node: NodeUnderTest, most: int) -> FakeKubelet:
     layers = {name: replace(layer, max_sharers=most) for name, layer in node.state.isolation.layers.items()}
     return FakeKubelet(node.isolation(layers=layers))
