@@ -1,5 +1,6 @@
 """What `helm test` says of a release: a line for each node with an agent, and whether all is well."""
 
+import re
 import runpy
 from typing import Any
 
@@ -36,19 +37,26 @@ def in_mode(mode: Mode, *problems: NodeProblem) -> str:
     return condition_message(f"mode {mode}, 8 GPUs", problems)
 
 
+def one_page(path: str, objects: list[dict[str, Any]], size: int) -> dict[str, Any]:
+    """What the API server answers of a list. `continue` is how many objects the pages before had."""
+    first = int(path.partition("&continue=")[2] or 0)
+    last = first + size
+    following = str(last) if last < len(objects) else ""
+    return {"items": objects[first:last], "metadata": {"continue": following}}
+
+
 def said(
     agents: list[dict[str, Any]], *, serves_every_labeled: bool = True, **nodes: dict[str, Any]
 ) -> tuple[list[str], bool]:
-    labeled = [{"metadata": {"name": name}} for name, node in nodes.items() if node["metadata"]["labels"]]
+    for name, node in nodes.items():
+        node["metadata"]["name"] = name
+    labeled = [node for node in nodes.values() if node["metadata"]["labels"]]
 
     def get(path: str) -> dict[str, Any]:
         if path.startswith("/api/v1/namespaces/gpu/pods?"):
-            return {"items": agents}
+            return one_page(path, agents, 1)
         if path.startswith("/api/v1/nodes?labelSelector=ack.node.gpu.schedule&limit="):
-            # A node a page.
-            page = int(path.partition("&continue=")[2] or 0)
-            following = str(page + 1) if page + 1 < len(labeled) else ""
-            return {"items": labeled[page : page + 1], "metadata": {"continue": following}}
+            return one_page(path, labeled, 1)
         return {"items": [nodes[path.removeprefix("/api/v1/nodes?fieldSelector=metadata.name%3D")]]}
 
     lines, all_well = verdict(get, "gpu", serves_every_labeled=serves_every_labeled)
@@ -110,6 +118,34 @@ def test_a_node_that_serves_shows_its_problems():
     node = node_with("True", in_mode(Mode.SHARE, broken), gpu_mem="560")
     line = "a: ready, mode share, aliyun.com/gpu-mem 560; GPUUnhealthy (warning): GPU 7: XID 79"
     assert said([agent("a")], a=node) == ([line], True)
+
+
+def test_a_large_cluster_is_read_in_pages_and_not_a_node_at_a_time():
+    """Whole lists of 5,000 nodes did not fit into the pod's memory."""
+    names = [f"n{number:04}" for number in range(5000)]
+    agents = [agent(name) for name in names]
+    nodes = [node_with("True", in_mode(Mode.SHARE), gpu_mem="640") for _ in names]
+    for name, node in zip(names, nodes, strict=True):
+        node["metadata"]["name"] = name
+    asked = []
+
+    def get(path: str) -> dict[str, Any]:
+        asked.append(path)
+        (limit,) = re.findall(r"&limit=(\d+)", path)
+        return one_page(path, agents if "/pods?" in path else nodes, int(limit))
+
+    lines, all_well = verdict(get, "gpu")
+    assert all_well
+    assert lines == [f"{name}: ready, mode share, aliyun.com/gpu-mem 640" for name in names]
+    assert len(asked) == 200
+
+
+def test_a_node_that_lost_its_label_is_read_by_its_name():
+    node = node_with("True", in_mode(Mode.SHARE), label=None, gpu_mem="640")
+    labeled = node_with("True", in_mode(Mode.SHARE), gpu_mem="320")
+    lines, all_well = said([agent("a"), agent("b")], a=node, b=labeled)
+    assert all_well
+    assert lines == ["a: ready, mode share, aliyun.com/gpu-mem 640", "b: ready, mode share, aliyun.com/gpu-mem 320"]
 
 
 def test_a_labeled_node_without_an_agent_fails_the_test():
