@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.pods.pod import PodName
@@ -38,6 +39,10 @@ MESSAGE_CHARS = 1024
 """Of an Event. The chart's policy refuses a longer message."""
 WORKERS = 24
 """Writes at one time, without Bindings and commits. With eight, most nominations came too late under load."""
+FORMER_S = 30.0
+"""A process that begins to lead leaves out Events that it queued longer ago: the former leader has sent them. It may
+have been away for the last seconds, for as long as a lease lasts and a second or two more.
+"""
 _COMPONENT = "gpuscheduler"
 _CONFLICT = 409
 _LONGEST = 128
@@ -51,6 +56,14 @@ _Key = tuple[type, str]
 """Kind of a write, and UID of its pod."""
 _UNNEEDED = "unneeded"
 """Result of a nomination that came too late. It is usual, so it is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InQueue:
+    """A write, and since when it has been queued, in monotonic seconds."""
+
+    action: Queued
+    since: float
 
 
 class Writes:
@@ -80,9 +93,14 @@ class Writes:
         self._read_lease = read_lease
         self._is_wanted = is_wanted
         self._written = written
-        self._queue: dict[_Key, Queued] = {}
+        self._queue: dict[_Key, _InQueue] = {}
+        self._tidied_at = float("-inf")
         self._in_progress: set[_Key] = set()
         self._added = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many writes are queued."""
+        return len(self._queue)
 
     async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
         """Bind a pod, with its annotations in the same transaction; the outcome, and why it is not bound."""
@@ -187,8 +205,25 @@ class Writes:
 
     def add(self, action: Queued) -> None:
         """Queue a write, in place of an earlier one of its kind for the pod."""
-        self._queue[type(action), action.uid] = action
+        now = time.monotonic()
+        is_due = now - self._tidied_at >= FORMER_S
+        if is_due and not self._leading.is_set():
+            # A standby may run for months, and decides about all pods that come.
+            self._leave_out_outdated(now)
+            self._tidied_at = now
+        self._queue[type(action), action.uid] = _InQueue(action, now)
         self._added.set()
+
+    def _leave_out_outdated(self, now: float) -> None:
+        """Forget what was queued while another process led, and is of no use any more."""
+        for key, queued in list(self._queue.items()):
+            if not self._is_of_use(queued, now):
+                del self._queue[key]
+
+    def _is_of_use(self, queued: _InQueue, now: float) -> bool:
+        if isinstance(queued.action, Report):
+            return now - queued.since < FORMER_S
+        return self._is_wanted(queued.action)
 
     async def run(self) -> None:
         """Write what is queued until it is canceled."""
@@ -199,13 +234,16 @@ class Writes:
     async def _work(self) -> None:
         backoff = Backoff(limit_s=PAUSE_LIMIT_S)
         while True:
-            await self._leading.wait()
+            if not self._leading.is_set():
+                await self._leading.wait()
+                self._leave_out_outdated(time.monotonic())
             key = self._next_key()
             if key is None:
                 self._added.clear()
                 await self._added.wait()
                 continue
-            action = self._queue.pop(key)
+            queued = self._queue.pop(key)
+            action = queued.action
             self._in_progress.add(key)
             result = await self._result(action)
             self._in_progress.discard(key)
@@ -213,7 +251,7 @@ class Writes:
             self._added.set()
             if result == "again":
                 # A newer write of this kind may have come meanwhile, and replaces this one.
-                self._queue.setdefault(key, action)
+                self._queue.setdefault(key, queued)
                 pause_s = backoff.next_s()
             else:
                 backoff.reset()

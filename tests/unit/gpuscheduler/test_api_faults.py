@@ -6,10 +6,13 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuagent.kube.api.access import access
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuscheduler import app, service
@@ -17,6 +20,7 @@ from gpuscheduler.cluster_api import connection, lease, writes
 from gpuscheduler.cluster_api.connection import NotLeadingError
 from gpuscheduler.cluster_api.list_watch import PAGE
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from gpuscheduler.core.calls import Nudge, Report, Ungate
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from tests.unit.gpuscheduler.running_scheduler import until
 
@@ -232,6 +236,84 @@ def test_only_the_process_beside_the_leader_wakes_pods(cluster, monkeypatch):
     until(lambda: is_nudged(cluster, "j-0") and is_nudged(cluster, "j-1"))
     assert scheduler.metric("gpuscheduler_leading") == 1
     assert until(lambda: [scheduler.filter(pod)["NodeNames"] for pod in pods] == [["n1"], ["n1"]])
+
+
+def test_a_new_leader_leaves_out_events_that_it_queued_long_before(cluster, monkeypatch):
+    """The former leader has sent them, and the pods may do something else by now."""
+    standby, clock = standby_that_was_to_tell_of(cluster, monkeypatch, "early")
+    clock.now += writes.FORMER_S
+    another_stops(cluster)
+    until(lambda: standby.metric("gpuscheduler_leading") == 1)
+    short_pod(cluster, "late")
+    until(lambda: told_of(cluster))
+    assert told_of(cluster) == ["late"]
+
+
+def test_a_new_leader_sends_events_for_which_the_former_one_had_no_time(cluster, monkeypatch):
+    _, clock = standby_that_was_to_tell_of(cluster, monkeypatch, "early")
+    clock.now += writes.FORMER_S - 1
+    another_stops(cluster)
+    assert until(lambda: told_of(cluster)) == ["early"]
+
+
+def test_a_standby_keeps_few_writes(monkeypatch):
+    """Pods come and go for months, and it decides about them as the leader does."""
+    clock = stopped_clock(monkeypatch)
+    queue = writes.Writes(None, "standby", asyncio.Event(), None, lambda change: change.uid == "waits", None)
+    for number in range(100):
+        clock.now += writes.FORMER_S
+        pod = PodName("default", str(number))
+        queue.add(Report(pod, str(number), "WaitingForGPUs", "text"))
+        queue.add(Nudge(pod, str(number)))
+    queue.add(Ungate(PodName("default", "waits"), "waits"))
+    clock.now += writes.FORMER_S
+    queue.add(Nudge(PodName("default", "last"), "last"))
+    assert len(queue) == 2, "the pod that waits, and the last write"
+
+
+def stopped_clock(monkeypatch):
+    """Seconds of the writes' queue, which a test sets."""
+    clock = SimpleNamespace(now=time.monotonic())
+    clock.monotonic = lambda: clock.now
+    clock.time = time.time
+    clock.time_ns = time.time_ns
+    monkeypatch.setattr(writes, "time", clock)
+    return clock
+
+
+def standby_that_was_to_tell_of(cluster, monkeypatch, name):
+    """A scheduler that knows why a pod waits while another one leads, and the clock of its writes."""
+    monkeypatch.setattr(lease, "READ_S", 0.01)
+    clock = stopped_clock(monkeypatch)
+    cluster.share_node("n1", gpus=1, memory=10)
+    spec = {"holderIdentity": "another-host_1"}
+    metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
+    cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
+    standby = cluster.start(lease="kube-system/gpu-scheduler")
+    short_pod(cluster, name)
+    until(lambda: standby.metric('gpuscheduler_pods{state="waiting"}') == 1)
+    return standby, clock
+
+
+def short_pod(cluster, name):
+    """A pod that is larger than any GPU, of which kube-scheduler knows only that the node's total is short."""
+    short = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": f"Insufficient {GPU_MEM}"}
+    container = {"name": "main", "image": "work", "resources": {"limits": {GPU_MEM: "20"}}}
+    status = {"phase": "Pending", "conditions": [short]}
+    body = {"metadata": {"name": name}, "spec": {"containers": [container]}, "status": status}
+    cluster.api.objects.create("pods", "default", body)
+
+
+def told_of(cluster):
+    """Names of the pods that Events are about."""
+    events, _ = cluster.api.objects.all("events")
+    return [event["involvedObject"]["name"] for event in events]
+
+
+def another_stops(cluster):
+    """kube-scheduler on another host gives the lease to the one beside our scheduler."""
+    ours = {"spec": {"holderIdentity": f"{socket.gethostname()}_2"}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", ours, strategic=False)
 
 
 def test_without_a_lease_calls_are_answered_and_no_pod_is_woken(cluster):
