@@ -104,7 +104,7 @@ class History:
         gpus = ", ".join(living.gpus) or "no GPU"
         self.note(f"{node} kubelet", f"started {self.name(uid)}/{container}: {held or 'nothing'} on {gpus}")
         self.living[key] = living
-        for problem in conflicts(living, self.on_node(node)):
+        for problem in conflicts(living, self.neighbors(living)):
             self.break_promise(problem)
         for check in self.start_checks:
             for problem in check(living):
@@ -142,6 +142,10 @@ class History:
             del self.living[key]
         if ended:
             self.note(f"{node} kubelet", f"ended {self.name(uid)}")
+
+    def neighbors(self, living: Living) -> Iterator[Living]:
+        """Containers of its node with which it may not have units in common. It is one of them."""
+        return self.on_node(living.node)
 
     def on_node(self, node: str) -> Iterator[Living]:
         """Containers that live on a node."""

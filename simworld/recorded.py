@@ -4,19 +4,22 @@ End-to-end runs keep a recording of each node: its pods as the API server showed
 that containers were given, and which containers ran at one moment. What cannot be known is left out, and counted: a
 container that was given nothing by a device plugin of this project, one whose pod came while no watch was open, and one
 that began and ended between two looks.
+
+One thing is known and breaks no promise: kubelet gives the units of a pod away as soon as the pod is gone from the API
+server. If it was deleted by force, its containers run on for as long as its grace period, beside those of the next pod.
 """
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.sharing.units import UnitId, parse_id
-from simworld.history import ALLOCATION, MEMORY, Entry, History, Living
+from simworld.history import ALLOCATION, MEMORY, Entry, History, Living, conflicts
 from standin.kubelet.pods import Granted
 
 Line = dict[str, Any]
@@ -26,43 +29,160 @@ STORY = 40
 """Entries of the history that are shown before the first broken promise."""
 
 
+_CORE_DECISION = "gpushare.alibabacloud.com/core-percentage"
+_ENDED = frozenset({"Succeeded", "Failed"})
+_KILL_S = 60.0
+"""Seconds, beside its grace period, that kubelet may need to end the containers of a pod: it may restart meanwhile."""
+_GRACE_S = 30.0
+"""What the API server writes into a pod that names no grace period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """How a pod went from the API server.
+
+    Attributes:
+        line: number of the line that says so. The API server tells all pods in order, and this order counts, because
+            what is recorded of the node may come earlier or later.
+        at: when this line was recorded, in seconds.
+        grace_s: seconds that kubelet gives the pod's containers to end.
+    """
+
+    line: int
+    at: float
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """What a whole recording says of the lives of pods. The reader needs it in advance, because watches are late.
+
+    Attributes:
+        forced: pods that were gone while kubelet had not reported that they had ended, by UID. Kubelet deletes a pod
+            only after it has reported that.
+        unseen: pods that went while no watch was open, by UID. Nobody knows how.
+        admitted: the first line, by UID, after which kubelet had admitted or refused the pod.
+    """
+
+    forced: Mapping[str, Deletion] = field(default_factory=dict)
+    unseen: Mapping[str, Deletion] = field(default_factory=dict)
+    admitted: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Self:
+        forced = {}
+        unseen = {}
+        admitted: dict[str, int] = {}
+        for number, line in enumerate(lines):
+            if line["kind"] != "pod":
+                continue
+            uid = line["uid"]
+            is_waiting = line["phase"] in ("", "Pending") and not line["gone"]
+            if not is_waiting:
+                admitted.setdefault(uid, number)
+            if not line["gone"]:
+                continue
+            deletion = Deletion(number, line["at"], line.get("grace_s", _GRACE_S))
+            if line["listed"]:
+                unseen[uid] = deletion
+            elif line["phase"] not in _ENDED:
+                forced[uid] = deletion
+        return cls(forced, unseen, admitted)
+
+    def may_be_left_behind(self, old: str, new: str, at: float) -> bool:
+        """Whether kubelet may have given a pod's units to a new one while containers of the old one run on."""
+        deletion = self.forced.get(old) or self.unseen.get(old)
+        if deletion is None:
+            return False
+        # Kubelet has seen the deletion before it admits the next pod, and says that it runs after that.
+        is_before = deletion.line < self.admitted.get(new, deletion.line + 1)
+        is_in_time = at <= deletion.at + deletion.grace_s + _KILL_S
+        return is_before and is_in_time
+
+
 @dataclass(slots=True)
 class RecordedHistory(History):
     """A history whose time is that of the recording.
 
     Attributes:
         at: seconds, as the recording counts them.
+        lifetimes: of the pods.
+        asks: units of memory that each container of a pod asks for, by UID, in the order of the pod.
         numbers: place of each container in its pod, by UID and name.
+        left_behind: UIDs of pairs of pods: the units of the first were given to the second, while a container of the
+            first still ran.
+        unknown: the same, but nobody knows how the first one was deleted.
     """
 
     at: float = 0.0
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    asks: dict[str, list[int]] = field(default_factory=dict)
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    left_behind: set[tuple[str, str]] = field(default_factory=set)
+    unknown: set[tuple[str, str]] = field(default_factory=set)
 
     def note(self, actor: str, what: str) -> None:
         self.entries.append(Entry(self.at - self.began_at, actor, what))
 
+    def neighbors(self, living: Living) -> Iterator[Living]:
+        for other in self.on_node(living.node):
+            # A container may also start late, when its pod is gone already.
+            if not (self._is_left_behind(other, living) or self._is_left_behind(living, other)):
+                yield other
+
+    def _is_left_behind(self, old: Living, new: Living) -> bool:
+        pair = old.pod_uid, new.pod_uid
+        if old.pod_uid == new.pod_uid or not self.lifetimes.may_be_left_behind(*pair, self.at):
+            return False
+        pairs = self.left_behind if old.pod_uid in self.lifetimes.forced else self.unknown
+        shares_units = any(conflicts(new, iter([old])))
+        if shares_units and pair not in pairs:
+            pairs.add(pair)
+            name = self.name(old.pod_uid)
+            self.note(
+                "checker", f"{name} is gone, kubelet gave its units to {self.name(new.pod_uid)}, and it still runs"
+            )
+        return True
+
     def _contradicts_decision(self, living: Living) -> str:
-        text = self.decisions.get(living.pod_uid, {}).get(ALLOCATION)
+        annotations = self.decisions.get(living.pod_uid, {})
         number = self.numbers.get((living.pod_uid, living.container))
         indexes = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
-        if text is None or number is None or indexes is None:
+        if number is None or indexes is None:
             return ""
-        decided = _decided(text, number, len(living.units.get(MEMORY, ())))
-        got = set(indexes.split(","))
-        if not decided or decided == got:
+        decided = _decided(annotations, self.asks[living.pod_uid]).get(number)
+        # Schedulers name GPUs by their numbers or by their UUIDs.
+        if decided is None or decided in (set(indexes.split(",")), set(living.gpus)):
             return ""
         name = self.name(living.pod_uid)
+        text = annotations[ALLOCATION]
         return f"{name}/{living.container} got GPU {indexes}, and the scheduler decided {text}"
 
 
-def _decided(text: str, number: int, units: int) -> set[str]:
-    """Numbers of the GPUs that an annotation decides for a container; empty if it is no decision of so many units."""
+def _decided(annotations: Mapping[str, str], asks: Sequence[int]) -> dict[int, set[str]]:
+    """Names of the GPUs that annotations decide for each container, by its place in the pod.
+
+    Empty if they are no decision: they are of another amount, or contradict each other. The agent then chooses.
+    """
     try:
-        gpus = json.loads(text)[str(number)]
-        total = sum(int(amount) for amount in gpus.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return set()
-    return set(gpus) if total == units else set()
+        memory = _by_container(annotations.get(ALLOCATION, "{}"))
+        cores = _by_container(annotations.get(_CORE_DECISION, "{}"))
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    totals = {number: sum(gpus.values()) for number, gpus in memory.items()}
+    if totals != {number: units for number, units in enumerate(asks) if units}:
+        return {}
+    if any(set(gpus) != set(memory.get(number, ())) for number, gpus in cores.items()):
+        return {}
+    return {number: set(gpus) for number, gpus in memory.items()}
+
+
+def _by_container(text: str) -> dict[int, dict[str, int]]:
+    """Amounts by GPU, by the place of the container. Raises ValueError, TypeError, AttributeError."""
+    shares: dict[int, dict[str, int]] = {}
+    for number, gpus in json.loads(text).items():
+        shares[int(number)] = {gpu: int(amount) for gpu, amount in gpus.items()}
+    return shares
 
 
 @dataclass(slots=True)
@@ -75,6 +195,7 @@ class Checked:
         pods: of those containers.
         decisions: containers whose pod a scheduler had decided.
         samples: moments at which the running containers were looked at.
+        left_behind: pods that got units of a pod that was deleted by force and still ran.
         skipped: containers that were left out, by reason.
     """
 
@@ -83,6 +204,7 @@ class Checked:
     pods: set[str] = field(default_factory=set)
     decisions: int = 0
     samples: int = 0
+    left_behind: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
 
     def words(self) -> str:
@@ -90,20 +212,25 @@ class Checked:
         left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(self.skipped.items()))
         return (
             f"checked {self.grants} grants of {self.containers} containers in {len(self.pods)} pods, "
-            f"{self.decisions} with a scheduler's decision, at {self.samples} moments; left out: {left_out or 'none'}"
+            f"{self.decisions} with a scheduler's decision, at {self.samples} moments; "
+            f"{self.left_behind} pods began beside one that was deleted by force; left out: {left_out or 'none'}"
         )
 
 
 class RecordedNode:
     """Reads the recording of one node, from its first line to its last.
 
+    Args:
+        name: of the node.
+        lifetimes: of its pods. Without them, each deletion is one that waits for the pod's containers.
+
     Attributes:
         history: what happened, and what was broken.
         checked: what was checked.
     """
 
-    def __init__(self, name: str) -> None:
-        self.history = RecordedHistory(0.0)
+    def __init__(self, name: str, lifetimes: Lifetimes = Lifetimes()) -> None:
+        self.history = RecordedHistory(0.0, lifetimes=lifetimes)
         self.checked = Checked()
         self._name = name
         self._pods: dict[str, Line] = {}
@@ -120,12 +247,16 @@ class RecordedNode:
                 self.history.began_at = line["at"]
             self.history.at = line["at"]
             self._readers[line["kind"]](line)
+        self.checked.left_behind = len(self.history.left_behind)
+        if self.history.unknown:
+            self.checked.skipped["beside a pod whose deletion was not seen"] = len(self.history.unknown)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that has ended, for a run that has no end."""
         self._pods.pop(uid, None)
         self.history.pods.pop(uid, None)
         self.history.decisions.pop(uid, None)
+        self.history.asks.pop(uid, None)
         for key in [key for key in self._books if key[0] == uid]:
             del self._books[key]
 
@@ -145,6 +276,7 @@ class RecordedNode:
         before = self._pods.get(uid)
         self._pods[uid] = line
         self.history.pods[uid] = line["name"]
+        self.history.asks[uid] = [container["asks"].get(MEMORY, 0) for container in line["containers"]]
         for number, container in enumerate(line["containers"]):
             self.history.numbers[uid, container["name"]] = number
         if before is None:
@@ -168,7 +300,8 @@ class RecordedNode:
         name = line["name"]
         message = line["message"]
         self.history.note("kubelet", f"{name}: {line['phase']} {line['reason']} {message}".rstrip())
-        if line["reason"] == "UnexpectedAdmissionError" and not message:
+        is_refused = line["reason"] == "UnexpectedAdmissionError" and line.get("by_kubelet", True)
+        if is_refused and not message:
             self.history.break_promise(f"{name} was refused without a reason")
 
     # -- containers -----------------------------------------------------------------------------------------------
@@ -209,7 +342,7 @@ class RecordedNode:
         problems = (
             *contradicts_units(living, [unit for unit in units if unit]),
             *self._contradicts_pod(living, env),
-            *oversold(living, self.history.on_node(self._name)),
+            *oversold(living, self.history.neighbors(living)),
         )
         for problem in problems:
             self.history.break_promise(f"{self.history.name(uid)}/{container} {problem}")
@@ -271,7 +404,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 def check(path: Path) -> tuple[str, list[str]]:
     """Check one recording. Returns what was checked in words, and the story if a promise was broken."""
-    node = RecordedNode("node")
+    node = RecordedNode("node", Lifetimes.of(read_lines(path)))
     node.read(read_lines(path))
     return node.checked.words(), node.story()
 

@@ -21,7 +21,7 @@ from .runtime import Container, containers
 _PODS = "/api/v1/pods"
 _LOOK_S = 0.25
 _SILENT_S = 3600.0
-_DECISIONS = "scheduler.framework.gpushare."
+_DECISIONS = ("scheduler.framework.gpushare.", "gpushare.alibabacloud.com/")
 _OURS = ("NVIDIA_", "ALIYUN_COM_", "CUDA_")
 
 ContainerKey = tuple[str, str]
@@ -118,6 +118,13 @@ class Recorder:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def _watch_until_over(self) -> None:
+        try:
+            self._watch_pods()
+        except Exception as failure:  # without the ends of pods, a node looks as if it had faults
+            if not self._over.is_set():
+                self.failure = failure
+
+    def _watch_pods(self) -> None:
         is_first = True
         while not self._over.is_set():
             try:
@@ -184,6 +191,11 @@ def _pod(pod: Json) -> Json:
         "uid": metadata["uid"],
         "name": f"{metadata['namespace']}/{metadata['name']}",
         "node": pod["spec"].get("nodeName", ""),
+        "grace_s": pod["spec"].get("terminationGracePeriodSeconds", 30),
+        # Tests write statuses, too. A manager has the name of its binary, and ours have versions in theirs.
+        "by_kubelet": any(
+            fields.get("manager", "").startswith("kubelet") for fields in metadata.get("managedFields") or ()
+        ),
         "phase": status.get("phase", ""),
         "reason": status.get("reason", ""),
         "message": status.get("message", ""),

@@ -39,6 +39,11 @@ class Container:
         """End its first process, and with it all others."""
         os.kill(self.pid, signal.SIGKILL)
 
+    def parent(self) -> int:
+        """PID of the runtime's process that keeps the containers of its pod, and ends them."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[1])
+
     def environment(self) -> dict[str, str]:
         """What the first process was started with."""
         pairs = Path(f"/proc/{self.pid}/environ").read_bytes().decode().split("\0")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpuagent.domain.gpus.gpu import key_of
-from simworld.recorded import RecordedNode, check, main
+from simworld.recorded import Lifetimes, RecordedNode, check, main
 
 GPU = "GPU-35971be6-e9bb-024a-8955-82fe0e420000"
 OTHER = "GPU-46971be6-e9bb-024a-8955-82fe0e420001"
@@ -63,9 +63,13 @@ def running(*started, ended=()):
 
 
 def broken(*lines):
-    node = RecordedNode("node")
+    return reading(*lines).history.broken
+
+
+def reading(*lines):
+    node = RecordedNode("node", Lifetimes.of(lines))
     node.read(lines)
-    return node.history.broken
+    return node
 
 
 def shares(uid, numbers, gpu=GPU):
@@ -91,6 +95,77 @@ def test_a_unit_may_go_from_a_container_that_has_ended_to_the_next():
     first, first_runs = shares("a", (0, 1))
     second, second_runs = shares("b", (1, 2))
     assert not broken(*first, *second, running(first_runs), running(second_runs, ended=["a"]))
+
+
+FORMER, FORMER_RUNS = shares("former", (0, 1))
+FORMER_ADMITTED = pod("former", 2, phase="Running")
+NEXT, NEXT_RUNS = shares("next", (1, 2))
+NEXT_ADMITTED = pod("next", 2, phase="Running")
+
+
+def deleted(uid="former", phase="Running", **status):
+    return pod(uid, 2, phase=phase, gone=True, grace_s=30, **status)
+
+
+def test_kubelet_gives_units_of_a_pod_that_was_deleted_by_force_while_it_runs():
+    node = reading(*FORMER, running(FORMER_RUNS), deleted(), *NEXT, NEXT_ADMITTED, running(NEXT_RUNS))
+    assert not node.history.broken
+    assert "1 pods began beside one that was deleted by force; left out: none" in node.checked.words()
+
+
+def test_the_order_of_the_api_server_counts_and_not_the_moment_at_which_its_watch_tells():
+    early_look = [*FORMER, running(FORMER_RUNS), *NEXT, running(NEXT_RUNS)]
+    assert not broken(*early_look, deleted(), NEXT_ADMITTED)
+    # The recording ends, and nobody knows the order.
+    assert not broken(*early_look, deleted())
+
+
+def test_a_container_of_a_deleted_pod_that_starts_late():
+    assert not broken(*FORMER, deleted(), *NEXT, NEXT_ADMITTED, running(NEXT_RUNS), running(FORMER_RUNS))
+
+
+def test_memory_of_a_pod_that_was_deleted_by_force_does_not_count():
+    large, large_runs = shares("next", (0, 1, 2))
+    admitted = pod("next", 3, phase="Running")
+    assert not broken(*FORMER, running(FORMER_RUNS), deleted(), *large, admitted, running(large_runs))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [NEXT_ADMITTED],
+        [deleted(phase="Succeeded"), NEXT_ADMITTED],
+        [NEXT_ADMITTED, deleted()],
+        [deleted("next"), deleted()],
+        [deleted() | {"at": -100.0}, NEXT_ADMITTED],
+    ],
+    ids=["not deleted", "ended first", "deleted later", "deleted after the next one", "long ago"],
+)
+def test_nothing_else_lets_two_containers_have_a_unit(lines):
+    problems = broken(*FORMER, FORMER_ADMITTED, running(FORMER_RUNS), *lines, *NEXT, running(NEXT_RUNS))
+    assert any("has two living containers" in problem for problem in problems)
+
+
+def test_two_containers_that_live_on_may_not_have_a_unit_because_a_third_one_was_deleted_by_force():
+    another, another_runs = shares("another", (2, 3))
+    problems = broken(
+        *FORMER,
+        running(FORMER_RUNS),
+        deleted(),
+        *another,
+        running(another_runs),
+        *NEXT,
+        NEXT_ADMITTED,
+        running(NEXT_RUNS),
+    )
+    assert any("another and next" in problem for problem in problems)
+
+
+def test_a_deletion_that_no_watch_has_seen_is_left_out_and_counted():
+    node = reading(*FORMER, running(FORMER_RUNS), deleted(listed=True), *NEXT, NEXT_ADMITTED, running(NEXT_RUNS))
+    assert not node.history.broken
+    assert "0 pods began beside" in node.checked.words()
+    assert "1 beside a pod whose deletion was not seen" in node.checked.words()
 
 
 def test_more_memory_than_a_gpu_has():
@@ -144,13 +219,24 @@ def test_a_container_may_set_a_variable_for_itself():
         ('{"0":{"1":2}}', True, False),
         ('{"0":{"1":7}}', False, False),
         ("junk", False, False),
+        ('{"0":{"1":2},"1":{"1":3}}', False, False),
+        (f'{{"0":{{"{GPU}":2}}}}', False, False),
+        (f'{{"0":{{"{OTHER}":2}}}}', False, True),
     ],
-    ids=["another", "this", "seen late", "of another amount", "none"],
+    ids=["another", "this", "seen late", "of another amount", "none", "of another pod", "by its UUID", "another UUID"],
 )
 def test_a_gpu_that_a_scheduler_decided(decision, listed, is_broken):
     env = environment(GPU, 2)
     lines = pod("a", decision=decision, listed=listed), given("a", units(GPU, 0, 1), env), running(("a", env))
     assert bool(broken(*lines)) == is_broken
+
+
+@pytest.mark.parametrize(("cores", "is_broken"), [('{"0":{"1":30}}', True), ('{"0":{"2":30}}', False)])
+def test_memory_and_compute_on_different_gpus_are_no_decision(cores, is_broken):
+    env = environment(GPU, 2)
+    decided = pod("a", decision='{"0":{"1":2}}')
+    decided["annotations"]["gpushare.alibabacloud.com/core-percentage"] = cores
+    assert bool(broken(decided, given("a", units(GPU, 0, 1), env), running(("a", env)))) == is_broken
 
 
 def test_what_a_tenant_writes_after_the_binding_is_no_decision():
@@ -164,6 +250,7 @@ def test_a_refusal_without_a_reason():
     (problem,) = broken(pod("a"), pod("a", **refused))
     assert "without a reason" in problem
     assert not broken(pod("a"), pod("a", **refused, message="Allocate failed due to ..."))
+    assert not broken(pod("a"), pod("a", **refused, by_kubelet=False)), "somebody else wrote its status"
 
 
 def test_what_cannot_be_known_is_left_out_and_counted():

@@ -85,6 +85,14 @@ def wait_ready(node: Node, pod: str, container: str = "main", times: int = 1) ->
     return log
 
 
+def wait_said(file: Path) -> None:
+    """Wait until an attacker that writes to a file has all that it can get."""
+    end = time.monotonic() + WAIT_S
+    while not file.exists() or READY not in file.read_text():
+        assert time.monotonic() < end, f"it wrote {file.read_text() if file.exists() else 'nothing'!r}"
+        time.sleep(0.05)
+
+
 def enter(node: Node, pod: str, command: Sequence[str], container: str = "main") -> None:
     """Run an attacker in a container that runs, and wait until it has what it can get. It stays."""
     script = f"{' '.join(command)} > /tmp/said 2>&1 < /dev/null & until grep -q {READY} /tmp/said; do sleep 0.1; done"

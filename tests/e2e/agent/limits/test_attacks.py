@@ -4,6 +4,8 @@ Real containers run on the real kubelet. The driver is simulated, and charges me
 processes. What they got is read from the driver, not from them.
 """
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +21,7 @@ from tests.e2e.agent.limits.attacks import (
     enter,
     share,
     wait_ready,
+    wait_said,
     wait_unused,
     without_device,
 )
@@ -155,6 +158,33 @@ def test_a_container_that_restarts_while_the_agent_is_away_gets_no_more(node: No
     node.agent.wait_ready()
     node.wait_amounts(mem=640)
     assert_has_its_share(helper)
+
+
+def test_a_pod_that_was_deleted_by_force_gets_no_more(node: Node, helper: Helper) -> None:
+    """Kubelet has given its units to the next pod, and no longer names it to the agent, but its limit is still there."""
+    begin = helper.attack / "begin"
+    said = helper.attack / "said"  # the stopped runtime takes nothing from it
+    command = " ".join(attack("plain"))
+    waits = f"until [ -e /attack/{begin.name} ]; do sleep 0.1; done; exec {command} > /attack/{said.name} 2>&1"
+    node.run(attacking_pod("former", helper, ["/bin/sh", "-c", waits]))
+    former = node.cluster.container("former")
+    runtime = former.parent()
+    # It does not end the container, as if the kernel could not kill a process.
+    os.kill(runtime, signal.SIGSTOP)
+    try:
+        node.cluster.delete_pod("former", grace=0, timeout=0)
+        node.pods.remove("former")
+        node.run(attacking_pod("next", helper, attack("plain")))
+        wait_ready(node, "next")
+        begin.touch()
+        wait_said(said)
+        assert former.alive
+        assert helper.used(GPU) == 2 * share()
+    finally:
+        os.kill(runtime, signal.SIGCONT)
+        begin.unlink(missing_ok=True)
+        said.unlink(missing_ok=True)
+    node.cluster.wait_pod_gone("former")
 
 
 # -- What the driver counts for nobody; the agent says so ----------------------------------------------------------
