@@ -5,8 +5,9 @@ that containers were given, and which containers ran at one moment. What cannot 
 container that was given nothing by a device plugin of this project, one whose pod came while no watch was open, and one
 that began and ended between two looks.
 
-One thing is known and breaks no promise: kubelet gives the units of a pod away as soon as the pod is gone from the API
-server. If it was deleted by force, its containers run on for as long as its grace period, beside those of the next pod.
+A broken promise fails the run, so only what is certain is one. `lifetimes` knows when kubelet may give the units of a
+pod away while its containers run. One of these cases is known, a deletion by force. The others are doubts: they are
+told, and fail nothing.
 """
 
 import json
@@ -15,89 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
 
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.sharing.units import UnitId, parse_id
-from simworld.history import ALLOCATION, MEMORY, Entry, History, Living, conflicts
+from simworld.history import MEMORY, Entry, History, Living, conflicts
+from simworld.lifetimes import ALLOCATION, CORE_ALLOCATION, Excuse, Lifetimes, Line
 from standin.kubelet.pods import Granted
 
-Line = dict[str, Any]
-"""One thing that was recorded: `at` in seconds, `kind`, and what belongs to the kind."""
 PATTERN = "**/recorded-*.jsonl"
 STORY = 40
 """Entries of the history that are shown before the first broken promise."""
-
-
-_CORE_DECISION = "gpushare.alibabacloud.com/core-percentage"
-_ENDED = frozenset({"Succeeded", "Failed"})
-_KILL_S = 60.0
-"""Seconds, beside its grace period, that kubelet may need to end the containers of a pod: it may restart meanwhile."""
-_GRACE_S = 30.0
-"""What the API server writes into a pod that names no grace period."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """How a pod went from the API server.
-
-    Attributes:
-        line: number of the line that says so. The API server tells all pods in order, and this order counts, because
-            what is recorded of the node may come earlier or later.
-        at: when this line was recorded, in seconds.
-        grace_s: seconds that kubelet gives the pod's containers to end.
-    """
-
-    line: int
-    at: float
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetimes:
-    """What a whole recording says of the lives of pods. The reader needs it in advance, because watches are late.
-
-    Attributes:
-        forced: pods that were gone while kubelet had not reported that they had ended, by UID. Kubelet deletes a pod
-            only after it has reported that.
-        unseen: pods that went while no watch was open, by UID. Nobody knows how.
-        admitted: the first line, by UID, after which kubelet had admitted or refused the pod.
-    """
-
-    forced: Mapping[str, Deletion] = field(default_factory=dict)
-    unseen: Mapping[str, Deletion] = field(default_factory=dict)
-    admitted: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, lines: Iterable[Line]) -> Self:
-        forced = {}
-        unseen = {}
-        admitted: dict[str, int] = {}
-        for number, line in enumerate(lines):
-            if line["kind"] != "pod":
-                continue
-            uid = line["uid"]
-            is_waiting = line["phase"] in ("", "Pending") and not line["gone"]
-            if not is_waiting:
-                admitted.setdefault(uid, number)
-            if not line["gone"]:
-                continue
-            deletion = Deletion(number, line["at"], line.get("grace_s", _GRACE_S))
-            if line["listed"]:
-                unseen[uid] = deletion
-            elif line["phase"] not in _ENDED:
-                forced[uid] = deletion
-        return cls(forced, unseen, admitted)
-
-    def may_be_left_behind(self, old: str, new: str, at: float) -> bool:
-        """Whether kubelet may have given a pod's units to a new one while containers of the old one run on."""
-        deletion = self.forced.get(old) or self.unseen.get(old)
-        if deletion is None:
-            return False
-        # Kubelet has seen the deletion before it admits the next pod, and says that it runs after that.
-        is_before = deletion.line < self.admitted.get(new, deletion.line + 1)
-        is_in_time = at <= deletion.at + deletion.grace_s + _KILL_S
-        return is_before and is_in_time
 
 
 @dataclass(slots=True)
@@ -109,17 +37,17 @@ class RecordedHistory(History):
         lifetimes: of the pods.
         asks: units of memory that each container of a pod asks for, by UID, in the order of the pod.
         numbers: place of each container in its pod, by UID and name.
-        left_behind: UIDs of pairs of pods: the units of the first were given to the second, while a container of the
-            first still ran.
-        unknown: the same, but nobody knows how the first one was deleted.
+        excused: pairs of pods, by UID: the units of the first were given to the second, while a container of the first
+            still ran. That is no broken promise, or it is not certain that it is one.
+        doubts: what may have broken a promise, in words.
     """
 
     at: float = 0.0
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     asks: dict[str, list[int]] = field(default_factory=dict)
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
-    left_behind: set[tuple[str, str]] = field(default_factory=set)
-    unknown: set[tuple[str, str]] = field(default_factory=set)
+    excused: dict[tuple[str, str], Excuse] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
 
     def note(self, actor: str, what: str) -> None:
         self.entries.append(Entry(self.at - self.began_at, actor, what))
@@ -130,19 +58,32 @@ class RecordedHistory(History):
             if not (self._is_left_behind(other, living) or self._is_left_behind(living, other)):
                 yield other
 
+    def doubt(self, what: str) -> None:
+        """Note that a promise may have been broken."""
+        self.doubts.append(what)
+        self.note("checker", f"DOUBT: {what}")
+
     def _is_left_behind(self, old: Living, new: Living) -> bool:
+        """Whether kubelet may have given units of a pod to another one while the first one still runs."""
         pair = old.pod_uid, new.pod_uid
-        if old.pod_uid == new.pod_uid or not self.lifetimes.may_be_left_behind(*pair, self.at):
+        if old.pod_uid == new.pod_uid:
             return False
-        pairs = self.left_behind if old.pod_uid in self.lifetimes.forced else self.unknown
+        excuse = self.lifetimes.excuse(*pair, self.at)
+        if excuse is None:
+            return False
         shares_units = any(conflicts(new, iter([old])))
-        if shares_units and pair not in pairs:
-            pairs.add(pair)
-            name = self.name(old.pod_uid)
-            self.note(
-                "checker", f"{name} is gone, kubelet gave its units to {self.name(new.pod_uid)}, and it still runs"
-            )
+        if shares_units and pair not in self.excused:
+            self.excused[pair] = excuse
+            self._note_excuse(old, new, excuse)
         return True
+
+    def _note_excuse(self, old: Living, new: Living, excuse: Excuse) -> None:
+        former = self.name(old.pod_uid)
+        what = f"{former}, which {excuse.value}, runs beside {self.name(new.pod_uid)}, which has units of it"
+        if excuse is Excuse.FORCED:
+            self.note("checker", what)
+        else:
+            self.doubt(what)
 
     def _contradicts_decision(self, living: Living) -> str:
         annotations = self.decisions.get(living.pod_uid, {})
@@ -152,11 +93,16 @@ class RecordedHistory(History):
             return ""
         decided = _decided(annotations, self.asks[living.pod_uid]).get(number)
         # Schedulers name GPUs by their numbers or by their UUIDs.
-        if decided is None or decided in (set(indexes.split(",")), set(living.gpus)):
+        is_obeyed = decided in (None, set(indexes.split(",")), set(living.gpus))
+        if is_obeyed:
             return ""
         name = self.name(living.pod_uid)
         text = annotations[ALLOCATION]
-        return f"{name}/{living.container} got GPU {indexes}, and the scheduler decided {text}"
+        problem = f"{name}/{living.container} got GPU {indexes}, and the scheduler decided {text}"
+        if living.pod_uid in self.lifetimes.edited:
+            self.doubt(f"{problem}, which was edited before kubelet admitted the pod")
+            return ""
+        return problem
 
 
 def _decided(annotations: Mapping[str, str], asks: Sequence[int]) -> dict[int, set[str]]:
@@ -166,15 +112,18 @@ def _decided(annotations: Mapping[str, str], asks: Sequence[int]) -> dict[int, s
     """
     try:
         memory = _by_container(annotations.get(ALLOCATION, "{}"))
-        cores = _by_container(annotations.get(_CORE_DECISION, "{}"))
+        cores = _by_container(annotations.get(CORE_ALLOCATION, "{}"))
     except (ValueError, TypeError, AttributeError):
         return {}
-    totals = {number: sum(gpus.values()) for number, gpus in memory.items()}
-    if totals != {number: units for number, units in enumerate(asks) if units}:
+    decided = {number: set(gpus) for number, gpus in memory.items()}
+    decided_amounts = {number: sum(gpus.values()) for number, gpus in memory.items()}
+    asked_amounts = {number: units for number, units in enumerate(asks) if units}
+    if decided_amounts != asked_amounts:
         return {}
-    if any(set(gpus) != set(memory.get(number, ())) for number, gpus in cores.items()):
-        return {}
-    return {number: set(gpus) for number, gpus in memory.items()}
+    for number, gpus in cores.items():
+        if set(gpus) != decided.get(number, set()):
+            return {}
+    return decided
 
 
 def _by_container(text: str) -> dict[int, dict[str, int]]:
@@ -229,8 +178,8 @@ class RecordedNode:
         checked: what was checked.
     """
 
-    def __init__(self, name: str, lifetimes: Lifetimes = Lifetimes()) -> None:
-        self.history = RecordedHistory(0.0, lifetimes=lifetimes)
+    def __init__(self, name: str, lifetimes: Lifetimes | None = None) -> None:
+        self.history = RecordedHistory(0.0, lifetimes=lifetimes or Lifetimes())
         self.checked = Checked()
         self._name = name
         self._pods: dict[str, Line] = {}
@@ -247,9 +196,7 @@ class RecordedNode:
                 self.history.began_at = line["at"]
             self.history.at = line["at"]
             self._readers[line["kind"]](line)
-        self.checked.left_behind = len(self.history.left_behind)
-        if self.history.unknown:
-            self.checked.skipped["beside a pod whose deletion was not seen"] = len(self.history.unknown)
+        self.checked.left_behind = list(self.history.excused.values()).count(Excuse.FORCED)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that has ended, for a run that has no end."""
@@ -354,7 +301,10 @@ class RecordedNode:
             self.checked.skipped["of a pod that was not seen"] += 1
             return
         all_containers = (*pod["containers"], *pod["init"])
-        spec = next(spec for spec in all_containers if spec["name"] == living.container)
+        spec = next((spec for spec in all_containers if spec["name"] == living.container), None)
+        if spec is None:
+            self.checked.skipped["of a container that was not seen"] += 1
+            return
         for resource, amount in spec["asks"].items():
             got = len(living.units.get(resource, ()))
             if resource in living.units and got != amount:
@@ -374,16 +324,46 @@ def contradicts_units(living: Living, units: Iterable[UnitId]) -> Iterator[str]:
         yield f"has units of {sorted(booked)}, and NVIDIA_VISIBLE_DEVICES={visible!r} names {sorted(said)}"
 
 
-def oversold(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
+def oversold(new: Living, all_living: Iterable[Living]) -> Iterator[str]:
     """GPUs of which living containers were given more memory than there is."""
-    whole = new.env.get("ALIYUN_COM_GPU_MEM_DEV")
-    if whole is None:
-        return
-    neighbors = [living for living in all_living if living.env.get("ALIYUN_COM_GPU_MEM_DEV") == whole]
-    for gpu in new.gpus:
-        amounts = [int(living.env["ALIYUN_COM_GPU_MEM_CONTAINER"]) for living in neighbors if gpu in living.gpus]
-        if sum(amounts) > int(whole):
-            yield f"is the last of {len(amounts)} containers with {sum(amounts)} of {whole} units of {gpu} together"
+    neighbors = [memory_by_gpu(living) for living in all_living]
+    for gpu, memory in memory_by_gpu(new).items():
+        shares = [shares[gpu] for shares in neighbors if gpu in shares]
+        # An agent that was restarted with other units gives other sizes.
+        amounts = [share.amount for share in shares if share.whole == memory.whole]
+        total = sum(amounts)
+        if total > memory.whole:
+            yield f"is the last of {len(amounts)} containers with {total} of {memory.whole} units of {gpu} together"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShare:
+    """Units of memory of one GPU that a container has, and those that the GPU has."""
+
+    amount: int
+    whole: int
+
+
+def memory_by_gpu(living: Living) -> dict[str, MemoryShare]:
+    """What a container has of the memory of each of its GPUs, by the agent's answer; empty if it shares none."""
+    gpus = living.gpus
+    amounts = _numbers(living.env.get("ALIYUN_COM_GPU_MEM_CONTAINER", ""))
+    sizes = _numbers(living.env.get("ALIYUN_COM_GPU_MEM_DEV", ""))
+    # What is equal for all GPUs stands there once.
+    if len(amounts) == 1:
+        amounts *= len(gpus)
+    if len(sizes) == 1:
+        sizes *= len(gpus)
+    is_known = len(amounts) == len(sizes) == len(gpus)
+    if not is_known:
+        # Only some of the GPUs are of equal size, and nobody can tell which.
+        return {}
+    shares = map(MemoryShare, amounts, sizes)
+    return dict(zip(gpus, shares, strict=True))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
 
 
 def _asks(line: Line) -> str:
@@ -395,18 +375,42 @@ def _asks(line: Line) -> str:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines of a recording. The last one may be cut off, if the run was killed."""
+    """The lines of a recording. The last one may be cut off, if the run was killed. ValueError: another one is."""
     with path.open(encoding="utf-8") as recording:
         for text in recording:
             if text.endswith("\n"):
                 yield json.loads(text)
 
 
-def check(path: Path) -> tuple[str, list[str]]:
-    """Check one recording. Returns what was checked in words, and the story if a promise was broken."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a recording says.
+
+    Attributes:
+        words: what was checked.
+        doubts: what may have broken a promise; it is not certain.
+        story: entries up to the first broken promise, and the others; empty if none was broken.
+    """
+
+    words: str
+    doubts: Sequence[str]
+    story: Sequence[str]
+
+    def lines(self) -> Iterator[str]:
+        """All of it for people."""
+        yield self.words
+        for doubt in self.doubts:
+            yield f"not certain, so no failure: {doubt}"
+        if self.story:
+            yield "a promise was broken in this run:"
+            yield from self.story
+
+
+def check(path: Path) -> Verdict:
+    """Check one recording."""
     node = RecordedNode("node", Lifetimes.of(read_lines(path)))
     node.read(read_lines(path))
-    return node.checked.words(), node.story()
+    return Verdict(f"{path}: {node.checked.words()}", node.history.doubts, node.story())
 
 
 def main(arguments: list[str]) -> int:
@@ -417,11 +421,10 @@ def main(arguments: list[str]) -> int:
         return 2
     is_broken = False
     for path in recordings:
-        words, story = check(path)
-        print(f"{path}: {words}")
-        for entry in story:
-            print(entry)
-        is_broken = is_broken or bool(story)
+        verdict = check(path)
+        for line in verdict.lines():
+            print(line)
+        is_broken = is_broken or bool(verdict.story)
     return 1 if is_broken else 0
 
 

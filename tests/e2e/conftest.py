@@ -1,5 +1,6 @@
 """The one cluster of an end-to-end run."""
 
+import traceback
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,13 @@ def _check_recording(config: pytest.Config, recorder: Recorder) -> None:
         # Without all that happened, what is recorded may look like a fault.
         told.append(f"{recorder.path}: the recorder of the node has failed: {recorder.failure!r}")
         return
-    words, story = check(recorder.path)
-    told.append(f"{recorder.path}: {words}")
-    if story:
-        told += ["a promise was broken in this run:", *story]
+    try:
+        verdict = check(recorder.path)
+    except Exception:  # a fault of the checker says nothing about the cluster
+        told += [f"{recorder.path}: the checker has failed:", *traceback.format_exc().splitlines()]
+        return
+    told += verdict.lines()
+    if verdict.story:
         pytest.fail("a promise was broken in this run, see the story at its end", pytrace=False)
 
 

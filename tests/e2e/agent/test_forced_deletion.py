@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
-from simworld.recorded import Lifetimes, RecordedNode, read_lines
+from simworld.lifetimes import Lifetimes
+from simworld.recorded import RecordedNode, read_lines
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import WAIT_S, pod_manifest
 from tests.e2e.cluster.recorder import Recorder
@@ -23,6 +24,8 @@ def test_kubelet_gives_its_units_away_while_its_container_runs(make_node: Callab
     """Neither kubelet nor the API server names the pod meanwhile, so no device plugin can know that it is still there."""
     node = make_node(BOX, mode="share")
     node.wait_amounts(mem=ALL)
+    # A restarted kubelet counts the units of pods that are gone until it has read its pods, and then it runs this one.
+    node.run(pod_manifest("without-gpu", {}))
     recording = tmp_path / "looks.jsonl"
     with Recorder(node.cluster.client, recording):
         node.run(pod_manifest("former", {GPU_MEM: ALL}))

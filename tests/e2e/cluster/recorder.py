@@ -66,9 +66,15 @@ class Recorder:
 
     def _write(self, line: Json) -> None:
         with self._writing:
-            if not self._over.is_set():
+            if self._over.is_set():
+                return
+            try:
                 with self.path.open("a", encoding="utf-8") as recording:
                     recording.write(json.dumps({"at": time.time(), **line}) + "\n")
+            except OSError as failure:
+                # A line that lacks, such as a container's end, would look like a fault.
+                self.failure = failure
+                raise
 
     # -- the node -------------------------------------------------------------------------------------------------
 
@@ -92,14 +98,19 @@ class Recorder:
             if "KUBERNETES_SERVICE_HOST" in environment:
                 candidates[container.id] = container
                 environments[container.id] = environment
-        living = {(found.pod_uid, found.name): found for found in candidates.values() if _runs(found, environments)}
+        # All of these run at this moment. What comes after it takes long on a busy machine.
+        looked_at = time.time()
+        living = {}
+        for container in candidates.values():
+            if _runs(container, environments):
+                living[container.pod_uid, container.name] = container
         started = [key for key, found in living.items() if self._living.get(key) != found]
         ended = [key for key, found in self._living.items() if living.get(key) != found]
         if not started and not ended:
             return
         self._write_given()
         rows = [_started(key, environments[living[key].id]) for key in started]
-        self._write({"kind": "running", "started": rows, "ended": [list(key) for key in ended]})
+        self._write({"at": looked_at, "kind": "running", "started": rows, "ended": [list(key) for key in ended]})
         self._living = living
 
     def _write_given(self) -> None:
@@ -125,12 +136,10 @@ class Recorder:
                 self.failure = failure
 
     def _watch_pods(self) -> None:
-        is_first = True
         while not self._over.is_set():
             try:
                 listed = self._client.expect("GET", _PODS)
-                self._relist(listed["items"], is_first=is_first)
-                is_first = False
+                self._relist(listed["items"])
                 query = {"resourceVersion": listed["metadata"]["resourceVersion"]}
                 for event in self._client.watch(_PODS, query, _SILENT_S):
                     if event["type"] == "ERROR":
@@ -139,14 +148,14 @@ class Recorder:
             except (OSError, ValueError, http.client.HTTPException, ApiError):
                 self._over.wait(0.2)  # the server is away
 
-    def _relist(self, pods: Iterable[Json], *, is_first: bool) -> None:
-        """Catch up after a gap."""
+    def _relist(self, pods: Iterable[Json]) -> None:
+        """Catch up after a gap, such as the time before the first watch."""
         there = {pod["metadata"]["uid"]: pod for pod in pods}
         for uid, pod in list(self._pods.items()):
             if uid not in there:
                 self._see(pod, gone=True, listed=True)
         for pod in there.values():
-            self._see(pod, gone=False, listed=not is_first)
+            self._see(pod, gone=False, listed=True)
 
     def _see(self, pod: Json, *, gone: bool, listed: bool) -> None:
         uid = pod["metadata"]["uid"]
@@ -169,7 +178,8 @@ def _environment(container: Container) -> Mapping[str, str]:
 
 def _runs(container: Container, environments: Mapping[str, Mapping[str, str]]) -> bool:
     """Whether it is still the process whose environment was read."""
-    return container.alive and _environment(container) == environments[container.id]
+    is_same = _environment(container) == environments[container.id]
+    return is_same and container.alive and container.has_own_process()
 
 
 def _started(key: ContainerKey, environment: Mapping[str, str]) -> Json:
@@ -192,17 +202,35 @@ def _pod(pod: Json) -> Json:
         "name": f"{metadata['namespace']}/{metadata['name']}",
         "node": pod["spec"].get("nodeName", ""),
         "grace_s": pod["spec"].get("terminationGracePeriodSeconds", 30),
-        # Tests write statuses, too. A manager has the name of its binary, and ours have versions in theirs.
-        "by_kubelet": any(
-            fields.get("manager", "").startswith("kubelet") for fields in metadata.get("managedFields") or ()
-        ),
+        "by_kubelet": _is_from_kubelet(metadata),
         "phase": status.get("phase", ""),
         "reason": status.get("reason", ""),
         "message": status.get("message", ""),
+        "ended": _containers_ended(status),
         "annotations": {key: text for key, text in annotations.items() if key.startswith(_DECISIONS)},
         "containers": [_container(container) for container in pod["spec"]["containers"]],
         "init": [_container(container) for container in pod["spec"].get("initContainers") or ()],
     }
+
+
+def _is_from_kubelet(metadata: Json) -> bool:
+    """Whether kubelet wrote the reason in the pod's status. Tests write statuses, too."""
+    for fields in metadata.get("managedFields") or ():
+        written = fields.get("fieldsV1", {}).get("f:status", {})
+        # A manager has the name of its binary, and ours have versions in theirs.
+        if "f:reason" in written and fields.get("manager", "").startswith("kubelet"):
+            return True
+    return False
+
+
+def _containers_ended(status: Json) -> bool:
+    """Whether kubelet has reported that no container of the pod runs."""
+    statuses = (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ()))
+    states = [container.get("state", {}) for container in statuses]
+    # Kubelet has not found the container any more, so it has not seen the end.
+    is_lost = any(state.get("terminated", {}).get("reason") == "ContainerStatusUnknown" for state in states)
+    is_running = any("running" in state for state in states)
+    return bool(states) and not is_lost and not is_running
 
 
 def _container(container: Json) -> Json:

@@ -35,6 +35,13 @@ class Container:
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
 
+    def has_own_process(self) -> bool:
+        """Whether its PID is still of a process in its control group. The kernel soon gives a PID to another process."""
+        try:
+            return self.id in Path(f"/proc/{self.pid}/cgroup").read_text()
+        except OSError:
+            return False
+
     def kill(self) -> None:
         """End its first process, and with it all others."""
         os.kill(self.pid, signal.SIGKILL)
