@@ -48,11 +48,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Change the index after the search plugin has written it."""
-    path = Path(config.site_dir) / "search/search_index.json"
+    """Change the index after the search plugin has written it, and what the theme's worker is asked."""
+    site = Path(config.site_dir)
+    path = site / "search/search_index.json"
     index = json.loads(path.read_text(encoding="utf-8"))
-    index["docs"] = adapted(index["docs"])
-    path.write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(adapted(index), ensure_ascii=False), encoding="utf-8")
+    (worker,) = site.glob("assets/javascripts/workers/search.*.min.js")
+    query = (ROOT / "docsite/search_query.js").read_text(encoding="utf-8")
+    worker.write_text(f"(() => {{\n{query}}})();\n{worker.read_text(encoding='utf-8')}", encoding="utf-8")
 
 
 def _target(page: str, link: str) -> str:

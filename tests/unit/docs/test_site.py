@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from docsite.events_page import problem_calls
+from docsite.search_index import BOOSTS, HEADING_WEIGHT, MARK, NAMES
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "manifests/helm/gpuagent/monitoring"
@@ -52,9 +53,10 @@ def test_every_alert_leads_to_a_section_of_the_site(site: Path) -> None:
 def test_the_search_finds_problems_before_decisions(site: Path) -> None:
     """tests/e2e/test_site_search.py runs the site's own search in a browser."""
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
-    boosts = {entry["location"].partition("/")[0]: entry.get("boost", 1) for entry in index["docs"]}
-    assert boosts["problems"] > boosts["troubleshooting"] > boosts["install"] > boosts["adr"]
-    assert boosts["install"] > boosts["zh"]
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in index["docs"]}
+    assert boosts["problems/#gpuunhealthy"] > boosts["install/#values"] > boosts["reference/settings/#gpuagent-run"]
+    assert boosts["troubleshooting/#pod-stays-pending"] > boosts["install/#values"] > boosts["zh/modes/#dra"]
+    assert boosts["install/"] > boosts["reference/settings/"] > boosts["adr/0018-kubelet-names-the-requesting-pod/"]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +75,36 @@ def test_the_search_takes_words_apart(site: Path, text: str, words: list[str]) -
     assert [word for word in re.split(index["config"]["separator"], text) if word] == words
 
 
-def test_chinese_is_marked_only_where_the_search_reads_it(site: Path) -> None:
+def test_joined_names_are_found_as_one_word(site: Path) -> None:
+    """Those of a heading count as much as its words."""
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
-    (title,) = [entry["title"] for entry in index["docs"] if entry["location"] == "zh/quick-start/"]
-    assert title.startswith("快\u200b速\u200b开\u200b始\u200b")
-    assert "\u200b" not in (site / "zh/quick-start/index.html").read_text(encoding="utf-8")
+    fields = index["config"]["fields"]
+    assert fields["title_names"] == fields["title"]
+    assert fields["text_names"] == fields["text"]
+    entries = {entry["location"]: entry for entry in index["docs"]}
+    assert f"{MARK}driverunavailable" in entries["problems/#driverunavailable"]["title_names"].split()
+    assert f"{MARK}imagepullbackoff" in entries["troubleshooting/#the-agents-pod-does-not-start"]["text_names"].split()
+    assert f"{MARK}flagwaste" in entries["troubleshooting/#out-of-gpu-memory"]["text_names"].split()
+
+
+def test_template_of_a_message_counts_no_more_than_a_text(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    boosts = {entry["title"]: entry.get("boost", 1) for entry in index["docs"]}
+    templates = [title for title in boosts if "&lt;resource&gt;" in title]
+    assert templates
+    assert all(boosts[title] * HEADING_WEIGHT <= boosts["UnexpectedAdmissionError"] for title in templates)
+
+
+def test_every_name_of_the_search_belongs_to_a_section(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    locations = {entry["location"] for entry in index["docs"]}
+    assert NAMES.keys() <= locations
+    assert [start for start in BOOSTS if not any(location.startswith(start) for location in locations)] == []
+
+
+def test_the_worker_of_the_theme_gets_the_query_as_words(site: Path) -> None:
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.min.js")
+    text = worker.read_text(encoding="utf-8")
+    query = (ROOT / "docsite/search_query.js").read_text(encoding="utf-8")
+    assert text.index(query) < text.index("lunr.utils")
+    assert f'const MARK = "\\u{ord(MARK):04x}";' in query
