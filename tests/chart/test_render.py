@@ -944,6 +944,8 @@ def test_rules_and_dashboard_reach_the_cluster_as_they_are(chart: Chart) -> None
     rule, dashboard = find(objects, "PrometheusRule", "gpuagent"), find(objects, "ConfigMap", "gpuagent-dashboard")
     # Without an address of the repository, the path of a runbook is no URL.
     rules = (CHART / "monitoring" / "alerts.yaml").read_text().replace("runbook_url: ", "runbook: ")
+    # Commands look where the release is.
+    rules = rules.replace("kubectl -n kube-system ", "kubectl -n gpu ")
     assert rule["spec"] == yaml.safe_load(rules)
     assert rule["metadata"]["labels"]["release"] == "p"
     shown = json.loads(dashboard["data"]["gpuagent.json"])

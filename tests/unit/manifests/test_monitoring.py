@@ -77,7 +77,9 @@ def base(name: str) -> str:
 
 ASKED_IN = {
     "alerts": [rule["expr"] for rule in RULES.values()],
-    "descriptions of alerts": [rule["annotations"]["description"] for rule in RULES.values()],
+    "descriptions of alerts": [
+        re.sub(r"First run `[^`]*`", "", rule["annotations"]["description"]) for rule in RULES.values()
+    ],
     "dashboards": queries(),
     **{
         page: [text for at, text in DOCUMENTED.items() if at.startswith(f"{page}#")]
@@ -174,6 +176,32 @@ def test_an_alert_names_the_pods_that_are_hit(name: str) -> None:
         assert description.endswith(PODS_THAT_ARE_HIT[name])
     elif name not in ABOUT_NO_RUNNING_POD:
         assert "{{ $labels.pod }}" in RULES[name]["annotations"]["summary"]
+
+
+def first_command(section: str) -> str:
+    """The first command of a section, as an alert names it: with the alert's labels in place of the variables."""
+    (shell, *_) = re.findall(r"```sh\n(.*?)```", SECTIONS[section], re.DOTALL)
+    lines = [line for line in shell.splitlines() if not re.match(r"([A-Z]+=|  -l )", line)]
+    command = re.sub(r"\s+# .*", "", lines[0])
+    of_scheduler = section.startswith("gpuscheduler")
+    labels = {
+        "NODE": "{{ $labels.instance }}",
+        # An instance of the scheduler is a pod.
+        "POD": "{{ $labels.instance }}" if of_scheduler else "{{ $labels.pod }}",
+        "NAMESPACE": "{{ $labels.namespace }}",
+    }
+    for variable, label in labels.items():
+        command = re.sub(rf'"([^"]*)\${variable}"', lambda match, label=label: f"{match[1]}{label}", command)  # type: ignore[misc]
+    return command
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_alert_says_which_command_to_run_first(name: str) -> None:
+    """It is the first one of the section to which the alert leads, so that both say the same."""
+    annotations = RULES[name]["annotations"]
+    section = annotations["runbook_url"].partition("#")[2]
+    named = re.findall(r"First run `([^`]+)`", annotations["description"])
+    assert named == [first_command(name.lower() if section == BY_REASON else section)]
 
 
 def test_an_alert_about_a_node_names_its_problems() -> None:

@@ -292,9 +292,13 @@ tolerations:
 {{- else if .Chart.Home }}{{ printf "%s/blob/v%s/docs/problems.md" .Chart.Home .Chart.Version }}{{ end -}}
 {{- end }}
 
-{{/* Alert rules, each with the address of its section. Without one, the path in the repository is no URL, and is not called one. */}}
+{{/*
+Alert rules, each with the address of its section. Without one, the path in the repository is no URL, and is not called one.
+Their commands look where the release is.
+*/}}
 {{- define "gpuagent.rules" -}}
 {{- $rules := .root.Files.Get (printf "monitoring/%s" .file) | trim -}}
+{{- $rules = $rules | replace "kubectl -n kube-system " (printf "kubectl -n %s " .root.Release.Namespace) -}}
 {{- with include "gpuagent.runbook" .root }}{{ $rules | replace "docs/problems.md#" (printf "%s#" .) -}}
 {{- else }}{{ $rules | replace "runbook_url: " "runbook: " }}{{ end -}}
 {{- end }}
