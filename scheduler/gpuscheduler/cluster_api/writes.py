@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.pods.pod import PodName
@@ -44,7 +44,9 @@ FORMER_S = 30.0
 have been away for the last seconds, for as long as a lease lasts and a second or two more.
 """
 _COMPONENT = "gpuscheduler"
+_NOT_FOUND = 404
 _CONFLICT = 409
+_INVALID = 422
 _LONGEST = 128
 """Characters that the API server takes for an instance."""
 _LONGEST_NAME = 230
@@ -55,15 +57,22 @@ Queued = Change | Report
 _Key = tuple[type, str]
 """Kind of a write, and UID of its pod."""
 _UNNEEDED = "unneeded"
-"""Result of a nomination that came too late. It is usual, so it is not counted."""
+"""Result of a change that came too late. It is usual, so it is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _InQueue:
-    """A write, and since when it has been queued, in monotonic seconds."""
+    """A write.
+
+    Attributes:
+        action: what to write.
+        since: when it was queued, in monotonic seconds.
+        has_failed: it was tried in vain, and is to be tried again.
+    """
 
     action: Queued
     since: float
+    has_failed: bool = False
 
 
 class Writes:
@@ -245,13 +254,13 @@ class Writes:
             queued = self._queue.pop(key)
             action = queued.action
             self._in_progress.add(key)
-            result = await self._result(action)
+            result = await self._result(queued)
             self._in_progress.discard(key)
             # Another worker may wait for it, to write a newer change of this kind.
             self._added.set()
             if result == "again":
                 # A newer write of this kind may have come meanwhile, and replaces this one.
-                self._queue.setdefault(key, queued)
+                self._queue.setdefault(key, replace(queued, has_failed=True))
                 pause_s = backoff.next_s()
             else:
                 backoff.reset()
@@ -265,16 +274,18 @@ class Writes:
         """The first write in the queue; a newer one for the same field of a pod waits for the former."""
         return next((key for key in self._queue if key not in self._in_progress), None)
 
-    async def _result(self, action: Queued) -> str:
-        if isinstance(action, Nominate) and action.ahead and not self._is_wanted(action):
-            return _UNNEEDED
+    async def _result(self, queued: _InQueue) -> str:
+        action = queued.action
         if not isinstance(action, Report) and not self._is_wanted(action):
-            return "dropped"
+            is_ahead = isinstance(action, Nominate) and action.ahead
+            return "dropped" if queued.has_failed and not is_ahead else _UNNEEDED
         try:
             await self._perform(action)
         except ApiError as err:
             if err.passing:
                 return "again"
+            if _has_gone_on(action, err):
+                return _UNNEEDED
             log.warning("Failed to change a pod", extra={"pod": str(action.pod), "error": str(err)})
             return "refused"
         except KubeError:
@@ -333,3 +344,15 @@ class Writes:
 
     async def _pod(self, path: str) -> PodFacts:
         return pod_facts(decoded(await self._connection.get(path)))
+
+
+def _has_gone_on(action: Queued, err: ApiError) -> bool:
+    """Whether a change is refused because its pod is gone, another pod has its name, or it was bound meanwhile.
+
+    The watch shows that a moment later. Kubernetes 1.36 refuses to nominate a node for a pod that is bound.
+    """
+    if isinstance(action, Report):
+        return False
+    if isinstance(action, Nominate):
+        return err.status in (_NOT_FOUND, _CONFLICT, _INVALID)
+    return err.status == _NOT_FOUND

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from gpuscheduler.cluster_api.list_watch import PAGE
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
 from gpuscheduler.core.calls import Nudge, Report, Ungate
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from standin.waiting import PATIENCE_S
 from tests.unit.gpuscheduler.running_scheduler import until
 
 NOT_READ = "the scheduler's extender has not read all nodes and pods yet"
@@ -269,6 +271,53 @@ def test_a_standby_keeps_few_writes(monkeypatch):
     clock.now += writes.FORMER_S
     queue.add(Nudge(PodName("default", "last"), "last"))
     assert len(queue) == 2, "the pod that waits, and the last write"
+
+
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_a_change_counts_as_dropped_only_if_the_api_server_failed_before(cluster, monkeypatch, fails_first):
+    """Otherwise its pod was just faster: an alert says of dropped writes that the API server was away."""
+    monkeypatch.setattr(writes, "PAUSE_LIMIT_S", 0.01)
+    counts = Counter()
+    wanted = set()
+    tried = asyncio.Event()
+    ended = asyncio.Event()
+    expected = {("nudge", "ok"): 1}
+    if fails_first:
+        expected["nudge", "dropped"] = 1
+
+    def is_wanted(change):
+        return change.uid in wanted
+
+    async def run():
+        leads = asyncio.Event()
+        leads.set()
+        pods = {name: cluster.pod(name)["metadata"]["uid"] for name in ("early", "late")}
+        wanted.update(pods.values())
+        async with connection.Connection(access(str(kubeconfig)), answered) as sending:
+            queue = writes.Writes(sending, "host", leads, None, is_wanted, written)
+            writing = asyncio.create_task(queue.run())
+            queue.add(Nudge(PodName("default", "early"), pods["early"]))
+            if fails_first:
+                await tried.wait()
+            wanted.discard(pods["early"])
+            queue.add(Nudge(PodName("default", "late"), pods["late"]))
+            await ended.wait()
+            writing.cancel()
+
+    def written(*result):
+        counts[result] += 1
+        if counts.total() == len(expected):
+            ended.set()
+
+    def answered(verb, code):
+        if verb == "patch":
+            tried.set()
+
+    if fails_first:
+        cluster.api.fail("patch", "pods", 503)
+    kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "kubeconfig")
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    assert counts == expected
 
 
 def stopped_clock(monkeypatch):
