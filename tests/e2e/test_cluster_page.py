@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
@@ -182,6 +183,54 @@ def test_waiting_pods_have_the_reason_and_namespaces_what_they_hold() -> None:
         page.get_by_role("link", name="team-a").click()
         expect(page.locator("#filter")).to_have_value("team-a/")
         expect(page.locator(ROWS).first).to_be_visible()
+
+
+def test_all_of_a_long_reason_is_shown_by_keys_and_stays_shown() -> None:
+    long = f"node(s) had taints that it does not tolerate {'x' * 300} END"
+    with served(FEW) as url, opened(url) as page:
+        page.route("**/fleet", lambda route: route.fulfill(json=with_reason(route.fetch().json(), long)))
+        page.goto(f"{url}?view=waiting")
+        reason = page.locator("#waiting details").first
+        summary = reason.locator("summary")
+        expect(summary).to_be_visible()
+        assert "END" not in summary.inner_text()
+        page.get_by_role("tab", name="Waiting pods").focus()
+        page.keyboard.press("Tab")
+        expect(summary).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(reason.get_by_text("END")).to_be_visible()
+        # The page is read again meanwhile, which must not close it.
+        with page.expect_response("**/fleet"):
+            pass
+        expect(reason.get_by_text("END")).to_be_visible()
+        expect(summary).to_be_focused()
+        page.keyboard.press("Space")
+        expect(reason.get_by_text("END")).to_be_hidden()
+
+
+def with_reason(fleet_json: dict[str, Any], reason: str) -> dict[str, Any]:
+    """The page /fleet with another reason of the first waiting pod."""
+    first, *others = fleet_json["waiting"]
+    return {**fleet_json, "waiting": [[*first[:-1], reason], *others]}
+
+
+def test_on_a_phone_the_rows_are_in_a_box_that_keys_scroll() -> None:
+    with served(MANY) as url, opened(url, PHONE) as page:
+        expect(page.locator(ROWS).first).to_be_visible()
+        page.locator(ROWS).first.focus()
+        page.keyboard.press("End")
+        last = page.locator(f"#fleet [aria-rowindex='{MANY + 1}']")
+        expect(last).to_be_focused()
+        expect(last).to_be_in_viewport(ratio=0.9)
+        assert page.evaluate("document.getElementById('rows').scrollTop") > 0
+        # What comes after the rows is within reach, however many there are.
+        assert page.evaluate("document.documentElement.scrollHeight < 4 * innerHeight")
+        page.keyboard.press("PageUp")
+        expect(last).not_to_be_focused()
+        expect(page.locator("#fleet :focus")).to_be_in_viewport(ratio=0.9)
+        page.keyboard.press("Home")
+        expect(page.locator("#fleet [aria-rowindex='2']")).to_be_focused()
+        expect(page.locator("#fleet :focus")).to_be_in_viewport(ratio=0.9)
 
 
 @pytest.mark.parametrize("query", ["", "?view=waiting", "?view=namespaces", "?node=gpu-a100-0001", "?q=t4"])

@@ -11,7 +11,8 @@ at a time, and a node that has not changed since the last reading is not written
          [[severity, reason, message, whether docs/problems.md has the reason], ...],
          [[minor, usable, whole, memory, held memory, core, held core, pods], ...]], ...],
      "namespaces": [[name, pods, held MiB, held core, held whole GPUs, waiting pods], ...],
-     "waiting": [[pod, memory, core, gpus, why], ...], "waitingCount": 12}
+     "waiting": [[pod, memory, core, gpus, why], ...], "waitingCount": 12,
+     "waitingUnitMib": MiB of a unit that a waiting pod asks for, 0 if the nodes' units differ}
 
 /pods has of each node its pods, as `[name, reserved, memory, core, whole GPUs, {minor: [memory, core]}]`; amounts of -1
 are all of a GPU.
@@ -45,7 +46,7 @@ PODS_A_PART = 2000
 """Pods that are looked at between two turns of the loop."""
 _DOCUMENTED = frozenset(get_args(EventReason))
 _UNKNOWN_MIB = 1024
-"""MiB of a unit on nodes that do not say it: the default."""
+"""MiB of a unit on nodes that do not say it, and of pods that wait while no node says it: the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,11 @@ class _Sources:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A node as it was written: JSON, and what pods hold of it by namespace."""
+    """A node as it was written: JSON, the MiB of its unit, and what pods hold of it by namespace."""
 
     sources: _Sources
     text: bytes
+    unit_mib: int
     # Pairs take less memory than a dictionary, and there are thousands of rows.
     namespaces: tuple[tuple[str, Holding], ...]
 
@@ -112,6 +114,7 @@ class FleetPages:
         agents = [self._agents.namespace or DEFAULT_NAMESPACE, self._agents.port]
         pieces.add(b'{"problemsUrl":' + _json(self._problems_url) + b',"agents":' + _json(agents) + b',"nodes":[')
         namespaces: dict[str, Holding] = {}
+        units: set[int] = set()
         rows: dict[str, _Row] = {}
         separator = b""
         for position, name in enumerate(self._cluster.names()):
@@ -127,6 +130,7 @@ class FleetPages:
             rows[name] = row
             pieces.add(separator + row.text)
             separator = b","
+            units.add(row.unit_mib)
             _add(namespaces, row.namespaces)
             if not is_current or position % NODES_A_PART == 0:
                 await asyncio.sleep(0)
@@ -136,7 +140,8 @@ class FleetPages:
         await asyncio.sleep(0)
         first = nsmallest(MOST_WAITING, waiting, key=_by_name)
         shown = [_waiting(pod) for pod in first]
-        pieces.add(b',"waiting":' + _json(shown) + b',"waitingCount":' + _json(len(waiting)) + b"}")
+        pieces.add(b',"waiting":' + _json(shown) + b',"waitingCount":' + _json(len(waiting)))
+        pieces.add(b',"waitingUnitMib":' + _json(_unit_of_waiting(units)) + b"}")
         return pieces.all()
 
     async def pods(self) -> tuple[bytes, ...]:
@@ -198,7 +203,7 @@ def _row(view: NodeView, sources: _Sources) -> _Row:
         mib = pod.held.memory * (summary.unit_mib or _UNKNOWN_MIB)
         holding = Holding(1, mib, pod.held.core, pod.whole)
         _add(namespaces, [(sys.intern(namespace), holding)])
-    return _Row(sources, _json(values), tuple(namespaces.items()))
+    return _Row(sources, _json(values), summary.unit_mib, tuple(namespaces.items()))
 
 
 def _problem(problem: NodeProblem) -> list[object]:
@@ -232,6 +237,17 @@ def _waiting(pod: PodFacts) -> list[object]:
     request = pod.request
     whole = request.gpus if request.kind is RequestKind.WHOLE else 0
     return [str(pod.name), request.need.memory, request.need.core, whole, pod.unscheduled]
+
+
+def _unit_of_waiting(units: Iterable[int]) -> int:
+    """The MiB of a unit that a waiting pod asks for; 0 if the nodes' units differ.
+
+    A pod asks for units before it is known on which node it will be.
+    """
+    known = {unit_mib for unit_mib in units if unit_mib}
+    if len(known) > 1:
+        return 0
+    return known.pop() if known else _UNKNOWN_MIB
 
 
 def _namespaces(holdings: Mapping[str, Holding], waiting: Iterable[PodFacts]) -> list[list[object]]:

@@ -9,7 +9,17 @@ from gpuscheduler.pages.plain_table import plain_table
 
 JSON = "application/json"
 HTML = "text/html; charset=utf-8"
-WEB_FILES = ("cluster.css", "cluster.js", "details.js", "fleet.js", "heat.js", "lists.js", "parts.js", "rows.js")
+WEB_FILES = (
+    "cluster.css",
+    "cluster.js",
+    "details.js",
+    "first.js",
+    "fleet.js",
+    "heat.js",
+    "lists.js",
+    "parts.js",
+    "rows.js",
+)
 """What the page of the cluster loads, besides what it has in common with the page of a node."""
 
 

@@ -49,10 +49,6 @@ _NAMESPACE_HEADS = (
 )
 _WAITING_HEADS = ("pod", "asks for", "why it waits")
 _MIB_PER_GIB = 1024
-# The default unit. A pod asks for units before it is known on which node it will be.
-_COMMON_MIB = 1024
-# Where a node's row has the MiB of its unit.
-_UNIT_MIB = 3
 
 
 def plain_table(fleet: bytes, use: bytes) -> bytes:
@@ -61,7 +57,7 @@ def plain_table(fleet: bytes, use: bytes) -> bytes:
     use_page = json.loads(use)
     uses = {row[0]: row for row in use_page["namespaces"]}
     problems_url = page["problemsUrl"]
-    unit_mib = _unit_of_waiting(page["nodes"])
+    unit_mib = page["waitingUnitMib"]
     parts = [
         _HEAD,
         f"<h2>{len(page['nodes'])} nodes</h2>\n",
@@ -124,14 +120,6 @@ def _problem(problem: Sequence[Any], problems_url: str) -> str:
     if problems_url and is_documented:
         name = f'<a href="{escape(problems_url)}#{escape(reason.lower())}">{name}</a>'
     return f"{name} ({escape(severity)}): {escape(message)}"
-
-
-def _unit_of_waiting(nodes: Iterable[Sequence[Any]]) -> int:
-    """The MiB of a unit that a waiting pod asks for; 0 if the nodes' units differ. lists.js has the same rule."""
-    units = {node[_UNIT_MIB] for node in nodes if node[_UNIT_MIB]}
-    if len(units) > 1:
-        return 0
-    return units.pop() if units else _COMMON_MIB
 
 
 def _not_listed(listed: int, waiting: int) -> str:

@@ -2,6 +2,7 @@
 // What is shown is in the address, so that a reload keeps it and others can be sent it.
 import { showDetails } from "./details.js";
 import { badness, heldWords, isTroubled, largestWords, part, readFleet, readPods, readUse } from "./fleet.js";
+import { readFleetText } from "./first.js";
 import { drawHeat, heatNode } from "./heat.js";
 import { bar, element, gib, live, percent, read, showIfChanged, sum } from "./live.js";
 import { namespacesView, waitingView } from "./lists.js";
@@ -260,7 +261,7 @@ async function readUseIfShown() {
 }
 
 async function turn() {
-  fleet = readFleet(await read("fleet"));
+  fleet = readFleet(await readFleetText());
   show();
   // For who wants to know how long it takes.
   if (!performance.getEntriesByName("shown").length) performance.mark("shown");

@@ -14,6 +14,7 @@ export function readFleet(text) {
     namespaces: page.namespaces.map(([name, pods, mib, core, whole, waiting]) => ({ name, pods, mib, core, whole, waiting })),
     waiting: page.waiting.map(([pod, memory, core, gpus, why]) => ({ pod, memory, core, gpus, why })),
     waitingCount: page.waitingCount,
+    waitingUnitMib: page.waitingUnitMib,
   };
 }
 

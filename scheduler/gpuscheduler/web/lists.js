@@ -5,17 +5,14 @@ import { copyable, inspectCommand, table } from "./parts.js";
 
 const MOST = 300;
 const MIB = 2 ** 20;
-const COMMON_MIB = 1024; // the default; a pod asks for units before it is known on which node it will be
 
 /** The pods that wait, each with the reason. */
 export function waitingView(fleet, filter) {
-  const units = new Set(fleet.nodes.map((node) => node.unitMib).filter(Boolean));
-  const unitMib = units.size > 1 ? 0 : ([...units][0] ?? COMMON_MIB);
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = fleet.waiting.filter(({ pod, why }) => words.every((word) => `${pod} ${why}`.toLowerCase().includes(word)));
   const rows = found.map(({ pod, memory, core, gpus, why }) => {
     const [namespace, name] = pod.split("/");
-    return [pod, amountWords({ memory, core, whole: gpus }, unitMib), longText(why || "not tried yet"), copyable(`kubectl inspect cgpu -n ${namespace} --why ${name}`)];
+    return [pod, amountWords({ memory, core, whole: gpus }, fleet.waitingUnitMib), longText(why || "not tried yet"), copyable(`kubectl inspect cgpu -n ${namespace} --why ${name}`)];
   });
   const all = fleet.waitingCount;
   const more = all > fleet.waiting.length ? `${fleet.waiting.length} of ${all} pods that wait are listed. usage has all of them.` : "";
@@ -40,7 +37,8 @@ export function namespacesView(fleet, use, filter) {
   ]);
   if (!rows.length) return [element("p", { className: "quiet" }, "no such namespace")];
   const heads = ["namespace", "pods", "memory held", "compute held", "whole GPUs held", "used (p95)", "peak", "unused", "idle for 1 h", "waiting pods"];
-  return [table(heads, rows, "numbers"), ...aboutUse(fleet, use)];
+  const more = found.length > rows.length ? `${rows.length} of ${found.length} namespaces are listed. A word in the filter finds the others.` : "";
+  return [table(heads, rows, "numbers"), element("p", { className: "quiet" }, more), ...aboutUse(fleet, use)];
 }
 
 /** Also namespaces of which only agents know that they hold something: pods with claims. */

@@ -185,6 +185,16 @@ def test_the_plain_table_says_how_many_waiting_pods_it_leaves_out():
     assert "1 of 400 pods that wait are listed." in plain_table(json.dumps(page).encode(), USE).decode()
 
 
+@pytest.mark.parametrize(("units", "expected"), [((512,), 512), ((512, 512), 512), ((512, 1024), 0)])
+def test_the_unit_of_waiting_pods_is_that_of_all_nodes_or_not_known(units, expected):
+    nodes = [node(name=f"n{number}", mem=80, unit_mib=unit) for number, unit in enumerate(units)]
+    page = fleet(pages_of(scheduled(*nodes)))
+    assert page["waitingUnitMib"] == expected
+    page |= {"waiting": [["team/a", 4, 0, 0, ""]], "waitingCount": 1}
+    amount = f"{4 * expected / 1024:g} GiB" if expected else "4 units"
+    assert f"<td>{amount}</td>" in plain_table(json.dumps(page).encode(), USE).decode()
+
+
 def test_the_plain_table_shows_what_others_wrote_as_text():
     evil = "<script>alert(1)</script>"
     page = {
@@ -193,6 +203,7 @@ def test_the_plain_table_shows_what_others_wrote_as_text():
         "namespaces": [[evil, 1, 0, 0, 0, 0]],
         "waiting": [[evil, 1, 0, 0, evil]],
         "waitingCount": 1,
+        "waitingUnitMib": 0,
     }
     html = plain_table(json.dumps(page).encode(), USE).decode()
     assert "<script" not in html
@@ -208,6 +219,7 @@ def test_a_cluster_without_nodes_is_a_page_as_well():
         "namespaces": [],
         "waiting": [],
         "waitingCount": 0,
+        "waitingUnitMib": 1024,
     }
     assert b"0 nodes" in plain_table(json.dumps(page).encode(), USE)
     assert pods(pages_of(scheduled())) == {}

@@ -14,7 +14,7 @@ BOTH = [NodeGpu(n, memory=40, core=100) for n in range(2)]
 WHOLE = [NodeGpu(n, whole=True) for n in range(2)]
 
 
-def node(name="n1", gpus=BOTH, mode="core_mem", problems=(), ready="True", **amounts):
+def node(name="n1", gpus=BOTH, mode="core_mem", problems=(), ready="True", unit_mib=1024, **amounts):
     names = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
     blocked = [problem for problem in problems if problem.severity == "blocking"]
     agent = {
@@ -23,7 +23,7 @@ def node(name="n1", gpus=BOTH, mode="core_mem", problems=(), ready="True", **amo
         "reason": blocked[0].reason if blocked else "Ready",
         "message": condition_message(f"mode {mode}, 2 GPUs", problems),
     }
-    published = node_gpus_text(NodeGpus(tuple(gpus), both=any(gpu.core for gpu in gpus)))
+    published = node_gpus_text(NodeGpus(tuple(gpus), both=any(gpu.core for gpu in gpus), unit_mib=unit_mib))
     return {
         "metadata": {
             "name": name,
