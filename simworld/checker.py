@@ -1,6 +1,6 @@
 """Holds what is there in a quiet world against the promises. `history` checks what must never be, when it happens."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.status.problems import problems
@@ -41,17 +41,29 @@ def check_quiet(world: "World") -> None:
 
 def _check_gang(world: "World", job: str, uids: list[str]) -> None:
     """A job whose pods are all there, and of which none was refused, runs whole or not at all."""
+    # Only gpuscheduler promises this.
     if not world.scenario.decides:
-        return  # only gpuscheduler promises this
-    pods = [pod for pod in world.api.objects.peek("pods") if pod["metadata"]["uid"] in uids]
-    living = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED]
-    if len(living) < len(uids):
-        return  # people have deleted some, or some have ended
-    bound = sorted(pod["metadata"]["name"] for pod in living if pod["spec"].get("nodeName"))
+        return
+    pods = _living_pods(world, uids)
+    # People have deleted some, or some have ended.
+    if len(pods) < len(uids):
+        return
+    bound = [pod for pod in pods if pod["spec"].get("nodeName")]
     is_partial = 0 < len(bound) < len(uids)
     if is_partial:
-        names = ", ".join(bound)
+        names = ", ".join(sorted(pod["metadata"]["name"] for pod in bound))
         world.history.break_promise(f"{job} has started in part: {names} of {len(uids)} pods")
+
+
+def _living_pods(world: "World", uids: list[str]) -> list[Json]:
+    """Those of the pods that are there and have not ended."""
+    living = []
+    for pod in world.api.objects.peek("pods"):
+        status = pod.get("status") or {}
+        has_ended = status.get("phase") in ENDED
+        if pod["metadata"]["uid"] in uids and not has_ended:
+            living.append(pod)
+    return living
 
 
 def find_pod(world: "World", uid: str) -> str:
@@ -181,17 +193,25 @@ def _full(world: "World", node: SimulatedNode, resource: str) -> int:
 
 def _check_books(world: "World", node: SimulatedNode) -> None:
     """The agent knows of every device what kubelet knows of living pods."""
-    assert node.agent is not None
-    known: dict[Any, frozenset[str]] = {}
-    for holding in node.agent.state.living_holdings:
-        owner = holding.owner.pod
-        pod_name = owner.name if owner.namespace in ("", "default") else f"{owner.namespace}/{owner.name}"
-        key = pod_name, holding.owner.container, holding.resource
-        known[key] = known.get(key, frozenset()) | holding.ids
+    known = _ids_that_the_agent_knows(node)
     for living in world.history.on_node(node.name):
         pod = world.history.name(living.pod_uid)
         for resource, ids in living.units.items():
-            seen = known.get((pod, living.container, resource), frozenset())
-            if seen != ids:
+            known_ids = known.get((pod, living.container, resource), frozenset())
+            if known_ids != ids:
                 holds = f"{node.name}: {pod}/{living.container} has {len(ids)} {resource}"
-                world.history.break_promise(f"{holds}, and the agent knows of {len(seen)}")
+                world.history.break_promise(f"{holds}, and the agent knows of {len(known_ids)}")
+
+
+def _ids_that_the_agent_knows(node: SimulatedNode) -> dict[tuple[str, str, str], frozenset[str]]:
+    """Device ids that living containers hold by the agent's record, by pod, container and resource."""
+    assert node.agent is not None
+    known: dict[tuple[str, str, str], frozenset[str]] = {}
+    for holding in node.agent.state.living_holdings:
+        owner = holding.owner.pod
+        # The history names pods in this way.
+        is_in_default = owner.namespace in ("", "default")
+        pod = owner.name if is_in_default else f"{owner.namespace}/{owner.name}"
+        key = pod, holding.owner.container, holding.resource
+        known[key] = known.get(key, frozenset()) | holding.ids
+    return known

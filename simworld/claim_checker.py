@@ -49,15 +49,26 @@ class ClaimChecker:
 
     def _wrong_grant(self, living: Living, allocations: Allocations) -> Iterator[str]:
         """What the container has that the scheduler did not allocate, or lacks."""
-        name = f"{self._history.name(living.pod_uid)}/{living.container}"
-        parts = [part for parts in allocations.values() for part in parts]
-        wanted = {part.uuid for part in parts}
-        if set(living.gpus) != wanted:
-            yield f"{name} got GPUs {sorted(living.gpus)}, and its claim was allocated {sorted(wanted)}"
-        shares = {part.mib // MIB_PER_GIB for part in parts if not self._is_whole(living.node, part)}
+        pod = self._history.name(living.pod_uid)
+        name = f"{pod}/{living.container}"
+        parts = _all_parts(allocations)
+        allocated = {part.uuid for part in parts}
+        if allocated != set(living.gpus):
+            yield f"{name} got GPUs {sorted(living.gpus)}, and its claim was allocated {sorted(allocated)}"
+        shares = self._shares_gib(living.node, parts)
         written = living.env.get(SHARE_VARIABLE)
-        if shares and written not in {str(share) for share in shares}:
+        # Of several amounts, the variable may have any.
+        expected = {str(share) for share in shares}
+        if shares and written not in expected:
             yield f"{name} was allocated {sorted(shares)} GiB, and {SHARE_VARIABLE} is {written!r}"
+
+    def _shares_gib(self, node: str, parts: Iterable[Part]) -> set[int]:
+        """Amounts of memory that the parts are of, without those that are whole GPUs."""
+        shares: set[int] = set()
+        for part in parts:
+            if not self._is_whole(node, part):
+                shares.add(part.mib // MIB_PER_GIB)
+        return shares
 
     def _oversold(self, new: Living, uuid: str) -> Iterator[str]:
         """Whether the GPU has more living users than it can have."""
@@ -174,26 +185,36 @@ class ClaimChecker:
 
     def _check_left(self, node: SimulatedNode) -> None:
         """Records, CDI specifications and kubelet's checkpoint have the claims of living containers, and no others."""
-        assert node.agent is not None
-        living: set[str] = set()
-        for container in self._history.on_node(node.name):
-            living |= self._world.claims.scheduler.allocated.get(container.pod_uid, {}).keys()
+        living = self._living_claims(node.name)
         waiting = self._waiting_claims(node.name)
-        prefix = f"{DRA_DRIVER}-claim-"
-        books = {
+        for place, claims in self._recorded_claims(node).items():
+            abandoned = claims - living - waiting
+            if abandoned:
+                names = ", ".join(sorted(abandoned))
+                self._history.break_promise(f"{node.name}: {place} has claims of no container: {names}")
+            lost = living - claims
+            if lost:
+                names = ", ".join(sorted(lost))
+                self._history.break_promise(f"{node.name}: {place} lacks claims of living containers: {names}")
+
+    def _recorded_claims(self, node: SimulatedNode) -> dict[str, set[str]]:
+        """UIDs of the claims in each place of the node that has some."""
+        assert node.agent is not None
+        recorded = {
             "the agent": set(node.agent.state.claims.prepared),
             "the folder of records": {path.stem for path in node.records.glob("*.json")},
-            "the CDI folder": {path.stem.removeprefix(prefix) for path in node.cdi_dir.glob(f"{prefix}*.json")},
+            "the CDI folder": _claims_with_cdi(node),
         }
         if self._mode(node.name) == "dra":
-            books["kubelet's checkpoint"] = _checkpoint(node)
-        for place, claims in books.items():
-            if claims - living - waiting:
-                left = ", ".join(sorted(claims - living - waiting))
-                self._history.break_promise(f"{node.name}: {place} has claims of no container: {left}")
-            if living - claims:
-                lost = ", ".join(sorted(living - claims))
-                self._history.break_promise(f"{node.name}: {place} lacks claims of living containers: {lost}")
+            recorded["kubelet's checkpoint"] = _checkpoint(node)
+        return recorded
+
+    def _living_claims(self, node: str) -> set[str]:
+        """UIDs of the claims of the containers that live on the node."""
+        claims: set[str] = set()
+        for container in self._history.on_node(node):
+            claims.update(self._allocations(container))
+        return claims
 
     def _waiting_claims(self, node: str) -> set[str]:
         """Claims of the pods that are bound to the node and have not ended."""
@@ -269,6 +290,20 @@ class ClaimChecker:
                     continue
                 if change.before["spec"] == change.after["spec"]:
                     self._idle_writes += 1
+
+
+def _all_parts(allocations: Allocations) -> list[Part]:
+    """Parts of GPUs of all claims."""
+    parts: list[Part] = []
+    for allocated in allocations.values():
+        parts += allocated
+    return parts
+
+
+def _claims_with_cdi(node: SimulatedNode) -> set[str]:
+    """UIDs of the claims that have a CDI specification."""
+    prefix = f"{DRA_DRIVER}-claim-"
+    return {path.stem.removeprefix(prefix) for path in node.cdi_dir.glob(f"{prefix}*.json")}
 
 
 def _checkpoint(node: SimulatedNode) -> set[str]:

@@ -211,10 +211,12 @@ class RecordedNode:
         """Entries up to the first broken promise, and the others that were broken; empty if none was."""
         if not self.history.broken:
             return []
-        texts = [str(entry) for entry in self.history.entries]
-        first = next(number for number, text in enumerate(texts) if "BROKEN" in text)
-        others = [text for text in texts[first + 1 :] if "BROKEN" in text]
-        return [*texts[max(0, first - STORY) : first + 1], *others]
+        entries = self.history.entries
+        broken = [number for number, entry in enumerate(entries) if entry.what.startswith("BROKEN")]
+        first = broken[0]
+        begin = max(0, first - STORY)
+        told = [*range(begin, first), *broken]
+        return [str(entries[number]) for number in told]
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
@@ -266,10 +268,17 @@ class RecordedNode:
         """Containers that ended since the last look, and those that run now and did not then."""
         self.checked.samples += 1
         for uid, container in line["ended"]:
-            if self.history.living.pop((uid, container), None) is not None:
-                self.history.note(f"{self._name} kubelet", f"ended {self.history.name(uid)}/{container}")
+            self._see_end(uid, container)
         for started in line["started"]:
             self._see_start(started["uid"], started["container"], started["env"])
+
+    def _see_end(self, uid: str, container: str) -> None:
+        ended = self.history.living.pop((uid, container), None)
+        # A container without devices of this project did not live in the history.
+        if ended is None:
+            return
+        pod = self.history.name(uid)
+        self.history.note(f"{self._name} kubelet", f"ended {pod}/{container}")
 
     def _see_start(self, uid: str, container: str, env: Mapping[str, str]) -> None:
         granted = self._books.get((uid, container))
