@@ -72,17 +72,29 @@ NUMBERS: Mapping[Any, dict[str, Any]] = {
 }
 """The schema of a number, by its parser."""
 
+
+def _refused(schema: dict[str, Any], instead: str) -> dict[str, Any]:
+    """Refuses what has this schema. Helm then says what to write instead: of `not` it says only that it failed."""
+    return {"if": schema, "then": {"const": instead}}
+
+
 TEXTS: Mapping[Any, dict[str, Any]] = {
     MemoryUnit.parse: {"pattern": f"^{MEMORY_UNIT.pattern}$"},
     values.xids: {"pattern": f"^{values.XIDS.pattern}$"},
     values.resource: {
         "pattern": f"^({values.RESOURCE.pattern})?$",
-        "not": {"pattern": values.RESERVED_RESOURCE.pattern},
+        **_refused(
+            {"pattern": values.RESERVED_RESOURCE.pattern},
+            "a resource of another name, such as nvidia.com/gpu: this one belongs to Kubernetes or to the agent",
+        ),
         "maxLength": values.LONGEST_KEY,
     },
     values.taint_key: {
         "pattern": f"^({values.TAINT_KEY.pattern})?$",
-        "not": {"pattern": values.RESERVED_TAINT.pattern},
+        **_refused(
+            {"pattern": values.RESERVED_TAINT.pattern},
+            "a taint of your own, such as example.com/gpu-starting: Kubernetes sets and removes this one itself",
+        ),
         "maxLength": values.LONGEST_KEY,
     },
     # Its folder becomes a mount of the pod.

@@ -579,7 +579,32 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"podSecurityContext": {"runAsNonRoot": True}}, "/podSecurityContext/runAsNonRoot"),
         ({"podSecurityContext": {"runAsUser": 1000}}, "/podSecurityContext/runAsUser"),
         ({"affinity": {"nodeAfinity": {}}}, "'nodeAfinity' not allowed"),
-        ({"extraVolumeMounts": [{"name": "x", "mountPath": "/var/lib/gpuagent"}]}, "two folders of the agent's pod"),
+        (
+            {"extraVolumes": [{"name": "x"}], "extraVolumeMounts": [{"name": "x", "mountPath": "/var/lib/gpuagent"}]},
+            "two folders of the agent's pod",
+        ),
+        (
+            {"extraVolumeMounts": [{"name": "x", "mountPath": "/x"}]},
+            "extraVolumes has no volume of that name: add {name: x",
+        ),
+        ({"extraVolumes": [{"name": "state"}]}, "a volume of the chart has: choose another name"),
+        ({"extraVolumes": [{"name": "x"}, {"name": "x"}]}, "extraVolumes has the name x twice"),
+        (
+            {"commonLabels": {"my team": "ml"}},
+            'commonLabels has the key "my team", which no label or annotation can have',
+        ),
+        ({"podLabels": {"team": "ml & data"}}, 'podLabels has team: "ml & data", which no label can have'),
+        ({"podLabels": {"team": "a" * 64}}, "write at most 63 letters"),
+        ({"metrics": {"podMonitor": {"labels": {"release": "a b"}}}}, "metrics.podMonitor.labels has release"),
+        ({"scheduler": {"nodeSelector": {"Example.com/a": "b"}}}, 'scheduler.nodeSelector has the key "Example.com/a"'),
+        ({"podAnnotations": {"a/b/c": "x"}}, 'podAnnotations has the key "a/b/c"'),
+        ({"serviceAccount": {"annotations": {"-a": "x"}}}, 'serviceAccount.annotations has the key "-a"'),
+        ({"resources": {"limits": {"memory": "1 GB"}}}, 'resources.limits.memory is "1 GB", which is not a quantity'),
+        ({"mps": {"resources": {"requests": {"cpu": "-1"}}}}, "mps.resources.requests.cpu"),
+        (
+            {"scheduler": {"kubeScheduler": {"resources": {"limits": {"memory": "1GiB"}}}}},
+            "scheduler.kubeScheduler.resources.limits.memory",
+        ),
         (
             {"metrics": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}},
             "each series would come twice",
@@ -627,6 +652,38 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
 )
 def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], expected: str) -> None:
     assert expected in chart.refusal(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "instead"),
+    [
+        ({"securityContext": {"privileged": True}}, "fields of the pod go into podSecurityContext"),
+        ({"extraArgs": ["--policy=binpack"]}, "write settings of the agent into settings"),
+        ({"env": []}, "write variables into extraEnv"),
+        ({"serviceMonitor": {"enabled": True}}, "write it below metrics, as metrics.serviceMonitor.enabled"),
+        ({"replicaCount": 2}, "the scheduler has scheduler.replicas"),
+        ({"extraEnv": [{"name": "NODE_NAME", "value": "x"}]}, "another variable: the chart sets this one"),
+        ({"startupTaint": "node.kubernetes.io/not-ready"}, "a taint of your own, such as example.com/gpu-starting"),
+        ({"limits": {"podsCgroup": "a/../b"}}, "a path below /sys/fs/cgroup without . and .."),
+        ({"scheduler": {"name": "default-scheduler"}}, "another name, such as gpu-scheduler"),
+        ({"settings": {"exclusive-resource": "aliyun.com/gpu"}}, "a resource of another name, such as nvidia.com/gpu"),
+    ],
+)
+def test_what_the_schema_refuses_has_a_sentence_with_what_to_write(
+    chart: Chart, values: dict[str, Any], instead: str
+) -> None:
+    said = chart.refusal(**values)
+    assert instead in said
+    assert "'not' failed" not in said
+
+
+def test_labels_annotations_and_quantities_that_kubernetes_takes_are_taken(chart: Chart) -> None:
+    objects = chart.render(
+        commonLabels={"example.com/team_a.b": "", "x": "A-1_b.c"},
+        podAnnotations={"Example.com/Note": "any text: at all"},
+        resources={"requests": {"cpu": 0.5, "memory": "1e8"}, "limits": {"cpu": "1500m", "memory": "+.5Gi"}},
+    )
+    check("1.36", objects)
 
 
 def test_cdi_names_are_refused_where_no_kubelet_hands_them_on(chart: Chart) -> None:

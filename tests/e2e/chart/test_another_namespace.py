@@ -1,10 +1,14 @@
 """The chart in a namespace of the operator's. Its objects of the cluster are those of every release: it is the only one."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from gpuagent.kubelet.pod_resources import PodResources
+from manifests.render import CHART
 from tests.e2e.agent.conftest import MODE, Node
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster
@@ -24,3 +28,21 @@ def test_another_namespace_than_kube_system(
     quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")
     assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
     cluster.api("DELETE", f"/api/v1/namespaces/kube-system/configmaps/{NODE_NAME}-gputopo-report")
+
+
+def test_a_second_release_is_refused_with_the_name_of_the_first(
+    cluster: Cluster, release: Callable[..., Release]
+) -> None:
+    cluster.label_node({MODE: "share"})
+    first = release(namespace="gpu").install()
+    second = release(namespace="other")
+    for command in ("install", "template"):
+        # `template` asks the cluster only with this flag.
+        more = ("--create-namespace",) if command == "install" else ("--dry-run=server",)
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            second.helm(command, "again", str(CHART), "--set", "image.repository=gpuagent", *more)
+        said = refused.value.stderr
+        assert "this cluster has the release gpuagent of the chart in namespace gpu" in said
+        assert "`helm uninstall gpuagent --namespace gpu`" in said
+    first.upgrade(podLabels={"upgraded": "yes"})
+    assert first.pod()["metadata"]["labels"]["upgraded"] == "yes"

@@ -167,6 +167,9 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 
 {{/* What the schema cannot say. */}}
 {{- define "gpuagent.refusals" -}}
+{{- include "gpuagent.onlyRelease" . -}}
+{{- include "gpuagent.checks" . -}}
+{{- include "gpuagent.volumeChecks" . -}}
 {{- /* Names of the chart's other objects. An agent that shared the scheduler's account would have its rights. */ -}}
 {{- $taken := list "cgpu-installer" "gpu-decisions" "gpu-mem-limits" "gpu-memory-limits" "gpu-scheduler" "mps-control" -}}
 {{- if has (include "gpuagent.name" .) $taken -}}
