@@ -35,6 +35,12 @@ NAMESPACES = ("batch", "ml-research", "notebooks", "serving", "team-a", "team-b"
 APPS = ("chat", "embed", "ocr", "rank", "train")
 MEMORY = (1, 2, 4, 8, 16)
 CORE = (10, 20, 30, 50)
+_UNKNOWN_EVERY = 11
+"""Of each pod of this many, the use is not known."""
+_IDLE_EVERY = 7
+"""One pod of this many uses nothing."""
+_IDLE_S = 7200
+"""For how long it has been idle."""
 _WHOLE_GIB = 80
 
 
@@ -125,13 +131,19 @@ def _agent_pod(node: str) -> dict[str, Any]:
 def _held_use(pod: str, held_gib: int) -> HeldUse:
     """Any use does that differs from pod to pod; of some it is not known."""
     namespace, _, name = pod.partition("/")
+    pod_name = PodName(namespace, name)
     number = int(name.rpartition("-")[2])
     held_bytes = held_gib << 30
-    used_bytes = held_bytes * (number % 7) // 8
-    idle_s = 7200 if number % 7 == 0 else 0
-    if number % 11 == 0:
-        return HeldUse(PodName(namespace, name), held_bytes, None, None)
-    return HeldUse(PodName(namespace, name), held_bytes, used_bytes, idle_s, used_bytes + held_bytes // 8)
+    is_unknown = number % _UNKNOWN_EVERY == 0
+    if is_unknown:
+        return HeldUse(pod_name, held_bytes, None, None)
+    # From none to six eighths of what the pod holds. Its peak is an eighth above that.
+    eighth_bytes = held_bytes // 8
+    eighths = number % _IDLE_EVERY
+    used_bytes = held_bytes * eighths // 8
+    peak_bytes = used_bytes + eighth_bytes
+    idle_s = 0 if eighths else _IDLE_S
+    return HeldUse(pod_name, held_bytes, used_bytes, idle_s, peak_bytes)
 
 
 def _node(kind: _Kind, number: int) -> dict[str, Any]:

@@ -85,17 +85,25 @@ class AgentPods:
     def _agent(self, pod: Mapping[str, Any]) -> AgentPod | None:
         """The agent; None if the pod is not a running one."""
         metadata = mapping(pod.get("metadata"))
-        labels = mapping(metadata.get("labels"))
-        is_agent = labels.get(NAME_LABEL) == NAME and labels.get(COMPONENT_LABEL) == COMPONENT
-        if not is_agent or not self.namespace or metadata.get("namespace") != self.namespace:
+        # A tenant may give a pod the agents' labels, but in its own namespaces only.
+        is_in_namespace = bool(self.namespace) and metadata.get("namespace") == self.namespace
+        if not is_in_namespace or not _has_labels_of_agents(metadata):
+            return None
+        status = mapping(pod.get("status"))
+        is_ending = "deletionTimestamp" in metadata
+        is_running = status.get("phase") == "Running" and not is_ending
+        address = text(status.get("podIP"))
+        has_address = _ADDRESS.fullmatch(address) is not None
+        if not is_running or not has_address:
             return None
         spec = mapping(pod.get("spec"))
-        status = mapping(pod.get("status"))
-        address = text(status.get("podIP"))
-        is_running = status.get("phase") == "Running" and "deletionTimestamp" not in metadata
-        if not is_running or not _ADDRESS.fullmatch(address):
-            return None
-        return AgentPod(text(spec.get("nodeName")), address, _port(spec))
+        node = text(spec.get("nodeName"))
+        return AgentPod(node, address, _port(spec))
+
+
+def _has_labels_of_agents(metadata: Mapping[str, Any]) -> bool:
+    labels = mapping(metadata.get("labels"))
+    return labels.get(NAME_LABEL) == NAME and labels.get(COMPONENT_LABEL) == COMPONENT
 
 
 def _port(spec: Mapping[str, Any]) -> int:

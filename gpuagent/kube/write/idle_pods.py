@@ -70,12 +70,12 @@ class IdlePods(KeyedReconciler[IdlePod]):
 
     def desire(self, values: Iterable[IdlePod]) -> None:
         """As every reconciler; it has to be called again and again, as idleness that is not confirmed ends."""
-        idle = list(values)
+        idle_pods = list(values)
         self._desired_at = time.monotonic()
-        uids = {pod.uid for pod in idle}
-        self._sent = {uid: sent for uid, sent in self._sent.items() if uid in uids}
-        self._report_mistakes({pod.name.namespace for pod in idle})
-        super().desire(idle)
+        self._forget_events_of_others(idle_pods)
+        namespaces = {pod.name.namespace for pod in idle_pods}
+        self._report_mistakes(namespaces)
+        super().desire(idle_pods)
 
     def attempt(self, value: IdlePod) -> Outcome:
         now = time.monotonic()
@@ -94,6 +94,11 @@ class IdlePods(KeyedReconciler[IdlePod]):
     def describe(self, value: IdlePod, err: KubeError) -> str:
         return f"what namespace {value.name.namespace} wants done about its idle pods cannot be read: {err}"
 
+    def _forget_events_of_others(self, idle_pods: Iterable[IdlePod]) -> None:
+        """Keep the last Events of these pods only. A pod that is idle again later gets its Event again."""
+        uids = {pod.uid for pod in idle_pods}
+        self._sent = {uid: announcement for uid, announcement in self._sent.items() if uid in uids}
+
     def _report_mistakes(self, namespaces: set[str]) -> None:
         """Only the thread of `desire` reports, so that a problem does not come after its end."""
         mistaken = []
@@ -107,20 +112,27 @@ class IdlePods(KeyedReconciler[IdlePod]):
             self._on_mistake(mistake)
 
     def _policy(self, namespace: str, now: float) -> IdlePolicy | None:
-        """Raises KubeError: nothing is done then."""
+        """The policy of a namespace, at most RECHECK_S old. Raises KubeError: nothing is done then."""
         known = self._policies.get(namespace)
-        if known is None or now - known.at >= RECHECK_S:
-            read = self._client.get(f"/api/v1/namespaces/{namespace}", _FIELDS)
-            metadata = mapping(read.get("metadata"))
-            labels = mapping(metadata.get("labels"))
-            label = text(labels.get(WHEN_IDLE_LABEL)) or None
-            policy = parse_policy(label)
-            mistake = label if label and policy is None else ""
-            if mistake and (known is None or known.mistake != mistake):
-                log.warning("Ignored an idle policy", extra={"namespace": namespace, "label": label})
-            known = _Read(policy, mistake, now)
-            self._policies[namespace] = known
-        return known.policy
+        is_recent = known is not None and now - known.at < RECHECK_S
+        if known is not None and is_recent:
+            return known.policy
+        label = self._label(namespace)
+        policy = parse_policy(label or None)
+        mistake = label if policy is None else ""
+        is_new_mistake = bool(mistake) and (known is None or known.mistake != mistake)
+        if is_new_mistake:
+            # Once for each text, because the label is read again and again.
+            log.warning("Ignored an idle policy", extra={"namespace": namespace, "label": label})
+        self._policies[namespace] = _Read(policy, mistake, now)
+        return policy
+
+    def _label(self, namespace: str) -> str:
+        """The namespace's label about idle pods; empty without one. Raises KubeError."""
+        stored = self._client.get(f"/api/v1/namespaces/{namespace}", _FIELDS)
+        metadata = mapping(stored.get("metadata"))
+        labels = mapping(metadata.get("labels"))
+        return text(labels.get(WHEN_IDLE_LABEL))
 
     def _evict(self, pod: IdlePod, policy: IdlePolicy) -> None:
         if not self._version:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpuagent.domain.fleet.waste import waste
+from gpuagent.domain.fleet.waste import Waste, waste
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain, print_answer
@@ -21,16 +21,24 @@ TOO_OLD = "its agent is of a version that does not report what is used over time
 def show_waste(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print it; 1 if a named node does not exist."""
     nodes = read_nodes(client, wanted(options))
-    answers = _ask_agents(client, options, nodes.gpu)
-    uses = {node: view.uses or () for node, view in answers.views.items()}
-    namespace = "" if options.all_namespaces else options.namespace or ""
-    answer = waste(uses, _notes(answers), namespace)
+    answer = _waste_of(client, options, nodes.gpu)
     colour = has_colour(sys.stdout, environ)
-    lines = pod_rows(answer, colour=colour) if options.no_headers else waste_lines(answer, colour=colour)
-    print_answer(options.output, document(answer), lines)
+    # Scripts take the lines of the pods alone.
+    lines_of = pod_rows if options.no_headers else waste_lines
+    print_answer(options.output, document(answer), lines_of(answer, colour=colour))
     for name in nodes.missing:
         complain(f"there is no node {name}")
     return 1 if nodes.missing else 0
+
+
+def _waste_of(client: Client, options: argparse.Namespace, nodes: Sequence[GpuNode]) -> Waste:
+    """What the agents of these nodes say of the wanted namespaces."""
+    answers = _ask_agents(client, options, nodes)
+    # An agent of an older version does not say it; a note names its node.
+    uses = {node: view.uses or () for node, view in answers.views.items()}
+    # As in kubectl, -A outranks -n.
+    namespace = "" if options.all_namespaces else options.namespace or ""
+    return waste(uses, _notes(answers), namespace)
 
 
 def _ask_agents(client: Client, options: argparse.Namespace, nodes: Sequence[GpuNode]) -> Answers:

@@ -162,14 +162,23 @@ class Following:
         nodes = by_name(self._nodes.known())
         pods = self._known_pods(nodes)
         problems = self.problems
-        others_are_old = time.monotonic() - self._others_at >= OTHERS_EVERY_S
-        if self._others is None or (others_are_old and not problems):
-            self._others = read_other_sources(self._client, nodes, pods, self._asking, usage=self._usage)
-            self._others_at = time.monotonic()
-            self._pods_then = {pod.name: pod for pod in pods}
-        newer = frozenset(pod.name for pod in pods if self._pods_then.get(pod.name) != pod)
-        self._behind = bool(newer) and not problems
-        return facts(nodes, pods, self._others, problems, newer)
+        others = self._others
+        # While nodes or pods cannot be followed, agents would be asked about what was long ago.
+        are_outdated = time.monotonic() - self._others_at >= OTHERS_EVERY_S and not problems
+        if others is None or are_outdated:
+            others = self._read_others(nodes, pods)
+        changed = [pod.name for pod in pods if self._pods_then.get(pod.name) != pod]
+        # Then agents are asked again as soon as they may be.
+        self._behind = bool(changed) and not problems
+        return facts(nodes, pods, others, problems, frozenset(changed))
+
+    def _read_others(self, nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> OtherSources:
+        """Ask agents, and keep the answers with the pods as they were at that time."""
+        others = read_other_sources(self._client, nodes, pods, self._asking, usage=self._usage)
+        self._others = others
+        self._others_at = time.monotonic()
+        self._pods_then = {pod.name: pod for pod in pods}
+        return others
 
     def _known_pods(self, nodes: Sequence[GpuNode]) -> list[GpuPod]:
         pods: Iterable[GpuPod] = self._pods.known()

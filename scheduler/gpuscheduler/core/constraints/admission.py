@@ -46,18 +46,21 @@ class Admission:
         self._spend = steps.spend
         self._nodes = _Nodes(sites, steps)
         self._refused: dict[int, Mapping[str, str]] = {}
+        self._counted: dict[int, list[Check]] = {}
         self._checks = [list(self._looking(kind)) for kind in kinds]
+        """By kind: what its pods look for around a node."""
         # The anti-affinity of pods on nodes is known by kind, so that their labels and ports alone count here.
         self._count(occupied)
+        # After that, because pods on nodes do not count in these checks.
         self._keep_each_other_off()
-        self._all = [check for checks in self._checks for check in checks]
-        self._regional = [check for check in self._all if not check.is_local]
-        self._is_each_a_region = any(HOSTNAME in check.keys for check in self._regional)
-        self._sizes = sum(check.size for check in self._all)
         self._lookups = [_lookups(checks) for checks in self._checks]
         """By kind: labels of a node that are looked up."""
         self._all_lookups = sum(self._lookups)
-        self._counted: dict[int, list[Check]] = {}
+        self._all = [check for checks in self._checks for check in checks]
+        self._sizes = sum(check.size for check in self._all)
+        self._regional = [check for check in self._all if not check.is_local]
+        # A rule about single nodes tells each node from all others.
+        self._is_each_a_region = any(HOSTNAME in check.keys for check in self._regional)
 
     def depends_on_pods(self, kind: int) -> bool:
         """Whether the nodes for pods of a kind depend on where other pods of the plan are."""

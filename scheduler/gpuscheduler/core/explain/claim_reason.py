@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import DRA_DRIVER
@@ -330,12 +331,23 @@ class _Explaining:
             self._unchecked.append("what claims of other namespaces have")
 
     def _constraint(self, parts: Sequence[Part], by_node: Mapping[str, Sequence[Device]]) -> str:
-        devices = [device for of_node in by_node.values() for device in of_node]
-        constraint = parts[0].constraints[0]
-        unknown = unknown_attribute(full_word(constraint.attribute, DRA_DRIVER), devices)
-        requests = [part.alternatives[0].request for part in parts if part.constraints is parts[0].constraints]
-        count = sum(request.count for request in requests if constraint.concerns(request))
-        wants = f"wants {words.count_of(count, 'GPU')} with the same {words.shown(constraint.attribute)}"
+        """Why no node meets the constraints, although with any values it would: the first one is explained.
+
+        Args:
+            parts: the requests with constraints; one at least.
+            by_node: the devices.
+        """
+        constraints = parts[0].constraints
+        constraint = constraints[0]
+        # A constraint is about requests of its own claim, and other claims have other constraints.
+        of_claim = [part for part in parts if part.constraints is constraints]
+        requests = [part.alternatives[0].request for part in of_claim]
+        concerned = [request for request in requests if constraint.concerns(request)]
+        count = sum(request.count for request in concerned)
+        gpus = words.count_of(count, "GPU")
+        wants = f"wants {gpus} with the same {words.shown(constraint.attribute)}"
+        attribute = full_word(constraint.attribute, DRA_DRIVER)
+        unknown = unknown_attribute(attribute, [*chain.from_iterable(by_node.values())])
         if unknown:
             return f"{wants}: {unknown}"
         nodes = words.some(sorted(by_node))

@@ -75,12 +75,15 @@ class Held:
     def __init__(self, published: Published, claims: Iterable[ClaimFacts]) -> None:
         self._consumed: dict[DeviceKey, Counter[Word]] = {}
         self._holders: Counter[DeviceKey] = Counter()
+        # Copies, because what claims take is subtracted.
         self._counters = {pool: Counter(values) for pool, values in published.counters.items()}
-        by_key = {device.key: device for device in published.devices}
+        devices = {device.key: device for device in published.devices}
         for claim in claims:
             for allocated in claim.devices:
-                amounts = {full_word(name, allocated.key.driver): value for name, value in allocated.consumed.items()}
-                self._take(allocated.key, amounts, by_key.get(allocated.key))
+                key = allocated.key
+                consumed = _full_words(allocated.consumed, key.driver)
+                # A claim may have a device that is no longer published.
+                self._take(key, consumed, devices.get(key))
 
     def _take(self, key: DeviceKey, amounts: Mapping[Word, int], device: Device | None) -> None:
         self._consumed.setdefault(key, Counter()).update(amounts)
@@ -130,6 +133,11 @@ class Held:
     def is_in_held_set(self, device: Device) -> bool:
         """Whether the device itself is free, and another device takes what it is made of."""
         return not self.holders(device) and not self.can_be_given(device)
+
+
+def _full_words(amounts: Mapping[str, int], driver: str) -> dict[Word, int]:
+    """Amounts by the full names of their capacities. A claim writes those of its driver without the driver."""
+    return {full_word(name, driver): amount for name, amount in amounts.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,20 +243,30 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
     """Read an object (decoded JSON)."""
     key, uid = identity(ObjectKind.JOB_SET, found)
     spec = mapping(found.get("spec"))
-    jobs = list(mappings(spec.get("replicatedJobs")))
-    is_in_order = mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
-    depends = any(job.get("dependsOn") for job in jobs)
-    together = Together.ENTRY if is_in_order or depends else Together.SET
-    is_exclusive = _is_exclusive(mapping_at(found, "metadata", "annotations"))
-    entries: dict[str, Entry] = {}
-    for job in jobs:
-        entries[text(job.get("name"))] = _entry(job, together, is_exclusive=is_exclusive)
-    in_set = [entry for entry in entries.values() if entry.together is Together.SET]
-    pods = sum(entry.pods for entry in in_set)
-    in_all = sum(entry.pods for entry in entries.values())
-    labeled = _labeled(entries.values())
-    grouped = _grouped(entries.values())
-    return JobSet(key, uid, entries, pods, in_all, labeled, grouped)
+    replicated_jobs = list(mappings(spec.get("replicatedJobs")))
+    together = _together(spec, replicated_jobs)
+    annotations = mapping_at(found, "metadata", "annotations")
+    is_exclusive = _is_exclusive(annotations)
+    by_name: dict[str, Entry] = {}
+    for replicated_job in replicated_jobs:
+        name = text(replicated_job.get("name"))
+        by_name[name] = _entry(replicated_job, together, is_exclusive=is_exclusive)
+    entries = by_name.values()
+    started_together = [entry for entry in entries if entry.together is Together.SET]
+    pods_together = sum(entry.pods for entry in started_together)
+    pods_in_all = sum(entry.pods for entry in entries)
+    return JobSet(key, uid, by_name, pods_together, pods_in_all, _labeled(entries), _grouped(entries))
+
+
+def _together(spec: Mapping[str, Any], replicated_jobs: Iterable[Mapping[str, Any]]) -> Together:
+    """Which pods start together, if an entry does not say it.
+
+    If an entry waits for another one, its pods are created later, so that waiting for all pods would never end.
+    """
+    startup = mapping(spec.get("startupPolicy"))
+    is_in_order = startup.get("startupPolicyOrder") == "InOrder"
+    depends = any(job.get("dependsOn") for job in replicated_jobs)
+    return Together.ENTRY if is_in_order or depends else Together.SET
 
 
 def _labeled(entries: Iterable[Entry]) -> dict[str, Labeled]:
