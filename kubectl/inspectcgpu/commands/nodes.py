@@ -9,6 +9,7 @@ from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.commands.rendering import FOR_PROGRAMS, arranged, asking, lines_of, nothing, wanted
 from inspectcgpu.fetch.cluster import facts, on_nodes, read_nodes, read_other_sources, read_pods
+from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.report import build
 from inspectcgpu.show.health import has_problem
 
@@ -30,7 +31,7 @@ def show_nodes(client: Client, options: argparse.Namespace, environ: Mapping[str
         print(nothing(options), file=sys.stderr)
     for name in nodes.without:
         complain(f"node {name} has no GPUs to share or to place")
-    for name in nodes.missing:
-        complain(f"there is no node {name}")
+    for sentence in no_such_nodes(client, nodes.missing):
+        complain(sentence)
     is_ill = options.health and any(map(has_problem, report.nodes))
     return 1 if nodes.missing or is_ill else 0

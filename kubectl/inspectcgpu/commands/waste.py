@@ -9,9 +9,10 @@ from gpuagent.domain.fleet.waste import Waste, waste
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain, print_answer
-from inspectcgpu.commands.rendering import asking, wanted
+from inspectcgpu.commands.rendering import FOR_PROGRAMS, asking, nothing, wanted
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.fetch.cluster import read_nodes
+from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.read.gpu_node import GpuNode
 from inspectcgpu.show.waste import document, pod_rows, waste_lines
 
@@ -21,13 +22,17 @@ TOO_OLD = "its agent is of a version that does not report what is used over time
 def show_waste(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print it; 1 if a named node does not exist."""
     nodes = read_nodes(client, wanted(options))
+    is_for_people = options.output not in FOR_PROGRAMS
+    if not nodes.gpu and not options.nodes and is_for_people:
+        print(nothing(options), file=sys.stderr)
+        return 0
     answer = _waste_of(client, options, nodes.gpu)
     colour = has_colour(sys.stdout, environ)
     # Scripts take the lines of the pods alone.
     lines_of = pod_rows if options.no_headers else waste_lines
     print_answer(options.output, document(answer), lines_of(answer, colour=colour))
-    for name in nodes.missing:
-        complain(f"there is no node {name}")
+    for sentence in no_such_nodes(client, nodes.missing):
+        complain(sentence)
     return 1 if nodes.missing else 0
 
 

@@ -12,6 +12,7 @@ from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from gpuagent.pages.drawing import STATUS_KEYS
 from inspectcgpu.fetch.agents import LABEL
+from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.read.waits import waits_for
 
 _NOT_FOUND = 404
@@ -35,7 +36,8 @@ def read_status(client: Client, namespace: str, port: int, node: str) -> dict[st
         stored = client.get(f"/api/v1/nodes/{name}")
     except ApiError as err:
         if err.status == _NOT_FOUND:
-            raise KubeError(f"there is no node {node}") from err
+            (sentence,) = no_such_nodes(client, [node])
+            raise KubeError(sentence) from err
         raise
     pods = _agents_pods(client, namespace, node)
     has_agent = _condition(stored) is not None

@@ -1,0 +1,46 @@
+"""What is said about a node that does not exist: most such names are mistyped."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping_at, text
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.pages import list_pages
+from inspectcgpu.flags import STATUS
+
+MOST_COMPARED = 20
+"""Names that are compared with those of the nodes. A line with more is not typed by hand."""
+_VERBS = ("describe", "get", "top", "nodes", "node", "list", "show")
+"""Words that people write as they do for kubectl, and that are no commands here."""
+
+
+def no_such_nodes(client: Client, names: Sequence[str]) -> list[str]:
+    """A sentence about each of these names, with the node that was probably meant."""
+    known = _gpu_nodes(client) if names else []
+    sentences = []
+    for position, name in enumerate(names):
+        meant = _meant(name, known) if position < MOST_COMPARED else ""
+        sentences.append(f"there is no node {name}{meant}")
+    return sentences
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    if name in _VERBS:
+        return f"; the only command is {STATUS}, as in kubectl inspect cgpu {STATUS} NODE"
+    close = get_close_matches(name.lower(), [STATUS, *known], n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _gpu_nodes(client: Client) -> list[str]:
+    """Names of the nodes with a mode; none if they cannot be listed, as this only helps."""
+    try:
+        return list_pages(client, "/api/v1/nodes", _name, {"labelSelector": MODE_LABEL}).items
+    except KubeError:
+        return []
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return text(mapping_at(node, "metadata").get("name"))
