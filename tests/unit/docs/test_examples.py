@@ -16,11 +16,6 @@ from tests.unit.docs.test_workload_pages import manifests
 EXAMPLES = ROOT / "examples"
 SHARED = {GPU_MEM, GPU_CORE, GPU_WHOLE}
 """Resources that gpuscheduler places."""
-OF_PODS = [
-    path
-    for path in sorted(EXAMPLES.rglob("*.yaml"))
-    if "kube-scheduler" not in path.name and path.parent.name not in {"autoscaling", "chart", "k9s"}
-]
 PAGE_OF_JOB = {
     "PyTorchJob": "pytorchjob.md",
     "MPIJob": "pytorchjob.md",
@@ -40,6 +35,14 @@ def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list):
         for inner in value:
             yield from pod_specs(inner)
+
+
+def specs_of(path: Path) -> list[dict[str, Any]]:
+    return list(pod_specs(list(yaml.safe_load_all(path.read_text(encoding="utf-8")))))
+
+
+OF_PODS = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if specs_of(path)]
+"""Every file with a pod or the template of one, of whatever kind, so that a new file is one of them."""
 
 
 def asks_for_shares(spec: dict[str, Any]) -> bool:
@@ -62,12 +65,19 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(EXAMPLES))
 
 
+def test_every_example_is_yaml_that_these_tests_read():
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix != ".yaml"] == []
+
+
 @pytest.mark.parametrize("path", OF_PODS, ids=name_of)
-def test_pods_with_shares_name_the_scheduler_and_tolerate_its_taint(path):
-    specs = list(pod_specs(list(yaml.safe_load_all(path.read_text(encoding="utf-8")))))
-    assert specs
+def test_pods_may_run_on_the_tainted_nodes_of_the_scheduler(path):
+    """In a file with shares each pod names the scheduler, too: also one without a GPU, such as a job's launcher."""
+    specs = specs_of(path)
+    expected = advised()
+    if not any(asks_for_shares(spec) for spec in specs):
+        del expected["schedulerName"]
     for spec in specs:
-        expected = advised() if asks_for_shares(spec) else {}
         assert {key: spec[key] for key in ("schedulerName", "tolerations") if key in spec} == expected
 
 
@@ -82,7 +92,7 @@ def test_examples_are_let_into_namespaces_of_level_baseline(path):
     known = {"restartPolicy", "terminationGracePeriodSeconds", "containers", "runtimeClassName", "schedulerName"}
     known |= {"tolerations", "resourceClaims"}
     of_container = {*"name image imagePullPolicy command args ports readinessProbe resources".split()}
-    for spec in pod_specs(list(yaml.safe_load_all(path.read_text(encoding="utf-8")))):
+    for spec in specs_of(path):
         assert spec.keys() <= known
         for container in spec["containers"]:
             assert container.keys() <= of_container
