@@ -21,9 +21,15 @@ FLEET = 40
 """Nodes on the page of the cluster."""
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 WINDOW = ViewportSize(width=1280, height=800)
+WHOLE_BOX = ViewportSize(width=1280, height=1180)
+"""So that the GPU with the fault, the seventh, is in the picture."""
 NARROW = ViewportSize(width=940, height=800)
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """Names of the browser's program; Debian's package `chromium-headless-shell` has the first."""
+BUSY = {0: 72, 1: 35}
+"""By number of the GPU: the percentage of its time that it works."""
+FIRST_MINUTE_MS = 180_000
+"""How long to wait at most for the drawing of the last hour, which has a step for each whole minute."""
 SHARES = {"asr": (16, 15), "chat": (8, 20), "embed": (10, 30), "rank": (20, 25), "ocr": (40, 60)}
 """Pods with memory in GiB and percent of compute."""
 
@@ -57,11 +63,16 @@ def _shares(chromium: str) -> None:
         until(node, offers(node, "aliyun.com/gpu-mem", 640))
         for name, (mem, core) in SHARES.items():
             run(node, name, mem=mem, core=core)
+        for gpu, percent in BUSY.items():
+            node.inject(fault="busy", gpu=gpu, percent=percent)
         node.inject(fault="xid", gpu=6, code=79)
         until(node, lambda page: page["gpus"][6]["health"] == "Unhealthy")
 
         def shown(page: Page) -> None:
+            page.set_viewport_size(WHOLE_BOX)
             page.locator(".problem").wait_for()
+            # The last hour begins with the first whole minute.
+            page.get_by_text("Last hour").first.wait_for(timeout=FIRST_MINUTE_MS)
             page.screenshot(path=IMAGES / "page.png")
 
         _visit(chromium, node.url, shown)
