@@ -29,14 +29,25 @@ def pod_or_workload(word: str) -> str | Workload:
             "as in --why job/NAME"
         )
     if kind and kind not in _OF_PODS and kind not in _KIND_OF:
-        kinds = ", ".join(known.kind.lower() for known in KINDS)
-        raise UsageError(
-            f"{word!r} has a kind that --why does not know: write the name of a pod, or KIND/NAME with one of "
-            f"the kinds pod, {kinds}"
-        )
+        raise UsageError(_unknown_kind(word, kind, name))
     if not name:
         raise UsageError(f"{word!r} names no pod: --why is about a pod or what makes pods, {_EXAMPLES}")
     return Workload(_KIND_OF[kind], name) if kind in _KIND_OF else name
+
+
+def _unknown_kind(word: str, kind: str, name: str) -> str:
+    kinds = ", ".join(known.kind.lower() for known in KINDS)
+    sentence = (
+        f"{word!r} has a kind that --why does not know: write the name of a pod, or KIND/NAME with one of "
+        f"the kinds pod, {kinds}"
+    )
+    # Our own lists and alerts show pods as NAMESPACE/NAME.
+    may_be_namespace = bool(name) and "/" not in kind
+    return (
+        f"{sentence}; for pod {name} of namespace {kind}, write --why {name} -n {kind}"
+        if may_be_namespace
+        else sentence
+    )
 
 
 def _parts(word: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
+from inspectcgpu.combinations import COMMANDS
 from inspectcgpu.flags import STATUS
 
 MOST_COMPARED = 20
@@ -30,6 +31,8 @@ def no_such_nodes(client: Client, names: Sequence[str]) -> list[str]:
 def _meant(name: str, known: Sequence[str]) -> str:
     if name in _VERBS:
         return f"; the only command is {STATUS}, as in kubectl inspect cgpu {STATUS} NODE"
+    if f"--{name}" in COMMANDS:
+        return f"; did you mean --{name}?"
     close = get_close_matches(name.lower(), [STATUS, *known], n=1, cutoff=0.75)
     return f"; did you mean {close[0]}?" if close else ""
 

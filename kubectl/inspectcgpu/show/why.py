@@ -59,9 +59,9 @@ def _of_alike(pods: Sequence[PodWhy]) -> str:
     more = len(names) - MOST_NAMED
     named = ", ".join(names[:MOST_NAMED])
     subject = f"{named} and {more} more" if more > 0 else named
-    if len(pods) > 1:
-        return f"{subject} {'wait' if first.waits else 'do not wait'}: {first.text}"
-    return f"{subject} {'waits' if first.waits else 'does not wait'}: {first.text}"
+    # The text is about one pod.
+    each = "each of " if len(pods) > 1 else ""
+    return f"{each}{subject} {'waits' if first.waits else 'does not wait'}: {first.text}"
 
 
 def document(answer: PodWhy | WorkloadWhy) -> dict[str, Any]:

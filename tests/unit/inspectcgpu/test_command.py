@@ -66,6 +66,16 @@ def test_nodes_can_be_named_and_those_that_are_not_there_are_reported(server, ca
     assert (code, err.count("there is no node"), out.splitlines()[-1]) == (1, 9, "3/15 (20%)")
 
 
+def test_a_command_without_its_dashes_is_not_only_a_node_that_does_not_exist(server, call):
+    add_node(server, "n1", gpus=1, mem=15)
+    code, _, err = call("why", "n7")
+    assert code == 1
+    assert err.splitlines() == [
+        "kubectl-inspect-cgpu: there is no node why; did you mean --why?",
+        "kubectl-inspect-cgpu: there is no node n7",
+    ]
+
+
 def test_a_cluster_without_gpus_says_so(server, call):
     server.create_pod("p")
     code, out, err = call()

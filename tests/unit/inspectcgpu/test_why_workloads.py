@@ -78,7 +78,7 @@ def test_pods_with_the_same_answer_share_a_line(call, server):
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "Deployment default/chat: 2 of 3 pods wait",
-        f"- chat-a, chat-b wait: {TOO_LARGE}",
+        f"- each of chat-a, chat-b waits: {TOO_LARGE}",
         "- chat-c does not wait: it runs on node n0",
     ]
 
@@ -176,7 +176,7 @@ def test_the_cluster_is_read_once_and_only_some_pods_are_explained(call, server)
     _, out, _ = call("deployment/chat")
     assert out.splitlines() == [
         f"Deployment default/chat: {count} of {count} pods wait",
-        f"- chat-000, chat-001, chat-002 and {MOST_EXPLAINED - 3} more wait: {TOO_LARGE}",
+        f"- each of chat-000, chat-001, chat-002 and {MOST_EXPLAINED - 3} more waits: {TOO_LARGE}",
         "- 30 more wait, which are not explained here",
     ]
     assert server.requests["list nodes"] == 1
@@ -219,6 +219,12 @@ def test_words_that_name_neither_are_refused_with_what_to_type(call, word, expec
     code, _, err = call(word)
     assert code == 2
     assert err.startswith(f"kubectl-inspect-cgpu: {expected}")
+
+
+def test_a_pod_as_lists_and_alerts_show_it_is_refused_with_what_to_type(call):
+    code, _, err = call("team-a/chat")
+    assert code == 2
+    assert err.endswith("; for pod chat of namespace team-a, write --why chat -n team-a\n")
 
 
 def test_the_name_of_a_workload_without_its_kind(call, server):
