@@ -90,3 +90,12 @@ def add_pod(server, name, at, units, gpu=None, **how):
     server.create_pod(name, {"aliyun.com/gpu-mem": str(units)}, node=at, annotations=annotations, **how)
     where = how.get("namespace", "default")
     server.patch_pod(name, {"status": {"phase": "Running"}}, namespace=where, subresource="status")
+
+
+def add_object(server, resource, found, namespace=""):
+    """Create an object with the status that it has; the namespace is empty for one of the cluster."""
+    created = server.objects.create(resource, namespace, found)
+    if "status" in found:
+        key = resource, namespace, created["metadata"]["name"]
+        server.objects.patch(key, "status", {"status": found["status"]}, strategic=False)
+    return created

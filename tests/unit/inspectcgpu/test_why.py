@@ -1,12 +1,11 @@
 """`kubectl inspect cgpu --why POD`: the reads, what a refused one costs, and pods that do not wait."""
 
 import json
+from functools import partial
 
 import pytest
 import yaml
 
-from inspectcgpu.cli import run
-from standin.api.server import ApiServer
 from tests.unit.gpuscheduler.core.explain.cluster_objects import (
     claim,
     classes,
@@ -18,48 +17,29 @@ from tests.unit.gpuscheduler.core.explain.cluster_objects import (
     share_gpus,
     slice_of,
 )
+from tests.unit.inspectcgpu.sample_cluster import add_object
 
 SENTENCE = "wants 30Gi on one GPU: most free is 12Gi, on node-3 GPU 2; 1 GPU is unhealthy (xid-79)"
 SLICES = ["node-3", gpu(0, taint="unhealthy", value="xid-79"), gpu(2)]
 
 
 @pytest.fixture
-def server():
-    with ApiServer("n0") as standin:
-        yield standin
-
-
-@pytest.fixture
-def call(capsys, server, tmp_path):
-    config = str(server.write_kubeconfig(tmp_path / "config"))
-
-    def called(*arguments):
-        code = run(["--kubeconfig", config, "--why", *arguments], {})
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return called
-
-
-def add(server, resource, found, namespace=""):
-    created = server.objects.create(resource, namespace, found)
-    if "status" in found:
-        key = resource, namespace, created["metadata"]["name"]
-        server.objects.patch(key, "status", {"status": found["status"]}, strategic=False)
-    return created
+def call(call):
+    """The command with ``--why``."""
+    return partial(call, "--why")
 
 
 @pytest.fixture
 def waiting(server):
     """A node of two GPUs, one of which is ill and the other mostly held, and a pod that wants 30Gi."""
-    add(server, "nodes", node("node-3"))
-    add(server, "resourceslices", slice_of(*SLICES))
+    add_object(server, "nodes", node("node-3"))
+    add_object(server, "resourceslices", slice_of(*SLICES))
     for found in classes():
-        add(server, "deviceclasses", found)
-    add(server, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
+        add_object(server, "deviceclasses", found)
+    add_object(server, "resourceclaims", claim("mine", request(memory="30Gi")), "default")
     other = held("theirs", "node-3", "gpu-2", memory="68Gi", namespace="team-b")
-    add(server, "resourceclaims", other, "team-b")
-    add(server, "pods", pod("mine"), "default")
+    add_object(server, "resourceclaims", other, "team-b")
+    add_object(server, "pods", pod("mine"), "default")
 
 
 def test_the_sentence_for_a_pod_with_a_claim(call, waiting):
@@ -74,8 +54,8 @@ def test_a_program_gets_json_or_yaml(call, waiting):
 
 
 def test_a_pod_with_gpus_in_its_limits(call, server):
-    add(server, "nodes", node("node-1", "share", gpus=share_gpus(80)))
-    add(server, "pods", pod(limits={"aliyun.com/gpu-mem": "100"}), "default")
+    add_object(server, "nodes", node("node-1", "share", gpus=share_gpus(80)))
+    add_object(server, "pods", pod(limits={"aliyun.com/gpu-mem": "100"}), "default")
     assert call("chat")[1] == (
         "Pod default/chat waits: wants 100 GiB on one GPU: 1 node(s) had no GPU with 100 GiB; "
         "most free is 80 GiB, on node-1 GPU 0\n"
@@ -93,8 +73,8 @@ def test_what_the_scheduler_has_said_counts_first(call, server, waiting):
     }
     uid = server.objects.get(("pods", "default", "chat"))["metadata"]["uid"]
     event["involvedObject"]["uid"] = uid
-    add(server, "events", event, "default")
-    add(server, "events", event | {"metadata": {"name": "x"}, "involvedObject": {"uid": "other"}}, "default")
+    add_object(server, "events", event, "default")
+    add_object(server, "events", event | {"metadata": {"name": "x"}, "involvedObject": {"uid": "other"}}, "default")
     assert call("chat")[1] == "Pod default/chat waits: node(s) had no GPU with 200 GiB\n"
 
 
@@ -128,7 +108,7 @@ def test_a_user_of_one_namespace_learns_that_others_are_not_known(call, server, 
         return listed(client, path, *rest)
 
     monkeypatch.setattr(why, "list_pages", list_pages)
-    add(server, "resourceclaims", held("ours", "node-3", "gpu-2", memory="60Gi"), "default")
+    add_object(server, "resourceclaims", held("ours", "node-3", "gpu-2", memory="60Gi"), "default")
     _, out, _ = call("chat")
     first, note = out.splitlines()
     assert first == (
@@ -196,10 +176,10 @@ def test_a_claim_that_the_agent_has_not_prepared_has_its_words(call, server):
         "reason": "FailedPrepareDynamicResources",
         "message": "GPU 1 is held by claim other",
     }
-    add(server, "events", event, "default")
+    add_object(server, "events", event, "default")
     assert call("chat")[1] == ("Pod default/chat waits: its claims are not prepared: GPU 1 is held by claim other\n")
 
 
 def test_what_others_wrote_steers_no_terminal(call, server):
-    add(server, "pods", pod("x", said="\x1b[31mred", gates=["a\x1b[2J"]), "default")
+    add_object(server, "pods", pod("x", said="\x1b[31mred", gates=["a\x1b[2J"]), "default")
     assert "\x1b" not in call("chat")[1]

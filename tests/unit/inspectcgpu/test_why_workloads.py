@@ -1,13 +1,14 @@
 """`kubectl inspect cgpu --why deployment/NAME` and the like: its pods, or why it has none."""
 
 import json
+from functools import partial
 
 import pytest
 
-from inspectcgpu.cli import run
 from inspectcgpu.fetch.why import MOST_EXPLAINED
 from standin.api.server import ApiServer
 from tests.unit.gpuscheduler.core.explain.cluster_objects import node, pod, share_gpus
+from tests.unit.inspectcgpu.sample_cluster import add_object
 
 QUOTA = 'pods "chat-x" is forbidden: exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=8'
 TOO_LARGE = "wants 100 GiB on one GPU: 1 node(s) had no GPU with 100 GiB; most free is 80 GiB, on node-1 GPU 0"
@@ -24,23 +25,13 @@ def server():
 
 
 @pytest.fixture
-def call(capsys, server, tmp_path):
-    config = str(server.write_kubeconfig(tmp_path / "config"))
-
-    def called(*arguments):
-        code = run(["--kubeconfig", config, "--why", *arguments], {})
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return called
+def call(call):
+    """The command with ``--why``."""
+    return partial(call, "--why")
 
 
 def add(server, resource, found, namespace="default"):
-    created = server.objects.create(resource, namespace, found)
-    if "status" in found:
-        key = resource, namespace, created["metadata"]["name"]
-        server.objects.patch(key, "status", {"status": found["status"]}, strategic=False)
-    return created
+    return add_object(server, resource, found, namespace)
 
 
 def add_workload(server, resource, name="chat", labels=None, conditions=(), status=None, **spec):
