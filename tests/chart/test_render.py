@@ -597,6 +597,16 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"podLabels": {"team": "a" * 64}}, "write at most 63 letters"),
         ({"metrics": {"podMonitor": {"labels": {"release": "a b"}}}}, "metrics.podMonitor.labels has release"),
         ({"scheduler": {"nodeSelector": {"Example.com/a": "b"}}}, 'scheduler.nodeSelector has the key "Example.com/a"'),
+        ({"scheduler": {"podLabels": {"team": "a b"}}}, 'scheduler.podLabels has team: "a b"'),
+        ({"scheduler": {"podAnnotations": {"a b": "x"}}}, 'scheduler.podAnnotations has the key "a b"'),
+        (
+            {"scheduler": {"enabled": True, "podLabels": OWN_LABEL}},
+            "scheduler.podLabels may not set app.kubernetes.io/name",
+        ),
+        (
+            {"scheduler": {"enabled": True, "podAnnotations": {"gpuagent.io/config": "x"}}},
+            "scheduler.podAnnotations may not set gpuagent.io/config",
+        ),
         ({"podAnnotations": {"a/b/c": "x"}}, 'podAnnotations has the key "a/b/c"'),
         ({"serviceAccount": {"annotations": {"-a": "x"}}}, 'serviceAccount.annotations has the key "-a"'),
         ({"resources": {"limits": {"memory": "1 GB"}}}, 'resources.limits.memory is "1 GB", which is not a quantity'),
@@ -769,6 +779,14 @@ def test_labels_of_ones_own_come_beside_the_charts(chart: Chart) -> None:
     assert pod["annotations"] == {"a": "b: c"}
     assert pod["labels"].items() >= {"app.kubernetes.io/part-of": "ml", "on": "true"}.items()
     assert pod["labels"].items() >= agent["spec"]["selector"]["matchLabels"].items()
+
+
+def test_labels_and_annotations_of_the_schedulers_pods_come_beside_the_charts(chart: Chart) -> None:
+    own = {"enabled": True, "podLabels": {"team": "ml"}, "podAnnotations": {"sidecar.istio.io/inject": "false"}}
+    scheduler = find(chart.render(scheduler=own), "Deployment", "gpu-scheduler")
+    pod = scheduler["spec"]["template"]["metadata"]
+    assert pod["labels"].items() >= {"team": "ml", **scheduler["spec"]["selector"]["matchLabels"]}.items()
+    assert pod["annotations"].keys() >= {"sidecar.istio.io/inject", "gpuagent.io/config"}
 
 
 # -- names that other charts have ------------------------------------------------------------------------------------

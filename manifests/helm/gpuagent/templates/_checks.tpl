@@ -10,6 +10,7 @@ and the API server's words name no value of the chart.
 {{- $labels := dict "commonLabels" .commonLabels "podLabels" .podLabels "nodeSelector" .nodeSelector -}}
 {{- $_ := set $labels "mps.nodeSelector" .mps.nodeSelector -}}
 {{- $_ := set $labels "scheduler.nodeSelector" .scheduler.nodeSelector -}}
+{{- $_ := set $labels "scheduler.podLabels" .scheduler.podLabels -}}
 {{- range $part := list "podMonitor" "serviceMonitor" "prometheusRule" "dashboard" -}}
 {{- $_ := set $labels (printf "metrics.%s.labels" $part) (get $.Values.metrics $part).labels -}}
 {{- end -}}
@@ -22,6 +23,7 @@ and the API server's words name no value of the chart.
 {{- end -}}
 {{- end -}}
 {{- $annotations := dict "annotations" .annotations "podAnnotations" .podAnnotations -}}
+{{- $_ := set $annotations "scheduler.podAnnotations" .scheduler.podAnnotations -}}
 {{- $_ := set $annotations "serviceAccount.annotations" .serviceAccount.annotations -}}
 {{- $_ := set $annotations "scheduler.serviceAccount.annotations" .scheduler.serviceAccount.annotations -}}
 {{- range $path, $given := $annotations -}}
