@@ -119,6 +119,8 @@ def _section(name: str, texts: dict[str, str], alerts: list[Alert]) -> str:
         f"**Effect:** {texts['effect'].strip()}",
         f"**Remedy:** {texts['remedy'].strip()}",
     ]
+    if "background" in texts:
+        parts.append(f"**Background:** {texts['background'].strip()}")
     text = "\n\n".join(parts)
     return f"### {name}\n\n{_with_variables(text)}\n"
 
