@@ -49,7 +49,8 @@ def test_the_example_of_a_mode_has_one_request_and_what_a_pod_needs(path):
     (request,) = template["spec"]["spec"]["devices"]["requests"]
     (claim,) = pod["spec"]["resourceClaims"]
     assert claim["name"] == request["name"]
-    assert pod["spec"].keys() == {"restartPolicy", "terminationGracePeriodSeconds", "resourceClaims", "containers"}
+    needed = {"restartPolicy", "terminationGracePeriodSeconds", "tolerations", "resourceClaims", "containers"}
+    assert pod["spec"].keys() == needed
 
 
 def test_there_is_an_example_for_every_other_mode():
