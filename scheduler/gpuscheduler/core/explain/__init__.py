@@ -4,6 +4,7 @@
 
 - `pod_reason`: where each pod enters. It says what comes first: a gate, a job, claims, GPUs in limits.
 - `resource_name`: a resource in limits that no node has, and what was probably meant.
+- `scheduler_name`: a scheduler that has not tried the pod, and the one that was probably meant.
 - `share_reason`: GPUs in the limits of a pod, in the words of `reasons`.
 - `claim_reason`: the claims of a pod, and how they fit together.
 - `request_reason`: one request of a claim: what it wants, and what the best node has.

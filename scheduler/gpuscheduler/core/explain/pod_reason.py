@@ -14,6 +14,7 @@ from gpuscheduler.core.explain import words
 from gpuscheduler.core.explain.claim_facts import ClaimingPod, read_claiming_pod, unscheduled_words
 from gpuscheduler.core.explain.claim_reason import ClaimCluster, ClaimReason, claim_reason, resource_claim
 from gpuscheduler.core.explain.resource_name import node_resources, unknown_resource
+from gpuscheduler.core.explain.scheduler_name import CHART_SCHEDULER, STOCK_SCHEDULER, meant_scheduler, untried
 from gpuscheduler.core.explain.share_reason import nodes_with_room, share_reason
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.node_facts import node_facts
@@ -37,6 +38,7 @@ class Cluster:
         modes: how many nodes with GPUs are in each mode.
         claims: what claims are compared with.
         nodes_with: how many nodes have a resource for GPUs, of this project or another one.
+        schedulers: names of schedulers that place pods: those that are always there, and those of pods on nodes.
     """
 
     usage: ClusterUsage = field(default_factory=ClusterUsage)
@@ -44,6 +46,7 @@ class Cluster:
     modes: dict[str, int] = field(default_factory=dict)
     claims: ClaimCluster = field(default_factory=ClaimCluster)
     nodes_with: Counter[str] = field(default_factory=Counter)
+    schedulers: set[str] = field(default_factory=lambda: {CHART_SCHEDULER, STOCK_SCHEDULER})
 
     def node(self, node: Json) -> None:
         """Take a Node object."""
@@ -63,6 +66,8 @@ class Cluster:
         facts = pod_facts(pod)
         if facts.ended or facts.request.kind is RequestKind.NONE:
             return
+        if facts.node:
+            self.schedulers.add(facts.scheduler)
         bound_pods = BoundPods(self.usage, Reservations(self.usage, self.pods), self.pods)
         bound_pods.count(bound_pods.as_decided(facts))
 
@@ -94,7 +99,7 @@ def pod_reason(pod: Json, events: Json | None, cluster: Cluster) -> str:
         return _of_job(facts, unscheduled, cluster)
     reason = _of_requests(pod, facts, cluster)
     if not unscheduled:
-        tries = f"scheduler {facts.scheduler or 'default-scheduler'} has not tried it yet: is it running?"
+        tries = untried(facts.scheduler or STOCK_SCHEDULER, cluster.schedulers)
         return f"{reason}; {tries}" if reason else tries
     return reason or unscheduled
 
@@ -131,8 +136,11 @@ def _of_job(pod: PodFacts, unscheduled: str, cluster: Cluster) -> str:
     title = f"{gang.source.noun} {gang.name}"
     wanted = gang.pods or count
     if count < wanted:
-        return f"{title}: {count} of {wanted} pods are there"
-    return f"{title}: all of its {wanted} pods are there, and scheduler {pod.scheduler} has not tried them yet"
+        incomplete = f"{title}: {count} of {wanted} pods are there"
+        # When the others come, their template has the same mistake.
+        is_mistyped = meant_scheduler(pod.scheduler, cluster.schedulers)
+        return f"{incomplete}; {untried(pod.scheduler, cluster.schedulers)}" if is_mistyped else incomplete
+    return f"{title}: all of its {wanted} pods are there; {untried(pod.scheduler, cluster.schedulers)}"
 
 
 def _is_of(other: PodFacts, pod: PodFacts) -> bool:

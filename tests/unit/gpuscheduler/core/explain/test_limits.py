@@ -111,6 +111,51 @@ def test_a_scheduler_that_does_not_try_is_named():
     assert text.endswith("; scheduler gpu-scheduler has not tried it yet: is it running?")
 
 
+@pytest.mark.parametrize("written", ["gpu-schedular", "gpuscheduler", "GPU-Scheduler"])
+def test_a_mistyped_scheduler_has_the_one_that_was_meant(written):
+    nodes = [node("node-1", "share", gpus=share_gpus(80))]
+    text = of_limits(nodes, said="", schedulerName=written)
+    assert text == (
+        f"GPUs are free for it on node-1; scheduler {written} has not tried it yet: is it running, "
+        "or did you mean gpu-scheduler?"
+    )
+
+
+def test_the_schedulers_of_pods_on_nodes_are_known():
+    placed = running("node-1", 0, 8)
+    placed["spec"]["schedulerName"] = "team-a-gpus"
+    nodes = [node("node-1", "share", gpus=share_gpus(80))]
+    text = of_limits(nodes, pods=[placed], said="", schedulerName="team-a-gpu")
+    assert text.endswith("is it running, or did you mean team-a-gpus?")
+    known = of_limits(nodes, pods=[placed], said="", schedulerName="team-a-gpus")
+    assert known.endswith("scheduler team-a-gpus has not tried it yet: is it running?")
+    # A pod on a node shows that there is such a scheduler, however much its name is like another one.
+    placed["spec"]["schedulerName"] = "gpu-scheduler-2"
+    other = of_limits(nodes, pods=[placed], said="", schedulerName="gpu-scheduler-2")
+    assert other.endswith("scheduler gpu-scheduler-2 has not tried it yet: is it running?")
+
+
+@pytest.mark.parametrize("written", ["volcano", "gang-scheduler", "my-scheduler"])
+def test_another_scheduler_is_not_taken_for_a_mistake(written):
+    text = of_limits([], said="", schedulerName=written)
+    assert text.endswith(f"scheduler {written} has not tried it yet: is it running?")
+
+
+def test_a_job_with_a_mistyped_scheduler_says_so_before_it_is_complete():
+    labels = {"gpu-topology": "train", "gpu-topology-replica": "4"}
+    text = of_limits([], {MEM: "8"}, labels=labels, name="rank-0", said="", schedulerName="gpu-schedular")
+    assert text == (
+        "job train: 1 of 4 pods are there; scheduler gpu-schedular has not tried it yet: is it running, "
+        "or did you mean gpu-scheduler?"
+    )
+
+
+def test_the_name_of_a_scheduler_is_shown_in_one_short_line():
+    text = of_limits([], said="", schedulerName="gpu\nscheduler" * 100)
+    assert "\n" not in text
+    assert len(text) < 400
+
+
 @pytest.mark.parametrize("limits", [None, {"cpu": "4"}])
 def test_a_pod_without_gpus_has_the_schedulers_words(limits):
     assert why(pod(limits=limits, said="0/3 nodes: 3 Insufficient cpu")) == "0/3 nodes: 3 Insufficient cpu"
