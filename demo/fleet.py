@@ -91,7 +91,7 @@ def fleet(nodes: int) -> Cluster:
             _add_pod(core, next(numbers), name, used)
     for number in range(max(nodes // 10, 3)):
         _add_waiting(core, number, nodes)
-    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations)
+    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others)
 
 
 async def use_page(cluster: Cluster) -> bytes:

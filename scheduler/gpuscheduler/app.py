@@ -395,7 +395,7 @@ class App:
 
 def _cluster(core: Scheduling) -> Cluster:
     """What the pages show of the cluster."""
-    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations)
+    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others)
 
 
 def _resource_name(kind: ObjectKind) -> str:

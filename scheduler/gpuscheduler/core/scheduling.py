@@ -45,6 +45,7 @@ from gpuscheduler.core.single_pods.single_pods import SinglePods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.group_cycles import GroupCycles
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
+from gpuscheduler.core.waiting.other_schedulers import OtherSchedulers
 
 MOST_WARMED = 16
 """Different requests whose nodes are rated at the start."""
@@ -73,6 +74,7 @@ class Scheduling:
         usage: units in use on each node, reservations included.
         readings: by name, what the Node objects say to people, also of nodes that offer no GPUs.
         pods: by UID, the living pods that ask for GPUs.
+        others: pods that wait for another scheduler.
         reservations: GPUs that are kept for pods that are not bound.
         jobs: of several pods.
         gang_objects: which say what pods belong together.
@@ -102,6 +104,7 @@ class Scheduling:
         self.refusals: Counter[str] = Counter()
         self._actions = self.jobs.actions
         self._schedulers = schedulers
+        self.others = OtherSchedulers(schedulers)
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._cool_downs = CoolDowns()
         self._single_pods = SinglePods(
@@ -182,6 +185,7 @@ class Scheduling:
         if pod.ended:
             self._pod_ended(pod, now)
             return
+        self._show_of_another(pod)
         is_member = self.jobs.is_member(pod)
         self._leave_job(pod, now)
         self._let_in(pod)
@@ -268,6 +272,7 @@ class Scheduling:
         self.gang_objects.gone_beside(uid)
         self.ahead.forget(uid)
         pod = self.pods.pop(uid, None)
+        self.others.forget(uid)
         self._group_cycles.forget(uid)
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)
@@ -471,6 +476,15 @@ class Scheduling:
     def _is_of_another(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""
         return not pod.node and self._names_another(pod)
+
+    def _show_of_another(self, pod: PodFacts) -> None:
+        """Keep a pod for the pages if it waits for GPUs from another scheduler. Placeholders are nobody's pods."""
+        asks_for_gpus = pod.request.kind is not RequestKind.NONE
+        is_of_another = self._is_of_another(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
+        if asks_for_gpus and is_of_another:
+            self.others.wait(pod)
+        else:
+            self.others.forget(pod.uid)
 
     def _why_not_moved(self, pod: PodFacts, now: float) -> str:
         """Why a pod must not be moved for a reason that it does not say itself, after "it "; empty if it may."""

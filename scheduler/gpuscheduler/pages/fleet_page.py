@@ -139,7 +139,7 @@ class FleetPages:
         pieces.add(b'],"namespaces":' + _json(_namespaces(namespaces, waiting)))
         await asyncio.sleep(0)
         first = nsmallest(MOST_WAITING, waiting, key=_by_name)
-        shown = [_waiting(pod) for pod in first]
+        shown = [_waiting(pod, self._cluster.others.why(pod)) for pod in first]
         pieces.add(b',"waiting":' + _json(shown) + b',"waitingCount":' + _json(len(waiting)))
         pieces.add(b',"waitingUnitMib":' + _json(_unit_of_waiting(units)) + b"}")
         return pieces.all()
@@ -161,9 +161,9 @@ class FleetPages:
         return pieces.all()
 
     async def _waiting(self) -> list[PodFacts]:
-        """The pods that ask for GPUs and have no node."""
-        waiting = []
+        """The pods that ask for GPUs and have no node, whichever scheduler they name."""
         # Of the pods of this moment: others may come and go in between.
+        waiting = list(self._cluster.others.pods.values())
         for position, pod in enumerate(list(self._cluster.pods.values())):
             if not pod.node and pod.request.kind is not RequestKind.NONE:
                 waiting.append(pod)
@@ -233,10 +233,10 @@ def _by_name(pod: PodFacts) -> tuple[str, str]:
     return pod.name.namespace, pod.name.name
 
 
-def _waiting(pod: PodFacts) -> list[object]:
+def _waiting(pod: PodFacts, why: str) -> list[object]:
     request = pod.request
     whole = request.gpus if request.kind is RequestKind.WHOLE else 0
-    return [str(pod.name), request.need.memory, request.need.core, whole, pod.unscheduled]
+    return [str(pod.name), request.need.memory, request.need.core, whole, why]
 
 
 def _unit_of_waiting(units: Iterable[int]) -> int:

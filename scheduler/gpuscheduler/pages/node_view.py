@@ -19,6 +19,7 @@ from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.waiting.other_schedulers import OtherSchedulers
 
 MOST_NAMED = 5
 """Pods that a problem names."""
@@ -62,12 +63,14 @@ class Cluster:
             their agent has a problem.
         pods: by UID.
         reservations: for pods that are not bound.
+        others: pods that wait for another scheduler.
     """
 
     nodes: Mapping[str, NodeUsage]
     readings: Mapping[str, NodeReading]
     pods: Mapping[str, PodFacts]
     reservations: Reservations
+    others: OtherSchedulers
 
     def names(self) -> list[str]:
         """Of all nodes that have, or should have, GPUs."""

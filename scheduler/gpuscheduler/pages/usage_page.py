@@ -43,7 +43,7 @@ def usage_parts(core: Scheduling) -> Iterator[bytes]:
     separator = b""
     for start in range(0, len(waiting), PODS_A_PART):
         part = waiting[start : start + PODS_A_PART]
-        reasons = {str(pod.name): pod.unscheduled for pod in part}
+        reasons = {str(pod.name): core.others.why(pod) for pod in part}
         # Without its braces, as all parts are one object.
         members = _json(reasons)[1:-1]
         yield separator + members
@@ -52,9 +52,10 @@ def usage_parts(core: Scheduling) -> Iterator[bytes]:
 
 
 def _waiting(core: Scheduling) -> list[PodFacts]:
-    """The pods that ask for GPUs and have no node, by name."""
+    """The pods that ask for GPUs and have no node, by name, whichever scheduler they name."""
     pods = [pod for pod in core.pods.values() if not pod.node]
     waiting = [pod for pod in pods if pod.request.kind is not RequestKind.NONE]
+    waiting += core.others.pods.values()
     waiting.sort(key=lambda pod: pod.name)
     return waiting
 

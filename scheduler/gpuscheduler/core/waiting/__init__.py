@@ -4,4 +4,5 @@
 - `wake_ups`: pods that fit by now are tried again.
 - `group_cycles`: pods of native pod groups, which are tried again too soon.
 - `hidden_reasons`: Events about what kube-scheduler's own message does not say.
+- `other_schedulers`: pods that wait for another scheduler, and are only shown.
 """

@@ -8,11 +8,13 @@ import pytest
 from gpuagent.domain.fleet.agent_pods import AgentPods
 from gpuagent.domain.fleet.node_problems import NodeProblem
 from gpuagent.domain.fleet.node_summary import node_reading
+from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.pages import fleet_page
 from gpuscheduler.pages.fleet_page import MOST_WAITING, FleetPages
 from gpuscheduler.pages.node_view import Cluster
 from gpuscheduler.pages.plain_table import plain_table
-from tests.unit.gpuscheduler.core.api_objects import pod
+from gpuscheduler.pages.usage_page import usage_parts
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod
 from tests.unit.gpuscheduler.pages.test_node_view import node, reserve, scheduled
 
 URL = "https://docs.example.org/problems"
@@ -31,7 +33,9 @@ USE = json.dumps(
 
 
 def pages_of(core):
-    return FleetPages(Cluster(core.usage.nodes, core.readings, core.pods, core.reservations), URL, AgentPods("gpu"))
+    return FleetPages(
+        Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others), URL, AgentPods("gpu")
+    )
 
 
 def fleet(pages):
@@ -126,6 +130,23 @@ def test_of_many_waiting_pods_the_first_are_listed_and_all_are_counted():
     page = fleet(pages_of(core))
     assert page["waitingCount"] == MOST_WAITING + 50
     assert [row[0] for row in page["waiting"]] == [f"default/w{number:04}" for number in range(MOST_WAITING)]
+
+
+def test_pods_of_other_schedulers_wait_as_well_with_what_was_probably_meant():
+    core = Scheduling(LeastFree(), schedulers={"gpu-scheduler"})
+    core.synced(0.0)
+    core.pod_seen(pod("big", mem=500), 0.0)
+    core.pod_seen(pod("adrift", mem=8, scheduler="gpu-schedular", namespace="team-a"), 0.0)
+    page = fleet(pages_of(core))
+    untried = "scheduler gpu-schedular has not tried it yet: is it running, or did you mean gpu-scheduler?"
+    assert page["waitingCount"] == 2
+    assert page["waiting"] == [["default/big", 500, 0, 0, ""], ["team-a/adrift", 8, 0, 0, untried]]
+    assert [row[-1] for row in page["namespaces"]] == [1, 1]
+    html = plain_table(json.dumps(page).encode(), USE).decode()
+    assert "2 waiting pods" in html
+    assert f"<td>team-a/adrift</td><td>8 GiB</td><td>{untried}</td>" in html
+    usage = json.loads(b"".join(usage_parts(core)))
+    assert usage["waiting"] == {"default/big": "", "team-a/adrift": untried}
 
 
 @pytest.mark.parametrize("name", ["fleet", "pods"])

@@ -168,7 +168,9 @@ def reading_of(uses_by_node):
         open_now.pop()
         return uses_by_node[agent_pod.node]
 
-    return NamespaceUse(Cluster(core.usage.nodes, core.readings, core.pods, core.reservations), agents, ask), most
+    return NamespaceUse(
+        Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others), agents, ask
+    ), most
 
 
 def test_a_namespace_is_summed_up_over_nodes_and_few_agents_are_asked_at_a_time(monkeypatch):

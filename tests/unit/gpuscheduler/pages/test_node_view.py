@@ -50,7 +50,7 @@ def scheduled(*nodes):
 
 
 def view(core, name="n1"):
-    return node_view(name, Cluster(core.usage.nodes, core.readings, core.pods, core.reservations))
+    return node_view(name, Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others))
 
 
 def reserve(scheduling, **asked):

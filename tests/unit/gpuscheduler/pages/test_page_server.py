@@ -47,6 +47,17 @@ def test_the_page_has_a_node_that_offers_nothing_with_its_problem(cluster):
     until(lambda: [row[0] for row in json.loads(scheduler.get("/fleet")[1])["nodes"]] == ["n1"])
 
 
+def test_a_pod_that_no_scheduler_tries_is_on_every_page(cluster):
+    cluster.share_node("n1")
+    scheduler = cluster.start(scheduler_name=frozenset({"gpu-scheduler"}))
+    # It names no scheduler, so it is the stock one's.
+    cluster.pod("adrift", mem=4)
+    why = "scheduler default-scheduler has not tried it yet: is it running?"
+    until(lambda: json.loads(scheduler.get("/fleet")[1])["waiting"] == [["default/adrift", 4, 0, 0, why]])
+    assert json.loads(scheduler.get("/usage")[1])["waiting"] == {"default/adrift": why}
+    until(lambda: f"<td>{why}</td>" in scheduler.get("/table")[1])
+
+
 def test_pods_and_their_amounts_are_read_apart_from_the_nodes(cluster):
     cluster.share_node("n1", gpus=1, memory=10)
     scheduler = cluster.start()
