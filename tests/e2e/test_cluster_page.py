@@ -231,6 +231,18 @@ def test_on_a_phone_the_rows_are_in_a_box_that_keys_scroll() -> None:
         page.keyboard.press("Home")
         expect(page.locator("#fleet [aria-rowindex='2']")).to_be_focused()
         expect(page.locator("#fleet :focus")).to_be_in_viewport(ratio=0.9)
+        # All that sorts is above the first row, and not cut on the right.
+        assert page.evaluate("document.getElementById('rows').scrollTop") == 0
+        for head in page.locator("#fleet th").all():
+            expect(head).to_be_in_viewport(ratio=0.9)
+
+
+def test_on_a_phone_each_amount_has_its_name() -> None:
+    with served(FEW) as url, opened(url, PHONE) as page:
+        core = page.locator(f"{ROWS} .column-core").first
+        expect(core).to_be_visible()
+        assert core.evaluate("cell => getComputedStyle(cell, '::before').content") == '"compute "'
+        assert core.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
 
 
 @pytest.mark.parametrize("query", ["", "?view=waiting", "?view=namespaces", "?node=gpu-a100-0001", "?q=t4"])

@@ -122,7 +122,9 @@ export class VirtualRows {
     // The heads stay at the top of the window.
     const covered = box ? 0 : this.head.getBoundingClientRect().height;
     const start = view.top + covered;
-    if (top < start) (box ?? window).scrollBy(0, top - start);
+    // In the box, the heads are above the first row, and scroll with it.
+    if (box && place === 0) box.scrollTop = 0;
+    else if (top < start) (box ?? window).scrollBy(0, top - start);
     else if (top + height > view.bottom) (box ?? window).scrollBy(0, top + height - view.bottom);
     this.render();
     this.made.get(this.nodes[place].name)?.focus({ preventScroll: true });
