@@ -32,11 +32,11 @@ async def _no_agent(_: AgentPod) -> list[HeldUse]:
 
 
 @contextmanager
-def served(nodes: int) -> Iterator[str]:
+def served(nodes: int, problems_url: str = PROBLEMS_URL) -> Iterator[str]:
     """The address of the page over so many nodes."""
     cluster = fleet(nodes)
     agents = AgentPods(AGENTS)
-    pages = FleetPages(cluster, PROBLEMS_URL, agents)
+    pages = FleetPages(cluster, problems_url, agents)
     # To ask thousands of agents takes two minutes, and no test of a large fleet looks at that.
     use = asyncio.run(use_page(cluster) if nodes == FEW else NamespaceUse(cluster, AgentPods(""), _no_agent).page())
 
@@ -142,6 +142,14 @@ def test_a_node_is_opened_by_keys_and_its_address_can_be_shared() -> None:
         expect(details).to_contain_text("GPU 0 memory")
         expect(details).to_contain_text(f"kubectl inspect cgpu status gpu-t4-0003 --agent-namespace {AGENTS}")
         expect(details).to_contain_text(f"kubectl -n {AGENTS} port-forward")
+        expect(details.get_by_role("link", name="127.0.0.1")).to_have_attribute("href", "http://127.0.0.1:9445/")
+
+
+def test_a_problem_names_its_section_if_the_address_of_the_documentation_is_not_known() -> None:
+    with served(FEW, problems_url="") as url, opened(f"{url}?node=gpu-t4-0003") as page:
+        details = page.locator("#details")
+        expect(details).to_contain_text("What to do: problems.md#gpuunhealthy of the documentation")
+        expect(details.get_by_role("link", name="GPUUnhealthy")).to_have_count(0)
 
 
 def test_the_details_have_compute_and_pods_with_amounts() -> None:

@@ -43,12 +43,15 @@ function known(node, pods, problemsUrl, agents) {
     element("h3", {}, "More about it"),
     element("p", {}, "Used memory, temperature, processes and the last hour are known to the node's agent:"),
     copyable(inspectCommand(`status ${node.name}`, agents)),
-    element("p", {}, `Its page in a browser, at http://127.0.0.1:${agents.port}/ :`),
+    element("p", {}, "Its page in a browser, ", element("a", { href: pageOf(agents), rel: "noreferrer" }, pageOf(agents)), ", while this command runs:"),
     copyable(portForward(node, agents)),
     element("p", {}, "Events about the node:"),
     copyable(`kubectl get events -A --field-selector involvedObject.kind=Node,involvedObject.name=${node.name}`),
   ];
 }
+
+/** The agent's page, through the command that makes it reachable. */
+const pageOf = ({ port }) => `http://127.0.0.1:${port}/`;
 
 function portForward(node, { namespace, port }) {
   const labels = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent";
@@ -63,8 +66,11 @@ function without(node) {
 }
 
 function problemBox({ severity, reason, message, isDocumented }, problemsUrl) {
-  const heading = problemsUrl && isDocumented ? element("a", { href: `${problemsUrl}#${reason.toLowerCase()}`, rel: "noreferrer" }, reason) : reason || "problem";
-  return element("div", { className: `problem ${severity}` }, element("strong", {}, heading), ` ${severity}: `, longText(message));
+  const section = `#${reason.toLowerCase()}`;
+  const heading = problemsUrl && isDocumented ? element("a", { href: `${problemsUrl}${section}`, rel: "noreferrer" }, reason) : reason || "problem";
+  // Without the address of the documentation, its reader finds the section by name.
+  const whatToDo = !problemsUrl && isDocumented ? element("p", { className: "quiet" }, `What to do: problems.md${section} of the documentation`) : "";
+  return element("div", { className: `problem ${severity}` }, element("strong", {}, heading), ` ${severity}: `, longText(message), whatToDo);
 }
 
 function gpuBars(gpu, node) {
