@@ -112,6 +112,25 @@ def test_the_filter_is_in_the_address_and_finds_pods_and_problems() -> None:
         expect(page.locator("#count")).to_have_text("no such node")
 
 
+def test_the_filter_finds_words_of_problems_and_says_which_tab_has_what_this_one_has_not() -> None:
+    with served(FEW) as url, opened(f"{url}?q=xid") as page:
+        expect(page.locator("#count")).to_have_text(f"1 of {FEW} nodes")
+        expect(page.locator(ROWS)).to_contain_text("gpu-t4-0003")
+        page.locator("#filter").fill("batch/chat-waiting-0")
+        expect(page.locator("#count")).to_have_text("no such node; 1 waiting pod matches")
+        page.get_by_role("link", name="1 waiting pod matches").click()
+        expect(page.locator("#waiting tbody tr")).to_have_count(1)
+        expect(page.get_by_role("tab", name="Waiting pods")).to_be_focused()
+        assert page.url.endswith("?view=waiting&q=batch%2Fchat-waiting-0")
+        page.locator("#filter").fill("xid")
+        expect(page.locator("#waiting")).to_contain_text("no such pod; 1 node matches")
+        page.locator("#filter").fill("ml-research")
+        page.get_by_role("tab", name="Namespaces").click()
+        expect(page.locator("#namespaces tbody tr")).to_have_count(1)
+        page.locator("#filter").fill("A10 nowhere")
+        expect(page.locator("#namespaces")).to_have_text("no such namespace")
+
+
 def test_words_of_the_filter_are_typed_one_after_the_other() -> None:
     with served(FEW) as url, opened(url) as page:
         page.locator("#filter").press_sequentially("t4 warning")

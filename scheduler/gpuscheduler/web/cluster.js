@@ -5,7 +5,7 @@ import { badness, heldWords, isTroubled, largestWords, part, readFleet, readPods
 import { readFleetText } from "./first.js";
 import { drawHeat, heatNode } from "./heat.js";
 import { bar, element, gib, live, percent, read, showIfChanged, sum } from "./live.js";
-import { namespacesView, waitingView } from "./lists.js";
+import { filterWords, namespacesView, namespacesWith, waitingView, waitingWith } from "./lists.js";
 import { VirtualRows } from "./rows.js";
 
 const MIB = 2 ** 20;
@@ -127,10 +127,35 @@ function compare(one, other) {
 }
 
 function filtered() {
-  const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = filterWords(state.filter);
   if (!words.length) return fleet.nodes;
   const has = (node, word) => node.words.includes(word) || (pods.get(node.name) ?? []).some((pod) => pod.name.includes(word));
   return fleet.nodes.filter((node) => words.every((word) => has(node, word)));
+}
+
+/** What the filter finds in the other tabs, for a tab where it finds nothing. */
+function elsewhere() {
+  if (!state.filter) return [];
+  const words = filterWords(state.filter);
+  const counts = {
+    nodes: filtered().length,
+    waiting: waitingWith(fleet, words).length,
+    namespaces: namespacesWith(fleet, use, words).length,
+  };
+  const nouns = { nodes: "node", waiting: "waiting pod", namespaces: "namespace" };
+  const found = VIEWS.filter((view) => view !== state.view && counts[view]).map((view) => {
+    const count = counts[view];
+    return { view, text: count === 1 ? `1 ${nouns[view]} matches` : `${count} ${nouns[view]}s match` };
+  });
+  const listed = fleet.waiting.length;
+  const isPartSearched = state.view !== "waiting" && !counts.waiting && listed < fleet.waitingCount;
+  if (isPartSearched) found.push({ view: "waiting", text: `${listed} of ${fleet.waitingCount} waiting pods were searched` });
+  return found;
+}
+
+/** Links to these tabs, which keep the filter. */
+function linksTo(found) {
+  return found.flatMap(({ view, text }) => ["; ", element("a", { href: addressOf({ ...state, view }), "data-view": view }, text)]);
 }
 
 /** Bytes in words; a fleet has more than people read well in GiB. */
@@ -210,14 +235,20 @@ function show() {
   at("facts").replaceChildren(...facts());
   at("tab-waiting").textContent = `Waiting pods (${fleet.waitingCount})`;
   if (state.view === "nodes") showNodes();
-  if (state.view === "waiting") showIfChanged(at("waiting"), [fleet.waiting, fleet.waitingCount, state.filter], () => waitingView(fleet, state.filter));
+  if (state.view === "waiting") showWaiting();
   if (state.view === "namespaces") showNamespaces();
   showNode();
 }
 
+function showWaiting() {
+  const found = elsewhere();
+  showIfChanged(at("waiting"), [fleet.waiting, fleet.waitingCount, state.filter, found], () => waitingView(fleet, state.filter, linksTo(found)));
+}
+
 function showNamespaces() {
+  const found = elsewhere();
   const uses = use ? { ...use, namespaces: [...use.namespaces.values()] } : null;
-  showIfChanged(at("namespaces"), [fleet.namespaces, fleet.agents, uses, state.filter], () => namespacesView(fleet, use, state.filter));
+  showIfChanged(at("namespaces"), [fleet.namespaces, fleet.agents, uses, state.filter, found], () => namespacesView(fleet, use, state.filter, linksTo(found)));
 }
 
 function showNodes() {
@@ -225,7 +256,10 @@ function showNodes() {
   table.show(heads(), shown, state.node);
   drawHeat(at("heat"), shown, state.node);
   const all = fleet.nodes.length;
-  at("count").textContent = shown.length === all ? "" : shown.length ? `${shown.length} of ${all} nodes` : "no such node";
+  const isNone = all > 0 && shown.length === 0;
+  const found = isNone ? elsewhere() : [];
+  const words = isNone ? "no such node" : shown.length === all ? "" : `${shown.length} of ${all} nodes`;
+  showIfChanged(at("count"), [words, state.filter, found], () => [words, ...linksTo(found)]);
 }
 
 function showNode() {
@@ -301,9 +335,14 @@ heatNode(at("heat"), at("pointed"), () => shown, (node) => open(node.name));
 addEventListener("resize", () => fleet && state.view === "nodes" && showNodes());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => fleet && show());
 addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[data-filter]");
+  const link = event.target.closest?.("a[data-filter], a[data-view]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
+  if (link.dataset.view) {
+    goTo(link.dataset.view);
+    at(`tab-${link.dataset.view}`).focus();
+    return;
+  }
   go({ view: "nodes", node: "", filter: link.dataset.filter });
   soon();
 });

@@ -31,7 +31,7 @@ function readNode(row) {
   node.whole = { held: whole.filter((gpu) => gpu.pods).length, total: whole.length };
   node.largest = { memory: largest[0], core: largest[1], gpus: largest[2] };
   node.held = Math.max(part(node.memory), part(node.core), part(node.whole));
-  node.words = [name, mode, model, node.problems.map((one) => `${one.severity} ${one.reason}`).join(" ")].join(" ").toLowerCase();
+  node.words = [name, mode, model, node.problems.map((one) => `${one.severity} ${one.reason} ${one.message}`).join(" ")].join(" ").toLowerCase();
   return node;
 }
 

@@ -6,25 +6,35 @@ import { copyable, inspectCommand, table } from "./parts.js";
 const MOST = 300;
 const MIB = 2 ** 20;
 
-/** The pods that wait, each with the reason. */
-export function waitingView(fleet, filter) {
-  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = fleet.waiting.filter(({ pod, why }) => words.every((word) => `${pod} ${why}`.toLowerCase().includes(word)));
-  const rows = found.map(({ pod, memory, core, gpus, why }) => {
+/** The words of the filter, all of which must be there. */
+export const filterWords = (filter) => filter.toLowerCase().split(/\s+/).filter(Boolean);
+
+/** The listed pods that wait and have these words in their name or reason. */
+export function waitingWith(fleet, words) {
+  return fleet.waiting.filter(({ pod, why }) => words.every((word) => `${pod} ${why}`.toLowerCase().includes(word)));
+}
+
+/** The namespaces that have these words in their name. */
+export function namespacesWith(fleet, use, words) {
+  return merged(fleet.namespaces, use).filter(({ name }) => words.every((word) => name.includes(word)));
+}
+
+/** The pods that wait, each with the reason. `elsewhere` is shown if there are none: what the filter finds instead. */
+export function waitingView(fleet, filter, elsewhere) {
+  const rows = waitingWith(fleet, filterWords(filter)).map(({ pod, memory, core, gpus, why }) => {
     const [namespace, name] = pod.split("/");
     return [pod, amountWords({ memory, core, whole: gpus }, fleet.waitingUnitMib), longText(why || "not tried yet"), copyable(`kubectl inspect cgpu -n ${namespace} --why ${name}`)];
   });
   const all = fleet.waitingCount;
   const more = all > fleet.waiting.length ? `${fleet.waiting.length} of ${all} pods that wait are listed. usage has all of them.` : "";
-  if (!rows.length) return [element("p", { className: "quiet" }, all ? "no such pod" : "No pod waits for GPUs.")];
-  return [table(["pod", "asks for", "why it waits", "more about it"], rows), element("p", { className: "quiet" }, more)];
+  const note = element("p", { className: "quiet" }, more);
+  if (!rows.length) return [element("p", { className: "quiet" }, all ? "no such pod" : "No pod waits for GPUs.", elsewhere), note];
+  return [table(["pod", "asks for", "why it waits", "more about it"], rows), note];
 }
 
 /** What the pods of each namespace hold, and what the agents say of it: the most unused memory first. */
-export function namespacesView(fleet, use, filter) {
-  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const all = merged(fleet.namespaces, use);
-  const found = all.filter(({ name }) => words.every((word) => name.includes(word)));
+export function namespacesView(fleet, use, filter, elsewhere) {
+  const found = namespacesWith(fleet, use, filterWords(filter));
   found.sort((one, other) => unusedBytes(other) - unusedBytes(one) || other.mib - one.mib || other.whole - one.whole || other.core - one.core);
   const rows = found.slice(0, MOST).map(({ name, pods, mib, core, whole, waiting, use: of }) => [
     element("a", { href: `?q=${encodeURIComponent(`${name}/`)}`, "data-filter": `${name}/` }, name),
@@ -35,7 +45,7 @@ export function namespacesView(fleet, use, filter) {
     ...useCells(of),
     waiting ? String(waiting) : "–",
   ]);
-  if (!rows.length) return [element("p", { className: "quiet" }, "no such namespace")];
+  if (!rows.length) return [element("p", { className: "quiet" }, "no such namespace", elsewhere)];
   const heads = ["namespace", "pods", "memory held", "compute held", "whole GPUs held", "used (p95)", "peak", "unused", "idle for 1 h", "waiting pods"];
   const more = found.length > rows.length ? `${rows.length} of ${found.length} namespaces are listed. A word in the filter finds the others.` : "";
   return [table(heads, rows, "numbers"), element("p", { className: "quiet" }, more), ...aboutUse(fleet, use)];
