@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
+from gpuagent.pages.http_server import accept
 from gpuscheduler.extender.call_connection import CALL_S, Answers, CallConnection
 from gpuscheduler.extender.routes import MOST_BODY
 
@@ -103,7 +104,7 @@ class CallServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client, address = await loop.sock_accept(self._listener)
+                client, address = await accept(self._listener)
             except OSError as err:
                 log.warning("Failed to accept a connection for calls", extra={"error": err.strerror})
                 await asyncio.sleep(PAUSE_S)

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
@@ -346,10 +346,10 @@ def test_without_file_descriptors_it_waits_and_does_not_spin(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    accept = asyncio.SelectorEventLoop.sock_accept  # a process out of descriptors could not run this test
+    accept = port.accept  # a process out of descriptors could not run this test
 
-    async def refused(_loop: asyncio.SelectorEventLoop, _listener: socket.socket) -> tuple[socket.socket, object]:
-        monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accept)
+    async def refused(_listener: socket.socket) -> tuple[socket.socket, object]:
+        monkeypatch.setattr(port, "accept", accept)
         raise OSError(errno.EMFILE, "Too many open files")
 
     async def pause(seconds: float) -> None:
@@ -358,11 +358,35 @@ def test_without_file_descriptors_it_waits_and_does_not_spin(
 
     sleep: Callable[[float], object] = port.asyncio.sleep
     monkeypatch.setattr(port.asyncio, "sleep", pause)
-    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", refused)
+    monkeypatch.setattr(port, "accept", refused)
     for _ in range(3):
         assert ask(server, "/healthz")[0] == 200
     assert pauses.count(port.PAUSE_S) == 1
     assert [record.message for record in caplog.records] == ["Failed to accept an HTTP connection"]
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_no_connection_is_lost_when_a_server_stops_to_accept(turns: int) -> None:
+    """Whatever of it the event loop has done before: the stop of an agent that is scraped left a traceback."""
+
+    async def accepted_after_a_cancel() -> socket.socket:
+        accepting = asyncio.create_task(port.accept(listener))
+        await asyncio.sleep(0)
+        client.connect(listener.getsockname())
+        client.sendall(b"x")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        accepting.cancel()
+        with suppress(asyncio.CancelledError):
+            accepted, _ = await accepting
+            return accepted
+        async with asyncio.timeout(LIMIT_S):
+            accepted, _ = await port.accept(listener)
+            return accepted
+
+    with port.listen(("127.0.0.1", 0), 1) as listener, socket.socket() as client:
+        with asyncio.run(accepted_after_a_cancel()) as accepted:
+            assert accepted.getpeername() == client.getsockname()
 
 
 def test_it_stops_beside_clients_of_every_kind(server: HttpServer, gate: GatedPage) -> None:
