@@ -1,13 +1,8 @@
 """The agent as a real pod from the real chart: what it may, what it serves, and what changes to it cost."""
 
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.e2e.agent.conftest import MODE, Node
-from tests.e2e.chart.release import Release
 from tests.e2e.cluster import pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
@@ -100,13 +95,3 @@ def test_removing_the_label_changes_nothing_and_the_agent_stays(chart_node: Node
     before.wait_rolled_out()
     node.wait_amounts(mem=640)
     assert node.agent.status()["mode"] == "share"
-
-
-@pytest.mark.usefixtures("chart_node")
-def test_a_second_release_is_refused(release: Callable[..., Release]) -> None:
-    other = release(namespace="default")
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        other.install()
-    other.removable = False  # its uninstalling would take the first one's objects
-    assert "gpuagent" in refused.value.stderr
-    assert "exists and cannot be imported into the current release" in refused.value.stderr
