@@ -31,6 +31,9 @@ def main() -> int:
     parser.add_argument(
         "--settled", action="store_true", help="leave out worlds with claims or with two replicas of gpuscheduler"
     )
+    parser.add_argument(
+        "--small", action="store_true", help="play the small worlds of the seeds, in which faults are looked for"
+    )
     parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
     parser.add_argument(
         "--put-back",
@@ -46,7 +49,7 @@ def main() -> int:
 
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
-    from simworld.claim_scenario import draw_world  # noqa: PLC0415
+    from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415
     from simworld.play import play_many, play_one  # noqa: PLC0415
     from simworld.put_back_table import Search, print_table  # noqa: PLC0415
     from simworld.stored import read_stored  # noqa: PLC0415
@@ -63,6 +66,7 @@ def main() -> int:
             return 1 if play_one(read_stored(given.scenario).scenario, root, 0) else 0
         if given.seed is not None:
             return _play_seed(given, root)
+        draw = draw_small_world if given.small else draw_world
         first = int(_began_at) if given.first is None else given.first
         if is_table:
             return print_table(given.put_back, Search(first, given.minutes * 60, given.jobs, root, _clock))
@@ -75,13 +79,16 @@ def main() -> int:
             _clock,
             until_found=bool(given.put_back),
             settled=given.settled,
+            draw=draw,
         )
         if not totals.failed:
             return 0
         if not given.put_back:
             seed = totals.failed[0]
-            play_one(draw_world(seed), root, given.tries)
-            print(f"again: .venv/bin/python -m simworld --seed {seed}      (--keep NAME: among the tests from now on)")
+            play_one(draw(seed), root, given.tries)
+            small = " --small" if given.small else ""
+            again = f".venv/bin/python -m simworld --seed {seed}{small}"
+            print(f"again: {again}      (--keep NAME: among the tests from now on)")
         return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -89,11 +96,12 @@ def main() -> int:
 
 def _play_seed(given: argparse.Namespace, root: Path) -> int:
     """Play one seed, and keep the scenario if it breaks a promise and has a name."""
-    from simworld.claim_scenario import draw_world  # noqa: PLC0415 (after the machine is replaced)
+    from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415 (after the machine is replaced)
     from simworld.play import play_one  # noqa: PLC0415
     from simworld.stored import FOLDER, keep  # noqa: PLC0415
 
-    broken = play_one(draw_world(given.seed), root, given.tries)
+    draw = draw_small_world if given.small else draw_world
+    broken = play_one(draw(given.seed), root, given.tries)
     if broken and given.keep:
         path = FOLDER / f"{given.keep}.json"
         keep(replace(broken, fault=given.put_back or ""), path)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from simworld.draw_jobs import KINDS as JOB_KINDS
 from simworld.scenario import Action, Args, Maker, Scenario, draw
+from simworld.swarm import draw_swarm
 
 SHARE_OF_WORLDS = 0.35
 """How many of the worlds have claims."""
@@ -20,6 +21,11 @@ GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
     return with_claims(draw(seed))
+
+
+def draw_small_world(seed: int) -> Scenario:
+    """The small world of a seed, with claims if it has some, see `swarm`."""
+    return with_claims(draw_swarm(seed))
 
 
 def with_claims(scenario: Scenario) -> Scenario:

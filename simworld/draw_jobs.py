@@ -1,12 +1,14 @@
 """Draws the jobs that controllers and Kueue have in a scenario, from a stream of their own."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simworld.history import MEMORY, WHOLE
 
 SHARE = 0.35
 """How often a world with gpuscheduler has such jobs."""
+RATES = (0.05, 0.1, 0.3)
+"""Actions a second."""
 NEVER = -1.0
 
 KINDS = frozenset(("create_workload", "evict_workload", "suspend_workload", "delete_workload", "lose_member"))
@@ -16,16 +18,18 @@ Drawn = tuple[float, str, tuple[str | int | float, ...]]
 """When, the kind of an action, and its arguments."""
 
 
-def draw_jobs(seed: int, mode: str, lasts_s: float) -> tuple[list[Drawn], bool]:
+def draw_jobs(
+    seed: int, mode: str, lasts_s: float, *, share: float = SHARE, rates: Sequence[float] = RATES
+) -> tuple[list[Drawn], bool]:
     """The actions of controllers and Kueue, in most worlds none; and whether kube-scheduler names a part of the nodes.
 
     In a cluster of more than a hundred nodes it does. Such worlds have few nodes, and count as if they had many.
     """
     chance = random.Random(f"{seed}/jobs")
-    if chance.random() >= SHARE:
+    if chance.random() >= share:
         return [], False
     names_a_part = chance.random() < 0.4
-    rate = chance.choice((0.05, 0.1, 0.3))
+    rate = chance.choice(rates)
     return list(_actions(chance, mode, lasts_s, rate)), names_a_part
 
 

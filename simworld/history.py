@@ -1,7 +1,8 @@
 """What happened in a world, in order. The checker reads it, and people do."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simworld.runtime.kernel import kernel
@@ -59,11 +60,14 @@ class History:
         broken: promises that were broken, in words; the checker adds those that need the whole history.
         pods: names by UID, for people.
         starts: containers that have started.
+        last_end_at: when a container ended last.
         gangs: UIDs of the pods of each job that starts together.
         gang_sizes: how many pods each of these jobs has.
-        retried: UIDs of pods that came again after others of their job had succeeded.
+        retried: UIDs of pods that came again, with those of the others of their job, which had succeeded.
         start_checks: called with each container that starts; the promises that it breaks, in words.
         decisions: annotations that a scheduler bound a pod with, by its UID.
+        edited: UIDs of pods whose annotations a tenant has changed, with the moment; minus infinity if it was before
+            their containers ran, so that the agent follows them.
     """
 
     began_at: float
@@ -72,10 +76,12 @@ class History:
     broken: list[str] = field(default_factory=list)
     pods: dict[str, str] = field(default_factory=dict)
     starts: int = 0
+    last_end_at: float = -math.inf
     decisions: dict[str, Mapping[str, str]] = field(default_factory=dict)
     gangs: dict[str, list[str]] = field(default_factory=dict)
     gang_sizes: dict[str, int] = field(default_factory=dict)
-    retried: set[str] = field(default_factory=set)
+    retried: dict[str, Sequence[str]] = field(default_factory=dict)
+    edited: dict[str, float] = field(default_factory=dict)
     start_checks: list[Callable[[Living], Iterable[str]]] = field(default_factory=list)
 
     def note(self, actor: str, what: str) -> None:
@@ -123,12 +129,17 @@ class History:
                 there = f"{len(uids)} of {self.gang_sizes[job]} pods are there"
                 self.break_promise(f"{self.name(uid)} is bound, and of its job {job} only {there}")
 
+    def edit(self, uid: str) -> None:
+        """A tenant has changed the annotations of a pod."""
+        runs = any(owner == uid for owner, _ in self.living)
+        self.edited.setdefault(uid, kernel().now if runs else -math.inf)
+
     def _contradicts_decision(self, living: Living) -> str:
         """Why a container has other GPUs than a scheduler decided; empty if it has those."""
         decision = self.decisions.get(living.pod_uid, {}).get(ALLOCATION)
         index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
         number = living.container.rpartition("-")[2]
-        if decision is None or index is None:
+        if decision is None or index is None or living.pod_uid in self.edited:
             return ""
         decided = json.loads(decision).get(number, {})
         if list(decided) == [index]:
@@ -141,6 +152,7 @@ class History:
         for key in ended:
             del self.living[key]
         if ended:
+            self.last_end_at = kernel().now
             self.note(f"{node} kubelet", f"ended {self.name(uid)}")
 
     def neighbors(self, living: Living) -> Iterator[Living]:

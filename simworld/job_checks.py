@@ -14,6 +14,7 @@ from simworld.parts.amounts import ENDED
 from simworld.parts.job_controllers import Workload, has_foreign_gate
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import Process, kernel
+from simworld.waiting import has_just_changed
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class JobChecks:
             self._world.history.break_promise(what)
 
     def _check_runs(self, workload: Workload) -> None:
-        if workload.ended or not workload.is_possible:
+        is_waited_for = not workload.ended and workload.is_possible
+        if not is_waited_for or has_just_changed(self._world):
             return
         pods = self._world.jobs.pods_of(workload)
         if not _may_start(workload, pods):

@@ -152,6 +152,7 @@ def play_many(  # noqa: PLR0913 (what was given)
     *,
     until_found: bool = False,
     settled: bool = False,
+    draw: Callable[[int], Scenario] = draw_world,
 ) -> Totals:
     """Play seeds from the first one on until the time is over, or so many.
 
@@ -171,7 +172,7 @@ def play_many(  # noqa: PLR0913 (what was given)
 
     while running or may_begin():
         while len(running) < jobs and may_begin():
-            scenario = draw_world(seed)
+            scenario = draw(seed)
             seed += 1
             if settled and not scenario.is_settled:
                 continue

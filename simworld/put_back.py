@@ -21,6 +21,7 @@ from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
 from gpuscheduler.core import pod_facts
 from gpuscheduler.core.bound_pods import BoundPods
+from gpuscheduler.core.jobs.planning import Planning
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.reservations import Reservations
 from simworld.faults import agent_and_api_server, agent_and_kubelet, agent_and_scheduler, in_scheduler
@@ -30,6 +31,12 @@ from simworld.put_back_scheduler import SCHEDULER_FAULTS
 
 def _annotations_of_running_pods_count() -> None:
     _set(BoundPods, "as_decided", lambda _self, pod: pod)
+
+
+def _a2_annotations_of_running_pods_steer_the_scheduler() -> None:
+    """As it was: what a running pod's annotations say counts, also if it is more than its limits."""
+    _annotations_of_running_pods_count()
+    agent_and_scheduler.an_annotation_may_claim_more_than_the_limits()
 
 
 def _no_wait_for_pods_after_a_restart() -> None:
@@ -90,10 +97,22 @@ def _nothing_is_reserved() -> None:
     _set(Reservations, "keep", lambda *_args, **_kwargs: None)
 
 
-def _gated_pods_are_there() -> None:
+def _g1_gated_pods_are_there() -> None:
     """As before two decisions: a gate of others holds a pod back, and only pods that were asked about are planned."""
     _set(pod_facts, "_foreign_gate", lambda _: "")
     _pods_nobody_asked_about_are_planned()
+
+
+def _g2_nominations_of_gated_pods_stay() -> None:
+    """The same in a large cluster, where pods of a plan are nominated, and nothing takes that back."""
+    _g1_gated_pods_are_there()
+    _set(Planning, "end_nominations", lambda *_: None)
+
+
+def _g3_a_tenant_holds_gpus_with_jobs_that_cannot_start() -> None:
+    """GPUs are reserved for pods that kube-scheduler never asks about, and nothing counts against their namespace."""
+    _pods_nobody_asked_about_are_planned()
+    _set(Planning, "note_lapse", lambda *_: None)
 
 
 def _pods_nobody_asked_about_are_planned() -> None:
@@ -125,7 +144,10 @@ FAULTS: dict[str, Callable[[], None]] = (
             *agent_and_api_server.FAULTS,
             *agent_and_scheduler.FAULTS,
             *in_scheduler.FAULTS,
-            _gated_pods_are_there,
+            _a2_annotations_of_running_pods_steer_the_scheduler,
+            _g1_gated_pods_are_there,
+            _g2_nominations_of_gated_pods_stay,
+            _g3_a_tenant_holds_gpus_with_jobs_that_cannot_start,
             _pods_nobody_asked_about_are_planned,
         )
     }

@@ -11,11 +11,11 @@ from gpuagent.preparer import gpu_hold
 from gpuagent.preparer.prepared_claims import PreparedClaims
 
 
-def _claims_get_gpus_that_others_have() -> None:
+def _f0_claims_get_gpus_that_others_have() -> None:
     _set(gpu_hold, "conflict", lambda *_: None)
 
 
-def _dropped_fields_are_sent_again() -> None:
+def _f1_dropped_fields_are_sent_again() -> None:
     _set(Claims, "_answered", lambda self, _event: self)
     _set(Claims, "_probed", lambda self, _event: replace(self, probes=False, probed=True))
     _set(slice_writes, "_is_answered", lambda *_: False)
@@ -39,8 +39,8 @@ def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module
 CLAIM_FAULTS: dict[str, Callable[[], None]] = {
     work.__name__.removeprefix("_"): work
     for work in (
-        _claims_get_gpus_that_others_have,
-        _dropped_fields_are_sent_again,
+        _f0_claims_get_gpus_that_others_have,
+        _f1_dropped_fields_are_sent_again,
         _claims_get_gpus_of_units,
         _claims_are_never_unprepared,
     )

@@ -78,9 +78,9 @@ def draw(seed: int) -> Scenario:
     busy = chance.choice((0.3, 0.6, 1.5))
     faulty = chance.choice((0.0, 0.05, 0.2))
     actions: list[Action] = []
-    _add(actions, chance, lasts_s, busy, [_pod, _pod, _pod, _pod_that_ends, _gang, _deletion, _name_again])
-    _add(actions, chance, lasts_s, faulty, FAULTS)
-    _add(actions, chance, lasts_s, chance.choice((0.0, 0.02, 0.1)), [_mode])
+    add_actions(actions, chance, lasts_s, busy, [_pod, _pod, _pod, _pod_that_ends, _gang, _deletion, _name_again])
+    add_actions(actions, chance, lasts_s, faulty, FAULTS)
+    add_actions(actions, chance, lasts_s, chance.choice((0.0, 0.02, 0.1)), [_mode])
     actions.sort(key=lambda action: action.at)
     scenario = Scenario(
         seed=seed,
@@ -100,9 +100,9 @@ def with_replicas(scenario: Scenario) -> Scenario:
     if not scenario.decides or chance.random() >= REPLICAS_SHARE:
         return scenario
     more: list[Action] = []
-    _add(more, chance, scenario.lasts_s, 0.3, [_small_pod_that_ends])
+    add_actions(more, chance, scenario.lasts_s, 0.3, [_small_pod_that_ends])
     # A change of leaders takes longer than a lease lasts. With more faults, nothing is scheduled between them.
-    _add(more, chance, scenario.lasts_s, chance.choice((0.0, 0.03, 0.06)), SCHEDULER_FAULTS)
+    add_actions(more, chance, scenario.lasts_s, chance.choice((0.0, 0.03, 0.06)), SCHEDULER_FAULTS)
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
     mode = chance.choice(("share", "share", "cgpu", scenario.mode))
     return replace(scenario, replicas=2, mode=mode, actions=tuple(actions))
@@ -114,8 +114,8 @@ def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenar
     if chance.random() < 0.5:
         return scenario
     more: list[Action] = []
-    _add(more, chance, scenario.lasts_s, busy / 10, [_twins, _retried_gang, _copy])
-    _add(more, chance, scenario.lasts_s, faulty / 6, [_of_gpu("break_gpu"), _claim])
+    add_actions(more, chance, scenario.lasts_s, busy / 10, [_twins, _retried_gang, _copy])
+    add_actions(more, chance, scenario.lasts_s, faulty / 6, [_of_gpu("break_gpu"), _claim])
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
     return replace(scenario, actions=tuple(actions))
 
@@ -135,7 +135,9 @@ Maker = Callable[[random.Random], tuple[str, Args]]
 """Draws the kind of an action and its arguments."""
 
 
-def _add(actions: list[Action], chance: random.Random, lasts_s: float, rate: float, makers: Sequence[Maker]) -> None:
+def add_actions(
+    actions: list[Action], chance: random.Random, lasts_s: float, rate: float, makers: Sequence[Maker]
+) -> None:
     """Add actions at this rate per second."""
     if not rate:
         return

@@ -7,8 +7,9 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
 from gpuscheduler.core.gangs.kueue import GROUP
 from simworld.history import CORES, MEMORY, WHOLE
 from simworld.parts.amounts import ENDED, fits, limits
-from simworld.parts.gpu_scheduler import NAME
+from simworld.parts.gpu_scheduler import LONGEST_BACK_OFF_S, NAME
 from simworld.parts.node import SimulatedNode
+from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -23,15 +24,25 @@ RESOURCES = {
 }
 """What a container asks for in each mode. Any other container gets nothing there, or is told so."""
 
+TRIED_AGAIN_S = LONGEST_BACK_OFF_S + 5.0
+"""A pod is tried again after its back-off, and there are many of them."""
+
 
 def check_waiting(world: "World") -> None:
     """Each pod of gpuscheduler that waits fits nowhere. Pods that wait for others of their job are left out."""
+    if has_just_changed(world):
+        return
     for pod in world.api.objects.peek("pods"):
         if _waits_alone(world, pod):
             nodes = [node.name for node in world.nodes if has_room(world, node, pod)]
             if nodes:
                 name = world.history.name(pod["metadata"]["uid"])
                 world.history.break_promise(f"{name} waits, and {', '.join(nodes)} has room for it")
+
+
+def has_just_changed(world: "World") -> bool:
+    """Whether a container has ended since the waiting pods were certainly tried again."""
+    return kernel().now - world.history.last_end_at < TRIED_AGAIN_S
 
 
 def _waits_alone(world: "World", pod: Json) -> bool:
@@ -43,7 +54,17 @@ def _waits_alone(world: "World", pod: Json) -> bool:
     if "deletionTimestamp" in meta or status.get("phase") in ENDED:
         return False
     is_member = not {JOB_LABEL, GROUP}.isdisjoint(meta.get("labels") or {})
-    return not is_member or meta["uid"] in world.history.retried
+    return not is_member or _is_last_of_its_job(world, meta["uid"])
+
+
+def _is_last_of_its_job(world: "World", uid: str) -> bool:
+    """Whether a pod came again after all others of its job had succeeded, and these are still there."""
+    others = world.history.retried.get(uid)
+    if others is None:
+        return False
+    pods = world.api.objects.peek("pods")
+    succeeded = {pod["metadata"]["uid"] for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"}
+    return succeeded.issuperset(others)
 
 
 def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
@@ -33,6 +34,8 @@ PROBE_S = 20.0
 """How long a pod in a quiet world may take to run."""
 QUIET_S = 10.0
 """How long the pods of one test are left in peace before the next one."""
+SLOW_START_S = 12.0
+"""How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
 PEOPLE = (
     "create_pod",
@@ -45,6 +48,7 @@ PEOPLE = (
     "copy_pod",
     "set_mode",
     "edit_annotations",
+    "keep_editing",
 )
 """Actions that are calls to the API server."""
 
@@ -69,8 +73,10 @@ class World:
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
         self._stock = StockScheduler(self.api, self.history)
-        self._scheduler = GpuScheduler(self.api, self.history, names_a_part=scenario.names_a_part)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
+        self._scheduler = GpuScheduler(
+            self.api, self.history, self.replicas.placements, names_a_part=scenario.names_a_part
+        )
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
@@ -148,6 +154,7 @@ class World:
         self.start_api()
         self.api.resume()
         self.api.denied.clear()
+        self.api.slow_s = 0.0
         for node in self.nodes:
             node.driver.simulator.unhang()
             for gpu in node.box.gpus:
@@ -303,7 +310,7 @@ class World:
                 return
             self.delete(pods[-1], 0)
             again = make(members - 1)
-            self.history.retried.add(again["metadata"]["uid"])
+            self.history.retried[again["metadata"]["uid"]] = uids[:-1]
 
         kernel().spawn(live, job, self._people)
 
@@ -331,7 +338,7 @@ class World:
         annotations = dict(meta.get("annotations") or {})
         limits = _limits(resource, amount, cores) if amount else dict(limits_of(pod))
         copy = self._create(meta["name"], limits, namespace=meta["namespace"], annotations=annotations)
-        self.replicas.placements.edited.add(copy["metadata"]["uid"])
+        self.history.edit(copy["metadata"]["uid"])
 
     def set_mode(self, which: int, mode: str) -> None:
         node = self._some_node(which)
@@ -392,8 +399,11 @@ class World:
         except Refusal:
             return
 
+    def _pods_of_people(self) -> list[Json]:
+        return [pod for pod in self.api.objects.peek("pods") if pod["metadata"]["namespace"] == "default"]
+
     def _some_pod(self, which: int) -> Json | None:
-        pods = [pod for pod in self.api.objects.peek("pods") if pod["metadata"]["namespace"] == "default"]
+        pods = self._pods_of_people()
         return pods[which % len(pods)] if pods else None
 
     def _some_node(self, which: int) -> SimulatedNode:
@@ -446,12 +456,35 @@ class World:
         pod = self._some_pod(which)
         if pod is None:
             return
+        name = pod["metadata"]["name"]
+        self.history.note("tenant", f"writes {amount} units of GPU {index} into the annotations of {name}")
+        self._edit(pod, index, amount)
+
+    def _edit(self, pod: Json, index: int, amount: int) -> None:
         meta = pod["metadata"]
-        self.replicas.placements.edited.add(meta["uid"])
-        self.history.note("tenant", f"writes {amount} units of GPU {index} into the annotations of {meta['name']}")
+        self.history.edit(meta["uid"])
         texts = {"ALIYUN_COM_GPU_MEM_IDX": str(index), ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}'}
-        patch: Json = {"metadata": {"annotations": texts}}
-        self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
+        patch: Json = {"metadata": {"uid": meta["uid"], "annotations": texts}}
+        with suppress(Refusal):  # it is gone
+            self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
+
+    def keep_editing(self, which: int, index: int, amount: int, seconds: float) -> None:
+        """A tenant moves a pod that runs to another GPU in its annotations, twice a second; 0 for its own amount."""
+        running = {living.pod_uid for living in self.history.living.values()}
+        pods = [pod for pod in self._pods_of_people() if pod["metadata"]["uid"] in running]
+        if not pods:
+            return
+        pod = pods[which % len(pods)]
+        amount = amount or limits_of(pod).get(MEMORY, 0)
+        self.history.note("tenant", f"keeps the annotations of {pod['metadata']['name']} wrong for {seconds:g} s")
+
+        def edit() -> None:
+            for _ in range(int(2 * seconds)):
+                kernel().sleep(0.5)
+                if not self.api.is_away:
+                    self._edit(pod, index, amount)
+
+        kernel().spawn(edit, "tenant", self._people)
 
     def raise_xid(self, which: int, gpu: int, xid: int) -> None:
         node = self._some_node(which)
@@ -510,6 +543,20 @@ class World:
         self.history.note("api server", f"forbids to patch pods for {seconds:g} s")
         self.api.deny("patch", "pods")
         self._later(seconds, lambda: self.api.allow("patch", "pods"))
+
+    def slow_agents(self, most_s: float, seconds: float) -> None:
+        """As priority and fairness do it: each new request of an agent waits."""
+        self.history.note("api server", f"takes up to {most_s:g} s for each request of an agent, for {seconds:g} s")
+        self.api.slow_s = most_s
+        self._later(seconds, self._speed_up)
+
+    def restart_slow_agent(self, which: int, away_s: float, most_s: float) -> None:
+        """An agent starts while its requests wait, so that kubelet asks it before it has read its pods."""
+        self.slow_agents(most_s, away_s + SLOW_START_S)
+        self.restart_agent(which, away_s)
+
+    def _speed_up(self) -> None:
+        self.api.slow_s = 0.0
 
     def drop_watches(self) -> None:
         self.history.note("api server", "breaks all watches")

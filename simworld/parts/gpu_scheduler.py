@@ -27,6 +27,7 @@ from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.followers import ConfigMapFollower, NodeFollower
 from simworld.history import History
 from simworld.parts.named_nodes import nodes_to_name
+from simworld.parts.placements import Placements
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from simworld.runtime.threads import Event, wall_clock
@@ -51,7 +52,8 @@ class GpuScheduler:
 
     Args:
         api: of the cluster.
-        history: takes what it binds.
+        history: takes what happens.
+        placements: takes what it binds.
         names_a_part: whether kube-scheduler names a part of the nodes, see `nodes_to_name`.
 
     Attributes:
@@ -59,10 +61,14 @@ class GpuScheduler:
         process: of kube-scheduler and its extender.
     """
 
-    def __init__(self, api: SimulatedApi, history: History, *, names_a_part: bool = False) -> None:
+    def __init__(
+        self, api: SimulatedApi, history: History, placements: Placements, *, names_a_part: bool = False
+    ) -> None:
         self._api = api
         self._objects = api.objects
         self._history = history
+        self._placements = placements
+        self._began_at = 0.0
         self.process = Process(NAME, alive=False)
         self._is_synced = False
         self.core: Scheduling
@@ -112,6 +118,7 @@ class GpuScheduler:
     def _read_all(self) -> int:
         with self._objects.updated:
             version = self._objects.version
+            self._began_at = kernel().now
             for resource in ("nodes", "configmaps", "pods"):
                 for stored in self._objects.peek(resource):
                     self._seen(resource, stored)
@@ -239,9 +246,9 @@ class GpuScheduler:
         self._settle()
 
     def _write_binding(self, namespace: str, name: str, write: BindWrite) -> None:
-        annotations = dict(write.annotations)
+        key = "pods", namespace, name
         binding = {
-            "metadata": {"name": name, "uid": write.uid, "annotations": annotations},
+            "metadata": {"name": name, "uid": write.uid, "annotations": dict(write.annotations)},
             "target": {"name": write.node},
         }
         kernel().sleep(kernel().chance.random() * WRITE_S)
@@ -250,9 +257,8 @@ class GpuScheduler:
             self.core.bound(write.uid, BindOutcome.REFUSED)
             return
         try:
-            self._objects.update(("pods", namespace, name), lambda now: bound(now, binding))
-            self._history.decided(write.uid, annotations)
-            self._history.note(NAME, f"bound {name} to {write.node}: {_short(annotations)}")
+            self._objects.update(key, lambda now: bound(now, binding))
+            self._placements.bound(key, binding, NAME, began_at=self._began_at)
         except Refusal:
             outcome = BindOutcome.REFUSED
         kernel().sleep(kernel().chance.random() * WRITE_S)
@@ -295,8 +301,3 @@ class GpuScheduler:
         except Refusal:
             return False
         return True
-
-
-def _short(annotations: dict[str, str]) -> str:
-    shown = ("ALIYUN_COM_GPU_MEM_IDX", "topology.kubernetes.io/gpu-visible", "scheduler.framework.gpushare.allocation")
-    return ", ".join(f"{key.rpartition('/')[2]}={annotations[key]}" for key in shown if key in annotations)

@@ -1,6 +1,7 @@
 """What gpuscheduler has given away by its Bindings, held against the GPUs that there are."""
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
@@ -15,20 +16,19 @@ GIB_PER_GPU = 80
 
 
 class Placements:
-    """Each Binding with its decision; no GPU is given to more than it has room for.
-
-    Attributes:
-        edited: UIDs of pods whose annotations a tenant has changed: a scheduler that starts reads what is there.
-    """
+    """Each Binding with its decision; no GPU is given to more than it has room for."""
 
     def __init__(self, api: SimulatedApi, history: History) -> None:
         self._objects = api.objects
         self._history = history
         self._given: dict[str, tuple[str, Mapping[str, str]]] = {}
-        self.edited: set[str] = set()
 
-    def bound(self, key: Key, binding: Json, host: str) -> None:
-        """Take a Binding that the API server has carried out."""
+    def bound(self, key: Key, binding: Json, host: str, *, began_at: float = math.inf) -> None:
+        """Take a Binding that the API server has carried out, of a scheduler that has read the cluster at `began_at`.
+
+        A tenant may have edited the annotations of a pod before. As the scheduler has read those then, nodes with such
+        pods are not checked; what is edited afterwards must not matter.
+        """
         metadata = binding["metadata"]
         annotations: Mapping[str, str] = metadata.get("annotations") or {}
         uid = metadata["uid"]
@@ -38,9 +38,9 @@ class Placements:
         self._history.note(host, f"bound {key[2]} to {node}: {_short(annotations)}")
         if annotations.get(DECIDED_ANNOTATION) != uid:
             self._history.break_promise(f"{key[2]} is bound without a decision of its own")
-        self._check(node)
+        self._check(node, began_at)
 
-    def _check(self, node: str) -> None:
+    def _check(self, node: str, began_at: float) -> None:
         """No GPU of a node is given twice to the pods that are there."""
         memory: Counter[str] = Counter()
         whole: defaultdict[str, list[str]] = defaultdict(list)
@@ -50,7 +50,7 @@ class Placements:
             is_there = pod["spec"].get("nodeName") == node and (pod.get("status") or {}).get("phase") not in ENDED
             if given_node != node or not is_there:
                 continue
-            if uid in self.edited:
+            if self._history.edited.get(uid, math.inf) < began_at:
                 return
             name = self._history.name(uid)
             for gpu in filter(None, annotations.get(GROUP_ANNOTATION, "").split(",")):

@@ -79,7 +79,10 @@ class SimulatedApi(ApiServer):
 
     Attributes:
         pipes: the open connections of all clients.
+        slow_s: how much longer each new request of an agent takes, at most.
     """
+
+    slow_s = 0.0
 
     def start(self) -> None:
         """Serve from now on."""
@@ -190,8 +193,8 @@ class Transport:
         machine = kernel()
         chance = machine.chance
         most_s = SLOW_S if chance.random() < SLOW_SHARE else USUAL_S
-        machine.sleep(0.000_2 + chance.random() * most_s)
         api = self._api
+        machine.sleep(0.000_2 + chance.random() * (most_s + api.slow_s))
         if api.ended:
             raise self.unreachable(ConnectionRefusedError(), connect_s)
         pipe = Pipe()

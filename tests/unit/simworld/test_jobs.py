@@ -64,7 +64,7 @@ def test_nothing_is_held_until_kueue_admits_a_job_and_then_it_runs():
 @pytest.mark.parametrize(
     ("fault", "gated", "is_possible", "told"),
     [
-        ("gated_pods_are_there", 2, 1, "GPUs are reserved for work-1-0, which has a scheduling gate"),
+        ("g1_gated_pods_are_there", 2, 1, "GPUs are reserved for work-1-0, which has a scheduling gate"),
         ("pods_nobody_asked_about_are_planned", 0, 0, "which cannot start"),
     ],
 )
