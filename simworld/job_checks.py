@@ -3,18 +3,17 @@
 It looks once in a while, because what is held is seen in no entry of the history.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuscheduler.core.scheduling import Scheduling
-from simworld.history import MEMORY, WHOLE, Living
+from simworld.history import MEMORY, WHOLE
 from simworld.parts.amounts import ENDED
 from simworld.parts.job_controllers import Workload, has_foreign_gate
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import Process, kernel
-from simworld.waiting import has_just_changed
+from simworld.waiting import free_by_gpu, has_just_changed
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -101,7 +100,12 @@ class JobChecks:
         """A job of which no pod was lost runs whole or not at all."""
         if workload.disturbed:
             return
-        bound = [pod for pod in self._world.jobs.pods_of(workload) if pod["spec"].get("nodeName")]
+        pods = self._world.jobs.pods_of(workload)
+        # Somebody may have deleted a pod and taken over its name, so that its controller cannot make it again.
+        is_lost = len(pods) < len(workload.pods)
+        if is_lost:
+            return
+        bound = [pod for pod in pods if pod["spec"].get("nodeName")]
         if 0 < len(bound) < workload.members:
             what = f"{workload.name} has started in part: {len(bound)} of {workload.members} pods"
             self._world.history.break_promise(what)
@@ -128,16 +132,12 @@ class JobChecks:
         if stored["metadata"]["labels"].get(MODE_LABEL) not in MODES[workload.resource]:
             return 0
         is_whole = workload.resource == WHOLE
-        units_per_gpu = {gpu.uuid: 1 if is_whole else gpu.memory_mib // 1024 for gpu in node.box.gpus}
+        units = sum(1 if is_whole else gpu.memory_mib // 1024 for gpu in node.box.gpus)
         offered = int((stored["status"].get("allocatable") or {}).get(workload.resource, 0))
-        if offered < sum(units_per_gpu.values()):
+        if offered < units:
             return 0  # a problem of the node says why, which is checked elsewhere
-        used: Counter[str] = Counter()
-        for living in self._world.history.on_node(node.name):
-            for gpu, units in _units_by_gpu(living, workload.resource):
-                # A GPU that is held in another mode is not for sale.
-                used[gpu] += units_per_gpu[gpu] if units is None else units
-        return sum(max(units - used[gpu], 0) // workload.amount for gpu, units in units_per_gpu.items())
+        free = free_by_gpu(self._world, node).values()
+        return sum(max(left[workload.resource], 0) // workload.amount for left in free)
 
 
 def _may_start(workload: Workload, pods: list[Json]) -> bool:
@@ -147,10 +147,3 @@ def _may_start(workload: Workload, pods: list[Json]) -> bool:
         return True
     free = [pod for pod in living if not has_foreign_gate(pod) and "volumes" not in pod["spec"]]
     return len(free) == workload.members
-
-
-def _units_by_gpu(living: Living, resource: str) -> Iterator[tuple[str, int | None]]:
-    """Units of a resource on each GPU of a container; None for another resource."""
-    ids = living.units.get(resource)
-    for gpu in living.gpus:
-        yield gpu, None if ids is None else len(ids) // len(living.gpus)

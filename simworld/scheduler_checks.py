@@ -1,6 +1,5 @@
 """Holds what two whole replicas of gpuscheduler know, and whom they let wait, against the promises in a quiet world."""
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
@@ -10,6 +9,7 @@ from simworld.parts.amounts import limits
 from simworld.parts.leader_election import LEASE
 from simworld.parts.placements import GIB_PER_GPU
 from simworld.runtime.kernel import kernel
+from simworld.waiting import free_by_gpu
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -95,38 +95,34 @@ def _node_with_room(world: "World", amount: int) -> str:
         is_whole = int((stored["status"].get("allocatable") or {}).get(MEMORY, 0)) == full
         if not (shares_memory and is_whole):
             continue
-        used = _used_memory(world, node.name)
-        free = [GIB_PER_GPU - used[gpu.uuid] for gpu in node.box.gpus]
-        if max(free) >= amount:
+        free = [left[MEMORY] for left in free_by_gpu(world, node).values()]
+        if max(free, default=0) >= amount:
             return node.name
     return ""
 
 
-def _used_memory(world: "World", node: str) -> Counter[str]:
-    """By GPU; a container without shares of memory has its GPUs whole."""
-    used: Counter[str] = Counter()
-    for living in world.history.on_node(node):
-        units = living.units.get(MEMORY)
-        for gpu in living.gpus:
-            used[gpu] += GIB_PER_GPU if units is None else len(units)
-    return used
-
-
 def _probe(world: "World") -> None:
-    """A new pod, and then a new job, are placed within their bound."""
+    """A new pod, and then a new job, are placed within their bound, and run."""
     for members in (1, 2):
         if not _node_with_room(world, members):
             return
         pods = [world.create_probe(f"scheduled-probe-{members}-{number}", members) for number in range(members)]
         uids = [pod["metadata"]["uid"] for pod in pods]
+        what = "a pod" if members == 1 else f"a job of {members} pods"
         if not kernel().run(lambda uids=uids: _all_bound(world, uids), BOUND_S):  # type: ignore[misc]
-            what = "a pod" if members == 1 else f"a job of {members} pods"
             world.history.break_promise(f"{what} of 1 {MEMORY} each is not bound within {BOUND_S:g} s")
+        # What is free is counted by the containers that live, so the next check begins when these do.
+        elif not kernel().run(lambda uids=uids: _all_run(world, uids), BOUND_S):  # type: ignore[misc]
+            world.history.break_promise(f"{what} of 1 {MEMORY} each is bound, and does not run within {BOUND_S:g} s")
 
 
 def _all_bound(world: "World", uids: list[str]) -> bool:
     bound = {pod["metadata"]["uid"] for pod in world.api.objects.peek("pods") if _is_bound(pod)}
     return bound.issuperset(uids)
+
+
+def _all_run(world: "World", uids: list[str]) -> bool:
+    return all((uid, "main-0") in world.history.living for uid in uids)
 
 
 def _is_bound(pod: Json) -> bool:

@@ -1,6 +1,7 @@
 """Which pods could run: a pod that waits in a quiet world although there is room for it breaks a promise."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
@@ -23,6 +24,9 @@ RESOURCES = {
     "topology": {WHOLE},
 }
 """What a container asks for in each mode. Any other container gets nothing there, or is told so."""
+
+MOST_PODS = 20
+"""How many pods may share a GPU, by the default of `--max-pods-per-gpu`."""
 
 TRIED_AGAIN_S = LONGEST_BACK_OFF_S + 5.0
 """A pod is tried again after its back-off, and there are many of them."""
@@ -77,14 +81,34 @@ def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:
     if not fits(pod, stored, world.api.objects.peek("pods")):
         return False
     free = free_by_gpu(world, node)
+    for most in _on_lost_gpus(world, node):
+        for left in free.values():
+            left.subtract(most)
     if WHOLE in wanted:
-        untouched = [left for left in free.values() if left[WHOLE]]
+        untouched = [left for left in free.values() if left[WHOLE] > 0]
         return len(untouched) >= wanted[WHOLE]
     return any(all(amount <= left[resource] for resource, amount in wanted.items()) for left in free.values())
 
 
+def _on_lost_gpus(world: "World", node: SimulatedNode) -> Iterator[Counter[str]]:
+    """What each pod with a lost GPU has of one GPU, at most.
+
+    An agent that starts afterwards does not publish the lost GPU. So for gpuscheduler, the pod may be on any other one.
+    """
+    by_pod: dict[str, Counter[str]] = {}
+    for living in world.history.on_node(node.name):
+        if node.lost.keys().isdisjoint(living.gpus):
+            continue
+        units = {resource: len(ids) for resource, ids in living.units.items()}
+        by_pod.setdefault(living.pod_uid, Counter()).update(units)
+    yield from by_pod.values()
+
+
 def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
-    """UUID of each healthy GPU that no other mode uses to what it has left, by the containers that live."""
+    """UUID of each GPU that may take another pod to what it has left, by the containers that live.
+
+    A GPU is left out if it is unhealthy, if another mode uses it, or if it has as many pods as may share one.
+    """
     stored = world.api.objects.get(("nodes", "", node.name))
     mode = stored["metadata"]["labels"].get(MODE_LABEL)
     agent = node.agent
@@ -93,6 +117,7 @@ def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
     for gpu in node.box.gpus:
         if gpu.uuid not in agent.state.unhealthy and gpu.uuid not in node.lost:
             free[gpu.uuid] = Counter({MEMORY: gpu.memory_mib // 1024, CORES: 100, WHOLE: 1})
+    pods: dict[str, set[str]] = {}
     for living in world.history.on_node(node.name):
         is_of_another_mode = not set(living.units) <= RESOURCES.get(mode, set())
         for uuid in living.gpus:
@@ -103,7 +128,8 @@ def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
                 del free[uuid]
                 continue
             left[WHOLE] = 0
+            pods.setdefault(uuid, set()).add(living.pod_uid)
             for resource, ids in living.units.items():
                 if resource != WHOLE:
                     left[resource] -= len(ids)
-    return free
+    return {uuid: left for uuid, left in free.items() if len(pods.get(uuid, ())) < MOST_PODS}

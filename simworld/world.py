@@ -178,7 +178,9 @@ class World:
         """Pods in a quiet world have to run within their bound wherever there is room for them."""
         for node in self.nodes:
             for resource, amount in checker.room(self, node).items():
-                if amount < 1:
+                # The free units may be on GPUs that have as many pods as may share one.
+                has_room_on_a_gpu = amount > 0 and self._largest(node, resource) > 0
+                if not has_room_on_a_gpu:
                     continue
                 self._probe_node(node, resource, 1, {})
                 largest = self._largest(node, resource)
