@@ -1,7 +1,6 @@
 """What is said about a node that does not exist: most such names are mistyped."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping_at, text
@@ -9,13 +8,16 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
+from gpuscheduler.core.explain.words import most_like
 from inspectcgpu.combinations import COMMANDS
 from inspectcgpu.flags import STATUS
 
 MOST_COMPARED = 20
 """Names that are compared with those of the nodes. A line with more is not typed by hand."""
+_LIKE = 0.75
+"""From this likeness on, a name is probably mistyped. Nodes of a pool have names that are much alike."""
 _VERBS = ("describe", "get", "top", "nodes", "node", "list", "show")
-"""Words that people write as they do for kubectl, and that are no commands here."""
+"""Commands of kubectl that are not commands of this plugin."""
 
 
 def no_such_nodes(client: Client, names: Sequence[str]) -> list[str]:
@@ -33,8 +35,8 @@ def _meant(name: str, known: Sequence[str]) -> str:
         return f"; the only command is {STATUS}, as in kubectl inspect cgpu {STATUS} NODE"
     if f"--{name}" in COMMANDS:
         return f"; did you mean --{name}?"
-    close = get_close_matches(name.lower(), [STATUS, *known], n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""
+    meant = most_like(name, [STATUS, *known], _LIKE)
+    return f"; did you mean {meant}?" if meant else ""
 
 
 def _gpu_nodes(client: Client) -> list[str]:

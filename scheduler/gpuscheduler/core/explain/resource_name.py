@@ -1,7 +1,6 @@
 """A resource in a pod's limits that no node has: what was probably meant, and what the nodes have instead."""
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings
@@ -16,8 +15,6 @@ _OF_A_CLASS = "deviceclass.resource.kubernetes.io"
 """Kubernetes serves names of this domain from the DeviceClass of the same name, and no node has them."""
 _BY_PART = {resource.partition("/")[2]: resource for resource in OURS}
 """Our resources by the part of the name after the domain."""
-_LIKE = 0.6
-"""From this likeness on, as difflib has it, one name may be a mistyped other one."""
 
 
 def gpu_resources(pod: Mapping[str, Any]) -> tuple[str, ...]:
@@ -76,7 +73,10 @@ def _instead(name: str, there: Mapping[str, int], claim_nodes: int) -> str:
     if there.get(meant):
         has = words.count_are(there[meant], "node", "has", "have")
         return f"did you mean {meant}, which {has}?"
-    offers = [f"{resource} ({words.count_of(count, 'node')})" for resource, count in there.items() if count]
+    offers = []
+    for resource, count in there.items():
+        if count:
+            offers.append(f"{resource} ({words.count_of(count, 'node')})")
     if claim_nodes:
         offers.append(f"GPUs in a claim ({words.count_of(claim_nodes, 'node')})")
     if offers:
@@ -87,13 +87,13 @@ def _instead(name: str, there: Mapping[str, int], claim_nodes: int) -> str:
 def _meant(name: str) -> str:
     """The resource of this project that has the most similar name; empty if none is similar."""
     _, _, written = name.lower().partition("/")
-    close = get_close_matches(written[: words.MOST_SHOWN], _BY_PART, n=1, cutoff=_LIKE)
     # Others count memory and compute, too, in names that are longer than ours: gpumem-percentage, vcuda-core.
     if "mem" in written:
         return GPU_MEM
     if "core" in written:
         return GPU_CORE
-    return _BY_PART[close[0]] if close else ""
+    part = words.most_like(written[: words.MOST_SHOWN], _BY_PART, words.MISTYPED)
+    return _BY_PART.get(part, "")
 
 
 def _is_about_gpus(name: object) -> bool:

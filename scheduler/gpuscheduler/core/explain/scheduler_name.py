@@ -1,7 +1,6 @@
 """A scheduler that has not tried a pod: perhaps the `schedulerName` of the pod is mistyped."""
 
 from collections.abc import Collection
-from difflib import get_close_matches
 
 from gpuscheduler.core.explain import words
 
@@ -31,8 +30,4 @@ def meant_scheduler(scheduler: str, known: Collection[str]) -> str:
     if scheduler in known:
         return ""
     few = sorted(known)[: words.MOST_COMPARED]
-    # Upper and lower case are often mistaken, and cost most of the likeness.
-    by_lower = {name.lower(): name for name in few}
-    written = scheduler[: words.MOST_SHOWN].lower()
-    close = get_close_matches(written, by_lower, n=1, cutoff=_LIKE)
-    return by_lower[close[0]] if close else ""
+    return words.most_like(scheduler[: words.MOST_SHOWN], few, _LIKE)
