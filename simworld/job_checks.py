@@ -101,7 +101,7 @@ class JobChecks:
         if workload.disturbed:
             return
         pods = self._world.jobs.pods_of(workload)
-        # Somebody may have deleted a pod and taken over its name, so that its controller cannot make it again.
+        # A user may have deleted a pod and taken over its name, so that its controller cannot make it again.
         is_lost = len(pods) < len(workload.pods)
         if is_lost:
             return

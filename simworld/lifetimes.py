@@ -34,7 +34,7 @@ class Excuse(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Kubelet may take a pod for gone, and nobody has said that its containers have ended.
+    """Kubelet may take a pod for gone, without a report that its containers have ended.
 
     Attributes:
         line: number of the line that says so. The API server tells all pods in order, and this order counts, because
@@ -58,7 +58,7 @@ class Lifetimes:
         released: how kubelet may have come to give the units of a pod away while its containers ran.
         ended: when the end of the pod's containers was reported, in seconds.
         admitted: the first line after which kubelet had admitted or refused the pod.
-        edited: pods of which somebody changed the decision after the binding, before kubelet had admitted them. The
+        edited: pods whose decision was changed after the binding, before kubelet had admitted them. The
             agent may have read either one.
     """
 

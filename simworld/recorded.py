@@ -38,7 +38,7 @@ class RecordedHistory(History):
         asks: units of memory that each container of a pod asks for, by UID, in the order of the pod.
         numbers: place of each container in its pod, by UID and name.
         excused: pairs of pods, by UID: the units of the first were given to the second, while a container of the first
-            still ran. That is no broken promise, or it is not certain that it is one.
+            still ran. That breaks no promise, or it is not certain that it does.
         doubts: what may have broken a promise, in words.
     """
 
@@ -365,7 +365,7 @@ def memory_by_gpu(living: Living) -> dict[str, MemoryShare]:
         sizes *= len(gpus)
     is_known = len(amounts) == len(sizes) == len(gpus)
     if not is_known:
-        # Only some of the GPUs are of equal size, and nobody can tell which.
+        # Only some of the GPUs are of equal size, and it is not known which.
         return {}
     shares = map(MemoryShare, amounts, sizes)
     return dict(zip(gpus, shares, strict=True))

@@ -52,11 +52,15 @@ def draw_swarm(seed: int) -> Scenario:
 def _people(chance: random.Random, mode: str) -> list[Maker]:
     """What people do in a world: pods of one kind, something that makes room again, and up to two other things."""
     wants = _Wants(mode, chance.choice(SIZES))
+    # A name that stands there several times is drawn more often.
     creators: tuple[Maker, ...] = (wants.pod, wants.pod, wants.gang, wants.twins, wants.retried_gang)
     ends: tuple[Maker, ...] = (wants.pod_that_ends, wants.name_again, wants.copy, _deletion)
-    others = (*creators, *ends, _keep_editing, _keep_editing, _keep_editing)
-    more = chance.sample(others, chance.choice((0, 1, 2)))
-    return [chance.choice(creators), chance.choice(ends), *more]
+    editors: tuple[Maker, ...] = (_keep_editing,) * 3
+    more_count = chance.choice((0, 1, 2))
+    more = chance.sample((*creators, *ends, *editors), more_count)
+    creator = chance.choice(creators)
+    end = chance.choice(ends)
+    return [creator, end, *more]
 
 
 def _faults(chance: random.Random, replicas: int) -> Sequence[Maker]:
@@ -127,7 +131,10 @@ def _keep_editing(chance: random.Random) -> tuple[str, Args]:
 
 
 def _restart_slow_agent(chance: random.Random) -> tuple[str, Args]:
-    return "restart_slow_agent", (chance.randrange(1000), chance.choice((0.0, 0.05, 1.0)), chance.choice((2.0, 6.0)))
+    which = chance.randrange(1000)
+    away_s = chance.choice((0.0, 0.05, 1.0))
+    most_s = chance.choice((2.0, 6.0))
+    return "restart_slow_agent", (which, away_s, most_s)
 
 
 def _slow_agents(chance: random.Random) -> tuple[str, Args]:

@@ -66,8 +66,11 @@ def _is_last_of_its_job(world: "World", uid: str) -> bool:
     others = world.history.retried.get(uid)
     if others is None:
         return False
-    pods = world.api.objects.peek("pods")
-    succeeded = {pod["metadata"]["uid"] for pod in pods if (pod.get("status") or {}).get("phase") == "Succeeded"}
+    succeeded = set()
+    for pod in world.api.objects.peek("pods"):
+        status = pod.get("status") or {}
+        if status.get("phase") == "Succeeded":
+            succeeded.add(pod["metadata"]["uid"])
     return succeeded.issuperset(others)
 
 

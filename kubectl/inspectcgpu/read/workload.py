@@ -37,12 +37,13 @@ class WorkloadKind:
     def names(self) -> tuple[str, ...]:
         """What may stand before the slash, as in ``deployment.apps/chat``."""
         singular = self.kind.lower()
-        return (singular, self.resource, *self.words, f"{singular}.{self.group}", f"{self.resource}.{self.group}")
+        with_group = (f"{singular}.{self.group}", f"{self.resource}.{self.group}")
+        return (singular, self.resource, *self.words, *with_group)
 
     def path(self, namespace: str, name: str) -> str:
         """Path of an object in the API."""
-        collection = f"/apis/{self.group}/{self.version}/namespaces/{quote(namespace, safe='')}/{self.resource}"
-        return f"{collection}/{quote(name, safe='')}"
+        namespace_path = f"/apis/{self.group}/{self.version}/namespaces/{quote(namespace, safe='')}"
+        return f"{namespace_path}/{self.resource}/{quote(name, safe='')}"
 
 
 DEPLOYMENT = WorkloadKind("Deployment", "apps", "v1", "deployments", ("deploy",))
@@ -116,7 +117,7 @@ def pods_wanted(kind: WorkloadKind, stored: Mapping[str, Any]) -> int | None:
 
 
 def is_suspended(stored: Mapping[str, Any]) -> bool:
-    """Whether the workload makes no pods until somebody resumes it, such as Kueue."""
+    """Whether the workload makes no pods until a user or a controller such as Kueue resumes it."""
     spec = mapping(stored.get("spec"))
     return spec.get("suspend") is True or mapping(spec.get("runPolicy")).get("suspend") is True
 

@@ -67,7 +67,7 @@ class _InQueue:
     Attributes:
         action: what to write.
         since: when it was queued, in monotonic seconds.
-        has_failed: it was tried in vain, and is to be tried again.
+        has_failed: a try of it has failed, and it is to be tried again.
     """
 
     action: Queued

@@ -478,7 +478,7 @@ class Scheduling:
         return not pod.node and self._names_another(pod)
 
     def _show_of_another(self, pod: PodFacts) -> None:
-        """Keep a pod for the pages if it waits for GPUs from another scheduler. Placeholders are nobody's pods."""
+        """Keep a pod for the pages if it waits for GPUs from another scheduler. No scheduler places placeholders."""
         asks_for_gpus = pod.request.kind is not RequestKind.NONE
         is_of_another = self._is_of_another(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
         if asks_for_gpus and is_of_another:

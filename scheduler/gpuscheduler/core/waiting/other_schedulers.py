@@ -1,4 +1,4 @@
-"""Pods that wait for a scheduler that is not placed for here. They are only shown: perhaps nobody places them."""
+"""Pods that another scheduler is to place. They are only shown, because that scheduler may not exist."""
 
 from collections.abc import Collection
 
