@@ -203,7 +203,8 @@ class Kubelet(Observation):
         every = self._state.personality.clears_every_file
         for path in self.plugins_dir.iterdir():
             if path.is_socket() or (every and not path.is_dir() and path.name != FILE_NAME):
-                path.unlink()
+                # A plugin may remove its own socket at this moment.
+                path.unlink(missing_ok=True)
 
     # The plugins.
 

@@ -151,3 +151,26 @@ def test_the_pods_of_somebody_else(kubelet: MakeKubelet, plugin: MakePlugin) -> 
     assert not one.admit(Pod("q", containers=(Container("c", {MEM: 1}),)))
     active.clear()
     assert one.admit(Pod("q", containers=(Container("c", {MEM: 1}),)))
+
+
+def test_a_plugin_may_remove_its_socket_while_the_directory_is_cleaned(
+    kubelet: MakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that ends, or that moves to a new socket, does so at any moment."""
+    one = kubelet()
+    one.stop()
+    of_plugin = one.plugins_dir / "plugin.sock"
+    with socket.socket(socket.AF_UNIX) as former:
+        former.bind(str(of_plugin))
+    is_socket = Path.is_socket
+
+    def is_socket_and_then_gone(path: Path) -> bool:
+        answer = is_socket(path)
+        if path == of_plugin:
+            path.unlink()
+        return answer
+
+    monkeypatch.setattr(Path, "is_socket", is_socket_and_then_gone)
+    one.start()
+    assert accepts(one.socket)
+    one.stop()

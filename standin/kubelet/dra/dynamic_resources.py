@@ -96,7 +96,8 @@ class DynamicResources:
         self.runtime.sandboxes.clear()
         self.runtime.containers.clear()
         for path in self.cdi_dir.glob("*"):
-            path.unlink()
+            # A driver may remove the specification of a claim at this moment.
+            path.unlink(missing_ok=True)
 
     def exit(self, uid: str) -> None:
         """The containers of the pod end by themselves."""

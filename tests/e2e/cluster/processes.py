@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .part_logs import register_log
@@ -123,7 +124,10 @@ def end_recorded(records: Path) -> None:
 def received_by(pid: int, address: str, port: int) -> int:
     """Bytes that wait in the sockets of a process, from this IPv4 address and port."""
     descriptors = Path(f"/proc/{pid}/fd").iterdir()
-    inodes = {os.readlink(path).removeprefix("socket:[").removesuffix("]") for path in descriptors}
+    inodes = set()
+    for path in descriptors:
+        with suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(os.readlink(path).removeprefix("socket:[").removesuffix("]"))
     peer = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
     waiting = 0
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
