@@ -196,11 +196,14 @@ def _check_books(world: "World", node: SimulatedNode) -> None:
     known = _ids_that_the_agent_knows(node)
     for living in world.history.on_node(node.name):
         pod = world.history.name(living.pod_uid)
-        for resource, ids in living.units.items():
+        for resource, held_ids in living.units.items():
             known_ids = known.get((pod, living.container, resource), frozenset())
-            if known_ids != ids:
-                holds = f"{node.name}: {pod}/{living.container} has {len(ids)} {resource}"
-                world.history.break_promise(f"{holds}, and the agent knows of {len(known_ids)}")
+            if known_ids == held_ids:
+                continue
+            holder = f"{node.name}: {pod}/{living.container}"
+            world.history.break_promise(
+                f"{holder} has {len(held_ids)} {resource}, and the agent knows of {len(known_ids)}"
+            )
 
 
 def _ids_that_the_agent_knows(node: SimulatedNode) -> dict[tuple[str, str, str], frozenset[str]]:

@@ -128,16 +128,30 @@ class JobChecks:
         return sum(self._room_on(node, workload) for node in self._world.nodes)
 
     def _room_on(self, node: SimulatedNode, workload: Workload) -> int:
+        """How many pods of a job fit on what is free on a node."""
+        resource = workload.resource
         stored = self._world.api.objects.get(("nodes", "", node.name))
-        if stored["metadata"]["labels"].get(MODE_LABEL) not in MODES[workload.resource]:
+        mode = stored["metadata"]["labels"].get(MODE_LABEL)
+        if mode not in MODES[resource]:
             return 0
-        is_whole = workload.resource == WHOLE
-        units = sum(1 if is_whole else gpu.memory_mib // 1024 for gpu in node.box.gpus)
-        offered = int((stored["status"].get("allocatable") or {}).get(workload.resource, 0))
-        if offered < units:
-            return 0  # a problem of the node says why, which is checked elsewhere
-        free = free_by_gpu(self._world, node).values()
-        return sum(max(left[workload.resource], 0) // workload.amount for left in free)
+        allocatable = stored["status"].get("allocatable") or {}
+        offered = int(allocatable.get(resource, 0))
+        # A problem of the node says why it offers less, which is checked elsewhere.
+        if offered < _units(node, resource):
+            return 0
+        pods = 0
+        for free in free_by_gpu(self._world, node).values():
+            free_units = max(free[resource], 0)
+            pods += free_units // workload.amount
+        return pods
+
+
+def _units(node: SimulatedNode, resource: str) -> int:
+    """What the GPUs of a node have of a resource: whole GPUs, or GiB of memory."""
+    gpus = node.box.gpus
+    if resource == WHOLE:
+        return len(gpus)
+    return sum(gpu.memory_mib // 1024 for gpu in gpus)
 
 
 def _may_start(workload: Workload, pods: list[Json]) -> bool:

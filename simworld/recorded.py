@@ -221,23 +221,30 @@ class RecordedNode:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def _see_pod(self, line: Line) -> None:
+        """A pod as it is now. What differs from its former line has just happened."""
         uid = line["uid"]
         before = self._pods.get(uid)
         self._pods[uid] = line
+        self._learn_request(line)
+        shown = f"{line['name']} ({uid[:8]})"
+        if before is None:
+            self.history.note("user", f"creates {shown}: {_asks(line)}")
+        is_new_binding = line["node"] and not (before and before["node"])
+        if is_new_binding:
+            self._see_binding(line)
+        is_new_phase = before is None or line["phase"] != before["phase"]
+        if is_new_phase:
+            self._see_phase(line)
+        if line["gone"]:
+            self.history.note("api server", f"{shown} is gone")
+
+    def _learn_request(self, line: Line) -> None:
+        """The pod's name, and what each of its containers asks for."""
+        uid = line["uid"]
         self.history.pods[uid] = line["name"]
         self.history.asks[uid] = [container["asks"].get(MEMORY, 0) for container in line["containers"]]
         for number, container in enumerate(line["containers"]):
             self.history.numbers[uid, container["name"]] = number
-        if before is None:
-            self.history.note("user", f"creates {line['name']} ({uid[:8]}): {_asks(line)}")
-        was_bound = before is not None and bool(before["node"])
-        if line["node"] and not was_bound:
-            self._see_binding(line)
-        phase_before = None if before is None else before["phase"]
-        if line["phase"] != phase_before:
-            self._see_phase(line)
-        if line["gone"]:
-            self.history.note("api server", f"{line['name']} ({uid[:8]}) is gone")
 
     def _see_binding(self, line: Line) -> None:
         self.history.note("scheduler", f"binds {line['name']}")

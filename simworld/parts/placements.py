@@ -42,27 +42,50 @@ class Placements:
 
     def _check(self, node: str, began_at: float) -> None:
         """No GPU of a node is given twice to the pods that are there."""
-        memory: Counter[str] = Counter()
-        whole: defaultdict[str, list[str]] = defaultdict(list)
+        given = self._given_on(node)
+        was_edited_before = any(self._history.edited.get(uid, math.inf) < began_at for uid in given)
+        if was_edited_before:
+            return
+        gib_by_gpu: Counter[str] = Counter()
+        owners_by_gpu: defaultdict[str, list[str]] = defaultdict(list)
+        for uid, annotations in given.items():
+            gib_by_gpu.update(_gib_by_gpu(annotations))
+            for gpu in _whole_gpus(annotations):
+                owners_by_gpu[gpu].append(self._history.name(uid))
+        for gpu, gib in gib_by_gpu.items():
+            if gib > GIB_PER_GPU:
+                self._history.break_promise(f"GPU {gpu} of {node} is bound to pods of {gib} GiB together")
+        for gpu, owners in owners_by_gpu.items():
+            is_shared = len(owners) > 1 or gib_by_gpu[gpu] > 0
+            if is_shared:
+                self._history.break_promise(f"GPU {gpu} of {node} is bound whole to {', '.join(owners)}, and to others")
+
+    def _given_on(self, node: str) -> dict[str, Mapping[str, str]]:
+        """The decision of each pod that holds GPUs of a node, by UID."""
+        decisions = {}
         for pod in self._objects.peek("pods"):
             uid = pod["metadata"]["uid"]
+            phase = (pod.get("status") or {}).get("phase")
+            is_there = pod["spec"].get("nodeName") == node and phase not in ENDED
             given_node, annotations = self._given.get(uid, ("", {}))
-            is_there = pod["spec"].get("nodeName") == node and (pod.get("status") or {}).get("phase") not in ENDED
-            if given_node != node or not is_there:
-                continue
-            if self._history.edited.get(uid, math.inf) < began_at:
-                return
-            name = self._history.name(uid)
-            for gpu in filter(None, annotations.get(GROUP_ANNOTATION, "").split(",")):
-                whole[gpu].append(name)
-            for shares in json.loads(annotations.get(ALLOCATION, "{}")).values():
-                memory.update({gpu: int(units) for gpu, units in shares.items()})
-        for gpu, units in memory.items():
-            if units > GIB_PER_GPU:
-                self._history.break_promise(f"GPU {gpu} of {node} is bound to pods of {units} GiB together")
-        for gpu, names in whole.items():
-            if len(names) > 1 or memory[gpu]:
-                self._history.break_promise(f"GPU {gpu} of {node} is bound whole to {', '.join(names)}, and to others")
+            if is_there and given_node == node:
+                decisions[uid] = annotations
+        return decisions
+
+
+def _whole_gpus(annotations: Mapping[str, str]) -> list[str]:
+    """The GPUs that a decision gives whole."""
+    text = annotations.get(GROUP_ANNOTATION, "")
+    return text.split(",") if text else []
+
+
+def _gib_by_gpu(annotations: Mapping[str, str]) -> Counter[str]:
+    """GiB of each GPU that a decision gives to the containers of a pod."""
+    gib: Counter[str] = Counter()
+    for shares in json.loads(annotations.get(ALLOCATION, "{}")).values():
+        for gpu, units in shares.items():
+            gib[gpu] += int(units)
+    return gib
 
 
 def _short(annotations: Mapping[str, str]) -> str:
