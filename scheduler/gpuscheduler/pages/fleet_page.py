@@ -20,7 +20,6 @@ are all of a GPU.
 
 import asyncio
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import Room
 from gpuscheduler.core.pod_facts import PodFacts
-from gpuscheduler.pages.node_view import Cluster, NodeView, PodView, node_view, pod_views
+from gpuscheduler.pages.node_view import Cluster, Holding, NodeView, PodView, node_view, pod_views
 from gpuscheduler.pages.pieces import Pieces
 
 MOST_WAITING = 300
@@ -49,22 +48,8 @@ _UNKNOWN_MIB = 1024
 """MiB of a unit on nodes that do not say it, and of pods that wait while no node says it: the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What the pods of a namespace hold."""
-
-    pods: int = 0
-    mib: int = 0
-    core: int = 0
-    whole: int = 0
-
-    def __add__(self, other: "Holding") -> "Holding":
-        return Holding(
-            self.pods + other.pods,
-            self.mib + other.mib,
-            self.core + other.core,
-            self.whole + other.whole,
-        )
+_NamespaceHolding = tuple[str, int, int, int, int]
+"""A namespace, and what its pods hold: how many pods, MiB, percent of compute, whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +74,8 @@ class _Row:
     sources: _Sources
     text: bytes
     unit_mib: int
-    # Pairs take less memory than a dictionary, and there are thousands of rows.
-    namespaces: tuple[tuple[str, Holding], ...]
+    # Tuples take less memory than a dictionary, and there are thousands of rows.
+    namespaces: tuple[_NamespaceHolding, ...]
 
 
 class FleetPages:
@@ -197,13 +182,11 @@ def _row(view: NodeView, sources: _Sources) -> _Row:
         [_problem(problem) for problem in summary.problems],
         [_gpu(gpu) for gpu in view.gpus],
     ]
-    namespaces: dict[str, Holding] = {}
-    for pod in view.pods:
-        namespace, _, _ = pod.name.partition("/")
-        mib = pod.held.memory * (summary.unit_mib or _UNKNOWN_MIB)
-        holding = Holding(1, mib, pod.held.core, pod.whole)
-        _add(namespaces, [(sys.intern(namespace), holding)])
-    return _Row(sources, _json(values), summary.unit_mib, tuple(namespaces.items()))
+    unit_mib = summary.unit_mib or _UNKNOWN_MIB
+    namespaces = tuple(
+        (name, held.pods, held.memory * unit_mib, held.core, held.whole) for name, held in view.namespaces.items()
+    )
+    return _Row(sources, _json(values), summary.unit_mib, namespaces)
 
 
 def _problem(problem: NodeProblem) -> list[object]:
@@ -257,13 +240,17 @@ def _namespaces(holdings: Mapping[str, Holding], waiting: Iterable[PodFacts]) ->
     rows: list[list[object]] = []
     for name in names:
         holding = holdings.get(name, Holding())
-        rows.append([name, holding.pods, holding.mib, holding.core, holding.whole, waits[name]])
+        rows.append([name, holding.pods, holding.memory, holding.core, holding.whole, waits[name]])
     return rows
 
 
-def _add(sums: dict[str, Holding], holdings: Iterable[tuple[str, Holding]]) -> None:
-    for name, holding in holdings:
-        sums[name] = sums.get(name, Holding()) + holding
+def _add(sums: dict[str, Holding], holdings: Iterable[_NamespaceHolding]) -> None:
+    """Add what pods hold on a node. The memory of these sums is in MiB, because units of nodes differ."""
+    for name, pods, mib, core, whole in holdings:
+        holding = sums.get(name)
+        if holding is None:
+            holding = sums.setdefault(name, Holding())
+        holding.add(pods, mib, core, whole)
 
 
 def _json(value: object) -> bytes:

@@ -1,8 +1,8 @@
 """What people see of a node: its summary, each of its GPUs, and its pods with what they hold."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from gpuagent.domain.fleet.node_problems import NodeProblem
@@ -14,7 +14,7 @@ from gpuagent.domain.fleet.node_summary import (
     node_summary,
 )
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from gpuscheduler.core.gpu_request import WHOLE, Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import WHOLE, Amounts, GpuRequest, RequestKind, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -44,13 +44,54 @@ class PodView:
     whole: int
 
 
+@dataclass(slots=True)
+class Holding:
+    """What some pods hold or have reserved, added up.
+
+    Attributes:
+        pods: how many.
+        memory: units of memory.
+        core: percent of compute.
+        whole: whole GPUs.
+    """
+
+    pods: int = 0
+    memory: int = 0
+    core: int = 0
+    whole: int = 0
+
+    def add(self, pods: int, memory: int, core: int, whole: int) -> None:
+        """Add other pods."""
+        self.pods += pods
+        self.memory += memory
+        self.core += core
+        self.whole += whole
+
+
+@dataclass(slots=True)
+class NodeUsers:
+    """The pods of a node, added up.
+
+    Attributes:
+        on_gpu: minor number to how many pods count there.
+        unknown: names of pods of which it is not known which GPUs they hold.
+        waiting: how many are not bound yet.
+        namespaces: what the pods of each hold.
+    """
+
+    on_gpu: dict[int, int]
+    unknown: list[str] = field(default_factory=list)
+    waiting: int = 0
+    namespaces: dict[str, Holding] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node. `gpus` are by minor number, `pods` by name."""
+    """One node. `gpus` are by minor number; `namespaces` has what the pods of each hold."""
 
     summary: NodeSummary
     gpus: tuple[GpuUse, ...]
-    pods: tuple[PodView, ...]
+    namespaces: Mapping[str, Holding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +117,14 @@ class Cluster:
         """Of all nodes that have, or should have, GPUs."""
         return sorted({*self.nodes, *self.readings})
 
+    def pod(self, uid: str) -> PodFacts | None:
+        """A pod that counts on a node; None if it was not seen."""
+        pod = self.pods.get(uid)
+        if pod:
+            return pod
+        reservation = self.reservations.get(uid)
+        return reservation.pod if reservation else None
+
 
 def node_view(name: str, cluster: Cluster) -> NodeView | None:
     """The node as it is now; None if there is none of this name."""
@@ -83,25 +132,24 @@ def node_view(name: str, cluster: Cluster) -> NodeView | None:
     reading = cluster.readings.get(name)
     if node is None:
         return _without_gpus(reading) if reading else None
-    pods = pod_views(node, cluster)
-    gpus = tuple(_gpu_uses(node, pods))
-    waiting = sum(pod.reserved for pod in pods)
+    users = _users(node, cluster)
+    gpus = tuple(_gpu_uses(node, users.on_gpu))
     # Its Node was seen with its GPUs, so that there is a reading, too.
     reading = reading or NodeReading(name)
     summary = node_summary(
         reading,
         gpus,
         unit_mib=node.facts.unit_mib,
-        pods=len(pods),
-        waiting=waiting,
-        others=_problems(node.facts, reading, pods),
+        pods=len(node.users),
+        waiting=users.waiting,
+        others=_problems(node.facts, reading, users.unknown),
     )
-    return NodeView(summary, gpus, pods)
+    return NodeView(summary, gpus, users.namespaces)
 
 
 def _without_gpus(reading: NodeReading) -> NodeView:
     """A node that gives GPUs by claims, leaves them to another plugin, or has a problem."""
-    return NodeView(node_summary(reading, (), unit_mib=0, pods=0), (), ())
+    return NodeView(node_summary(reading, (), unit_mib=0, pods=0), (), {})
 
 
 def pod_views(node: NodeUsage, cluster: Cluster) -> tuple[PodView, ...]:
@@ -109,37 +157,72 @@ def pod_views(node: NodeUsage, cluster: Cluster) -> tuple[PodView, ...]:
     minors = {gpu.minor for gpu in node.facts.gpus.gpus}
     views = []
     for uid, use in node.users.items():
-        reservation = cluster.reservations.get(uid)
-        pod = cluster.pods.get(uid) or (reservation and reservation.pod)
+        pod = cluster.pod(uid)
         name = str(pod.name) if pod else uid
-        is_reserved = reservation is not None
-        if isinstance(use, GpuRequest):
-            whole = use.gpus if use.kind is RequestKind.WHOLE else 0
-            views.append(PodView(name, is_reserved, {}, use.need, whole))
-            continue
-        amounts = dict(use)
-        # The decision may name a GPU that the node does not have.
-        known = amounts if amounts.keys() <= minors else {}
-        memory = 0
-        core = 0
-        whole = 0
-        for share in amounts.values():
-            # To compare numbers is faster than to compare the values, and there are tens of thousands.
-            if share.memory == WHOLE.memory:
-                whole += 1
-                continue
-            memory += share.memory
-            core += share.core
-        views.append(PodView(name, is_reserved, known, Amounts(memory, core), whole))
+        is_reserved = cluster.reservations.get(uid) is not None
+        memory, core, whole = _held(use)
+        views.append(PodView(name, is_reserved, dict(_known(use, minors)), Amounts(memory, core), whole))
     return tuple(sorted(views, key=attrgetter("name")))
 
 
-def _gpu_uses(node: NodeUsage, pods: tuple[PodView, ...]) -> Iterator[GpuUse]:
+def _users(node: NodeUsage, cluster: Cluster) -> NodeUsers:
+    """Add up the pods of a node.
+
+    The first reader of the page waits until this was done for tens of thousands, so it makes no value for each of them.
+    """
+    users = NodeUsers({gpu.minor: 0 for gpu in node.facts.gpus.gpus})
+    for uid, use in node.users.items():
+        pod = cluster.pod(uid)
+        if cluster.reservations.get(uid):
+            users.waiting += 1
+        known = _known(use, users.on_gpu)
+        for minor, _ in known:
+            users.on_gpu[minor] += 1
+        if not known:
+            users.unknown.append(str(pod.name) if pod else uid)
+        namespace = pod.name.namespace if pod else uid
+        holding = users.namespaces.get(namespace)
+        if holding is None:
+            # Equal names share one text, because the pages keep them for each node.
+            holding = users.namespaces.setdefault(sys.intern(namespace), Holding())
+        holding.add(1, *_held(use))
     # A pod of which the GPUs are not known counts on each of them.
-    unknown = sum(not pod.gpus for pod in pods)
-    known: Counter[int] = Counter()
-    for pod in pods:
-        known.update(pod.gpus.keys())
+    for minor in users.on_gpu:
+        users.on_gpu[minor] += len(users.unknown)
+    users.unknown.sort()
+    return users
+
+
+def _known(use: Used | GpuRequest, minors: Collection[int]) -> Used:
+    """What a pod holds of each GPU; empty if it is not known which GPUs it holds."""
+    if isinstance(use, GpuRequest):
+        return ()
+    for minor, _ in use:
+        # The decision may name a GPU that the node does not have.
+        if minor not in minors:
+            return ()
+    return use
+
+
+def _held(use: Used | GpuRequest) -> tuple[int, int, int]:
+    """Units of memory, percent of compute, and whole GPUs of one pod."""
+    if isinstance(use, GpuRequest):
+        whole = use.gpus if use.kind is RequestKind.WHOLE else 0
+        return use.need.memory, use.need.core, whole
+    memory = 0
+    core = 0
+    whole = 0
+    for _, share in use:
+        # To compare numbers is faster than to compare the values, and there are tens of thousands.
+        if share.memory == WHOLE.memory:
+            whole += 1
+            continue
+        memory += share.memory
+        core += share.core
+    return memory, core, whole
+
+
+def _gpu_uses(node: NodeUsage, on_gpu: Mapping[int, int]) -> Iterator[GpuUse]:
     for position, gpu in enumerate(node.facts.gpus.gpus):
         free = node.free[position]
         yield GpuUse(
@@ -150,22 +233,21 @@ def _gpu_uses(node: NodeUsage, pods: tuple[PodView, ...]) -> Iterator[GpuUse]:
             usable=gpu.usable,
             held_memory=gpu.memory - free.memory,
             held_core=gpu.core - free.core,
-            pods=unknown + known[gpu.minor],
+            pods=on_gpu[gpu.minor],
             takes_pods=node.pods_left[position] > 0,
         )
 
 
-def _problems(facts: NodeFacts, reading: NodeReading, pods: tuple[PodView, ...]) -> Iterator[NodeProblem]:
+def _problems(facts: NodeFacts, reading: NodeReading, unknown: Sequence[str]) -> Iterator[NodeProblem]:
     """What the scheduler knows of a node that its Node object does not say."""
     if facts.problem:
         yield NodeProblem("warning", "GPUsNotReadable", f"{facts.problem}. Its GPUs are counted by its amounts instead")
     if facts.unready and reading.is_ready and not facts.agent_problem:
         for name in _at_zero(facts, reading):
             yield amount_at_zero(name)
-    names = [pod.name for pod in pods if not pod.gpus]
-    if names:
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        named = ", ".join(names[:MOST_NAMED])
+    if unknown:
+        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+        named = ", ".join(unknown[:MOST_NAMED])
         text = f"counted on every GPU, because no valid annotation says which GPUs they hold: {named}{more}"
         yield NodeProblem("warning", "PodsWithoutKnownGPUs", text)
 

@@ -7,7 +7,7 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.pages.node_view import Cluster, node_view
+from gpuscheduler.pages.node_view import Cluster, node_view, pod_views
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod
 
 BOTH = [NodeGpu(n, memory=40, core=100) for n in range(2)]
@@ -49,8 +49,12 @@ def scheduled(*nodes):
     return core
 
 
+def cluster(core):
+    return Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others)
+
+
 def view(core, name="n1"):
-    return node_view(name, Cluster(core.usage.nodes, core.readings, core.pods, core.reservations, core.others))
+    return node_view(name, cluster(core))
 
 
 def reserve(scheduling, **asked):
@@ -66,7 +70,7 @@ def test_it_counts_what_the_scheduler_counts():
     seen = view(core)
     assert (seen.summary.memory, seen.summary.core) == (Amount(30, 80), Amount(100, 200))
     assert seen.summary.largest == FreeShare(memory=40, core=100)
-    (held,) = seen.pods
+    (held,) = pod_views(core.usage.nodes["n1"], cluster(core))
     assert (held.name, held.reserved, held.held, held.whole) == (str(found.name), True, Amounts(30, 100), 0)
     assert (seen.summary.pods, seen.summary.waiting) == (1, 1)
     assert sorted(gpu.pods for gpu in seen.gpus) == [0, 1]
@@ -78,7 +82,7 @@ def test_whole_gpus_are_held_whole():
     reserve(core, whole=1)
     seen = view(core)
     assert (seen.summary.whole, seen.summary.largest) == (Amount(1, 2), FreeShare(gpus=1))
-    assert seen.pods[0].whole == 1
+    assert pod_views(core.usage.nodes["n1"], cluster(core))[0].whole == 1
 
 
 def test_a_pod_whose_gpus_are_not_known_counts_on_each_and_is_named():
