@@ -50,12 +50,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_post_build(config: MkDocsConfig) -> None:
     """Change the index after the search plugin has written it, and what the theme's worker is asked."""
     site = Path(config.site_dir)
-    path = site / "search/search_index.json"
-    index = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(adapted(index), ensure_ascii=False), encoding="utf-8")
+    _adapt_index(site / "search/search_index.json")
     (worker,) = site.glob("assets/javascripts/workers/search.*.min.js")
+    _put_query_before(worker)
+
+
+def _adapt_index(path: Path) -> None:
+    index = json.loads(path.read_text(encoding="utf-8"))
+    text = json.dumps(adapted(index), ensure_ascii=False)
+    path.write_text(text, encoding="utf-8")
+
+
+def _put_query_before(worker: Path) -> None:
+    """Let the theme's worker get each query as search_query.js changes it. Its listener has to come first."""
     query = (ROOT / "docsite/search_query.js").read_text(encoding="utf-8")
-    worker.write_text(f"(() => {{\n{query}}})();\n{worker.read_text(encoding='utf-8')}", encoding="utf-8")
+    script = worker.read_text(encoding="utf-8")
+    # A function of its own keeps its names apart from the worker's.
+    worker.write_text(f"(() => {{\n{query}}})();\n{script}", encoding="utf-8")
 
 
 def _target(page: str, link: str) -> str:

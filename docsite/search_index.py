@@ -7,6 +7,7 @@ such words; what both must agree on is named in both.
 
 import html
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -64,6 +65,7 @@ NAMES = {
     "install/#removal": "uninstall",
     "metrics/#use-over-time": "billing, chargeback",
     "modes/#units": "--memory-unit",
+    "operations/#changing-the-mode-of-a-node": "mode switch",
     "operations/#idle-pods": "GPUIdle, GPUIdleEvicted",
     "operations/#simulated-boxes": "--simulate",
     "problems/": "GPUAgentReady",
@@ -80,8 +82,10 @@ MARK = "\u02b7"
 """Begins each joined name, so that the beginning of a word such as `gpu` is not the beginning of a name. A letter,
 because lunr and the separator leave letters alone."""
 LONGEST_NAME = 60
+WORDS_OF_MESSAGE = 5
+"""From so many words on, a heading that is all quoted is a message."""
 _TAG = re.compile(r"<[^>]*>")
-_PLACEHOLDER = re.compile(r"&lt;[^&]*&gt;")
+_QUOTED_HEADING = re.compile(r"<code>([^<]*)</code>")
 _CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/=-]*")
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
@@ -97,24 +101,43 @@ def adapted(index: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adapted(entry: dict[str, Any], separator: re.Pattern[str]) -> dict[str, Any]:
-    adapted_entry = dict(entry)
-    names = NAMES.get(entry["location"])
-    if names:
-        adapted_entry["title"] = f"{entry['title']} ({names})"
-    for field in ("title", "text"):
-        adapted_entry[f"{field}_names"] = " ".join(joined_names(adapted_entry[field], separator))
-    heading = word_pairs(_plain(adapted_entry["title"]), separator)
-    adapted_entry["title_names"] += "".join(f" {MARK}{pair}" for pair in heading)
-    starts = [start for start in BOOSTS if entry["location"].startswith(start)]
-    boost = BOOSTS[max(starts, key=len)] if starts else 1.0
-    if "#" not in entry["location"]:
-        boost *= WHOLE_PAGE
-    if _PLACEHOLDER.search(entry["title"]):
-        # The template of a message is a whole sentence. Its words say no more than those of a text.
-        boost /= HEADING_WEIGHT
+    """One page or section of the index."""
+    title = _title_with_names(entry)
+    adapted_entry = entry | {"title": title}
+    title_names = joined_names(title, separator)
+    title_names += _marked(word_pairs(_plain(title), separator))
+    adapted_entry["title_names"] = " ".join(title_names)
+    adapted_entry["text_names"] = " ".join(joined_names(entry["text"], separator))
+    boost = _boost(entry)
     if boost != 1.0:
         adapted_entry["boost"] = boost
     return adapted_entry
+
+
+def _title_with_names(entry: dict[str, Any]) -> str:
+    title: str = entry["title"]
+    names = NAMES.get(entry["location"])
+    return f"{title} ({names})" if names else title
+
+
+def _boost(entry: dict[str, Any]) -> float:
+    """How much more the words of an entry count than those of others."""
+    location = entry["location"]
+    starts = [start for start in BOOSTS if location.startswith(start)]
+    boost = BOOSTS[max(starts, key=len)] if starts else 1.0
+    is_whole_page = "#" not in location
+    if is_whole_page:
+        boost *= WHOLE_PAGE
+    if _is_message(entry["title"]):
+        # The words of a whole sentence say no more than those of a text.
+        boost /= HEADING_WEIGHT
+    return boost
+
+
+def _is_message(title: str) -> bool:
+    """Whether a heading quotes a message, such as those of refusals, and not one name or a short command."""
+    quoted = _QUOTED_HEADING.fullmatch(title)
+    return quoted is not None and len(quoted[1].split()) >= WORDS_OF_MESSAGE
 
 
 def joined_names(markup: str, separator: re.Pattern[str]) -> list[str]:
@@ -125,18 +148,32 @@ def joined_names(markup: str, separator: re.Pattern[str]) -> list[str]:
     spaces, and two characters are mostly a word.
     """
     text = _plain(markup)
-    names = {f"{MARK}flag{flag.replace('-', '')}" for flag in _FLAG.findall(text)}
+    names: set[str] = set()
+    for flag in _FLAG.findall(text):
+        names.add("flag" + flag.replace("-", ""))
     for run in _RUN.findall(text):
-        for name in {run, *run.split("/"), *run.split("=")}:
-            parts = [part for part in separator.split(name) if part]
-            joined = "".join(parts).lower()
-            if len(parts) > 1 and len(joined) <= LONGEST_NAME:
-                names.add(MARK + joined)
+        names |= _names_in(run, separator)
     for quoted in _CODE.findall(markup):
-        names |= {MARK + pair for pair in word_pairs(_plain(quoted), separator)}
+        names |= set(word_pairs(_plain(quoted), separator))
     for han in _HAN_RUN.findall(text):
-        names |= {MARK + pair for pair in han_pairs(han)}
-    return sorted(names)
+        names |= set(han_pairs(han))
+    return sorted(_marked(names))
+
+
+def _names_in(run: str, separator: re.Pattern[str]) -> set[str]:
+    """The names in text without spaces. `aliyun.com/gpu-mem=8` is searched whole and by what `/` and `=` separate."""
+    names = set()
+    for name in (run, *run.split("/"), *run.split("=")):
+        parts = [part for part in separator.split(name) if part]
+        joined = "".join(parts).lower()
+        has_several_words = len(parts) > 1
+        if has_several_words and len(joined) <= LONGEST_NAME:
+            names.add(joined)
+    return names
+
+
+def _marked(names: Iterable[str]) -> list[str]:
+    return [MARK + name for name in names]
 
 
 def word_pairs(text: str, separator: re.Pattern[str]) -> list[str]:
@@ -148,8 +185,10 @@ def word_pairs(text: str, separator: re.Pattern[str]) -> list[str]:
 
 def han_pairs(text: str) -> list[str]:
     """Each two neighbors among Chinese characters by their code points, because the separator splits characters."""
-    return [f"{ord(first):x}{ord(second):x}" for first, second in pairwise(text)]
+    code_points = [f"{ord(character):x}" for character in text]
+    return [first + second for first, second in pairwise(code_points)]
 
 
 def _plain(markup: str) -> str:
+    """The text of HTML, without its tags."""
     return html.unescape(_TAG.sub(" ", markup))

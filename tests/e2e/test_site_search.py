@@ -97,6 +97,10 @@ FIRST = {
     "gang scheduling": "gpuscheduler/#jobs",
     "OutOfaliyun.com/gpu-mem": "troubleshooting/#outof-a-resource",
     "krew": "inspect/#installing",
+    "imagePullSecrets": "image/#a-registry-with-a-login-imagepullsecrets",
+    "grafana dashboard": "metrics/#the-grafana-dashboard-of-the-fleet",
+    "change the mode of a node": "operations/#changing-the-mode-of-a-node",
+    "no agent metrics": "troubleshooting/#agent-metrics-are-missing",
 }
 """What people type, and where the first result must lead: to a page, or to a section."""
 _START = """async () => {

@@ -87,12 +87,14 @@ def test_joined_names_are_found_as_one_word(site: Path) -> None:
     assert f"{MARK}flagwaste" in entries["troubleshooting/#out-of-gpu-memory"]["text_names"].split()
 
 
-def test_template_of_a_message_counts_no_more_than_a_text(site: Path) -> None:
+def test_message_as_a_heading_counts_no_more_than_a_text(site: Path) -> None:
+    """Refusals have their messages as headings, with placeholders or without."""
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     boosts = {entry["title"]: entry.get("boost", 1) for entry in index["docs"]}
-    templates = [title for title in boosts if "&lt;resource&gt;" in title]
-    assert templates
-    assert all(boosts[title] * HEADING_WEIGHT <= boosts["UnexpectedAdmissionError"] for title in templates)
+    template = "<code>&lt;resource&gt;: the request names no container</code>"
+    message = "<code>the agent has not read the GPUs and kubelet's allocations yet</code>"
+    assert boosts[template] * HEADING_WEIGHT == boosts["UnexpectedAdmissionError"]
+    assert boosts[message] * HEADING_WEIGHT == boosts["UnexpectedAdmissionError"]
 
 
 def test_every_name_of_the_search_belongs_to_a_section(site: Path) -> None:
