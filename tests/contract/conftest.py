@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from gpuagent.domain.gpus.health_verdict import HealthReading
+from gpuagent.nvml.bounded_query import BoundedQuery
+from gpuagent.nvml.health.health_poll import HealthPoll
+from gpuagent.simulation.simulator import Simulator
 from standin.waiting import PATIENCE_S
 from tests.contract.claim_node import ClaimNode
 from tests.contract.harness import Node, open_sockets
@@ -30,6 +34,35 @@ def nothing_left() -> Iterator[None]:
         assert time.monotonic() < end, f"left behind: {found}"
         gc.collect()  # some sockets are in cycles
         time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of the driver is late where a test makes the driver hang, and never because the machine is busy.
+
+    The product waits 50 ms for what the driver says after an XID, and half a second for the use of a GPU.
+    """
+    made: list[Simulator] = []
+    begin, after_xid, wait_for_end = Simulator.__init__, HealthPoll.after_xid, BoundedQuery.wait
+
+    def note(simulator: Simulator, *args: Any, **named: Any) -> None:
+        made.append(simulator)
+        begin(simulator, *args, **named)
+
+    def hangs() -> bool:
+        return any(simulator.hanging for simulator in made)
+
+    def wait(query: BoundedQuery[Any]) -> bool:
+        while not (query.ended or hangs()):
+            time.sleep(0.002)
+        return wait_for_end(query)
+
+    def after(poll: HealthPoll, uuid: str, patience_s: float) -> HealthReading | None:
+        return after_xid(poll, uuid, patience_s if hangs() else PATIENCE_S)
+
+    monkeypatch.setattr(Simulator, "__init__", note)
+    monkeypatch.setattr(BoundedQuery, "wait", wait)
+    monkeypatch.setattr(HealthPoll, "after_xid", after)
 
 
 @pytest.fixture

@@ -86,8 +86,9 @@ def events(one: Node) -> list[str]:
 def test_a_pod_of_the_gpushare_extender_is_completed_once(node: MakeNode) -> None:
     """ASSIGNED and ASSUME_TIME as the open plugin writes them; nothing else, no Event, one PATCH and no list of pods."""
     one = shared(node)
-    one.run()
+    agent = one.run()
     one.offers(mem=48)
+    wait_for(lambda: agent.state.pods.known)  # its first list is not counted
     lists = one.server.requests["list pods"]
     start(one, pod("p", {MEM: 6}), decided(0, 6))
     found = wait_written(one, "p", ASSIGNED="true")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpuagent.agent.agent import Agent
 from standin.scheduler.scheduler import claim_names
+from standin.waiting import PATIENCE_S
 from tests.contract.claim_node import ISOLATED, PREPARE, UNPREPARE, WHOLE, ClaimNode
 from tests.contract.harness import Isolating, box, observe, wait_for
 
@@ -69,6 +70,7 @@ def test_47_a_pod_stays_pending_while_its_preparation_times_out(claim_node: Make
     wait_for(lambda: any("DeadlineExceeded" in call.error for call in one.calls(PREPARE)))
     assert one.phase("pod") == "Pending"
     wait_for(lambda: any("Failed to prepare dynamic resources" in text for text in one.texts()))
+    one.kubelet.claims.periods.call = PATIENCE_S
     isolation.failures = 0
     one.running("pod")
 

@@ -117,6 +117,7 @@ def test_pages_and_probes(node: MakeNode) -> None:
     one.kubelet.start_container(asked, "c0")
     wait_for(lambda: fetch(port, "/readyz") == (200, "ok\n"))
     wait_for(lambda: agent.status()["gpus"][0]["containers"])
+    wait_for(lambda: agent.nvml.health_watch_up)
     assert fetch(port, "/healthz") == (200, "ok\n")
     page = json.loads(fetch(port, "/status")[1])
     assert page["mode"] == "share"

@@ -54,8 +54,8 @@ def test_the_first_list_and_every_page_show_a_fence_of_before_the_start(node: Ma
     save(one, uuid=[one.uuids[0]])
     agent = one.run(http_address=("127.0.0.1", 0))
     one.offers(mem=24)
-    shown = [set(message.health.values()) for message in one.kubelet.lists(MEM) if message.health]
-    assert shown == [{"Healthy", "Unhealthy"}]
+    shown = [message.health for message in one.kubelet.lists(MEM)]
+    assert {health[unit] for health in shown for unit in ids_on(one.uuids[0], health)} == {"Unhealthy"}
     gpus = json.loads(fetch(agent.http_port, "/status")[1])["gpus"]
     assert [gpu["cause"] for gpu in gpus] == ["fenced by file (its UUID)", None]
     metrics = fetch(agent.http_port, "/metrics")[1].splitlines()

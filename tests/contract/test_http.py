@@ -14,7 +14,7 @@ import pytest
 from gpuagent.pages.http_server import MOST_CONNECTIONS, PAGE_THREADS, WARNING_GAP_S
 from standin.ports import free_port
 from standin.waiting import PATIENCE_S
-from tests.contract.harness import MEM, Node, box, fetch, pod
+from tests.contract.harness import MEM, Node, box, fetch, pod, wait_for
 
 MakeNode = Callable[..., Node]
 CLIENTS = 2000
@@ -60,6 +60,7 @@ def test_slow_connections_delay_neither_admission_nor_probes_and_leave_no_trace(
     one, port = node("1.36", box(2, 24)), free_port()
     process = one.spawn("--mode", "share", "--http-address", f"127.0.0.1:{port}")
     one.offers(mem=48)
+    wait_for(lambda: fetch(port, "/readyz")[0] == 200)
     assert one.kubelet.admit(pod("before", {MEM: 1}))
     assert fetch(port, "/metrics")[0] == 200
     before, began = cost(process.pid), time.monotonic()

@@ -351,8 +351,8 @@ def test_stop_during_the_start_leaves_nothing_behind(node: MakeNode, monkeypatch
     agent = one.run()
     assert starting.wait(PATIENCE_S)
     one.stop(agent)
-    assert "directory-watch" not in {thread.name for thread in threading.enumerate()}
-    assert not list((one.root / "k" / "device-plugins").glob("gpuagent-*.sock"))
+    wait_for(lambda: "directory-watch" not in {thread.name for thread in threading.enumerate()})
+    wait_for(lambda: not one.sockets())
 
 
 def test_stop_ends_with_everything_broken(node: MakeNode) -> None:

@@ -170,7 +170,8 @@ def test_15_fatal_error_marks_all_units_of_that_gpu_unhealthy(node: MakeNode, ve
     active = ACTIVE[mode]
     assert one.kubelet.wait(lambda: all(len(one.kubelet.lists(r)) >= 1 for r in ALWAYS))
     wait_for(lambda: agent.nvml.health_watch_up)
-    assert one.kubelet.wait(lambda: all(one.kubelet.allocatable(r) for r in active))
+    both_gpus = {MEM: 48, CORE: 200, WHOLE: 2}
+    assert one.kubelet.wait(lambda: all(one.kubelet.allocatable(r) == both_gpus[r] for r in active))
     before = {resource: (len(one.kubelet.lists(resource)), one.ids(resource)) for resource in ALWAYS}
     assert one.simulator.xid(0, FATAL_XID) == 1
     assert one.kubelet.wait(lambda: all(len(one.kubelet.lists(r)) > before[r][0] for r in active))

@@ -11,6 +11,7 @@ import pytest
 
 from gpuagent._pb import podresources_v1_pb2 as pr
 from gpuagent._pb import podresources_v1_pb2_grpc as pr_grpc
+from standin.kubelet import podresources
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.podresources import RateLimit
 from standin.kubelet.pods import Container, Pod
@@ -137,7 +138,8 @@ def test_the_other_resource_is_visible_during_allocate(kubelet: MakeKubelet, plu
     assert seen in ([[], ["a"]], [[], ["x"]])
 
 
-def test_calls_are_limited(kubelet: MakeKubelet) -> None:
+def test_calls_are_limited(kubelet: MakeKubelet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(podresources, "RateLimit", lambda: RateLimit(clock=lambda: 0.0))  # no time passes
     with client(kubelet()) as channel:
         stub = pr_grpc.PodResourcesListerStub(channel)
         calls = [stub.List.future(pr.ListPodResourcesRequest()) for _ in range(60)]

@@ -432,7 +432,7 @@ class Watching:
 
     def until(self, wanted):
         with self._changed:
-            assert self._changed.wait_for(lambda: wanted in self.text, 20), self.text
+            assert self._changed.wait_for(lambda: wanted in self.text, PATIENCE_S), self.text
 
     def end(self):
         self.process.send_signal(signal.SIGINT)

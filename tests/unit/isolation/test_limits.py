@@ -2,6 +2,7 @@
 
 import errno
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gpuagent.isolation.interface import CannotIsolateError, IsolationError, Nee
 from gpuagent.isolation.limits.driver import NOT_KNOWN, LimitsIsolation
 from gpuagent.isolation.limits.keeper import UNKNOWN_S
 from gpuagent.isolation.limits.record import LimitsRecord
+from standin.waiting import PATIENCE_S
 from tests.fake_limits_helper import GPU_0, FakeLimitsHelper
 from tests.unit.domain.builders import gpu
 
@@ -32,7 +34,7 @@ OWNER = ContainerRef(PodName("ml", "train"), "main")
 GPU = replace(gpu(0), uuid=GPU_0)
 SHARE = Grant(resource=GPU_MEM, kind=Kind.MEMORY_CGPU, gpus=(GPU,), units=4, env={})
 SANDBOX, MAIN, SIDE = ("a" * 64, "b" * 64, "c" * 64)
-WAIT_S = 10.0
+WAIT_S = PATIENCE_S
 
 
 def one_container(size: int = 4 * GIB) -> PodShares:
@@ -357,6 +359,7 @@ def layer_threads() -> int:
 def test_a_helper_that_is_away_is_asked_once_a_second(node, monkeypatch):
     node.start().until(lambda layer: layer.problem is None)
     asked = []
+    began = time.monotonic()
     monkeypatch.setattr(LimitsClient, "describe", lambda _: asked.append(1) or _gone())
     node.helper.stop()
     node.driver.desire(node.need({UID: one_container()}))
@@ -364,7 +367,7 @@ def test_a_helper_that_is_away_is_asked_once_a_second(node, monkeypatch):
     node.until(lambda layer: layer.problem is not None)
     eventually(lambda: len(asked) > 0)
     threading.Event().wait(0.5)
-    assert len(asked) <= 3
+    assert len(asked) <= 3 + (time.monotonic() - began)
 
 
 def _gone() -> None:

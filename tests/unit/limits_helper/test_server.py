@@ -217,9 +217,13 @@ def test_a_hung_call_blocks_neither_describe_nor_the_end(tmp_path):
     with closing(helper.client()) as client:
         until_described_well(client)
         helper.driver.hang.clear()
-        words = r"nvmlDeviceSetMemoryLimits_v1 on GPU 0 has not returned"
-        with pytest.raises(LimitDriverError, match=words):
-            client.set(Target(GPU, POD), GIB)
+        words = "nvmlDeviceSetMemoryLimits_v1 on GPU 0 has not returned"
+        told = "the driver is busy"
+        while "the driver is busy" in told:  # on a busy machine, the call may not have begun in time
+            with pytest.raises(LimitDriverError) as caught:
+                client.set(Target(GPU, POD), GIB)
+            told = str(caught.value)
+        assert words in told
         description = client.describe()
         assert "has not returned" in description.problem
         assert description.gpus == dict.fromkeys(UUIDS), "what was known stays known"

@@ -525,7 +525,7 @@ def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted
     watcher = Watcher(client, "n1", posted)
     watcher.start()
     posted.node()
-    watcher.stop(1.0)
+    watcher.stop(PATIENCE_S)  # a watch lasts longer by itself
     assert not any(thread.is_alive() for thread in watcher.threads)
 
 

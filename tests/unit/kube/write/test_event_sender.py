@@ -52,7 +52,7 @@ class Server:
 
     def wait(self, so: Callable[[], bool]) -> bool:
         with self.came:
-            return self.came.wait_for(so, 10)
+            return self.came.wait_for(so, PATIENCE_S)
 
 
 class Clock:
@@ -76,7 +76,7 @@ def begin() -> Iterator[Callable[..., tuple[EventSender, Server]]]:
 
     yield make
     for log in running:
-        log.stop(5)
+        log.stop(PATIENCE_S)
 
 
 def storm(log: EventSender, times: int = 500) -> None:

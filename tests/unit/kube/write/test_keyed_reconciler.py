@@ -138,6 +138,7 @@ def test_all_keys_wait_for_a_server_that_cannot_be_reached_until_it_is_seen(make
     objects = make(backoff=NEVER)
     objects.outcomes["a"] = ApiUnreachable("no answer")
     objects.desire([Value("a", "1"), Value("b", "1")])
+    objects.wait(1)
     assert not objects.flush(0.05)
     assert objects.attempts == [Value("a", "1")]
     objects.outcomes.clear()
