@@ -24,8 +24,11 @@ LIMITED_PAUSE_S = 0.012
 
 Kubelet waits for the agent's answer meanwhile, and a short wait is better than a guess.
 """
-RETRY_DEADLINE_S = 0.1
-"""Deadline of the query after one without an answer: one slow answer must not cost the pods that follow."""
+RETRY_DEADLINE_S = 0.5
+"""Deadline of the query after one without an answer: one slow answer must not cost the pods that follow.
+
+A busy node that stood still for a second needs some time after that, too, and a pod that is refused is never admitted.
+"""
 SILENT_S = 5.0
 """After two queries in a row without an answer, the agent sends none for this long: each makes an admission wait."""
 MOST_GOT = 8

@@ -78,7 +78,10 @@ def test_pods_survive_kubelet_restarts(cluster: Cluster, pod: str) -> None:
     cluster.start_kubelet()
     assert cluster.container(pod) == before
     assert cluster.pod(pod)["status"]["phase"] == "Running"
-    assert "kubelet_running_pods" in cluster.kubelet_get("/metrics")
+    end = time.monotonic() + WAIT_S
+    while "kubelet_running_pods" not in cluster.kubelet_get("/metrics"):  # before kubelet has looked at its pods
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_a_hanging_api_server(cluster: Cluster, pod: str) -> None:
