@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import inspecting, result
+from bench import inspecting, page, result
 from bench.agent import attacking, claims, memory, reacting, resting, rpc, scraping, starting
 from bench.node import BenchError, compile_everything
 from bench.placement import topology
@@ -18,14 +18,16 @@ from bench.trace import placing
 from gpuagent.system.output import exit_with
 
 PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "claims", "topology", "inspect")
-PLACEMENT, SCHEDULER = "placement", "scheduler"
+PLACEMENT, SCHEDULER, PAGE = "placement", "scheduler", "page"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the parts asked for; 1 if something could not be measured at all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about two minutes, with few samples")
-    parser.add_argument("--only", choices=(*PARTS, PLACEMENT, SCHEDULER), action="append", help="one part (repeatable)")
+    parser.add_argument(
+        "--only", choices=(*PARTS, PLACEMENT, SCHEDULER, PAGE), action="append", help="one part (repeatable)"
+    )
     parser.add_argument("--trace", type=Path, metavar="DIR", help="folder of the trace for `placement`, which needs it")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs for each row of placement (default: 3)")
     parser.add_argument("--out", type=Path, default=result.ROOT / "build" / "bench.json", metavar="FILE")
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str]) -> int:
                 _measure(part, results, quick=options.quick)
         if options.trace and PLACEMENT in parts:
             placing.measure(results, options.trace, 1 if options.quick else options.seeds, _say)
+        if PAGE in parts:  # if asked for: it needs a browser
+            page.measure(results, 2 if options.quick else 9, _say)
         if SCHEDULER in parts:  # if asked for: it needs root, and the binaries of `make e2e`
             core.measure(results, _say, quick=options.quick)
             crafted.measure(results, _say, quick=options.quick)

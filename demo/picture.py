@@ -11,10 +11,9 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 from demo.__main__ import offers, run, until
 from demo.fleet import fleet, use_page
 from demo.node import DemoNode
+from demo.served_fleet import served_fleet
 from gpuagent.domain.fleet.agent_pods import AgentPods
 from gpuagent.system.output import exit_with
-from gpuscheduler.pages.fleet_page import FleetPages
-from gpuscheduler.pages.page_server import page_server
 
 PORT = 9446
 FLEET = 40
@@ -101,29 +100,14 @@ def _links(chromium: str) -> None:
 def _cluster(chromium: str) -> None:
     """The one of docs/gpuscheduler.md: forty nodes, one of them opened."""
     cluster = fleet(FLEET)
-    pages = FleetPages(cluster, "https://docs.example.org/problems", AgentPods("kube-system"))
     use = asyncio.run(use_page(cluster))
-    server = page_server(
-        ("127.0.0.1", 0),
-        metrics=lambda: b"",
-        usage=lambda: (b"{}",),
-        fleet=lambda: asyncio.run(pages.fleet()),
-        pods=lambda: asyncio.run(pages.pods()),
-        use=lambda: use,
-        defragment=lambda: b"{}",
-        alive=lambda: None,
-        problem=lambda: "",
-    )
-    server.start()
 
     def shown(page: Page) -> None:
         page.locator("#details .list").wait_for()
         page.screenshot(path=IMAGES / "cluster.png")
 
-    try:
-        _visit(chromium, f"http://127.0.0.1:{server.port}/?node=gpu-t4-0003", shown, "#fleet tbody a")
-    finally:
-        server.stop()
+    with served_fleet(cluster, use, AgentPods("kube-system")) as url:
+        _visit(chromium, f"{url}?node=gpu-t4-0003", shown, "#fleet tbody a")
 
 
 def _visit(chromium: str, url: str, shown: Callable[[Page], None], sign: str = ".card") -> None:

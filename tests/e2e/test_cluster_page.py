@@ -1,7 +1,7 @@
 """The page of the cluster in a real browser, for a small and for a large fleet."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,56 +9,28 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from demo.fleet import fleet, use_page
-from gpuagent.domain.fleet.agent_pods import AgentPod, AgentPods
-from gpuagent.domain.fleet.held_use import HeldUse
-from gpuscheduler.pages.fleet_page import FleetPages
-from gpuscheduler.pages.namespace_use import NamespaceUse
-from gpuscheduler.pages.page_server import page_server
+from demo.served_fleet import PROBLEMS_URL, no_use, served_fleet
+from gpuagent.domain.fleet.agent_pods import AgentPods
 from tests.e2e.browser import CHROMIUM, PHONE, is_wider_than_the_window, opened
 
 FEW = 40
 MANY = 5000
 AGENTS = "gpu"
 """Namespace of the agents."""
-PROBLEMS_URL = "https://docs.example.org/problems"
-TRIES = 5
-"""Loads of the page, of which the fastest counts, as the machine may have other work."""
+TRIES = 3
+"""Servers with a first reader each, of whom the fastest counts, as the machine may have other work."""
 FIRST_SHOWN = "performance.getEntriesByName('shown')[0]?.startTime"
 ROWS = "#fleet tbody tr:not(.spacer)"
-
-
-async def _no_agent(_: AgentPod) -> list[HeldUse]:
-    return []
 
 
 @contextmanager
 def served(nodes: int, problems_url: str = PROBLEMS_URL) -> Iterator[str]:
     """The address of the page over so many nodes."""
     cluster = fleet(nodes)
-    agents = AgentPods(AGENTS)
-    pages = FleetPages(cluster, problems_url, agents)
     # To ask thousands of agents takes two minutes, and no test of a large fleet looks at that.
-    use = asyncio.run(use_page(cluster) if nodes == FEW else NamespaceUse(cluster, AgentPods(""), _no_agent).page())
-
-    def read(name: str) -> Callable[[], tuple[bytes, ...]]:
-        return lambda: asyncio.run(getattr(pages, name)())
-
-    server = page_server(
-        ("127.0.0.1", 0),
-        metrics=lambda: b"",
-        usage=lambda: (b"{}",),
-        fleet=read("fleet"),
-        pods=read("pods"),
-        use=lambda: use,
-        defragment=lambda: b"{}",
-        alive=lambda: None,
-        problem=lambda: "",
-    )
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{server.port}/"
-    finally:
-        server.stop()
+    use = asyncio.run(use_page(cluster)) if nodes == FEW else no_use(cluster)
+    with served_fleet(cluster, use, AgentPods(AGENTS), problems_url) as url:
+        yield url
 
 
 def names(page: Page) -> list[str]:
@@ -66,19 +38,18 @@ def names(page: Page) -> list[str]:
     return page.locator(f"{ROWS} a").all_inner_texts()
 
 
-def test_a_large_fleet_is_shown_within_a_second_and_few_rows_are_made() -> None:
-    with served(MANY) as url, opened(url) as page:
-        times = []
-        for _ in range(TRIES):
+def test_the_first_reader_of_a_large_fleet_sees_it_within_a_second_and_few_rows_are_made() -> None:
+    times = []
+    for _ in range(TRIES):
+        with served(MANY) as url, opened(url) as page:
             expect(page.locator("#facts")).to_contain_text(str(MANY))
             times.append(float(page.evaluate(FIRST_SHOWN)))
-            page.reload()
-        assert min(times) < 1000, f"ms until the nodes were shown: {times}"
-        expect(page.locator(ROWS).first).to_be_visible()
-        assert page.locator(ROWS).count() < 100
-        page.keyboard.press("End")
-        expect(page.locator("#fleet [aria-rowindex='5001']")).to_be_visible()
-        assert not is_wider_than_the_window(page)
+            expect(page.locator(ROWS).first).to_be_visible()
+            assert page.locator(ROWS).count() < 100
+            page.keyboard.press("End")
+            expect(page.locator("#fleet [aria-rowindex='5001']")).to_be_visible()
+            assert not is_wider_than_the_window(page)
+    assert min(times) < 1000, f"ms until the nodes were shown: {times}"
 
 
 def test_the_worst_nodes_come_first_and_a_head_sorts() -> None:

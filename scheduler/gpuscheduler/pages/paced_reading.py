@@ -76,7 +76,9 @@ class PacedReading(Generic[T]):
 class RecentReading(Generic[T]):
     """A value that is a few seconds old at most, for a page that many people may watch. Threads may share it.
 
-    If the next reading takes long, for example because the loop is busy, the last value is served for as long.
+    `PacedReading` pauses after a reading that took long. Until it would read again, the last value is served, because a
+    reader would wait for no more than the pause, and would keep a thread of the pages that long. The same holds if the
+    next reading takes too long, for example because the loop is busy.
 
     Args:
         get: reads the value. Raises TimeoutError if it takes too long.
@@ -86,12 +88,13 @@ class RecentReading(Generic[T]):
         self._get = get
         self._lock = threading.Lock()
         self._last: tuple[float, T] | None = None
+        """Until when the last value is recent, and the value."""
 
     def get(self) -> T:
         """The value. Raises what `get` raises if there is no last one."""
         with self._lock:
-            now = time.monotonic()
-            if self._last is not None and now - self._last[0] < RECENT_S:
+            began = time.monotonic()
+            if self._last is not None and began < self._last[0]:
                 return self._last[1]
             try:
                 value = self._get()
@@ -99,5 +102,7 @@ class RecentReading(Generic[T]):
                 if self._last is None:
                     raise
                 return self._last[1]
-            self._last = (now, value)
+            now = time.monotonic()
+            pause_s = PART * (now - began)
+            self._last = (now + max(RECENT_S, pause_s), value)
             return value

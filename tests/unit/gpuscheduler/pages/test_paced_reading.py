@@ -132,6 +132,24 @@ def test_many_who_watch_share_a_recent_value(monkeypatch):
     assert [recent.get(), recent.get()] == [1, 1]
 
 
+def test_after_a_reading_that_took_long_nobody_waits_for_the_next_one(monkeypatch):
+    """It begins only after a pause of nine times as long."""
+    clock = [0.0]
+    monkeypatch.setattr(paced_reading.time, "monotonic", lambda: clock[0])
+    values = iter(range(10))
+
+    def get():
+        clock[0] += 0.5
+        return next(values)
+
+    recent = RecentReading(get)
+    assert recent.get() == 0
+    clock[0] += RECENT_S
+    assert recent.get() == 0
+    clock[0] += 9 * 0.5 - RECENT_S
+    assert recent.get() == 1
+
+
 def test_the_last_value_is_served_while_the_next_one_takes_long(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(paced_reading.time, "monotonic", lambda: clock[0])
