@@ -49,6 +49,8 @@ _NAMESPACE_HEADS = (
 )
 _WAITING_HEADS = ("pod", "asks for", "why it waits")
 _MIB_PER_GIB = 1024
+_SEVERITIES = ("blocking", "warning", "info")
+"""The worst first."""
 
 
 def plain_table(fleet: bytes, use: bytes) -> bytes:
@@ -58,14 +60,19 @@ def plain_table(fleet: bytes, use: bytes) -> bytes:
     uses = {row[0]: row for row in use_page["namespaces"]}
     problems_url = page["problemsUrl"]
     unit_mib = page["waitingUnitMib"]
+    nodes = sorted(page["nodes"], key=_badness)
+    troubled = [row for row in nodes if _badness(row) < _SEVERITIES.index("info")]
     parts = [
         _HEAD,
-        f"<h2>{len(page['nodes'])} nodes</h2>\n",
-        _table(_NODE_HEADS, (_node(row, problems_url) for row in page["nodes"])),
-        f"<h2>{page['waitingCount']} waiting pods</h2>\n",
+        f"<p>{len(troubled)} of {len(nodes)} nodes with problems, which come first. On this page: ",
+        f'<a href="#waiting">{page["waitingCount"]} waiting pods</a>, ',
+        f'<a href="#namespaces">{len(page["namespaces"])} namespaces</a>.</p>\n',
+        f"<h2>{len(nodes)} nodes</h2>\n",
+        _table(_NODE_HEADS, (_node(row, problems_url) for row in nodes)),
+        f'<h2 id="waiting">{page["waitingCount"]} waiting pods</h2>\n',
         _table(_WAITING_HEADS, (_waiting(row, unit_mib) for row in page["waiting"])),
         _not_listed(len(page["waiting"]), page["waitingCount"]),
-        f"<h2>{len(page['namespaces'])} namespaces</h2>\n",
+        f'<h2 id="namespaces">{len(page["namespaces"])} namespaces</h2>\n',
         f"<p>{escape(_about_use(use_page))}</p>\n",
         _table(_NAMESPACE_HEADS, (_namespace(row, uses.get(row[0])) for row in page["namespaces"])),
         _FOOT,
@@ -80,6 +87,14 @@ def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     rows_html = "".join(body)
     table = f'<table class="plain"><thead><tr>{head}</tr></thead>\n<tbody>\n{rows_html}</tbody></table>'
     return f'<div class="wide">{table}</div>\n'
+
+
+def _badness(row: Sequence[Any]) -> int:
+    """How bad the worst problem of a node is: 0 is the worst."""
+    problems = row[9]
+    # They come with the worst one first.
+    severity = problems[0][0] if problems else ""
+    return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
 
 
 def _node(row: Sequence[Any], problems_url: str) -> list[str]:

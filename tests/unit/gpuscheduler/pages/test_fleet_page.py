@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -191,6 +192,21 @@ def test_the_plain_table_shows_the_same():
     assert "<td>≥ 5 GiB (1 pods not known)</td><td>7 GiB</td><td>15 GiB</td><td>2</td>" in html
     assert "Use is known of 1 of 2 nodes" in html
     assert "<script" not in html
+
+
+def test_the_plain_table_has_the_worst_nodes_first_and_leads_to_what_is_below_thousands_of_rows():
+    fenced = NodeProblem("info", "GPUFenced", "GPU 1 is fenced")
+    sick = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
+    down = NodeProblem("blocking", "DriverUnavailable", "no driver")
+    problems = {"n1": [], "n2": [fenced], "n3": [sick], "n4": [down]}
+    core = scheduled(*(node(name, mem=80, core=200, problems=each) for name, each in problems.items()))
+    core.pod_seen(pod("big", mem=500, core=10, namespace="team-b"), 0.0)
+    html = plain_table(json.dumps(fleet(pages_of(core))).encode(), USE).decode()
+    assert re.findall("<tr><td>(n[0-9])</td>", html) == ["n4", "n3", "n2", "n1"]
+    assert "2 of 4 nodes with problems" in html
+    for name, words in (("waiting", "1 waiting pods"), ("namespaces", "1 namespaces")):
+        assert f'<a href="#{name}">{words}</a>' in html
+        assert f'<h2 id="{name}">{words}</h2>' in html
 
 
 def test_only_problems_of_agents_are_linked_because_the_page_of_problems_has_no_others():
