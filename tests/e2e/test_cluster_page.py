@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, Route, expect, sync_playwright
 
 from demo.fleet import fleet, use_page
 from demo.served_fleet import PROBLEMS_URL, no_use, served_fleet
@@ -21,6 +21,20 @@ TRIES = 3
 """Servers with a first reader each, of whom the fastest counts, as the machine may have other work."""
 FIRST_SHOWN = "performance.getEntriesByName('shown')[0]?.startTime"
 ROWS = "#fleet tbody tr:not(.spacer)"
+CONTRAST = """element => {
+    const numbers = (color) => color.match(/[0-9.]+/g).map(Number);
+    const isClear = (color) => numbers(color)[3] === 0;
+    let behind = element;
+    while (isClear(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+    const linear = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const light = (color) => {
+        const [red, green, blue] = numbers(color).map((value) => linear(value / 255));
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const both = [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor].map(light);
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+}"""
+"""How much lighter one of the colors of words and of what is behind them is than the other: from 1 to 21."""
 
 
 @contextmanager
@@ -66,6 +80,61 @@ def test_the_worst_nodes_come_first_and_a_head_sorts() -> None:
         expect(page.locator(ROWS).first).to_contain_text("gpu-a100-")
         page.reload()
         expect(page.get_by_role("columnheader", name="compute held")).to_have_attribute("aria-sort", "descending")
+
+
+@pytest.mark.parametrize("query", ["", "?node=gpu-t4-0003"])
+def test_the_arrow_of_the_head_that_sorts_is_never_cut(query: str) -> None:
+    with served(FEW) as url, opened(f"{url}{query}") as page:
+        expect(page.locator(ROWS).first).to_be_visible()
+        for head in page.locator("#fleet th:visible button").all():
+            head.click()
+            arrow = head.locator(".way")
+            expect(arrow).not_to_be_empty()
+            end = "element => element.getBoundingClientRect().right"
+            assert arrow.evaluate(end) <= head.evaluate(end), head.inner_text()
+
+
+def test_nodes_that_have_none_of_an_amount_are_last_whichever_way_it_sorts() -> None:
+    with served(FEW) as url, opened(url) as page:
+        head = page.get_by_role("columnheader", name="compute held")
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", "descending")
+        expect(page.locator(ROWS).first).to_contain_text("gpu-a100-")
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", "ascending")
+        expect(page.locator(ROWS).first).to_contain_text("gpu-a100-")
+        page.goto(f"{url}?sort=largest&turned=1")
+        expect(page.locator(ROWS).first).to_contain_text("GiB")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_small_words_have_the_contrast_that_people_need(scheme: Literal["light", "dark"]) -> None:
+    """4.5 to 1, as the Web Content Accessibility Guidelines ask for (1.4.3)."""
+    with served(FEW) as url, opened(url) as page:
+        page.emulate_media(color_scheme=scheme)
+        expect(page.locator(ROWS).first).to_be_visible()
+        for words in ("#live", "#facts dt", ".badge.blocking", ".badge.warning", ".badge.info", "#pointed"):
+            assert page.locator(words).first.evaluate(CONTRAST) >= 4.5, words
+
+
+def test_a_screen_reader_is_told_that_the_page_is_not_live_and_not_the_time_at_each_turn() -> None:
+    with served(FEW) as url, opened(url) as page:
+        live = page.locator("#live")
+        expect(live).to_contain_text("live, ")
+        expect(live).to_have_attribute("aria-live", "off")
+        page.route("**/fleet", lambda route: route.abort())
+        expect(live).to_contain_text("not live")
+        expect(live).to_have_attribute("aria-live", "polite")
+
+
+def test_while_the_pods_are_read_the_filter_does_not_say_that_there_is_no_such_node() -> None:
+    asked: list[Route] = []
+    with served(FEW) as url, opened(url) as page:
+        page.route("**/pods", lambda route: asked.append(route))
+        page.locator("#filter").fill("serving/ocr-pod-")
+        expect(page.locator("#count")).to_have_text("no such node so far, reading the pods …")
+        asked[0].continue_()
+        expect(page.locator(ROWS).first).to_be_visible()
 
 
 def test_the_filter_is_in_the_address_and_finds_pods_and_problems() -> None:

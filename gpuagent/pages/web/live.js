@@ -73,10 +73,13 @@ export function live(turn, leastPauseMs) {
     try {
       await turn();
       shownAt = new Date();
+      // A screen reader should not read the time out at each turn.
+      status.setAttribute("aria-live", "off");
       status.textContent = `live, ${shownAt.toLocaleTimeString()}`;
       document.body.classList.remove("stale");
     } catch (error) {
       const since = shownAt ? `; this is what it said at ${shownAt.toLocaleTimeString()}` : "";
+      status.setAttribute("aria-live", "polite");
       status.textContent = `not live: ${error.message}${since}`;
       document.body.classList.add("stale");
     }

@@ -22,8 +22,8 @@ const COLUMNS = [
   { key: "mode", title: "mode", value: (node) => node.mode, cell: (node) => node.mode || "–" },
   { key: "model", title: "model", value: (node) => node.model, cell: (node) => node.model || "–" },
   { key: "gpus", title: "GPUs", value: (node) => node.count, down: true, cell: gpusCell },
-  { key: "memory", title: "memory held", value: (node) => part(node.whole.total ? node.whole : node.memory), down: true, cell: memoryCell },
-  { key: "core", title: "compute held", value: (node) => part(node.core), down: true, cell: coreCell },
+  { key: "memory", title: "memory held", value: (node) => partOrNone(node.whole.total ? node.whole : node.memory), down: true, cell: memoryCell },
+  { key: "core", title: "compute held", value: (node) => partOrNone(node.core), down: true, cell: coreCell },
   { key: "largest", title: "largest free", value: largestBytes, down: true, cell: largestWords },
   { key: "pods", title: "pods", value: (node) => node.pods, down: true, cell: podsCell },
   { key: "problems", title: "problems", value: (node) => -badness(node), down: true, cell: problemsCell },
@@ -112,8 +112,12 @@ function problemsCell(node) {
   });
 }
 
-/** For sorting: shares of different units, and whole GPUs above all of them. */
+/** The held part of an amount, null of nothing. */
+const partOrNone = (amount) => (amount.total ? part(amount) : null);
+
+/** For sorting: shares of different units, and whole GPUs above all of them; null of a node that offers no GPUs. */
 function largestBytes(node) {
+  if (!node.gpus.length) return null;
   const { memory, core, gpus } = node.largest;
   return gpus * 2 ** 60 + memory * (node.unitMib || 1024) * MIB + core;
 }
@@ -121,6 +125,8 @@ function largestBytes(node) {
 function compare(one, other) {
   const column = COLUMNS.find(({ key }) => key === state.sort);
   const [value, others] = [column.value(one), column.value(other)];
+  // What has none of it, for example no compute, is neither the most nor the least.
+  if (value === null || others === null) return Number(value === null) - Number(others === null) || byName(one.name, other.name);
   const order = typeof value === "string" ? byName(value, others) : value - others;
   const way = Boolean(column.down) === state.isTurned ? 1 : -1;
   return order * way || byName(one.name, other.name);
@@ -193,7 +199,8 @@ function heads() {
     const isSorted = key === state.sort;
     const isDown = Boolean(down) !== state.isTurned;
     const way = isDown ? "descending" : "ascending";
-    const button = element("button", { type: "button" }, title, element("span", { className: "way", "aria-hidden": "true" }, isSorted ? (isDown ? " ↓" : " ↑") : ""));
+    const arrow = element("span", { className: "way", "aria-hidden": "true" }, isSorted ? (isDown ? " ↓" : " ↑") : "");
+    const button = element("button", { type: "button", title }, element("span", { className: "title" }, title), arrow);
     button.addEventListener("click", () => go({ sort: key, isTurned: isSorted && !state.isTurned }));
     const properties = { scope: "col", className: `column-${key}`, role: "columnheader" };
     if (isSorted) properties["aria-sort"] = way;
@@ -257,8 +264,10 @@ function showNodes() {
   drawHeat(at("heat"), shown, state.node);
   const all = fleet.nodes.length;
   const isNone = all > 0 && shown.length === 0;
+  // Before the pods were read, the filter does not know those of the nodes.
+  const isRead = podsAt > 0;
   const found = isNone ? elsewhere() : [];
-  const words = isNone ? "no such node" : shown.length === all ? "" : `${shown.length} of ${all} nodes`;
+  const words = isNone ? (isRead ? "no such node" : "no such node so far, reading the pods …") : shown.length === all ? "" : `${shown.length} of ${all} nodes`;
   showIfChanged(at("count"), [words, state.filter, found], () => [words, ...linksTo(found)]);
 }
 
