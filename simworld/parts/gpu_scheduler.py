@@ -201,11 +201,19 @@ class GpuScheduler:
         uid = meta["uid"]
         node = self._node_for(pod)
         if not node:
+            self._clear_nomination(pod)
             self._back_off(uid)
             return
         self._binding.add(uid)
         bind = partial(self._bind, meta["namespace"], meta["name"], uid, node)
         kernel().spawn(bind, f"{NAME} bind")
+
+    def _clear_nomination(self, pod: Json) -> None:
+        """Kube-scheduler ends the nomination of a pod for which it finds no node, so that others may have the room."""
+        if (pod.get("status") or {}).get("nominatedNodeName"):
+            metadata = pod["metadata"]
+            status = {"status": {"nominatedNodeName": None}, "metadata": {"uid": metadata["uid"]}}
+            self._patch(metadata["namespace"], metadata["name"], status, "status")
 
     def _node_for(self, pod: Json) -> str:
         """The node that the extender answers; empty without any, also if no node has room so that it is not asked."""
