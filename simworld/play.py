@@ -16,7 +16,7 @@ from gpuagent.kube.api import transport
 from gpuagent.system import inotify
 from simworld.claim_scenario import draw_world
 from simworld.runtime import http
-from simworld.runtime.files import ProcessInotify
+from simworld.runtime.files import ProcessInotify, process_pipe
 from simworld.runtime.kernel import begin
 from simworld.runtime.replace import seed_library
 from simworld.scenario import Scenario
@@ -69,6 +69,7 @@ def play(scenario: Scenario, root: Path, *, until_broken: bool = False) -> Outco
     began = machine.now
     world = World(scenario, root, until_broken=until_broken)
     inotify.Inotify = ProcessInotify  # type: ignore[misc]
+    os.pipe = process_pipe
     transport.connect = lambda *_: http.Transport(world.api)  # type: ignore[assignment]
     world.run()
     history = world.history

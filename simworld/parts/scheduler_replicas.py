@@ -185,7 +185,7 @@ class Replica:
         loop = self._loops[-1] if self._loops else None
         if loop is None or not self._extender.alive:
             raise ConnectionRefusedError
-        pipe = Pipe()
+        pipe = Pipe(kernel().process)
         data = json.dumps(body).encode()
         transport = loop.accept(_Caller(pipe), Loopback())
         head = f"POST /{verb} HTTP/1.1\r\nHost: extender\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -200,6 +200,7 @@ class Replica:
             answer = json.loads(b"".join(response.stream()))
         finally:
             kernel().process.at_end.remove(hang_up)
+            pipe.end()
             transport.peer_closed()
         self._rest()
         return answer

@@ -24,13 +24,19 @@ SLOW_SHARE = 0.01
 
 
 class Pipe:
-    """Bytes from the server to one client."""
+    """Bytes from the server to one client. It breaks when the client's process ends, which keeps it no longer.
 
-    def __init__(self) -> None:
+    Args:
+        client: the process that reads.
+    """
+
+    def __init__(self, client: Process) -> None:
+        self._client = client
         self._pieces: deque[bytes] = deque()
         self._changed = Event()
         self.ended = False
         self.broken = False
+        client.at_end.append(self._lose_client)
 
     def write(self, data: bytes) -> int:
         if self.broken or self.ended:
@@ -43,7 +49,15 @@ class Pipe:
     def flush(self) -> None:
         """Everything is there at once."""
 
+    def _lose_client(self) -> None:
+        self._finish(broken=True)
+
     def end(self, *, broken: bool = False) -> None:
+        if self._lose_client in self._client.at_end:
+            self._client.at_end.remove(self._lose_client)
+        self._finish(broken=broken)
+
+    def _finish(self, *, broken: bool) -> None:
         self.ended = True
         self.broken = self.broken or broken
         self._changed.set()
@@ -197,10 +211,9 @@ class Transport:
         machine.sleep(0.000_2 + chance.random() * (most_s + api.slow_s))
         if api.ended:
             raise self.unreachable(ConnectionRefusedError(), connect_s)
-        pipe = Pipe()
+        pipe = Pipe(machine.process)
         api.pipes = [other for other in api.pipes if not other.ended]
         api.pipes.append(pipe)
-        machine.process.at_end.append(lambda: pipe.end(broken=True))
         data = _bytes_of(request)
 
         def answer() -> None:

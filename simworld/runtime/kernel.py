@@ -114,7 +114,9 @@ class Kernel:
             return
         process.alive = False
         self._forget_files_of(process)
-        for act in process.at_end:
+        # What ends takes itself from the list, so that a process that is gone keeps none of it.
+        while process.at_end:
+            act = process.at_end.pop(0)
             act()
         if self.current is not None and self.current.process is process:
             self._hub()

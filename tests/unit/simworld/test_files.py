@@ -6,7 +6,7 @@ import os
 import pytest
 
 from gpuagent.system.inotify import IN_CREATE, Inotify
-from simworld.runtime.files import ProcessInotify
+from simworld.runtime.files import ProcessInotify, process_pipe
 from simworld.runtime.kernel import MachineError, Process, begin
 
 
@@ -56,6 +56,39 @@ def test_an_instance_that_its_process_has_closed_is_not_closed_again(machine):
     assert os.fstat(read)
     os.close(read)
     os.close(write)
+
+
+def test_a_killed_process_closes_both_ends_of_its_pipes(machine):
+    ends = []
+    agent = Process("agent")
+    machine.spawn(lambda: ends.extend(process_pipe()), "directory-watch", agent)
+    machine.spawn(lambda: machine.sleep(100.0), "keeps the world going")
+    machine.run(lambda: bool(ends), 10.0)
+    machine.end(agent)
+    for end in ends:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
+
+
+def test_a_file_with_the_number_of_a_closed_pipe_stays_open(machine):
+    """The product closes its pipes itself, and another file gets the number."""
+    ends = []
+    agent = Process("agent")
+
+    def open_and_close():
+        made = process_pipe()
+        for end in made:
+            os.close(end)
+        ends.extend(made)
+
+    machine.spawn(open_and_close, "directory-watch", agent)
+    machine.spawn(lambda: machine.sleep(100.0), "keeps the world going")
+    machine.run(lambda: bool(ends), 10.0)
+    others = os.pipe()
+    assert set(others) == set(ends)
+    machine.end(agent)
+    for other in others:
+        os.close(other)
 
 
 def test_a_machine_without_inotify_instances_ends_the_run(machine, monkeypatch):
