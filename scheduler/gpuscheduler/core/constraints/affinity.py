@@ -49,6 +49,10 @@ class AffinityTerm:
         """Whether it selects a pod with these labels."""
         return self.has_namespace(namespace) and self.selector.matches(labels)
 
+    def may_match(self, namespace: str, labels: Labels) -> bool:
+        """Whether it may select a pod with these labels, some of which have a value that is not kept."""
+        return self.has_namespace(namespace) and self.selector.may_match(labels)
+
     def has_namespace(self, namespace: str) -> bool:
         """Whether it selects pods of a namespace."""
         if namespace in self.namespaces:

@@ -16,6 +16,8 @@ _OF_ONE_POD = frozenset(
     }
 )
 """Labels that controllers write with another value on each pod of a template."""
+NOT_KEPT = "?"
+"""Stands for the value of such a label where it is not kept. No label of Kubernetes has this value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,13 @@ def _texts(written: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def labels_on_node(written: Mapping[str, object]) -> Labels:
-    """The labels of a pod without GPUs on a node, without those that tell it from the others of its template.
+    """The labels of a pod without GPUs on a node, without the values that tell it from the others of its template.
 
     Hardly any rule looks at these, and with them, tens of thousands of pods would share no value.
     """
     if _OF_ONE_POD.isdisjoint(written):
         return labels_of(written)
-    return labels_of({key: value for key, value in written.items() if key not in _OF_ONE_POD})
+    return labels_of({key: NOT_KEPT if key in _OF_ONE_POD else value for key, value in written.items()})
 
 
 @lru_cache(maxsize=4096)

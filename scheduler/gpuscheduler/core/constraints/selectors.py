@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuscheduler.core.constraints.labels import Labels
+from gpuscheduler.core.constraints.labels import NOT_KEPT, Labels
 
 MOST_REQUIREMENTS = 64
 """Requirements of one selector that are read."""
@@ -41,18 +41,26 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, value: str | None) -> bool:
-        """Whether a label may have this value; None if the object does not have the label."""
+        """Whether a label may have this value; None if the object does not have the label.
+
+        A value that is not kept is neither in the values nor not in them.
+        """
         match self.operator:
             case "In":
                 return value in self.values
             case "NotIn":
-                return value not in self.values
+                return value not in self.values and value != NOT_KEPT
             case "Exists":
                 return value is not None
             case "DoesNotExist":
                 return value is None
             case _:
                 return self._compares(value)
+
+    def may_match(self, value: str | None) -> bool:
+        """Whether the label may match, as far as its value is kept."""
+        is_not_kept = value == NOT_KEPT and self.operator in {"In", "NotIn"}
+        return is_not_kept or self.matches(value)
 
     def _compares(self, value: str | None) -> bool:
         if value is None or not _INTEGER.fullmatch(value):
@@ -84,6 +92,12 @@ class Selector:
         if self.nothing:
             return False
         return all(requirement.matches(labels.get(requirement.key)) for requirement in self.requirements)
+
+    def may_match(self, labels: Labels) -> bool:
+        """Whether it may select an object with these labels, some of which have a value that is not kept."""
+        if self.nothing:
+            return False
+        return all(requirement.may_match(labels.get(requirement.key)) for requirement in self.requirements)
 
 
 NOTHING = Selector(nothing=True)

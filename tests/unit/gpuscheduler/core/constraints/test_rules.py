@@ -341,3 +341,33 @@ def test_pods_of_a_template_on_nodes_share_a_value():
         del made["spec"]["nodeName"]
         assert pod_facts(made).labels.get("apps.kubernetes.io/pod-index") == str(number), "its own rules may look at it"
     assert len(occupants) == 1
+
+
+OF_ONE_POD = "statefulset.kubernetes.io/pod-name"
+
+
+def one_pod(kind, operator, *values):
+    """A pod that has to be near one pod of a StatefulSet, or away from it."""
+    selector = labeled(expression("app", "In", "b"), expression(OF_ONE_POD, operator, *values))
+    return pod(affinity={kind: {REQUIRED: [{"topologyKey": HOST, "labelSelector": selector}]}})
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        (one_pod("podAffinity", "In", "b-0"), {"n1", "n2"}),
+        (one_pod("podAffinity", "NotIn", "b-0"), {"n1", "n2"}),
+        (one_pod("podAffinity", "Exists"), {"n1", "n2"}),
+        (one_pod("podAffinity", "DoesNotExist"), set()),
+        (one_pod("podAntiAffinity", "In", "b-0"), ALL),
+        (one_pod("podAntiAffinity", "NotIn", "b-0"), ALL),
+        (one_pod("podAntiAffinity", "Exists"), {"n3"}),
+        (one_pod("podAntiAffinity", "DoesNotExist"), ALL),
+    ],
+)
+def test_a_label_whose_value_is_not_kept_is_left_to_kube_scheduler(asked, left):
+    """Which pod of the StatefulSet runs on which node is not known here. A node that may be right is not passed over."""
+    running = [pod("b", "n1"), pod("b", "n2"), pod("c", "n3")]
+    for number, made in enumerate(running):
+        made["metadata"]["labels"][OF_ONE_POD] = f"b-{number}"
+    assert accepted(asked, running) == left
