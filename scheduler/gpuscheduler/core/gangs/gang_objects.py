@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuscheduler.core.gangs.gang import Gang
-from gpuscheduler.core.gangs.gang_object import GangObject, GangRef, ObjectKey
+from gpuscheduler.core.gangs.gang_object import POD_GROUP_LABEL, GangObject, GangRef, ObjectKey
 from gpuscheduler.core.gangs.group_roles import GroupRoles
 from gpuscheduler.core.gangs.job_set import JobSet
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.leader_worker_set import LeaderWorkerSet, gang_by_label
+from gpuscheduler.core.gangs.pod_group import PodGroup
 from gpuscheduler.core.pod_facts import PodFacts
 
 UNSEEN = "its object has not been seen"
@@ -123,7 +124,11 @@ class GangObjects:
             # The group is of other templates, or something else has written the labels: the other role has them, too.
             of_templates = {role: pods._replace(labels=own.labels) for role, pods in of_templates.items()}
         roles = tuple({**of_templates, **of_pods}.items())
-        return known.gang_of(replace(ref, roles=roles))
+        with_roles = replace(ref, roles=roles)
+        gang = known.gang_of(with_roles)
+        if gang and isinstance(known, PodGroup) and isinstance(group_set, LeaderWorkerSet):
+            return group_set.gang_after_leader(gang, known.gang, POD_GROUP_LABEL, with_roles)
+        return gang
 
     def _gang_in_job_set(
         self,

@@ -8,6 +8,9 @@ These are the rules:
 - With exclusive topology, the other pods of a Job are created when its first pod has a node, so each pod starts alone.
   With the node selectors that JobSet offers instead, this is not so.
 - The annotation `gpuagent.io/gang: job` in a pod template makes each Job of that entry a gang.
+- Labels that name a gang in a pod template say another number. A gang never has pods that are created only after its
+  first ones have started, whatever their number says: with an order it ends with its entry, and with exclusive topology
+  each pod starts alone.
 
 Only pods that ask for GPUs count: nothing is gained if the others wait. Those whose template names another gang are of
 that one.
@@ -70,6 +73,7 @@ class Entry:
         job_pods: how many pods each Job runs at one time.
         label: the value of this project's label in its template; empty if it has none.
         pod_group: the value of the coscheduling plugin's label there; empty if it has none.
+        is_exclusive: its pods are created one after another.
     """
 
     together: Together
@@ -77,6 +81,7 @@ class Entry:
     job_pods: int
     label: str
     pod_group: str
+    is_exclusive: bool
 
     @property
     def pods(self) -> int:
@@ -147,6 +152,9 @@ class Grouped(NamedTuple):
     pods: int
 
 
+NONE_GROUPED = Grouped(0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class JobSet:
     """A JobSet object.
@@ -159,6 +167,7 @@ class JobSet:
         in_all: how many pods it runs at one time.
         labeled: by value of this project's label, the entries whose template has it.
         grouped: by name of a PodGroup, the entries whose template names it. The empty name has all entries.
+        has_order: entries are created one after another.
     """
 
     key: ObjectKey
@@ -168,6 +177,7 @@ class JobSet:
     in_all: int
     labeled: Mapping[str, Labeled]
     grouped: Mapping[str, Grouped]
+    has_order: bool
 
     @property
     def all_entries(self) -> Labeled:
@@ -196,28 +206,39 @@ class JobSet:
         own: Gang,
         entry: Entry | None,
         ref: GangRef,
-    ) -> Gang:
+    ) -> Gang | None:
         """The gang of this project's labels: that of one Job, entry or set, if their number is its number of pods.
 
         Otherwise a template that makes several Jobs would start parts of each of them.
         """
         if entry is None or own.pods is None:
             return own
+        return None if entry.is_exclusive else self._part_by_number(own, own.pods, entry, ref)
+
+    def _part_by_number(
+        self,
+        own: Gang,
+        number: int,
+        entry: Entry,
+        ref: GangRef,
+    ) -> Gang:
         # If something other than the templates has written the labels, it may have done so on all pods.
         labeled = self.labeled.get(own.name) if entry.label else self.all_entries
         labeled = labeled or NONE_LABELED
-        if labeled.has(own.pods, entry.job_pods):
+        if labeled.has(number, entry.job_pods):
             return part_of(own, ref.instance)
-        if labeled.has(own.pods, entry.pods):
+        if labeled.has(number, entry.pods):
             return part_of(own, f"{ref.name}/{ref.role}")
-        if own.pods > labeled.pods:
+        if self.has_order:
+            return _within(entry, own, f"{ref.name}/{ref.role}")
+        if number > labeled.pods:
             # Pods outside of the set are meant as well.
             return own
         # The set's own name is not said twice.
         is_named_alike = own.name == ref.name
         return replace(own, has_no_namesake=True) if is_named_alike else part_of(own, ref.name)
 
-    def gang_by_pod_group(self, group: Gang, ref: GangRef) -> Gang:
+    def gang_by_pod_group(self, group: Gang, ref: GangRef) -> Gang | None:
         """The gang of a pod whose template names a PodGroup, which is `group`.
 
         The PodGroup says how many pods start together at least. It is meant for each Job, if each Job of which the
@@ -227,16 +248,33 @@ class JobSet:
         entry = self.entries.get(ref.role)
         if entry is None or group.minimum is None:
             return group
+        return None if entry.is_exclusive else self._part_by_minimum(group, group.minimum, entry, ref)
+
+    def _part_by_minimum(
+        self,
+        group: Gang,
+        minimum: int,
+        entry: Entry,
+        ref: GangRef,
+    ) -> Gang:
         # If something other than the templates has written the label, it may have done so on all pods.
-        of_group = self.grouped.get(group.name if entry.pod_group else "")
-        if of_group is None or group.minimum > of_group.pods:
-            return group
-        if group.minimum <= of_group.job_pods:
+        of_group = self.grouped.get(group.name if entry.pod_group else "", NONE_GROUPED)
+        if minimum <= of_group.job_pods:
             return part_of(group, ref.instance)
-        if group.minimum <= of_group.entry_pods:
+        if minimum <= of_group.entry_pods:
             return part_of(group, f"{ref.job_set}/{ref.role}")
+        if self.has_order:
+            return _within(entry, group, f"{ref.job_set}/{ref.role}")
+        is_for_more = minimum > of_group.pods
         is_named_alike = group.name == ref.job_set
-        return group if is_named_alike else part_of(group, ref.job_set)
+        return group if is_for_more or is_named_alike else part_of(group, ref.job_set)
+
+
+def _within(entry: Entry, gang: Gang, name: str) -> Gang:
+    """The part of a gang that one entry has. The pods of others are created when these have started."""
+    pods = entry.pods if gang.pods is None else min(gang.pods, entry.pods)
+    minimum = None if gang.minimum is None else min(gang.minimum, entry.pods)
+    return replace(part_of(gang, name), pods=pods, minimum=minimum)
 
 
 def read_job_set(found: Mapping[str, Any]) -> JobSet:
@@ -244,7 +282,9 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
     key, uid = identity(ObjectKind.JOB_SET, found)
     spec = mapping(found.get("spec"))
     replicated_jobs = list(mappings(spec.get("replicatedJobs")))
-    together = _together(spec, replicated_jobs)
+    has_order = _has_order(spec, replicated_jobs)
+    # If an entry waits for another one, its pods are created later, so that waiting for all pods would never end.
+    together = Together.ENTRY if has_order else Together.SET
     annotations = mapping_at(found, "metadata", "annotations")
     is_exclusive = _is_exclusive(annotations)
     by_name: dict[str, Entry] = {}
@@ -255,18 +295,23 @@ def read_job_set(found: Mapping[str, Any]) -> JobSet:
     started_together = [entry for entry in entries if entry.together is Together.SET]
     pods_together = sum(entry.pods for entry in started_together)
     pods_in_all = sum(entry.pods for entry in entries)
-    return JobSet(key, uid, by_name, pods_together, pods_in_all, _labeled(entries), _grouped(entries))
+    return JobSet(
+        key,
+        uid,
+        by_name,
+        pods_together,
+        pods_in_all,
+        _labeled(entries),
+        _grouped(entries),
+        has_order=has_order,
+    )
 
 
-def _together(spec: Mapping[str, Any], replicated_jobs: Iterable[Mapping[str, Any]]) -> Together:
-    """Which pods start together, if an entry does not say it.
-
-    If an entry waits for another one, its pods are created later, so that waiting for all pods would never end.
-    """
+def _has_order(spec: Mapping[str, Any], replicated_jobs: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether an entry waits for another one."""
     startup = mapping(spec.get("startupPolicy"))
     is_in_order = startup.get("startupPolicyOrder") == "InOrder"
-    depends = any(job.get("dependsOn") for job in replicated_jobs)
-    return Together.ENTRY if is_in_order or depends else Together.SET
+    return is_in_order or any(job.get("dependsOn") for job in replicated_jobs)
 
 
 def _labeled(entries: Iterable[Entry]) -> dict[str, Labeled]:
@@ -318,6 +363,7 @@ def _entry(
         pods_at_once(job_spec),
         label=text(labels.get(JOB_LABEL)),
         pod_group=text(labels.get(POD_GROUP_LABEL)),
+        is_exclusive=is_exclusive,
     )
 
 

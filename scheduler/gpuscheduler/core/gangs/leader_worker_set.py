@@ -202,13 +202,32 @@ class LeaderWorkerSet:
         return Gang(GangSource.LEADER_WORKER_SET, ref.instance, max(pods, 1))
 
     def _gang_by_label(self, own: Gang, ref: GangRef) -> Gang | None:
-        gang = gang_by_label(own, ref)
-        if gang == own or not self.leader_first or own.pods is None or ref.size is None:
+        return self.gang_after_leader(gang_by_label(own, ref), own, JOB_LABEL, ref)
+
+    def gang_after_leader(self, gang: Gang, own: Gang, label: str, ref: GangRef) -> Gang | None:
+        """The gang of a pod without those that are created only after its first ones have started.
+
+        The workers are created after their leader. A leader that waited for them would wait for ever.
+
+        Args:
+            gang: of the pod, if all pods were created together.
+            own: the same, if no template served several groups.
+            label: that names the gang.
+            ref: what the pod says.
+        """
+        if not self.leader_first or own.pods is None or ref.size is None:
             return gang
-        # The workers are created after it, so that a leader that waited for them would wait for ever.
+        has_both = labeled_in_group(ref, label, own.name) == ref.size
+        is_of_group = gang != own
+        if not is_of_group and not has_both:
+            # The leaders of all groups, or the workers of all.
+            return gang
         if ref.role == LEADER:
             return None
-        return replace(gang, pods=min(own.pods, ref.size - 1))
+        workers = ref.size - 1
+        minimum = None if own.minimum is None else min(own.minimum, workers)
+        of_group = part_of(own, ref.instance)
+        return replace(of_group, pods=min(own.pods, workers), minimum=minimum)
 
 
 def read_leader_worker_set(found: Mapping[str, Any]) -> LeaderWorkerSet:

@@ -61,11 +61,15 @@ class PodGroup:
     uid: str
     minimum: int
 
+    @property
+    def gang(self) -> Gang:
+        """All pods of the group. Those that ask for no GPUs count, as they do for the plugin."""
+        return Gang(GangSource.POD_GROUP, self.key.name, self.minimum, self.minimum)
+
     def gang_of(self, ref: GangRef) -> Gang:
-        """The gang of a pod of the group. Pods that ask for no GPUs count, as they do for the plugin."""
-        gang = Gang(GangSource.POD_GROUP, ref.name, self.minimum, self.minimum)
+        """The gang of a pod of the group."""
         is_for_each_group = self.minimum <= labeled_in_group(ref, POD_GROUP_LABEL, ref.name)
-        return part_of(gang, ref.instance) if is_for_each_group else gang
+        return part_of(self.gang, ref.instance) if is_for_each_group else self.gang
 
 
 def read_pod_group(found: Mapping[str, Any]) -> PodGroup:

@@ -208,6 +208,29 @@ def test_a_leader_with_labels_does_not_wait_for_workers_that_are_created_after_i
     assert gang(group_pod("w", 1, 1, size=3, labels=labels), found) == ("job j/serve-1", 2)
 
 
+@pytest.mark.parametrize("number", [2, 3, 9])
+@pytest.mark.parametrize("by", ["labels", "PodGroup"])
+def test_no_number_has_a_leader_wait_for_workers_that_are_created_after_it(by, number):
+    """The number may be that of one group, or of all: the leader would wait for ever."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: str(number)} if by == "labels" else PG
+    objects = (
+        read_leader_worker_set(leader_worker_set(labels=labels, startupPolicy="LeaderReady")),
+        read_pod_group(pod_group(number)),
+    )
+    own = "job j" if by == "labels" else "PodGroup pg"
+    assert gang(group_pod("l", 1, 0, size=3, labels=labels), *objects) is None
+    assert gang(group_pod("w", 1, 1, size=3, labels=labels), *objects) == (f"{own}/serve-1", 2)
+
+
+@pytest.mark.parametrize("by", ["labels", "PodGroup"])
+def test_leaders_of_all_groups_start_together_although_their_workers_are_created_after_them(by):
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "4"} if by == "labels" else PG
+    made = leader_worker_set(leader=True, labels=(labels, {}), startupPolicy="LeaderReady")
+    objects = (read_leader_worker_set(made), read_pod_group(pod_group(4)))
+    own = "job j" if by == "labels" else "PodGroup pg"
+    assert gang(group_pod("l", 1, 0, size=3, labels=labels), *objects) == (own, 4)
+
+
 def test_labels_of_a_leader_worker_set_that_cannot_be_read_are_taken_to_be_in_both_templates():
     known = GangObjects({})
     known.readable(ObjectKind.LEADER_WORKER_SET, "may not be read")
@@ -259,6 +282,37 @@ def test_labels_that_no_template_of_a_group_has_are_taken_to_be_on_all_of_its_po
     leader = pod_facts(group_pod("l", 1, 0, size=3, labels={JOB_LABEL: "j", REPLICAS_LABEL: "3"}))
     known.seen_beside(leader)
     assert known.resolved(leader).job.name == "j/serve-1"
+
+
+ORDERS = {
+    "in order": {"startupPolicy": {"startupPolicyOrder": "InOrder"}},
+    "with a dependency": {},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("by", ["labels", "PodGroup"])
+@pytest.mark.parametrize("number", [9, 12])
+def test_no_number_has_an_entry_of_a_job_set_wait_for_one_that_is_created_after_it(by, number, order):
+    """The number is that of the set, or of more: the first entry would wait for ever."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: str(number)} if by == "labels" else PG
+    driver = replicated_job("driver", labels=labels)
+    workers = replicated_job("workers", jobs=2, pods=4, labels=labels)
+    if order == "with a dependency":
+        workers["dependsOn"] = [{"name": "driver", "status": "Ready"}]
+    objects = (read_job_set(job_set(driver, workers, **ORDERS[order])), read_pod_group(pod_group(number)))
+    own = "job j" if by == "labels" else "PodGroup pg"
+    assert gang(job_set_pod("d", "driver", labels=labels), *objects) is None
+    assert gang(job_set_pod("w", "workers", 1, labels=labels), *objects) == (f"{own}/train/workers", 8)
+
+
+@pytest.mark.parametrize("by", ["labels", "PodGroup"])
+def test_no_number_has_a_pod_wait_for_those_that_are_created_when_it_has_a_node(by):
+    """With exclusive topology, JobSet creates the other pods of a Job then."""
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "4"} if by == "labels" else PG
+    workers = replicated_job("workers", pods=4, labels=labels)
+    objects = (read_job_set(job_set(workers, annotations=EXCLUSIVE)), read_pod_group(pod_group(4)))
+    assert gang(job_set_pod("w", "workers", labels=labels), *objects) is None
 
 
 def test_labels_that_name_the_job_set_itself_need_no_second_name():
