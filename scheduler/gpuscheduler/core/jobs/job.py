@@ -276,9 +276,15 @@ class Job:
     @property
     def lost(self) -> int:
         """How many pods a job that has started lacks of those that have to run together. Those that wait do not run."""
-        if not self.members.any_bound:
+        members = self.members
+        if not members.any_bound:
             return 0
-        return max(self._missing - self.members.done_and_gone, 0)
+        missing = self._missing
+        if members.start.size:
+            # An object's number may have been raised since. Pods that were never there are not lost.
+            gone = members.start.size - self._elsewhere
+            missing = min(missing, gone)
+        return max(missing - members.done_and_gone, 0)
 
     def breaks_without(self, evicted: int) -> bool:
         """Whether the job runs, and lacks pods once so many of those that run are evicted."""
@@ -298,8 +304,12 @@ class Job:
     @property
     def _missing(self) -> int:
         """How many pods have to start besides those that run or have ended; negative if more of them are there."""
-        elsewhere = self.there - len(self.members.pending)
-        return self.members.wanted - elsewhere
+        return self.members.wanted - self._elsewhere
+
+    @property
+    def _elsewhere(self) -> int:
+        """How many pods run, or have ended."""
+        return self.there - len(self.members.pending)
 
     @property
     def age(self) -> tuple[int, str]:

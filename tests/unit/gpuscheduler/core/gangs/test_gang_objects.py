@@ -569,3 +569,17 @@ def test_the_next_attempt_of_a_job_set_does_not_start_beside_what_is_left_of_the
     cluster.scheduling.pod_gone("w-1-of-9", cluster.now)
     cluster.see(attempt(10, 1))
     assert len(cluster.run("w-0-of-10", "w-1-of-10")) == 2
+
+
+def test_a_number_that_is_raised_while_its_pods_run_means_no_loss(cluster):
+    """The Event would be wrong, and the operator may have the other pods of a job that lost some evicted."""
+    cluster.show(read_pod_group(pod_group(2)))
+    for name in ("a", "b"):
+        cluster.see(pod_object(name, uid=name, labels=PG, whole=1))
+    cluster.run("a", "b")
+    cluster.show(read_pod_group(pod_group(5)))
+    assert cluster.scheduling.jobs.states() == {JobState.RUNNING: 1}
+    cluster.see(pod_object("c", uid="c", labels=PG, whole=8))
+    assert cluster.scheduling.jobs.states() == {JobState.WAITING: 1}
+    cluster.scheduling.pod_gone("b", cluster.now)
+    assert cluster.scheduling.jobs.states() == {JobState.BROKEN: 1}
