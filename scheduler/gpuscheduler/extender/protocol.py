@@ -21,6 +21,9 @@ MOST_TWICE = 100
 MOST_REASON = 1024
 """Characters of a reason. It is repeated for thousands of nodes, and may quote what authors of pods wrote."""
 
+MOST_NAME = 253
+"""Characters of a node's name, as Kubernetes allows them."""
+
 
 class ProtocolError(ValueError):
     """The body is not the call; the text says what is wrong with it."""
@@ -150,6 +153,9 @@ def filter_call(body: bytes) -> FilterCall:
             nodes: dict[str, msgspec.Raw] = {}
             for raw in args.nodes.items or ():
                 name = _NODE.decode(raw).metadata.name
+                if bytes(nodes.get(name, raw)) != bytes(raw):
+                    # The caller could not tell which of them the answer means.
+                    raise ProtocolError(f"ExtenderArgs: two different nodes have the name {name[:MOST_NAME]!r}")
                 nodes[name] = raw
             return FilterCall(args.pod, None, nodes)
     except (msgspec.DecodeError, RecursionError) as err:

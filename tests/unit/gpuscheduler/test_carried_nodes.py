@@ -143,6 +143,15 @@ def test_what_is_no_node_is_said(cluster, scheduler, odd):
     assert (status, answer[:12]) == (400, "ExtenderArgs")
 
 
+def test_two_nodes_of_one_name_are_refused_because_no_answer_could_tell_them_apart(cluster, scheduler):
+    asked = cluster.pod(mem=8)
+    large = shared("template")
+    small = shared("template", units=4)
+    status, answer = scheduler.post("/filter", body(asked, large, small))
+    assert (status, answer) == (400, "ExtenderArgs: two different nodes have the name 'template'\n")
+    assert ask(scheduler, asked, large, large)[0] == ["template"]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
