@@ -110,8 +110,8 @@ class Resources:
                 return f"{wanted / MILLI:g} CPU"
             case "memory":
                 return f"{wanted / GIB:.4g} GiB of memory"
-            case "pods":
-                return "one place for a pod"
+            case _ if _is_in_bytes(name):
+                return f"{wanted / GIB:.4g} GiB of {name}"
             case _:
                 return f"{wanted} of {name}"
 
@@ -198,6 +198,11 @@ def pod_resources(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Resourc
 def _is_of_pods(name: str) -> bool:
     """Whether a pod may ask for the resource as a whole."""
     return name in _POD_LEVEL or name.startswith("hugepages-")
+
+
+def _is_in_bytes(name: str) -> bool:
+    """Whether the amounts of the resource are bytes."""
+    return name in {"ephemeral-storage", "storage"} or name.startswith("hugepages-")
 
 
 def _resources(amounts: Mapping[str, int], pods: int) -> Resources:

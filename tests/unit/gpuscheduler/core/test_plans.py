@@ -4,6 +4,7 @@ import pytest
 
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
+from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.places.plan import ALL_NAMED, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
@@ -136,6 +137,30 @@ def test_what_is_short_is_said_with_the_numbers_of_nodes():
 def test_the_rule_that_leaves_nodes_out_is_said(rules, why):
     nodes = [Node(f"n{n}", f"z{n % 2}", 1, 96, 512) for n in range(6)]
     assert said(RandomJob(nodes, [Role("r", 7, 1, 1, 1, rules)])).endswith(f"of 6 nodes, {why}")
+
+
+@pytest.mark.parametrize(
+    ("resource", "there", "wanted", "why"),
+    [
+        ("ephemeral-storage", "1Gi", "2Gi", "1 had less than 2 GiB of ephemeral-storage free"),
+        ("hugepages-1Gi", "1Gi", "2Gi", "1 had less than 2 GiB of hugepages-1Gi free"),
+        ("example.com/fpga", "1", "2", "1 had less than 2 of example.com/fpga free"),
+        ("pods", "110", None, "1 had as many pods as they take"),
+    ],
+)
+def test_other_resources_that_are_short_are_said_in_their_units(resource, there, wanted, why):
+    job = RandomJob([Node("n1", "z0", 8, 96, 512)], [Role("r", 1, 1, 1, 1)])
+    node = node_object(job.nodes[0])
+    node["status"]["allocatable"][resource] = there
+    made = pod_object(job.roles[0], 0)
+    if wanted:
+        made["spec"]["containers"][0]["resources"]["requests"][resource] = wanted
+    usage = NodeUsage(node_facts(node))
+    # Every pod takes one place.
+    usage.used = Resources(pods=109 if wanted else 110)
+    neighborhood = Neighborhood([node_site(node)])
+    said_now = shortage([pod_facts(made)], {}, {"n1": usage}, neighborhood, {}, Tries())
+    assert said_now.endswith(f"of 1 nodes, {why}")
 
 
 def test_nodes_that_kube_scheduler_refuses_are_said():

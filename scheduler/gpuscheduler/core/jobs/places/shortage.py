@@ -113,6 +113,8 @@ def _short(group: Group, node: NodeUsage) -> str:
     short = group.requests.short_in(node.facts.allocatable, node.used)
     if short in _IN_GPUS - {"pods"}:
         return _GPUS
+    if short == "pods":
+        return "had as many pods as they take"
     return f"had less than {group.requests.words(short)} free" if short else ""
 
 
