@@ -290,6 +290,28 @@ def test_no_pod_is_evicted_for_a_job_that_would_not_start(cluster, why):
     assert preempted(cluster, names[0]) == {}
 
 
+@pytest.mark.parametrize(
+    ("other", "is_evicted"),
+    [
+        ({"priority": 1000}, True),
+        ({"priority": 500}, True),
+        # The running pods have priority 0.
+        ({"priority": 0}, False),
+        ({"priority": -5}, False),
+        ({"priority": 1000, "preemptionPolicy": "Never"}, False),
+    ],
+)
+def test_one_urgent_pod_evicts_none_for_others_of_its_job_that_could_not(cluster, other, is_evicted):
+    cluster.create("a", whole=4, asked=False, priority=1000)
+    cluster.create("b", whole=4, asked=False, priority=other["priority"])
+    for name in ("a", "b"):
+        cluster.pods[name]["status"]["conditions"] = SHORT
+    cluster.pods["b"]["spec"] |= other
+    for name in ("a", "b"):
+        cluster.scheduling.pod_seen(pod_facts(cluster.pods[name]), cluster.now)
+    assert bool(preempted(cluster, "a")) is is_evicted
+
+
 @pytest.mark.parametrize("end", ["deleted", "raised"])
 def test_the_nodes_are_free_again_when_the_job_does_not_wait_any_more(cluster, end):
     waiting_job(cluster, priority=1000)

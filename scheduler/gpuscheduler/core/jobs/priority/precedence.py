@@ -280,14 +280,16 @@ class Precedence:
         possible are among those that kube-scheduler proposes: of a large cluster, these are a part.
         """
         pending = [] if job.plan else job.wants_nodes()
-        if not pending:
+        below = _evicts_below(job, pending)
+        if below is None:
             return frozenset()
         kept = self.kept_from_job(job)
         # kube-scheduler asks for each pod of the job in turn.
-        made_of = self._usage.version, job.rejections, len(pending), pod.priority, kept, frozenset(proposed)
+        below = min(below, pod.priority)
+        made_of = self._usage.version, job.rejections, len(pending), below, kept, frozenset(proposed)
         former, nodes = job.evictable
         if former != made_of:
-            waiting = _waiting(job, pending, pod.priority)
+            waiting = _waiting(job, pending, below)
             places = self._after.places(waiting, kept, proposed)
             nodes = frozenset(places.values())
             job.evictable = made_of, nodes
@@ -353,6 +355,19 @@ def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
     """Pods of a job, for which pods of a lower priority than `below` may end."""
     needed = min(job.needed, len(pending))
     return Waiting(job.as_checked(pending), needed, job.never_suitable(), below)
+
+
+def _evicts_below(job: Job, pending: Collection[PodFacts]) -> int | None:
+    """The priority below which pods may be evicted so that these pods of a job start; None if none may.
+
+    A pod of high priority makes no room for others of its job that could not make it themselves.
+    """
+    willing = [pod.priority for pod in pending if pod.may_preempt]
+    needed = min(job.needed, len(pending))
+    if not pending or len(willing) < needed:
+        return None
+    willing.sort(reverse=True)
+    return willing[needed - 1]
 
 
 def _keeps_nodes(mantissa: float, exponent: int) -> bool:
