@@ -437,4 +437,8 @@ def _counts_as(pod: PodFacts) -> tuple[object, ...]:
         pod.owner,
         pod.created,
         pod.priority,
+        # Of a pod that waits, tolerations may be added, labels changed, and containers resized. Then it may fit.
+        pod.requests,
+        pod.rules,
+        pod.labels,
     )

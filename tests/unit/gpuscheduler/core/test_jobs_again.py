@@ -7,7 +7,7 @@ import pytest
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Nudge, Ungate
 from gpuscheduler.core.constraints.labels import labels_of_node
-from gpuscheduler.core.constraints.node_site import NodeSite
+from gpuscheduler.core.constraints.node_site import NodeSite, Taint
 from gpuscheduler.core.jobs.due_jobs import FAILED_S
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.pod_facts import pod_facts
@@ -306,3 +306,47 @@ def test_a_pod_that_comes_again_gets_a_place_near_one_pod_of_its_job(label):
     again["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
     scheduling.pod_seen(pod_facts(again), 1.0)
     assert scheduling.filter(pod_facts(again), ["n1", "n2"], 1.0).nodes == ("n2",)
+
+
+HOST = "kubernetes.io/hostname"
+APART = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": HOST, "labelSelector": {"matchLabels": {"apart": "yes"}}}
+        ]
+    }
+}
+
+
+def tolerate(made):
+    made["spec"]["tolerations"] = [{"key": "team", "operator": "Exists"}]
+
+
+def shrink(made):
+    """Containers of a pod may be resized before it has a node."""
+    made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "40"}
+
+
+def unlabel(made):
+    del made["metadata"]["labels"]["apart"]
+
+
+@pytest.mark.parametrize("edit", [tolerate, shrink, unlabel])
+def test_a_job_that_did_not_fit_is_planned_again_when_its_waiting_pods_are_edited(edit):
+    """People do that because of the reason that they read. Nothing else may change in the cluster for days."""
+    taints = (Taint("team", "red", "NoSchedule"),) if edit is tolerate else ()
+    site = NodeSite("n1", labels_of_node({HOST: "n1"}), taints)
+    cluster = JobUnderTest(replace(whole_node("n1", gpus=4), site=site))
+    for name in ("a", "b"):
+        made = cluster.create(name, whole=1, asked=False)
+        made["metadata"]["labels"]["apart"] = "yes"
+        made["spec"]["affinity"] = APART if edit is unlabel else {}
+        requests = {"cpu": "80"} if edit is shrink else {}
+        made["spec"]["containers"][0]["resources"]["requests"] = requests
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    for name in ("a", "b"):
+        assert not cluster.filter(name).nodes
+    for made in cluster.pods.values():
+        edit(made)
+        cluster.scheduling.pod_seen(pod_facts(made), cluster.now)
+    cluster.run("a", "b")
