@@ -70,11 +70,12 @@ class ClusterUsage:
 
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
-        self.pods.sites.pop(name, None)
+        former_site = self.pods.sites.pop(name, None)
         # A node that is deleted and created again has its pods still.
         if self.nodes.pop(name, None) is not None:
             self._units = None
             self._note(name)
+        if former_site is not None:
             # Pods are no longer spread over it, and jobs for which it was kept need another one.
             self.frees += 1
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.constraints.occupant import Occupant
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources
 from gpuscheduler.core.gpu_request import WHOLE, Amounts
@@ -83,6 +84,16 @@ def test_the_units_in_all_follow_the_nodes(usage):
     assert usage.in_all() == (Amounts(27, 100), 8)
     usage.node_gone("n3")
     assert usage.in_all() == (Amounts(27, 100), 0)
+
+
+@pytest.mark.parametrize("name", ["n1", "without-gpus"])
+def test_a_node_that_goes_is_news_once_whether_it_has_gpus_or_not(usage, name):
+    """Pods are spread over both, so that a job may fit without the zone of a node."""
+    usage.site_seen(NodeSite("without-gpus"))
+    frees = usage.frees
+    usage.node_gone(name)
+    usage.node_gone(name)
+    assert usage.frees == frees + 1
 
 
 def test_a_node_that_is_as_it_was_frees_nothing(usage):
