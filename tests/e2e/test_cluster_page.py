@@ -328,4 +328,8 @@ def test_without_scripts_there_is_a_table() -> None:
         expect(page.locator("table.plain").first.locator("tbody tr")).to_have_count(FEW)
         expect(page.locator("body")).to_contain_text("DriverUnavailable (blocking)")
         expect(page.locator("body")).not_to_contain_text("reading")
+        page.set_viewport_size(PHONE)
+        # Without scrolling sideways: the name and what is wrong with the worst node.
+        expect(page.get_by_role("link", name="DriverUnavailable")).to_be_in_viewport(ratio=1)
+        assert not is_wider_than_the_window(page)
         browser.close()

@@ -64,10 +64,16 @@ _LINES_OF_NAME = """name => {
 
 
 @contextmanager
-def node_page(metrics: str = METRICS, size: ViewportSize = DESK, *, scripts: bool = True) -> Iterator[Page]:
+def node_page(
+    metrics: str = METRICS,
+    size: ViewportSize = DESK,
+    *,
+    scripts: bool = True,
+    status: dict[str, Any] = STATUS,
+) -> Iterator[Page]:
     served = {
         **node_pages(),
-        "/status": json_page(lambda: STATUS),
+        "/status": json_page(lambda: status),
         "/hour": json_page(lambda: {"gpus": {}}),
         "/table": lambda: ("text/plain", TABLE.encode()),
         "/metrics": lambda: ("text/plain", metrics.encode()),
@@ -87,6 +93,16 @@ def test_used_memory_of_no_container_has_a_row_of_its_own() -> None:
         expect(rows).to_have_count(2)
         expect(rows.nth(0)).to_contain_text("ml/train[main]p95 4 GiB, peak 6 GiB8 GiB3 GiB")
         expect(rows.nth(1)).to_contain_text("no container, 1 process–2 GiB")
+
+
+def test_a_problem_has_its_severity_as_on_the_page_of_the_cluster() -> None:
+    blocking = {"reason": "DriverUnavailable", "severity": "blocking", "message": "no driver", "warning": True}
+    fenced = {"reason": "GPUFenced", "severity": "info", "message": "GPU 1 is fenced", "warning": False}
+    with node_page(status={**STATUS, "problems": [blocking, fenced]}) as page:
+        problems = page.locator(".problem")
+        expect(problems).to_have_text(["DriverUnavailable blocking: no driver", "GPUFenced info: GPU 1 is fenced"])
+        border = "box => getComputedStyle(box).borderLeftColor"
+        assert problems.nth(0).evaluate(border) != problems.nth(1).evaluate(border)
 
 
 def test_without_such_memory_there_is_no_such_row() -> None:

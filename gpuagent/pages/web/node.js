@@ -59,14 +59,17 @@ function facts(status, known) {
 }
 
 function showProblems(status) {
-  const found = status.problems.map((problem) => [problem.warning ? "warning" : "note", problem.reason, problem.message]);
+  const found = status.problems.map((problem) => [problem.severity, problem.reason, problem.message]);
   const waits = status.switch.waiting_for.map((one) => one.container);
   if (status.switch.phase !== "steady") {
     const names = [...new Set(waits)].join(", ");
-    found.push(["note", `Mode switch ${status.switch.phase}`, names ? `waits for ${names}` : ""]);
+    found.push(["", `Mode switch ${status.switch.phase}`, names ? `waits for ${names}` : ""]);
   }
   showIfChanged(at("problems"), found, () =>
-    found.map(([kind, reason, text]) => element("div", { className: `problem ${kind}` }, element("strong", {}, reason), " ", longText(text))),
+    found.map(([severity, reason, text]) => {
+      const rating = severity ? ` ${severity}: ` : " ";
+      return element("div", { className: `problem ${severity}` }, element("strong", {}, reason), rating, longText(text));
+    }),
   );
 }
 

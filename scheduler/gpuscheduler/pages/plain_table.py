@@ -26,6 +26,7 @@ _HEAD = """<!doctype html>
 _FOOT = '<footer><a href="usage">usage</a> <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
 _NODE_HEADS = (
     "node",
+    "problems",
     "mode",
     "model",
     "usable GPUs",
@@ -33,8 +34,8 @@ _NODE_HEADS = (
     "compute held",
     "largest free",
     "pods",
-    "problems",
 )
+"""What is wrong comes next to the name, because a phone shows no more than the first columns."""
 _NAMESPACE_HEADS = (
     "namespace",
     "pods",
@@ -111,8 +112,10 @@ def _node(row: Sequence[Any], problems_url: str) -> list[str]:
     held_core = sum(gpu[6] for gpu in shared)
     compute = f"{round(100 * held_core / core)} %" if core else "–"
     starting = f" ({waiting} starting)" if waiting else ""
+    words = "<br>".join(_problem(problem, problems_url) for problem in problems)
     return [
         escape(name),
+        f'<div class="words">{words}</div>' if words else "–",
         escape(mode or "–"),
         escape(model or "–"),
         f"{usable} of {count}",
@@ -120,7 +123,6 @@ def _node(row: Sequence[Any], problems_url: str) -> list[str]:
         compute,
         _largest(largest, unit_mib) if gpus else "–",
         f"{pods}{starting}",
-        "<br>".join(_problem(problem, problems_url) for problem in problems) or "–",
     ]
 
 
