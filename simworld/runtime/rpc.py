@@ -163,6 +163,8 @@ class Server:
         self._open: list[Exchange] = []
         self._sockets: list[tuple[Path, socket.socket]] = []
         self._serves = False
+        self._is_finishing = False
+        self._answered = Event()
         self.process: Process = kernel().process
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
@@ -193,17 +195,39 @@ class Server:
         self.process.at_end.append(self._close)
 
     def stop(self, grace: float | None) -> Event:
-        self._close()
+        """Take no more calls, and give those in progress so many seconds; the event is set when they have ended."""
+        self._stop_listening()
         for path, _ in self._sockets:
             path.unlink(missing_ok=True)
         stopped = Event()
-        stopped.set()
+        if grace and self._has_open_calls:
+            self._is_finishing = True
+            kernel().spawn(lambda: self._finish(grace, stopped), "rpc stop", self.process)
+        else:
+            self._close()
+            stopped.set()
         return stopped
 
-    def _close(self) -> None:
+    def _finish(self, grace_s: float, stopped: Event) -> None:
+        until = kernel().now + grace_s
+        while self._has_open_calls and kernel().now < until:
+            self._answered.clear()
+            self._answered.wait(until - kernel().now)
+        self._is_finishing = False
+        self._close()
+        stopped.set()
+
+    @property
+    def _has_open_calls(self) -> bool:
+        return any(not exchange.ended for exchange in self._open)
+
+    def _stop_listening(self) -> None:
         self._serves = False
         for _, listener in self._sockets:
             listener.close()
+
+    def _close(self) -> None:
+        self._stop_listening()
         for exchange in self._open:
             exchange.end(CallError(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
         self._open = []
@@ -223,7 +247,8 @@ class Server:
         self._begin_calls()
 
     def _begin_calls(self) -> None:
-        while self._queue and self._busy < self._workers and self.serves:
+        # A call that has come before `stop` is begun in its grace, too.
+        while self._queue and self._busy < self._workers and (self.serves or self._is_finishing):
             self._busy += 1
             call = self._queue.popleft()
             kernel().spawn(lambda call=call: self._answer(*call), f"rpc {call[0]}", self.process)  # type: ignore[misc]
@@ -242,6 +267,7 @@ class Server:
             exchange.end(CallError(grpc.StatusCode.UNKNOWN, f"Exception calling application: {error}"))
         finally:
             self._busy -= 1
+            self._answered.set()
             self._begin_calls()
 
     @staticmethod
