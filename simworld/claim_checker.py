@@ -42,10 +42,26 @@ class ClaimChecker:
     def _check_start(self, new: Living) -> Iterator[str]:
         """Promises that a container breaks by starting with what it has, beside those that live."""
         allocations = self._allocations(new)
-        if allocations:
+        if allocations and not self._has_what_a_former_pod_had(new, allocations):
             yield from self._wrong_grant(new, allocations)
         for uuid in new.gpus:
             yield from self._oversold(new, uuid)
+
+    def _has_what_a_former_pod_had(self, new: Living, allocations: Allocations) -> bool:
+        """Whether kubelet gave it what it had prepared for a pod that was deleted by force, on other GPUs.
+
+        The claim lost its allocation with that pod, and got another one before kubelet unprepared it. Kubelet knows the
+        claim by its UID, so it calls no driver again.
+        """
+        there = {pod["metadata"]["uid"] for pod in self._pods()}
+        users = _users_of_claims(self._node(new.node))
+        for claim in allocations:
+            for former_uid in users.get(claim, set()) - there:
+                former = self._world.claims.scheduler.allocated.get(former_uid, {})
+                gpus = {part.uuid for part in former.get(claim, ())}
+                if gpus == set(new.gpus):
+                    return True
+        return False
 
     def _wrong_grant(self, living: Living, allocations: Allocations) -> Iterator[str]:
         """What the container has that the scheduler did not allocate, or lacks."""
@@ -93,9 +109,12 @@ class ClaimChecker:
         return self._world.claims.scheduler.allocated.get(living.pod_uid, {})
 
     def _gpu_mib(self, node: str, uuid: str) -> int:
-        (there,) = [known for known in self._world.nodes if known.name == node]
-        (gpu,) = [known for known in there.box.gpus if known.uuid == uuid]
+        (gpu,) = [known for known in self._node(node).box.gpus if known.uuid == uuid]
         return gpu.memory_mib
+
+    def _node(self, name: str) -> SimulatedNode:
+        (node,) = [known for known in self._world.nodes if known.name == name]
+        return node
 
     def _mib(self, node: str, part: Part) -> int:
         """What a part takes; all of the GPU if the API server knows no capacity that is consumed."""
@@ -308,8 +327,13 @@ def _claims_with_cdi(node: SimulatedNode) -> set[str]:
 
 def _checkpoint(node: SimulatedNode) -> set[str]:
     """UIDs of the claims in kubelet's checkpoint."""
+    return set(_users_of_claims(node))
+
+
+def _users_of_claims(node: SimulatedNode) -> dict[str, set[str]]:
+    """UIDs of the pods that use each claim, by the claim's UID, as kubelet's checkpoint has them."""
     path = node.kubelet.root / FILE_NAME
     if not path.exists():
-        return set()
+        return {}
     states: Iterable[Json] = json.loads(json.loads(path.read_text())["Data"])["ClaimInfoStateList"]
-    return {state["ClaimUID"] for state in states}
+    return {state["ClaimUID"]: set(state["PodUIDs"]) for state in states}
