@@ -18,7 +18,12 @@ _T = TypeVar("_T")
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 CALL_DEADLINE_S = 5.0
-LOOK_DEADLINE_S = 1.0
+LOOK_DEADLINE_S = 3.0
+"""Deadline of a query while kubelet admits a pod.
+
+Long, because a busy node may stand still for a second. Without an answer, a pod that may have a decision is refused,
+and kubelet never admits it again.
+"""
 LIMITED_PAUSE_S = 0.012
 """Pause before a call is repeated that is beyond kubelet's limit of 100 a second.
 
