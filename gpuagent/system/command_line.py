@@ -3,12 +3,12 @@
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection, Sequence
 from textwrap import fill
 from typing import Any, NoReturn
 
 from gpuagent import __version__
+from gpuagent.system.likeness import did_you_mean
 
 SHELLS = ("bash", "zsh", "fish")
 _UNKNOWN = re.compile(r"unrecognized arguments: ([^\s=]+)")
@@ -92,10 +92,10 @@ class CommandLine(argparse.ArgumentParser):
         unknown = _UNKNOWN.search(message)
         choice = _CHOICE.search(message)
         if unknown:
-            message += _meant(unknown[1], self._option_string_actions)
+            message += did_you_mean(unknown[1], self._option_string_actions)
         elif choice:
             choices = re.findall(r"[\w.-]+", choice[2])
-            message += _meant(choice[1], choices)
+            message += did_you_mean(choice[1], choices)
         self.exit(2, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
 
 
@@ -116,8 +116,3 @@ class _Completion(argparse.Action):
         parser.prog = self._program
         print(shtab.complete(parser, str(given[1])))
         parser.exit()
-
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

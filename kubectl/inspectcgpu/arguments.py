@@ -8,9 +8,21 @@ from inspectcgpu.usage_error import UsageError
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 """As Go's strconv.ParseBool reads them."""
+_NO_LOGS = "because nothing is logged or profiled"
 REFUSED: Mapping[str, str] = {
     "-f": "name the nodes, or select them with -l",
     "--filename": "name the nodes, or select them with -l",
+    "-R": "name the nodes, or select them with -l",
+    "--recursive": "name the nodes, or select them with -l",
+    "-k": "name the nodes, or select them with -l",
+    "--kustomize": "name the nodes, or select them with -l",
+    "--raw": "use kubectl get --raw",
+    "--subresource": "use kubectl get nodes --subresource",
+    "--server-print": "use kubectl get nodes --server-print",
+    "--show-kind": "use -o name, which prints node/NAME",
+    "--show-managed-fields": "use kubectl get nodes --show-managed-fields",
+    "--output-watch-events": "use --watch -o json, which prints the whole report at each change",
+    "--allow-missing-template-keys": "use -o json and jq",
     "--field-selector": "name the nodes, or select them by label with -l",
     "-L": "use kubectl get nodes -L",
     "--label-columns": "use kubectl get nodes --label-columns",
@@ -22,6 +34,14 @@ REFUSED: Mapping[str, str] = {
     "--watch-only": "use --watch",
     "--chunk-size": "leave it out, because lists are read in pages of 500",
     "--cache-dir": "leave it out, because nothing of the cluster is cached",
+    "--disable-compression": "leave it out, because only large answers are compressed",
+    "--kuberc": "leave it out, because no file with defaults is read",
+    "--match-server-version": "leave it out, because every version from 1.18 on is read",
+    "--warnings-as-errors": "leave it out, because warnings of the API server are not shown",
+    "--profile": f"leave it out, {_NO_LOGS}",
+    "--profile-output": f"leave it out, {_NO_LOGS}",
+    "--log-flush-frequency": f"leave it out, {_NO_LOGS}",
+    "--vmodule": f"leave it out, {_NO_LOGS}",
     "-v": "leave it out, because there are no levels of logs; kubectl -v=6 get nodes shows requests",
     "--v": "leave it out, because there are no levels of logs; kubectl --v=6 get nodes shows requests",
 }

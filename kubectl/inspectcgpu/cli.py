@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from inspectcgpu.arguments import as_argparse_takes
-from inspectcgpu.combinations import check, command_of
+from inspectcgpu.combinations import check, column_of, command_of
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.flags import ALL, STATUS, make_parser, overrides_of
@@ -26,6 +26,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     try:
         options = make_parser().parse_args(as_argparse_takes(arguments, ALL))
         check(options)
+        options.sort_by = column_of(options)
         command = _command(options)
         _read_names(options)
         client = connect(options.kubeconfig, overrides_of(options), environ, options.request_timeout)

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from inspectcgpu.flags import AGENTS, OUTPUTS, SHOWN, STATUS
+from gpuagent.system.likeness import did_you_mean
+from inspectcgpu.flags import AGENTS, HEALTH_COLUMNS, NODE_COLUMNS, OUTPUTS, SHOWN, STATUS, WASTE_COLUMNS
 from inspectcgpu.usage_error import UsageError
 
 NODES = "nodes"
@@ -25,11 +26,13 @@ class Takes:
         about: what the command shows, as the first part of a refusal.
         flags: by their long names.
         outputs: values of `--output`.
+        columns: values of `--sort-by`; the first is the name of what is listed.
     """
 
     about: str
     flags: tuple[str, ...]
     outputs: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
 
 COMMANDS: Mapping[str, Takes] = {
@@ -37,16 +40,19 @@ COMMANDS: Mapping[str, Takes] = {
         "this shows nodes and asks their agents",
         (*_OF_NODES, *_WATCHED, "--sort-by", "--no-headers"),
         OUTPUTS,
+        NODE_COLUMNS,
     ),
     "--details": Takes(
         "--details shows the pods of each node",
         ("--details", *_OF_NODES, *_WATCHED, "--sort-by"),
         ("table", "wide", "json", "yaml"),
+        NODE_COLUMNS,
     ),
     "--health": Takes(
-        "--health has its own order and columns, problems first",
-        ("--health", *_OF_NODES, *_WATCHED, "--no-headers"),
+        "--health shows what is wrong on nodes",
+        ("--health", *_OF_NODES, *_WATCHED, "--sort-by", "--no-headers"),
         ("table", "wide", "name", "json", "yaml"),
+        HEALTH_COLUMNS,
     ),
     "--waste": Takes(
         "--waste shows the pods and namespaces that agents know, once",
@@ -56,10 +62,12 @@ COMMANDS: Mapping[str, Takes] = {
             "--selector",
             "--namespace",
             "--all-namespaces",
+            "--sort-by",
             "--no-headers",
             *_OF_AGENTS,
         ),
         _OF_THE_ANSWER,
+        WASTE_COLUMNS,
     ),
     "--defragment": Takes(
         "--defragment shows what gpuscheduler would move in the whole cluster, once",
@@ -85,6 +93,8 @@ _IGNORED_BY_OUTPUT: Mapping[str, tuple[str, ...]] = {
     "yaml": ("--no-headers",),
 }
 """Flags about what these formats do not have: lists of pods, and headings."""
+_NAMES = ("name", ".metadata.name", "metadata.name", "{.metadata.name}")
+"""Of kubectl's values of `--sort-by`, the expressions that mean a column here."""
 
 
 def command_of(options: argparse.Namespace) -> str:
@@ -103,6 +113,24 @@ def check(options: argparse.Namespace) -> None:
     """Raise UsageError if flags contradict each other, or if one would be ignored."""
     for problem in _problems(options):
         raise UsageError(problem)
+
+
+def column_of(options: argparse.Namespace) -> str:
+    """The column of `--sort-by`, one of the command's; empty without. Raises UsageError if the command has no such."""
+    written = options.sort_by
+    if not written:
+        return ""
+    columns = COMMANDS[command_of(options)].columns
+    if written in _NAMES:
+        return columns[0]
+    column = written.lower()
+    if column in columns:
+        return str(column)
+    known = ", ".join(columns)
+    if "." in written:
+        sentence = f"--sort-by {written} is a JSONPath expression, and this sorts by a column: {known}"
+        raise UsageError(f"{sentence}; kubectl get nodes takes such an expression")
+    raise UsageError(f"--sort-by {written} is not a column here: {known}{did_you_mean(column, columns)}")
 
 
 def _problems(options: argparse.Namespace) -> Iterator[str]:

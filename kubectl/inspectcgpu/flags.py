@@ -33,9 +33,10 @@ EXAMPLES = (
     "kubectl inspect cgpu -o json      # for a program",
 )
 OUTPUTS = ("table", "brief", "wide", "name", "json", "yaml")
-SORT_KEYS = ("name", "mode", "model", "gpus", "held", "free", "pods", "waiting", "problems")
-"""What nodes can be sorted by."""
-_PATHS_OF_NAMES = (".metadata.name", "metadata.name", "{.metadata.name}")
+NODE_COLUMNS = ("name", "mode", "model", "gpus", "held", "free", "pods", "waiting", "problems")
+HEALTH_COLUMNS = ("node", "mode", "gpus", "severity", "problem")
+WASTE_COLUMNS = ("pod", "namespace", "node", "held", "used", "peak", "unused", "idle")
+"""What `--sort-by` takes. The first is the name of what is listed."""
 _DAY_S = 86400
 _LAST_PORT = 65535
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -120,25 +121,13 @@ def request_timeout(value: str) -> float:
     return min(total_s, _DAY_S) or _DAY_S
 
 
-def sort_key(value: str) -> str:
-    """The value of `--sort-by`; kubectl's is a JSONPath expression, of which the name is known."""
-    if value in _PATHS_OF_NAMES:
-        return "name"
-    if "." in value:
-        known = ", ".join(SORT_KEYS)
-        text = (
-            f"{value!r} is a JSONPath expression, and this is one of the columns {known}; kubectl get nodes sorts by it"
-        )
-        raise argparse.ArgumentTypeError(text)
-    return value
-
-
 def output(value: str) -> str:
     """The value of `--output`; for one of kubectl's others, the error names what to use."""
     if value.partition("=")[0] in _OTHER_OUTPUTS:
         text = f"{value!r} is not supported here: use -o json and jq, for example jq -r '.nodes[].name'"
         raise argparse.ArgumentTypeError(text)
-    return value
+    # Kubectl takes them in any case.
+    return value.lower()
 
 
 SHOWN = (
@@ -170,9 +159,8 @@ SHOWN = (
     _value(
         "--sort-by",
         metavar="COLUMN",
-        help=f"order of the nodes: {', '.join(SORT_KEYS)}; numbers from the largest (default: name)",
-        choices=SORT_KEYS,
-        type=sort_key,
+        help=f"order by a column, numbers from the largest: {', '.join(NODE_COLUMNS)}; with --health: "
+        f"{', '.join(HEALTH_COLUMNS)}; with --waste: {', '.join(WASTE_COLUMNS)}",
     ),
     _switch("--no-headers", help="print the lines of nodes, with --waste of pods, without headings, totals and notes"),
     _switch("-w", "--watch", help="show every change until Ctrl-C"),

@@ -3,17 +3,17 @@
 from inspectcgpu.read.workload import KINDS, Workload
 from inspectcgpu.usage_error import UsageError
 
-_OF_NODES = ("node", "nodes", "no")
-_OF_PODS = ("pod", "pods", "po")
+OF_NODES = ("node", "nodes", "no")
+OF_PODS = ("pod", "pods", "po")
 _OF_CRON_JOBS = ("cronjob", "cronjobs", "cj", "cronjob.batch", "cronjobs.batch")
-_KIND_OF = {word: kind for kind in KINDS for word in kind.names()}
+KIND_OF = {word: kind for kind in KINDS for word in kind.names()}
 _EXAMPLES = "as in kubectl inspect cgpu --why chat, or --why deployment/chat"
 
 
 def node_name(word: str) -> str:
     """The node's name. Raises UsageError if the word names no node."""
     kind, name = _parts(word)
-    if kind and kind not in _OF_NODES:
+    if kind and kind not in OF_NODES:
         raise UsageError(f"{word!r} is not the name of a node: write the name alone, or node/NAME")
     if not name:
         raise UsageError(f"{word!r} names no node: a node has a name, as in kubectl inspect cgpu gpu-1")
@@ -28,11 +28,11 @@ def pod_or_workload(word: str) -> str | Workload:
             f"{word!r} is a CronJob, whose Jobs make the pods: name one of those that kubectl get jobs shows, "
             "as in --why job/NAME"
         )
-    if kind and kind not in _OF_PODS and kind not in _KIND_OF:
+    if kind and kind not in OF_PODS and kind not in KIND_OF:
         raise UsageError(_unknown_kind(word, kind, name))
     if not name:
         raise UsageError(f"{word!r} names no pod: --why is about a pod or what makes pods, {_EXAMPLES}")
-    return Workload(_KIND_OF[kind], name) if kind in _KIND_OF else name
+    return Workload(KIND_OF[kind], name) if kind in KIND_OF else name
 
 
 def _unknown_kind(word: str, kind: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """The use of each GPU of a cluster: nodes, pods, and data of agents and ConfigMaps in, one value out."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -129,6 +129,13 @@ class ClusterReport:
         """The pods that ask for GPUs and have none: those on a node, then those on none."""
         on_nodes = (pod for node in self.nodes for pod in node.pods if pod.pending)
         return (*on_nodes, *self.waiting)
+
+    @property
+    def pods(self) -> Iterator[PodReport]:
+        """All pods that ask for GPUs."""
+        for node in self.nodes:
+            yield from node.pods
+        yield from self.waiting
 
     def having(self, resource: str) -> tuple[NodeReport, ...]:
         """The nodes with an amount of `resource`."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 from gpuagent.domain.fleet.node_problems import SEVERITIES, NodeProblem, Severity
 from gpuagent.domain.fleet.node_summary import GpuUse, NodeReading, NodeSummary, node_summary
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from inspectcgpu.order import Value, in_order
 from inspectcgpu.report import ClusterReport, GpuReport, NodeReport
 
-Key = Callable[[NodeReport], float]
+Column = Callable[[NodeReport], Value]
 
 
 def summary_of(node: NodeReport) -> NodeSummary:
@@ -30,13 +31,10 @@ def summary_of(node: NodeReport) -> NodeSummary:
     return replace(summary, model=model)
 
 
-def sorted_by(report: ClusterReport, key: str) -> ClusterReport:
-    """The report with its nodes in the order of one of `flags.SORT_KEYS`: texts from A, numbers from the largest."""
-    # Sorting is stable, so equal nodes stay in the order of their names.
+def sorted_by(report: ClusterReport, column: Column) -> ClusterReport:
+    """The report with its nodes in the order of a column, those that are equal there by name."""
     by_name = sorted(report.nodes, key=lambda node: node.node.name)
-    if key in _TEXTS:
-        return replace(report, nodes=tuple(sorted(by_name, key=_TEXTS[key])))
-    return replace(report, nodes=tuple(sorted(by_name, key=_NUMBERS[key], reverse=True)))
+    return replace(report, nodes=in_order(by_name, column))
 
 
 def _gpus_of(places: Mapping[str, Mapping[int, int]]) -> set[int]:
@@ -102,12 +100,10 @@ def _badness(node: NodeReport) -> float:
     return (len(worst) - worst.index(summary.severity)) * 1000 + len(summary.problems)
 
 
-_TEXTS: Mapping[str, Callable[[NodeReport], str]] = {
+COLUMNS: Mapping[str, Column] = {
     "name": lambda node: node.node.name,
     "mode": lambda node: summary_of(node).mode,
     "model": lambda node: summary_of(node).model,
-}
-_NUMBERS: Mapping[str, Key] = {
     "gpus": lambda node: summary_of(node).gpus,
     "held": _held,
     "free": _free,
@@ -115,3 +111,4 @@ _NUMBERS: Mapping[str, Key] = {
     "waiting": lambda node: summary_of(node).waiting,
     "problems": _badness,
 }
+"""What nodes can be sorted by: `combinations.COMMANDS` has the same names."""

@@ -18,12 +18,17 @@ from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import METADATA_ONLY, Client
 from gpuagent.system.printable import printable
 from inspectcgpu.arguments import as_argparse_takes
+from inspectcgpu.combinations import COMMANDS, command_of
 from inspectcgpu.fetch.choose_cluster import connect, named, own_namespace
 from inspectcgpu.flags import ALL, STATUS, Flag, make_parser, overrides_of
+from inspectcgpu.names import KIND_OF, OF_NODES, OF_PODS, node_name
+from inspectcgpu.read.workload import KINDS
 from inspectcgpu.usage_error import UsageError
 
 FILES = 0
 """For the shell: complete names of files."""
+NO_SPACE = 2
+"""For the shell: the word goes on after the candidate."""
 NO_FILES = 4
 """For the shell: there is nothing else."""
 LONGEST_S = 3.0
@@ -44,17 +49,21 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> int:
         if flag and set(flag.names) & set(_OF_FILES):
             directive = FILES
         elif flag:
-            candidates = [*_values(flag, _options(before), environ)]
+            # What is known before a read fails is kept.
+            candidates.extend(_values(flag, _options(before), environ, start))
         elif word.startswith("-"):
-            candidates = [*_flags()]
+            candidates.extend(_flags())
         else:
-            candidates = [*_names(_options(before), environ)]
+            candidates.extend(_names(_options(before), environ, start))
     except (UsageError, ApiConfigError, KubeError):
         pass
-    for candidate in sorted(candidates):
-        if candidate.startswith(start):
-            name, tab, help_text = candidate.partition("\t")
-            print(f"{printable(name)}{tab}{printable(help_text)}")
+    possible = sorted(candidate for candidate in candidates if candidate.startswith(start))
+    for candidate in possible:
+        name, tab, help_text = candidate.partition("\t")
+        print(f"{printable(name)}{tab}{printable(help_text)}")
+    if possible and all(candidate.endswith("/") for candidate in possible):
+        # A name follows the slash.
+        directive |= NO_SPACE
     print(f":{directive}")
     return 0
 
@@ -85,33 +94,52 @@ def _flags() -> Iterator[str]:
         yield f"{flag.names[-1]}\t{flag.help}"
 
 
-def _names(options: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[str]:
-    """Nodes that are not named yet, and the command, which comes first."""
+def _names(options: argparse.Namespace, environ: Mapping[str, str], start: str) -> Iterator[str]:
+    """Nodes that are not named yet, with a kind, such as ``node/``, if one is written; and the command."""
     given = options.nodes
     is_full = given[:1] == [STATUS] and len(given) > 1
     if is_full or options.why or options.defragment:
         return
     if not given:
         yield f"{STATUS}\twhat the agent of one node does"
+    kind, slash, _ = start.rpartition("/")
+    if slash and kind.lower() not in OF_NODES:
+        return
     client = _client(options, environ)
     nodes = _names_of(client, "/api/v1/nodes", {"labelSelector": MODE_LABEL})
-    yield from (name for name in nodes if name not in given)
+    named = {node_name(word) for word in given}
+    yield from (f"{kind}{slash}{name}" for name in nodes if name not in named)
 
 
-def _values(flag: Flag, options: argparse.Namespace, environ: Mapping[str, str]) -> Iterable[str]:
+def _values(flag: Flag, options: argparse.Namespace, environ: Mapping[str, str], start: str) -> Iterable[str]:
     name = flag.names[-1]
-    if "choices" in flag.how:
-        choices: Sequence[str] = flag.how["choices"]
-        return choices
+    takes = COMMANDS[command_of(options)]
+    choices: Sequence[str] = flag.how.get("choices", ())
+    known = {"--output": takes.outputs, "--sort-by": takes.columns}.get(name, choices)
+    if known:
+        return known
     if name in _OF_KUBECONFIG:
         return named(options.kubeconfig, _OF_KUBECONFIG[name], environ)
     if name in ("--namespace", "--agent-namespace"):
         return _names_of(_client(options, environ), "/api/v1/namespaces", {})
     if name == "--why":
-        namespace = options.namespace or own_namespace(options.kubeconfig, options.context, environ)
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-        return _names_of(_client(options, environ), path, {"fieldSelector": "status.phase=Pending"})
+        return _pods_and_workloads(options, environ, start)
     return ()
+
+
+def _pods_and_workloads(options: argparse.Namespace, environ: Mapping[str, str], start: str) -> Iterator[str]:
+    """As kubectl logs: pods, here those that wait, and kinds; after the slash of a kind, its objects."""
+    client = _client(options, environ)
+    namespace = options.namespace or own_namespace(options.kubeconfig, options.context, environ)
+    written, slash, _ = start.rpartition("/")
+    kind = KIND_OF.get(written.lower())
+    if slash and kind is None and written.lower() not in OF_PODS:
+        return
+    folder = kind.folder(namespace) if kind else f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+    selector = {} if kind else {"fieldSelector": "status.phase=Pending"}
+    if not slash:
+        yield from (f"{known.kind.lower()}/" for known in KINDS)
+    yield from (f"{written}{slash}{name}" for name in _names_of(client, folder, selector))
 
 
 def _client(options: argparse.Namespace, environ: Mapping[str, str]) -> Client:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
 from inspectcgpu.commands.printing import complain
-from inspectcgpu.commands.rendering import FOR_PROGRAMS, arranged, asking, lines_of, nothing, wanted
+from inspectcgpu.commands.rendering import (
+    FOR_PROGRAMS,
+    NO_GPUS_OF_NODE,
+    arranged,
+    asking,
+    lines_of,
+    nothing,
+    wanted,
+)
 from inspectcgpu.fetch.cluster import facts, on_nodes, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.report import build
@@ -30,7 +38,7 @@ def show_nodes(client: Client, options: argparse.Namespace, environ: Mapping[str
     elif not options.nodes:
         print(nothing(options), file=sys.stderr)
     for name in nodes.without:
-        complain(f"node {name} has no GPUs to share or to place")
+        complain(f"node {name} {NO_GPUS_OF_NODE}")
     for sentence in no_such_nodes(client, nodes.missing):
         complain(sentence)
     is_ill = options.health and any(map(has_problem, report.nodes))

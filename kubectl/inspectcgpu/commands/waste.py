@@ -7,14 +7,24 @@ from dataclasses import replace
 
 from gpuagent.domain.fleet.waste import Waste, waste
 from gpuagent.kube.api.client import Client
+from gpuagent.system.likeness import did_you_mean
 from gpuagent.system.output import has_colour
+from gpuagent.system.printable import printable
 from inspectcgpu.commands.printing import complain, print_answer
-from inspectcgpu.commands.rendering import FOR_PROGRAMS, asking, nothing, wanted
+from inspectcgpu.commands.rendering import (
+    FOR_PROGRAMS,
+    NO_GPUS_OF_NODE,
+    asking,
+    nothing,
+    place,
+    wanted,
+    wanted_namespace,
+)
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.fetch.cluster import read_nodes
 from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.read.gpu_node import GpuNode
-from inspectcgpu.show.waste import document, pod_rows, waste_lines
+from inspectcgpu.show.waste import document, pod_rows, sorted_by, waste_lines
 
 TOO_OLD = "its agent is of a version that does not report what is used over time"
 
@@ -26,24 +36,34 @@ def show_waste(client: Client, options: argparse.Namespace, environ: Mapping[str
     if not nodes.gpu and not options.nodes and is_for_people:
         print(nothing(options), file=sys.stderr)
         return 0
-    answer = _waste_of(client, options, nodes.gpu)
+    answers = _ask_agents(client, options, nodes.gpu)
+    answer = _answer(answers, options)
     colour = has_colour(sys.stdout, environ)
     # Scripts take the lines of the pods alone.
     lines_of = pod_rows if options.no_headers else waste_lines
     print_answer(options.output, document(answer), lines_of(answer, colour=colour))
+    if not answer.pods and is_for_people and nodes.gpu:
+        print(_nothing_held(answers, options), file=sys.stderr)
+    for name in nodes.without:
+        complain(f"node {name} {NO_GPUS_OF_NODE}")
     for sentence in no_such_nodes(client, nodes.missing):
         complain(sentence)
     return 1 if nodes.missing else 0
 
 
-def _waste_of(client: Client, options: argparse.Namespace, nodes: Sequence[GpuNode]) -> Waste:
-    """What the agents of these nodes say of the wanted namespaces."""
-    answers = _ask_agents(client, options, nodes)
+def _answer(answers: Answers, options: argparse.Namespace) -> Waste:
+    """What the agents say of the wanted namespaces."""
     # An agent of an older version does not say it; a note names its node.
     uses = {node: view.uses or () for node, view in answers.views.items()}
-    # As in kubectl, -A outranks -n.
-    namespace = "" if options.all_namespaces else options.namespace or ""
-    return waste(uses, _notes(answers), namespace)
+    answer = waste(uses, _notes(answers), wanted_namespace(options))
+    return sorted_by(answer, options.sort_by) if options.sort_by else answer
+
+
+def _nothing_held(answers: Answers, options: argparse.Namespace) -> str:
+    """That there is no such pod, and which namespace was probably meant."""
+    namespaces = {use.pod.namespace for view in answers.views.values() for use in view.uses or ()}
+    meant = did_you_mean(wanted_namespace(options), namespaces)
+    return printable(f"no agent reports a pod{place(options)} that holds a GPU{meant}")
 
 
 def _ask_agents(client: Client, options: argparse.Namespace, nodes: Sequence[GpuNode]) -> Answers:

@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
-from gpuscheduler.core.explain.words import most_like
+from gpuagent.system.likeness import most_like
 from inspectcgpu.combinations import COMMANDS
 from inspectcgpu.flags import STATUS
 

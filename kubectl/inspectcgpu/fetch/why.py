@@ -8,7 +8,7 @@ from urllib.parse import quote
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
-from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.client import Client, Params
 from gpuagent.kube.api.pages import Keep, list_pages
 from gpuscheduler.core.explain.claim_facts import ClaimFacts, read_claim, read_class
 from gpuscheduler.core.explain.claim_reason import ClaimCluster
@@ -54,7 +54,7 @@ def read_workload_why(client: Client, namespace: str, workload: Workload) -> Wor
         stored = client.get(kind.path(namespace, workload.name))
     except ApiError as err:
         if err.status == _NOT_FOUND:
-            raise KubeError(f"there is no {kind.kind} {workload.name} in namespace {namespace}") from err
+            raise KubeError(no_such_workload(client, namespace, workload)) from err
         raise
     pods = _pods_of(client, namespace, pods_selector(workload, stored))
     reading = _Reading(client, namespace, pods)
@@ -96,15 +96,45 @@ def no_such_pod(client: Client, name: PodName) -> str:
         except KubeError:
             return sentence
         return f"{sentence}; did you mean {kind.kind.lower()}/{name.name}?"
-    elsewhere = {"fieldSelector": f"metadata.name={name.name}"}
+    folder = f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods"
+    return f"{sentence}{_meant(client, name.name, folder, '/api/v1/pods')}"
+
+
+def no_such_workload(client: Client, namespace: str, workload: Workload) -> str:
+    """That there is no such workload, with what was probably meant, as far as the user may read that."""
+    kind = workload.kind
+    sentence = f"there is no {kind.kind} {workload.name} in namespace {namespace}"
     try:
-        namespaces = list_pages(client, "/api/v1/pods", _namespace, elsewhere).items
-        names = list_pages(client, f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods", _name).items
+        client.page(kind.folder(namespace), {"limit": 1})
+    except ApiError as err:
+        if err.status == _NOT_FOUND:
+            return f"{sentence}: the cluster has no {kind.resource}.{kind.group} of version {kind.version}"
     except KubeError:
         return sentence
-    if namespaces:
-        return f"{sentence}; there is one in namespace {namespaces[0]}: add -n {namespaces[0]}"
-    return f"{sentence}{did_you_mean(name.name, names)}"
+    return f"{sentence}{_meant(client, workload.name, kind.folder(namespace), kind.folder())}"
+
+
+def _meant(client: Client, name: str, folder: str, folder_of_all: str) -> str:
+    """The end of a sentence about an object that there is not: another namespace, or the most similar name.
+
+    Args:
+        client: the API server's.
+        name: of the object.
+        folder: path of the objects of its namespace.
+        folder_of_all: path of those of all namespaces, which many users may not list.
+    """
+    elsewhere = _listed_if_allowed(client, folder_of_all, _namespace, {"fieldSelector": f"metadata.name={name}"})
+    if elsewhere:
+        return f"; there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
+    return did_you_mean(name, _listed_if_allowed(client, folder, _name))
+
+
+def _listed_if_allowed(client: Client, path: str, keep: Keep[str], params: Params | None = None) -> list[str]:
+    """What is listed; nothing if it cannot be, as this only helps."""
+    try:
+        return list_pages(client, path, keep, params).items
+    except KubeError:
+        return []
 
 
 @dataclass(slots=True)

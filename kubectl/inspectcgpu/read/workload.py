@@ -40,10 +40,14 @@ class WorkloadKind:
         with_group = (f"{singular}.{self.group}", f"{self.resource}.{self.group}")
         return (singular, self.resource, *self.words, *with_group)
 
+    def folder(self, namespace: str = "") -> str:
+        """Path of the objects of a namespace in the API; without one, of all."""
+        of_namespace = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"/apis/{self.group}/{self.version}{of_namespace}/{self.resource}"
+
     def path(self, namespace: str, name: str) -> str:
         """Path of an object in the API."""
-        namespace_path = f"/apis/{self.group}/{self.version}/namespaces/{quote(namespace, safe='')}"
-        return f"{namespace_path}/{self.resource}/{quote(name, safe='')}"
+        return f"{self.folder(namespace)}/{quote(name, safe='')}"
 
 
 DEPLOYMENT = WorkloadKind("Deployment", "apps", "v1", "deployments", ("deploy",))

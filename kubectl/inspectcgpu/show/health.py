@@ -1,6 +1,6 @@
-"""The health of the fleet: a row for each problem of a node, the nodes with problems first."""
+"""The health of the fleet: a row for each problem of a node."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -9,6 +9,7 @@ from gpuagent.pages.cells import GAP, Row, Style, align, row, width
 from gpuagent.system.printable import printable
 from inspectcgpu.report import ClusterReport, NodeReport
 from inspectcgpu.show.notes import amount_notes, node_notes
+from inspectcgpu.summaries import Column
 
 _LEAST = 16
 """Columns below which a problem is not wrapped."""
@@ -39,7 +40,7 @@ def health(
     """The lines, how many nodes have a problem, and who is on GPUs that are unhealthy.
 
     Args:
-        report: the cluster.
+        report: the cluster; its nodes keep their order.
         colour: colors are on.
         columns: of the terminal, to which problems are wrapped; None for none.
         heads: if not, there is nothing but a line for each problem.
@@ -47,19 +48,18 @@ def health(
     """
     room = _room(report, columns)
     rows: list[Row] = [row(*_HEADS, style=Style.HEAD)] if heads else []
-    by_name = sorted(report.nodes, key=lambda node: node.node.name)
-    faulty = [node for node in by_name if has_problem(node)]
-    healthy = [node for node in by_name if not has_problem(node)]
+    faulty = [node for node in report.nodes if has_problem(node)]
+    healthy = [node for node in report.nodes if not has_problem(node)]
     # A healthy node may have problems that are for information.
     quiet = [] if every_node or len(healthy) <= MANY_HEALTHY else [node for node in healthy if not findings(node)]
-    for node in [*faulty, *healthy]:
+    for node in report.nodes:
         if node not in quiet:
             rows += _node_rows(node, room)
     lines = align(rows, colour=colour)
     if not heads:
         return lines
     not_listed = f"; {len(quiet)} without any are not listed (-o wide lists them)" if quiet else ""
-    lines += ["", f"{len(faulty)} of {len(by_name)} nodes have a problem{not_listed}"]
+    lines += ["", f"{len(faulty)} of {len(report.nodes)} nodes have a problem{not_listed}"]
     lines += [f"- {text}" for text in report.problems]
     lines += _pods_on_unhealthy_gpus(faulty, colour=colour)
     if faulty:
@@ -86,7 +86,7 @@ def _pods_on_unhealthy_gpus(nodes: Sequence[NodeReport], *, colour: bool) -> lis
 
 def _node_rows(node: NodeReport, room: int) -> Iterator[Row]:
     """A row for each line of each problem. Node and severity stand in the first row that they are about."""
-    healthy = sum(not gpu.cause for gpu in node.gpus)
+    healthy = len(node.gpus) - _unhealthy_gpus(node)
     about_node = (node.node.name, node.node.mode or "-", f"{healthy}/{len(node.gpus)}")
     for finding in findings(node) or [Finding("-", "-")]:
         severity = finding.severity
@@ -118,6 +118,32 @@ def findings(node: NodeReport) -> list[Finding]:
     if node.unseen:
         found.append(Finding("warning", f"its agent could not be asked: {node.unseen}"))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _unhealthy_gpus(node: NodeReport) -> int:
+    return sum(bool(gpu.cause) for gpu in node.gpus)
+
+
+def _badness(node: NodeReport) -> int:
+    """The severity of the worst problem; 0 without any."""
+    found = findings(node)
+    return len(SEVERITIES) - SEVERITIES.index(found[0].severity) if found else 0
+
+
+def _worst(node: NodeReport) -> str | None:
+    """The text of the worst problem, so that nodes with the same one stand together."""
+    found = findings(node)
+    return found[0].text if found else None
+
+
+COLUMNS: Mapping[str, Column] = {
+    "node": lambda node: node.node.name,
+    "mode": lambda node: node.node.mode,
+    "gpus": _unhealthy_gpus,
+    "severity": _badness,
+    "problem": _worst,
+}
+"""What nodes can be sorted by here: `combinations.COMMANDS` has the same names."""
 
 
 def _of_agent(node: NodeReport) -> Iterator[Finding]:

@@ -1,12 +1,14 @@
 """`--waste`: a table of namespaces and one of pods, those that waste the most first."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain.fleet.waste import LONG_IDLE_S, KnownSum, NamespaceWaste, PodWaste, Waste
 from gpuagent.pages.cells import Row, Style, align, row
 from gpuagent.system.printable import printable
+from inspectcgpu.order import Value, in_order
 
-NOTHING_HELD = "No agent reports a pod that holds a GPU"
 _NAMESPACE_HEADS = ("NAMESPACE", "PODS", "HELD(GiB)", "USED P95(GiB)", "PEAK(GiB)", "UNUSED(GiB)", "IDLE FOR 1h")
 _POD_HEADS = ("NAMESPACE", "POD", "NODE", "HELD(GiB)", "USED P95(GiB)", "PEAK(GiB)", "UNUSED(GiB)", "IDLE FOR")
 _GIB = 1 << 30
@@ -23,8 +25,6 @@ def waste_lines(waste: Waste, *, colour: bool) -> list[str]:
         pods: list[Row] = [row(*_POD_HEADS, style=Style.HEAD)]
         pods += [_pod(pod) for pod in waste.pods]
         lines += [*align(namespaces, colour=colour), "", *align(pods, colour=colour)]
-    else:
-        lines.append(NOTHING_HELD)
     unknown = sum(namespace.unknown for namespace in waste.namespaces)
     if unknown:
         lines.append(
@@ -34,6 +34,14 @@ def waste_lines(waste: Waste, *, colour: bool) -> list[str]:
         )
     lines += [printable(f"- {note}") for note in waste.notes]
     return lines
+
+
+def sorted_by(waste: Waste, column: str) -> Waste:
+    """The answer with namespaces and pods in the order of one of `POD_COLUMNS`."""
+    namespaces = waste.namespaces
+    if column in _NAMESPACE_COLUMNS:
+        namespaces = in_order(namespaces, _NAMESPACE_COLUMNS[column])
+    return replace(waste, namespaces=namespaces, pods=in_order(waste.pods, POD_COLUMNS[column]))
 
 
 def pod_rows(waste: Waste, *, colour: bool) -> list[str]:
@@ -48,6 +56,28 @@ def document(waste: Waste) -> dict[str, Any]:
         "pods": [_pod_values(pod) for pod in waste.pods],
         "notes": list(waste.notes),
     }
+
+
+POD_COLUMNS: Mapping[str, Callable[[PodWaste], Value]] = {
+    "pod": lambda of_pod: of_pod.pod.name,
+    "namespace": lambda of_pod: of_pod.pod.namespace,
+    "node": lambda of_pod: of_pod.node,
+    "held": lambda of_pod: of_pod.held_bytes,
+    "used": lambda of_pod: of_pod.used_bytes,
+    "peak": lambda of_pod: of_pod.peak_bytes,
+    "unused": lambda of_pod: of_pod.unused_bytes,
+    "idle": lambda of_pod: of_pod.idle_s,
+}
+"""What pods can be sorted by: `combinations.COMMANDS` has the same names."""
+_NAMESPACE_COLUMNS: Mapping[str, Callable[[NamespaceWaste], Value]] = {
+    "namespace": lambda of_namespace: of_namespace.namespace,
+    "held": lambda of_namespace: of_namespace.held_bytes.known,
+    "used": lambda of_namespace: of_namespace.used_bytes.known,
+    "peak": lambda of_namespace: of_namespace.peak_bytes.known,
+    "unused": lambda of_namespace: of_namespace.unused_bytes.known,
+    "idle": lambda of_namespace: of_namespace.idle.known,
+}
+"""The same for namespaces. By another column, those that waste the most stay first."""
 
 
 def _namespace(of_namespace: NamespaceWaste) -> Row:

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
-from inspectcgpu.flags import SORT_KEYS
+from inspectcgpu.flags import HEALTH_COLUMNS, NODE_COLUMNS, WASTE_COLUMNS
 from inspectcgpu.read.configmaps import GpuConfigMap
+from inspectcgpu.show import health, waste
 from inspectcgpu.show.brief import brief
-from inspectcgpu.summaries import sorted_by, summary_of
+from inspectcgpu.summaries import COLUMNS, sorted_by, summary_of
 from tests.unit.inspectcgpu.sample_cluster import add_node, add_pod, node, on, pod, report
 from tests.unit.inspectcgpu.test_command import on_terminal
 
@@ -74,12 +75,13 @@ def test_without_headers_there_is_nothing_but_a_line_for_each_node(fleet):
     ("problems", "2 1 3 4"),
 ])  # fmt: skip
 def test_nodes_are_sorted_numbers_from_the_largest(fleet, key, names):
-    assert [one.node.name for one in sorted_by(fleet, key).nodes] == [f"gpu-{n}" for n in names.split()]
+    assert [one.node.name for one in sorted_by(fleet, COLUMNS[key]).nodes] == [f"gpu-{n}" for n in names.split()]
 
 
-def test_every_column_can_be_sorted_by(fleet):
-    for key in SORT_KEYS:
-        assert len(sorted_by(fleet, key).nodes) == 4
+def test_every_column_that_the_command_line_takes_can_be_sorted_by():
+    assert tuple(COLUMNS) == NODE_COLUMNS
+    assert tuple(health.COLUMNS) == HEALTH_COLUMNS
+    assert tuple(waste.POD_COLUMNS) == WASTE_COLUMNS
 
 
 @pytest.mark.parametrize("columns", [60, 70, 80, 100, 120])
@@ -140,9 +142,8 @@ def test_the_documented_table_can_be_sorted_and_be_without_headers(server, call)
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--sort-by", ".status.capacity.cpu"], "is a JSONPath expression, and this is one of the columns name, mode"),
+    (["--sort-by", ".status.capacity.cpu"], "is a JSONPath expression, and this sorts by a column: name, mode"),
     (["--sort-by", "fre"], "did you mean free?"),
-    (["--health", "--sort-by", "free"], "--health has its own order"),
     (["-d", "--no-headers"], "leave out --no-headers"),
 ])  # fmt: skip
 def test_what_cannot_be_sorted_says_why(call, arguments, text):

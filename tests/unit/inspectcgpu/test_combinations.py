@@ -48,6 +48,8 @@ GIVEN = {
     "--no-agents": ["--no-agents"],
 }
 """Each flag with a value other than its default."""
+SORTED = {"--health": ["--sort-by", "mode"], "--waste": ["--sort-by", "held"]}
+"""Commands with other columns."""
 TESTED_ELSEWHERE = {"--watch", "--interval", "--agent-timeout", "--scheduler-port"}
 """Flags about time, about which tests with a process or a server of their own are."""
 OTHER_COMMANDS = {"--details", "--health", "--defragment", "--waste", "--why"}
@@ -111,15 +113,15 @@ def test_what_does_not_go_together_says_what_to_do(words: list[str], text: str) 
 # -- what a flag changes ----------------------------------------------------------------------------------------
 
 
-def use(namespace: str, pod: str) -> dict[str, Any]:
+def use(namespace: str, pod: str, *, used_gib: int = 1) -> dict[str, Any]:
     return {
         "namespace": namespace,
         "pod": pod,
         "uuid": "GPU-1",
         "container": "main",
-        "held_bytes": 8 << 30,
-        "used_p95_bytes": 1 << 30,
-        "used_peak_bytes": 2 << 30,
+        "held_bytes": (7 + used_gib) << 30,
+        "used_p95_bytes": used_gib << 30,
+        "used_peak_bytes": used_gib << 30,
         "idle_s": 90,
     }
 
@@ -127,7 +129,7 @@ def use(namespace: str, pod: str) -> dict[str, Any]:
 @pytest.fixture
 def port(server: Any) -> Iterator[str]:
     """Port of an agent on n1, in a cluster in which every flag has something to change."""
-    page = json.dumps({**PAGE, "usage": [use("default", "chat"), use("team-b", "rank")]}).encode()
+    page = json.dumps({**PAGE, "usage": [use("default", "chat"), use("team-b", "rank", used_gib=2)]}).encode()
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -140,7 +142,7 @@ def port(server: Any) -> Iterator[str]:
             """Say nothing."""
 
     add_node(server, "n1", gpus=1, mem=15, labels={"zone": "a"})
-    add_node(server, "n2", gpus=1, mem=15, labels={"zone": "b"})
+    add_node(server, "n2", "cgpu", gpus=1, mem=15, labels={"zone": "b"})
     add_pod(server)
     add_gpu_pod(server, "chat", "n1", 3)
     add_gpu_pod(server, "rank", "n2", 9, 0, namespace="team-b")
@@ -167,8 +169,9 @@ def test_a_flag_that_is_taken_changes_the_answer(call: Any, port: str, command: 
     if flag == "--all-namespaces":
         words += ["-n", "team-b"]
     asked = ["--agent-port", port] if "--agent-port" in COMMANDS[command].flags else []
+    given = SORTED.get(command, GIVEN[flag]) if flag == "--sort-by" else GIVEN[flag]
     without_flag = call(*words, *asked)
     # The last port counts. Without agents, no port is taken.
-    with_flag = call(*words, *([] if flag == "--no-agents" else asked), *GIVEN[flag])
+    with_flag = call(*words, *([] if flag == "--no-agents" else asked), *given)
     assert 2 not in (without_flag[0], with_flag[0])
     assert with_flag != without_flag

@@ -534,7 +534,7 @@ def test_a_watch_on_a_terminal_draws_over_what_was_there(server, config):
     assert time.strftime("%Y-%m-%d").encode() in out
 
 
-def test_health_shows_nodes_with_problems_first_and_fails(server, call):
+def test_health_shows_the_worst_nodes_first_and_fails(server, call):
     add_node(server, "n1", mem=60)
     add_node(server, "n2", "topology", whole=4, allocatable={"aliyun.com/gpu": 3})
     add_node(
@@ -548,6 +548,31 @@ def test_health_shows_nodes_with_problems_first_and_fails(server, call):
     code, out, _ = call("--health", "--no-agents", "n1")
     assert code == 0
     assert out.endswith("\n\n0 of 1 nodes have a problem\n")
+
+
+@pytest.mark.parametrize(
+    ("column", "nodes"),
+    [
+        ("node", "n1 n2 n3 n4"),
+        ("name", "n1 n2 n3 n4"),
+        ("mode", "n4 n3 n1 n2"),
+        ("gpus", "n4 n1 n2 n3"),
+        ("severity", "n3 n2 n4 n1"),
+        ("problem", "n2 n4 n3 n1"),
+    ],
+)
+def test_health_is_sorted_by_its_columns(server, call, column, nodes):
+    blocking = {"type": "GPUAgentReady", "status": "False", "reason": "NoIsolation", "message": "no MPS"}
+    labels = {"app.kubernetes.io/managed-by": "gpuagent"}
+    add_node(server, "n1", mem=60)
+    add_node(server, "n2", "topology", whole=4, allocatable={"aliyun.com/gpu": 3})
+    add_node(server, "n3", "mps", conditions=[blocking])
+    add_node(server, "n4", "core_mem", mem=60)
+    server.objects.create(
+        "configmaps", "kube-system", {"metadata": {"name": "unhealthy-gpu-n4", "labels": labels}, "data": {"gpus": "3"}}
+    )
+    _, out, _ = call("--health", "--no-agents", "--no-headers", "--sort-by", column)
+    assert " ".join(line.split()[0] for line in out.splitlines()) == nodes
 
 
 @pytest.mark.parametrize("mode", ["", "default", "share", "nonsense"])
@@ -686,8 +711,8 @@ def test_an_agent_that_does_not_answer_is_a_problem_beside_those_of_its_conditio
 
 HEALTH = """\
 NODE  MODE      HEALTHY GPUS  SEVERITY  PROBLEM
-n2    topology  4/4           warning   3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away
 n3    mps       4/4           blocking  mode mps, and nothing is advertised: NoIsolation: no MPS
+n2    topology  4/4           warning   3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away
 n1    share     4/4           -         -
 
 2 of 3 nodes have a problem

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from inspectcgpu.cli import run
-from inspectcgpu.commands.complete import FILES, NO_FILES
-from inspectcgpu.flags import ALL
+from inspectcgpu.commands.complete import FILES, NO_FILES, NO_SPACE
+from inspectcgpu.flags import ALL, HEALTH_COLUMNS, NODE_COLUMNS, WASTE_COLUMNS
+from inspectcgpu.read.workload import KINDS
 from tests.unit.inspectcgpu.sample_cluster import add_node
 
 ROOT = Path(__file__).parents[3]
@@ -52,9 +53,44 @@ def test_why_takes_a_pod_that_waits(server, complete):
     server.create_pod("chat", node="", namespace="team-a")
     server.create_pod("runs", namespace="team-a")
     server.patch_pod("runs", {"status": {"phase": "Running"}}, namespace="team-a", subresource="status")
-    assert complete("-n", "team-a", "--why", "") == (["chat"], NO_FILES)
+    kinds = sorted(f"{kind.kind.lower()}/" for kind in KINDS)
+    assert complete("-n", "team-a", "--why", "") == (["chat", *kinds], NO_FILES)
     assert complete("-n", "team-a", "--why=c") == (["chat"], NO_FILES)
+    assert complete("-n", "team-a", "--why", "pod/") == (["pod/chat"], NO_FILES)
     assert complete("--why", "chat", "") == ([], NO_FILES)
+    server.deny("list", "pods")
+    assert complete("--why", "") == (kinds, NO_FILES | NO_SPACE)
+
+
+def test_why_takes_a_workload_as_kubectl_logs_does(server, complete):
+    for name, namespace in (("chat", "team-a"), ("train", "team-a"), ("other", "team-b")):
+        server.objects.create("deployments", namespace, {"metadata": {"name": name, "namespace": namespace}})
+    assert complete("--why", "dep") == (["deployment/"], NO_FILES | NO_SPACE)
+    assert complete("-n=team-a", "--why", "deployment/") == (["deployment/chat", "deployment/train"], NO_FILES)
+    assert complete("-n", "team-a", "--why=deploy/c") == (["deploy/chat"], NO_FILES)
+    assert complete("-n", "team-a", "--why", "deployments.apps/t") == (["deployments.apps/train"], NO_FILES)
+    assert complete("-n", "team-a", "--why", "service/") == ([], NO_FILES)
+
+
+def test_nodes_may_have_their_kind(nodes, complete):
+    assert complete("node/") == (["node/gpu-1", "node/gpu-2"], NO_FILES)
+    assert complete("no/gpu-1", "node/g") == (["node/gpu-2"], NO_FILES)
+    assert complete("status", "node/gpu-2") == (["node/gpu-2"], NO_FILES)
+    assert complete("pod/") == ([], NO_FILES)
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [([], NODE_COLUMNS), (["-d"], NODE_COLUMNS), (["--health"], HEALTH_COLUMNS), (["--waste"], WASTE_COLUMNS)],
+)
+def test_columns_are_those_of_the_command(complete, words, columns):
+    assert complete(*words, "--sort-by", "") == (sorted(columns), NO_FILES)
+    assert complete(*words, "--sort-by=") == (sorted(columns), NO_FILES)
+
+
+def test_output_formats_are_those_of_the_command(complete):
+    assert complete("--waste", "-o", "") == (["json", "table", "yaml"], NO_FILES)
+    assert complete("--health", "-o=n") == (["name"], NO_FILES)
 
 
 def test_flags_have_descriptions(capsys):
@@ -75,7 +111,8 @@ def test_values_of_flags(server, complete, tmp_path):
     assert complete("--kubeconfig", "") == ([], FILES)
     assert complete("--token", "") == ([], NO_FILES)
     server.objects.create("namespaces", "", {"metadata": {"name": "team-a"}})
-    assert complete("-n", "t") == (["team-a"], NO_FILES)
+    for words in (["-n", "t"], ["--namespace=t"], ["-n=t"], ["--agent-namespace=t"]):
+        assert complete(*words) == (["team-a"], NO_FILES)
 
 
 def test_the_flags_on_the_line_say_which_cluster(server, nodes, config, complete, tmp_path):

@@ -67,6 +67,8 @@ def test_a_namespace_selects_the_pods_that_are_listed_and_amounts_count_all(serv
         _, out, _ = call(*all_of_them)
         assert "mine" in out
         assert "theirs" in out
+    note = "- no pod of namespace teamb asks for GPUs; did you mean team-b?; amounts count the pods of all namespaces"
+    assert note in call("-n", "teamb")[1]
     (node,) = json.loads(call("-o", "json", "--namespace", "team-b")[1])["nodes"]
     assert [pod["name"] for pod in node["pods"]] == ["theirs"]
 
@@ -328,6 +330,41 @@ def test_a_flag_of_kubectl_that_is_not_supported_names_the_alternative(call, fla
     code, _, err = call(flag, "x")
     assert code == 2
     assert err == f"kubectl-inspect-cgpu: {flag} is a flag of kubectl that is not supported here: {REFUSED[flag]}\n"
+
+
+@pytest.mark.parametrize("form", ["Json", "YAML", "Name", "WIDE"])
+def test_an_output_format_may_be_in_any_case(server, call, form):
+    add_node(server, "n1", gpus=1, mem=15)
+    assert call("-o", form) == call("-o", form.lower())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-o", "yamll"], "did you mean yaml?"),
+        (["-o", "WIED"], "did you mean wide?"),
+        (["--completion", "ZHS"], "did you mean zsh?"),
+        (
+            ["--sort-by", "FRE"],
+            "--sort-by FRE is not a column here: name, mode, model, gpus, held, free, pods, waiting",
+        ),
+        (["--sort-by", "FRE"], "did you mean free?"),
+        (["--health", "--sort-by", "held"], "--sort-by held is not a column here: node, mode, gpus, severity, problem"),
+        (["--health", "--sort-by", "severty"], "did you mean severity?"),
+        (
+            ["--waste", "--sort-by", "mem"],
+            "mem is not a column here: pod, namespace, node, held, used, peak, unused, idle",
+        ),
+        (["--waste", "--sort-by", "namspace"], "did you mean namespace?"),
+        (
+            ["--waste", "--sort-by", ".spec.nodeName"],
+            ".spec.nodeName is a JSONPath expression, and this sorts by a column",
+        ),
+    ],
+)
+def test_a_mistyped_value_has_the_one_that_was_meant(call, words, text):
+    code, out, err = call(*words)
+    assert (code, out, text in err) == (2, "", True), err
 
 
 @pytest.mark.parametrize("form", ["jsonpath={.x}", "custom-columns=A:.x", "go-template={{.}}"])

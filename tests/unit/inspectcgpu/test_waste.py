@@ -12,7 +12,8 @@ import yaml
 from gpuagent.domain.fleet.held_use import HeldUse, read_held_uses
 from gpuagent.domain.fleet.waste import waste
 from gpuagent.domain.pods.pod import PodName
-from inspectcgpu.show.waste import document, waste_lines
+from inspectcgpu.flags import WASTE_COLUMNS
+from inspectcgpu.show.waste import document, sorted_by, waste_lines
 from tests.unit.inspectcgpu.sample_cluster import add_node
 from tests.unit.inspectcgpu.test_status import PAGE, add_pod
 
@@ -170,12 +171,67 @@ def test_agents_are_asked_through_the_api_server(call: Any, flags: tuple[str, ..
     ]
     assert [(pod["node"], pod["idleSeconds"]) for pod in shown["pods"]] == [("n1", 90)]
     assert yaml.safe_load(call(*flags, "-o", "yaml")[1]) == shown
-    assert "No agent reports a pod" in call(*flags, "-n", "other")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["-n", "other"], " of namespace other"),
+        (["-n", "other", "n1"], " of namespace other on node n1"),
+        (["-n", "other", "-l", "!zone"], " of namespace other on nodes with the labels !zone"),
+        (["-n", "other", "--no-headers"], " of namespace other"),
+    ],
+)
+def test_an_empty_answer_names_what_was_asked_for(
+    call: Any, flags: tuple[str, ...], words: list[str], place: str
+) -> None:
+    assert call(*flags, *words) == (0, "", f"no agent reports a pod{place} that holds a GPU\n")
+
+
+def test_a_mistyped_namespace_has_the_one_that_was_meant(call: Any, flags: tuple[str, ...]) -> None:
+    _, _, err = call(*flags, "-n", "mll")
+    assert err == "no agent reports a pod of namespace mll that holds a GPU; did you mean ml?\n"
+
+
+def test_a_node_without_gpus_is_named(server: Any, call: Any, flags: tuple[str, ...]) -> None:
+    server.objects.create("nodes", "", {"metadata": {"name": "cpu-1"}})
+    code, out, err = call(*flags, "cpu-1")
+    assert (code, out, err) == (0, "", "kubectl-inspect-cgpu: node cpu-1 has no GPUs to share or to place\n")
+
+
+ORDERS = {
+    "pod": ["chat", "new", "notebook", "train"],
+    "namespace": ["notebook", "train", "chat", "new"],
+    "node": ["chat", "train", "notebook", "new"],
+    "held": ["train", "chat", "notebook", "new"],
+    "used": ["train", "chat", "notebook", "new"],
+    "peak": ["train", "chat", "notebook", "new"],
+    "unused": ["chat", "notebook", "train", "new"],
+    "idle": ["notebook", "chat", "train", "new"],
+}
+"""Names of pods. What is not known comes last, and equal ones are by their waste."""
+
+
+@pytest.mark.parametrize("column", WASTE_COLUMNS)
+def test_pods_and_namespaces_are_sorted_by_a_column(column: str) -> None:
+    answer = sorted_by(waste(USES, []), column)
+    assert [pod.pod.name for pod in answer.pods] == ORDERS[column]
+    by_namespace = {"namespace": ["ml", "web"], "held": ["ml", "web"], "used": ["ml", "web"], "peak": ["ml", "web"]}
+    assert [summed.namespace for summed in answer.namespaces] == by_namespace.get(column, ["web", "ml"])
+
+
+def test_the_order_holds_for_programs_too(call: Any, flags: tuple[str, ...], page: dict[str, Any]) -> None:
+    more = {**page["usage"][0], "namespace": "web", "pod": "large", "held_bytes": 80 * GIB, "used_p95_bytes": 80 * GIB}
+    page["usage"].append(more)
+    default = json.loads(call(*flags, "-o", "json")[1])
+    by_held = json.loads(call(*flags, "--sort-by", "HELD", "-o", "json")[1])
+    assert [pod["namespace"] for pod in default["pods"]] == ["ml", "web"]
+    assert [pod["namespace"] for pod in by_held["pods"]] == ["web", "ml"]
+    assert call(*flags, "--sort-by=held", "--no-headers")[1].split()[0] == "web"
 
 
 def test_without_headers_only_pods_are_printed(call: Any, flags: tuple[str, ...]) -> None:
     assert call(*flags, "--no-headers") == (0, "ml  a\ufffd[2J  n1  8.0  1.0  2.0  7.0  1m\n", "")
-    assert call(*flags, "--no-headers", "-n", "other") == (0, "", "")
 
 
 def test_an_agent_of_a_former_version_is_named(call: Any, flags: tuple[str, ...], page: dict[str, Any]) -> None:
@@ -188,9 +244,8 @@ def test_an_agent_of_a_former_version_is_named(call: Any, flags: tuple[str, ...]
 def test_an_agent_that_does_not_answer_is_named(server: Any, call: Any) -> None:
     add_node(server, "n1", gpus=1, mem=15)
     add_pod(server)
-    code, out, _ = call("--waste", "--agent-port", "1")
-    assert code == 0
-    assert "No agent reports a pod that holds a GPU" in out
+    code, out, err = call("--waste", "--agent-port", "1")
+    assert (code, err) == (0, "no agent reports a pod that holds a GPU\n")
     assert "- node n1: " in out
 
 

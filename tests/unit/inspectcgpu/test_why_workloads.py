@@ -197,6 +197,26 @@ def test_a_workload_that_there_is_not(call):
     assert call("deployment/chat", "-n", "team-a") == (1, "", error)
 
 
+def test_the_name_of_a_workload_in_another_namespace(call, server):
+    add_workload(server, "deployments")
+    error = "there is no Deployment chat in namespace ml; there is one in namespace default: add -n default\n"
+    assert call("deployment/chat", "-n", "ml")[2].endswith(error)
+
+
+def test_a_mistyped_name_of_a_workload(call, server):
+    add_workload(server, "deployments")
+    error = "there is no Deployment chatt in namespace default; did you mean chat?\n"
+    assert call("deployment/chatt")[2].endswith(error)
+
+
+def test_a_kind_that_the_cluster_does_not_have(call, server):
+    server.fail("list", "jobsets", 404)
+    error = (
+        "there is no JobSet x in namespace default: the cluster has no jobsets.jobset.x-k8s.io of version v1alpha2\n"
+    )
+    assert call("jobset/x")[2].endswith(error)
+
+
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
@@ -233,6 +253,20 @@ def test_the_name_of_a_pod_in_another_namespace(call, server):
 def test_a_mistyped_name_of_a_pod(call, server):
     add_waiting(server, "chat-7d9f")
     assert call("chat-7d9e")[2].endswith("there is no pod chat-7d9e in namespace default; did you mean chat-7d9f?\n")
+
+
+def test_a_tenant_gets_the_pod_that_was_meant_in_its_own_namespace(call, server):
+    add_waiting(server, "chat-7d9f")
+    # The list of all namespaces comes first.
+    server.fail("list", "pods", 403)
+    assert call("chat-7d9e")[2].endswith("did you mean chat-7d9f?\n")
+
+
+def test_a_tenant_gets_the_workload_that_was_meant_in_its_own_namespace(call, server):
+    add_workload(server, "deployments")
+    # The first read of the namespace is whether there is the kind.
+    server.fail("list", "deployments", 403, 403)
+    assert call("deployment/caht")[2].endswith("did you mean chat?\n")
 
 
 def test_a_user_who_may_read_nothing_else_gets_the_sentence_alone(call, server):

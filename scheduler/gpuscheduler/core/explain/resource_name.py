@@ -5,6 +5,7 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.system.likeness import most_like
 from gpuscheduler.core.explain import words
 
 OURS = (GPU_MEM, GPU_CORE, GPU_WHOLE)
@@ -92,7 +93,7 @@ def _meant(name: str) -> str:
         return GPU_MEM
     if "core" in written:
         return GPU_CORE
-    part = words.most_like(written[: words.MOST_SHOWN], _BY_PART, words.MISTYPED)
+    part = most_like(written[: words.MOST_SHOWN], _BY_PART)
     return _BY_PART.get(part, "")
 
 

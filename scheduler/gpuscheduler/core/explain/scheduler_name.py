@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from gpuagent.system.likeness import most_like
 from gpuscheduler.core.explain import words
 
 CHART_SCHEDULER = "gpu-scheduler"
@@ -30,4 +31,4 @@ def meant_scheduler(scheduler: str, known: Collection[str]) -> str:
     if scheduler in known:
         return ""
     few = sorted(known)[: words.MOST_COMPARED]
-    return words.most_like(scheduler[: words.MOST_SHOWN], few, _LIKE)
+    return most_like(scheduler[: words.MOST_SHOWN], few, _LIKE)

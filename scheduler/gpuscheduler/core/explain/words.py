@@ -1,7 +1,8 @@
 """Words of the sentences: amounts, numbers of things, names, and what was probably meant."""
 
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
+
+from gpuagent.system.likeness import most_like
 
 MOST_NAMED = 3
 """Names that a sentence has. It counts the others."""
@@ -9,8 +10,6 @@ MOST_COMPARED = 256
 """Names among which one is looked for that is like another one."""
 MOST_SHOWN = 80
 """Characters of a text of others that a sentence has."""
-MISTYPED = 0.6
-"""From this likeness on, one name may be a mistyped other one."""
 _UNITS = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
@@ -63,20 +62,12 @@ def shown(text: str) -> str:
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 
 
-def most_like(written: str, known: Iterable[str], least: float) -> str:
-    """The known name that is most like a written one; empty if none has at least this likeness, as difflib has it."""
-    # Upper and lower case are often mistaken, and cost most of the likeness.
-    by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(written.lower(), by_lower, n=1, cutoff=least)
-    return by_lower[close[0]] if close else ""
-
-
 def did_you_mean(written: str, known: Collection[str]) -> str:
     """What was probably meant, after a sentence about an unknown name; else what there is."""
     few = sorted(known)[:MOST_COMPARED]
     if not few:
         return ""
-    meant = most_like(written[:MOST_SHOWN], few, MISTYPED)
+    meant = most_like(written[:MOST_SHOWN], few)
     if meant:
         return f"; did you mean {meant}?"
     return f"; there is {some(few)}" if len(few) == 1 else f"; there are {some(few)}"
