@@ -836,6 +836,42 @@ def test_pull_secrets_of_both_names_reach_every_pod_once(chart: Chart) -> None:
         assert pod["imagePullSecrets"] == [{"name": "regcred"}, {"name": "mirror"}, {"name": "other"}]
 
 
+def images(objects: list[dict[str, Any]]) -> set[str]:
+    """Images of all containers, those of hooks included."""
+    pods = [one["spec"]["template"]["spec"] for one in objects if "template" in one.get("spec", {})]
+    pods += [one["spec"] for one in objects if one["kind"] == "Pod"]
+    return {one["image"] for pod in pods for one in (*pod.get("initContainers", ()), *pod["containers"])}
+
+
+@pytest.mark.parametrize("registry", ["mirror.example.com", "mirror.example.com:5000/cache", "localhost:5000/"])
+def test_a_registry_for_all_charts_takes_the_place_of_that_of_every_image(chart: Chart, registry: str) -> None:
+    more: dict[str, Any] = {
+        "image": {"repository": "registry.example.com/ml/gpuagent", "tag": "1"},
+        "cgpu": {"enabled": True, "image": "cgpu-installer@sha256:" + "0" * 64, "package": "/cgpu"},
+        "scheduler": {"enabled": True, "kubeScheduler": {"tag": "v1.36.0"}},
+        "global": {"imageRegistry": registry, "storageClass": "fast"},
+    }
+    host = registry.removesuffix("/")
+    assert images(chart.render(**EVERYTHING | more, with_test=True)) == {
+        f"{host}/ml/gpuagent:1",
+        f"{host}/cgpu-installer@sha256:" + "0" * 64,
+        f"{host}/kube-scheduler:v1.36.0",
+    }
+
+
+@pytest.mark.parametrize("empty", [{}, {"imageRegistry": ""}, {"imageRegistry": None, "imagePullSecrets": None}])
+def test_without_a_registry_for_all_charts_images_are_as_they_are_written(chart: Chart, empty: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"image": {"repository": "r.example.com/gpuagent", "tag": "1"}, "global": empty}
+    objects = chart.render(**values)
+    assert images(objects) == {"r.example.com/gpuagent:1"}
+
+
+def test_pull_secrets_for_all_charts_come_beside_the_charts_own(chart: Chart) -> None:
+    shared: dict[str, Any] = {"global": {"imagePullSecrets": ["shared", {"name": "mirror"}, "mine"]}}
+    pod = agent_pod(chart.render(imagePullSecrets=[{"name": "mine"}], **shared))["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "mine"}, {"name": "shared"}, {"name": "mirror"}]
+
+
 def test_affinity_holds_beside_the_labels_of_nodes(chart: Chart) -> None:
     zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}

@@ -52,10 +52,10 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Of image.pullSecrets, and of imagePullSecrets as a pod has them. */}}
+{{/* Of image.pullSecrets, and of imagePullSecrets as a pod has them, also of those for all charts. */}}
 {{- define "gpuagent.pullSecrets" -}}
 {{- $names := .Values.image.pullSecrets -}}
-{{- range .Values.imagePullSecrets -}}
+{{- range concat .Values.imagePullSecrets ((.Values.global | default dict).imagePullSecrets | default list) -}}
 {{- if kindIs "string" . }}{{ $names = append $names . }}{{ else }}{{ $names = append $names .name }}{{ end -}}
 {{- end -}}
 {{- with uniq $names }}
@@ -69,8 +69,23 @@ imagePullSecrets:
 {{- define "gpuagent.image" -}}
 {{- with .Values.image -}}
 {{- if not .repository }}{{ fail "image.repository is not set, and no registry has a public image yet: build one with `make image IMAGE=REGISTRY/gpuagent:VERSION`, push it, and set image.repository to REGISTRY/gpuagent" }}{{ end -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{ include "gpuagent.inRegistry" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{/*
+A reference of an image, in the registry of global.imageRegistry if a chart above this one sets it. As for the container
+runtime, the part before the first slash is a registry if it has a dot or a port, or is localhost.
+*/}}
+{{- define "gpuagent.inRegistry" -}}
+{{- $reference := index . 1 -}}
+{{- $registry := ((index . 0).Values.global | default dict).imageRegistry -}}
+{{- if $registry -}}
+{{- $rest := regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $reference "" -}}
+{{- trimSuffix "/" $registry }}/{{ $rest -}}
+{{- else -}}
+{{- $reference -}}
+{{- end -}}
 {{- end }}
 
 {{/*

@@ -18,7 +18,7 @@ app.kubernetes.io/component: scheduler
 
 {{- define "gpuscheduler.kubeSchedulerImage" -}}
 {{- with .Values.scheduler.kubeScheduler -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (include "gpuscheduler.upstreamVersion" $) }}{{ end }}
+{{ include "gpuagent.inRegistry" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (include "gpuscheduler.upstreamVersion" $) }}{{ end }}
 {{- end }}
 {{- end }}
 
