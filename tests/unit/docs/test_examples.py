@@ -11,7 +11,7 @@ import yaml
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.unit.docs.test_docs import ROOT, section
 from tests.unit.docs.test_docs_commands import blocks
-from tests.unit.docs.test_workload_pages import manifests
+from tests.unit.docs.test_workload_pages import manifests, objects
 
 EXAMPLES = ROOT / "examples"
 SHARED = {GPU_MEM, GPU_CORE, GPU_WHOLE}
@@ -98,17 +98,19 @@ def test_examples_are_let_into_namespaces_of_level_baseline(path):
             assert container.keys() <= of_container
 
 
-def without_advice(value: Any) -> Any:
-    """The object without tolerations, which the pages leave out."""
-    if isinstance(value, dict):
-        return {key: without_advice(inner) for key, inner in value.items() if key != "tolerations"}
-    return [without_advice(inner) for inner in value] if isinstance(value, list) else value
-
-
 @pytest.mark.parametrize("kind", PAGE_OF_JOB)
 def test_the_example_of_a_job_is_that_of_its_page(kind):
     example = yaml.safe_load((EXAMPLES / "jobs" / f"{kind.lower()}.yaml").read_text(encoding="utf-8"))
-    assert without_advice(example) == manifests(PAGE_OF_JOB[kind])[kind]
+    assert example == manifests(PAGE_OF_JOB[kind])[kind]
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_pods_of_a_page_that_name_the_scheduler_may_run_on_its_tainted_nodes(page):
+    """Fragments without containers, which only show one field, are left alone."""
+    expected = advised()
+    for spec in pod_specs(objects(page)):
+        if spec.get("schedulerName") == expected["schedulerName"]:
+            assert spec.get("tolerations") == expected["tolerations"]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/run-a-workload.md"])

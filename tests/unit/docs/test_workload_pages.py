@@ -1,6 +1,7 @@
 """docs/{jobset,leaderworkerset,pytorchjob,ray}.md: the manifests make the jobs that the pages say."""
 
 import re
+from textwrap import dedent
 
 import pytest
 import yaml
@@ -15,13 +16,17 @@ from tests.unit.gpuscheduler.core.gangs.workloads import group_pod, job_set_pod
 SCHEDULER = "gpu-scheduler"
 
 
-def manifests(page):
-    """The objects of a page, by kind."""
+def objects(page):
+    """The objects of a page's YAML, also those in a command, and fragments of objects."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     blocks += re.findall(r"<<'YAML'\n(.*?)\nYAML\n", text, re.DOTALL)
-    objects = [found for block in blocks for found in yaml.safe_load_all(block)]
-    return {found["kind"]: found for found in objects if "kind" in found}
+    return [found for block in blocks for found in yaml.safe_load_all(dedent(block))]
+
+
+def manifests(page):
+    """The objects of a page, by kind."""
+    return {found["kind"]: found for found in objects(page) if "kind" in found}
 
 
 def pods(template, count, labels):
