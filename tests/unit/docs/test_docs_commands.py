@@ -160,6 +160,7 @@ TRANSLATIONS = {
     "docs/zh/quick-start.md": "docs/run-a-workload.md",
     "docs/zh/install.md": "docs/install.md",
 }
+OF_ALL_TABLES = ("README.zh-CN.md", "docs/zh/modes.md", "docs/zh/quick-start.md")
 OF_A_WHOLE_PAGE = ("README.zh-CN.md", "docs/zh/modes.md")
 
 
@@ -169,6 +170,17 @@ def names_and_numbers(page: Path) -> tuple[set[str], set[str]]:
     names = set(re.findall(r"`([^`]+)`", text))
     words = re.sub(r"`[^`]+`|\]\([^)]*\)", "", text)
     return names, set(re.findall(r"\d+(?:\.\d+)*", words))
+
+
+def rows_of_tables(page: str) -> list[int]:
+    """The number of lines of each table of a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [len(lines.splitlines()) for lines in re.findall(r"^(?:\|.*\n)+", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("chinese", OF_ALL_TABLES)
+def test_the_tables_of_a_chinese_page_have_the_rows_of_the_english_one(chinese):
+    assert rows_of_tables(chinese) == rows_of_tables(TRANSLATIONS[chinese])
 
 
 def test_every_chinese_page_is_held_against_an_english_one():
