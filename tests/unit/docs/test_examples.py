@@ -81,6 +81,15 @@ def test_pods_may_run_on_the_tainted_nodes_of_the_scheduler(path):
         assert {key: spec[key] for key in ("schedulerName", "tolerations") if key in spec} == expected
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.joinpath("claims").rglob("*.yaml")), ids=name_of)
+def test_pods_with_claims_need_one_comment_removed_for_the_scheduler(path):
+    """Any scheduler places claims, but on tainted nodes one scheduler places all pods."""
+    text = path.read_text(encoding="utf-8").replace("# schedulerName:", "schedulerName:")
+    expected = advised()
+    for spec in pod_specs(list(yaml.safe_load_all(text))):
+        assert {key: spec.get(key) for key in expected} == expected
+
+
 def test_the_name_is_that_of_the_charts_scheduler():
     values = yaml.safe_load((ROOT / "manifests/helm/gpuagent/values.yaml").read_text(encoding="utf-8"))
     assert advised()["schedulerName"] == values["scheduler"]["name"]
