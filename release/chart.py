@@ -48,6 +48,12 @@ def with_image(values: str, home: str) -> str:
     return values.replace(without, of_release)
 
 
+def is_prerelease(version: str) -> bool:
+    """As Semantic Versioning has it, which charts need: 1.0.0-rc.1 is one."""
+    release, _, _build = version.partition("+")
+    return "-" in release
+
+
 def published(chart: str, home: str) -> str:
     """Chart.yaml with what depends on the repository, whose address no file of the tree has."""
     metadata: dict[str, Any] = yaml.safe_load(chart)
@@ -60,6 +66,7 @@ def published(chart: str, home: str) -> str:
     links = {"documentation": f"{page}/docs/index.md", "changelog": f"{page}/CHANGELOG.md", "support": f"{home}/issues"}
     metadata |= {"home": home, "sources": [home], "icon": f"{home}/raw/v{VERSION}/docs/img/icon.svg"}
     metadata["annotations"] |= {
+        "artifacthub.io/prerelease": str(is_prerelease(VERSION)).lower(),
         "artifacthub.io/images": yaml.safe_dump([image], sort_keys=False),
         "artifacthub.io/links": yaml.safe_dump([{"name": name, "url": url} for name, url in links.items()]),
         "artifacthub.io/changes": yaml.safe_dump(changes(CHANGELOG.read_text(encoding="utf-8"), VERSION)),

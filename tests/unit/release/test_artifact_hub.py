@@ -11,6 +11,7 @@ import yaml
 
 from inspectcgpu.arguments import as_argparse_takes
 from inspectcgpu.flags import ALL, make_parser
+from release import chart as release_chart
 from release.changes import KINDS, changes
 from release.chart import published
 from release.krew import manifest
@@ -98,6 +99,15 @@ def test_the_chart_has_what_its_page_shows():
     assert {"category", "changes", "images", "license", "links", "recommendations"} <= names
     links = {link["name"] for link in yaml.safe_load(annotations["artifacthub.io/links"])}
     assert "support" in links, "Artifact Hub shows it as the way to report an issue"
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.1.0", "false"), ("1.0.0-rc.1", "true"), ("1.0.0+build-2", "false")]
+)
+def test_the_chart_is_a_prerelease_when_its_version_is(monkeypatch, version, expected):
+    monkeypatch.setattr(release_chart, "VERSION", version)
+    chart = yaml.safe_load(published((CHART / "Chart.yaml").read_text(), HOME))
+    assert chart["annotations"]["artifacthub.io/prerelease"] == expected
 
 
 def test_the_plugin_has_what_its_page_shows():
