@@ -30,7 +30,7 @@ class Request:
     Attributes:
         tag: the name the image gets.
         platform: ``linux/amd64`` or ``linux/arm64``; None for this machine's.
-        archive: where to write it as a docker-archive; None leaves it with the engine.
+        archive: where else to write it, as a docker-archive; None leaves it with the engine alone.
         from_mirror: use no registry: make the builder's root with mmdebstrap, take packages from a live mirror.
         revision: of the source, for the label.
         store: buildah's folder, None for its own.
@@ -97,10 +97,13 @@ def secrets(folder: Path) -> list[str]:
 
 
 def build_with_docker(request: Request, folder: Path) -> None:
-    where = f"type=docker,rewrite-timestamp=true{f',dest={request.archive}' if request.archive else ''}"
+    # What every builder of Docker can do. The default one writes an archive only with the containerd image store,
+    # and with that store it refuses rewrite-timestamp (github.com/moby/buildkit/issues/4230).
     time = f"--build-arg=SOURCE_DATE_EPOCH={epoch()}"
-    command = ("docker", "buildx", "build", "--provenance=false", time, f"--output={where}", f"--tag={request.tag}")
+    command = ("docker", "buildx", "build", "--provenance=false", time, "--load", f"--tag={request.tag}")
     _run(*command, *request.arguments(), *secrets(folder), str(ROOT))
+    if request.archive:
+        _run("docker", "save", f"--output={request.archive}", request.tag)
     if request.push:
         _run("docker", "push", request.tag)
 
@@ -155,7 +158,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m image", description="Build the image from the Dockerfile.")
     parser.add_argument("--tag", default=f"gpuagent:{version()}", help="name of the image (%(default)s)")
     parser.add_argument("--platform", help="linux/amd64 or linux/arm64; without it: this machine's")
-    parser.add_argument("--archive", type=Path, help="write it to this file, as docker save would")
+    parser.add_argument("--archive", type=Path, help="also write it to this file, as docker save does")
     parser.add_argument(
         "--from-mirror", action="store_true", help="use no registry: mmdebstrap, buildah, a live mirror"
     )
@@ -163,10 +166,6 @@ def main() -> int:
     parser.add_argument("--store", type=Path, help="buildah's folder")
     parser.add_argument("--push", action="store_true", help="push it to the registry in its name, whatever built it")
     request = Request(**vars(parser.parse_args()))
-    if request.push and request.archive:
-        parser.error(
-            "an image that goes to --archive is not kept, so --push has nothing to push: leave one of them out"
-        )
     if request.push and "/" not in request.tag:
         parser.error(
             f"--push needs a registry in the name, and --tag is {request.tag}: registry.example.com/{request.tag}"

@@ -94,14 +94,33 @@ def test_an_image_is_pushed_by_the_program_that_built_it(monkeypatch, tmp_path, 
     assert f"Built {TAG} with {engine}, and pushed it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("more", "tag", "expected"),
-    [(("--archive", "x.tar"), TAG, "leave one of them out"), ((), "gpuagent:1", "needs a registry in the name")],
-)
-def test_a_push_that_can_go_nowhere_is_refused_before_the_build(monkeypatch, tmp_path, capsys, more, tag, expected):
+def test_a_push_that_can_go_nowhere_is_refused_before_the_build(monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        build_with(monkeypatch, tmp_path, 0, "--push", *more, tag=tag)
-    assert expected in capsys.readouterr().err
+        build_with(monkeypatch, tmp_path, 0, "--push", tag="gpuagent:1")
+    assert "needs a registry in the name" in capsys.readouterr().err
+
+
+REFUSED_WITHOUT_CONTAINERD_STORE = "dest="
+REFUSED_WITH_CONTAINERD_STORE = "rewrite-timestamp=true"
+
+
+@pytest.mark.parametrize("refused", [REFUSED_WITHOUT_CONTAINERD_STORE, REFUSED_WITH_CONTAINERD_STORE])
+def test_dockers_default_builder_makes_an_archive(monkeypatch, tmp_path, refused):
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"""#!/bin/sh
+case "$1 $2" in
+"buildx build") case "$*" in *{refused}*) exit 1;; esac;;
+save*) echo "$3" > "${{2#--output=}}";;
+esac
+"""
+    )
+    docker.chmod(0o755)
+    archive = tmp_path / "gpuagent.tar"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["image", "--tag", TAG, "--archive", str(archive)])
+    assert build.main() == 0
+    assert archive.read_text() == f"{TAG}\n"
 
 
 def test_a_build_ends_with_the_command_that_pushes(monkeypatch, tmp_path, capsys):
