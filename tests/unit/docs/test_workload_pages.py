@@ -72,6 +72,14 @@ def test_a_job_of_kubeflow_is_one_job(kind, specs, title, count):
     assert jobs(pods(role["template"], 1, other)) == ({(f"{title}/trial-7", count)}, 1)
 
 
+def test_the_job_of_acks_documents_is_one_job():
+    text = (ROOT / "examples/jobs/pytorchjob-ack.yaml").read_text(encoding="utf-8")
+    roles = yaml.safe_load(text)["spec"]["pytorchReplicaSpecs"].values()
+    written = {"training.kubeflow.org/job-name": "pytorch-dist-nccl"}
+    made = [pod for role in roles for pod in pods(role["template"], role["replicas"], written)]
+    assert jobs(made) == ({("job pytorch-dist-nccl", 2)}, 2)
+
+
 def test_a_ray_cluster_is_one_job():
     found = manifests("ray.md")["RayCluster"]
     written = {"ray.io/cluster": found["metadata"]["name"]}
