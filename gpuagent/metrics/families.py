@@ -255,6 +255,14 @@ USED_SECONDS = Family(
     CONTAINER,
     "counter",
 )
+UNUSED_SECONDS = Family(
+    "gpuagent_container_gpu_unused_seconds_total",
+    "Time for which the container held the GPU while no process of it had memory of the GPU.",
+    CONTAINER,
+    "counter",
+    more="Time in which used memory is not known counts neither here nor in the family before. Absent, as that one, "
+    "until it is known for the first time.",
+)
 BUSY_SECONDS = Family(
     "gpuagent_container_gpu_busy_seconds_total",
     "Time in which the GPU worked for the container: an hour at 50 % is half an hour.",
@@ -266,7 +274,8 @@ IDLE_SECONDS = Family(
     "Time for which the container held the GPU while the GPU did not work for it at all.",
     CONTAINER,
     "counter",
-    more="Time in which the driver does not say it does not count, here and in the two families before.",
+    more="Time in which the driver does not say it does not count, here and in the family before. Absent, as that one, "
+    "until the driver says it for the first time.",
 )
 ALLOCATED_BYTE_SECONDS = Family(
     "gpuagent_container_gpu_memory_allocated_byte_seconds_total",
@@ -287,7 +296,8 @@ UNUSED_BYTE_SECONDS = Family(
     "GPU memory that was allocated to the container and that it did not use, times how long.",
     CONTAINER,
     "counter",
-    more="Time in which used memory is not known does not count.",
+    more="Time in which used memory is not known does not count, here and in the family before. Absent, as that one, "
+    "until it is known for the first time.",
 )
 PEAK_USED = Family(
     "gpuagent_container_gpu_memory_used_peak_bytes",
@@ -301,6 +311,61 @@ IDLE_FOR = Family(
     CONTAINER,
     more="From the agent's start on, or from the pod's. Absent where it is not known. It begins again after time in "
     "which it was not known.",
+)
+
+# -- namespaces over time --------------------------------------------------------------------------------------------
+
+NAMESPACE_ALLOCATED_SECONDS = Family(
+    "gpuagent_namespace_gpu_allocated_seconds_total",
+    "Time for which containers of the namespace held a GPU or a part of it, added up.",
+    ("namespace",),
+    "counter",
+    more="These sums go on when a container ends. See [use over time](../metrics.md#use-over-time) for all of these.",
+)
+NAMESPACE_USED_SECONDS = Family(
+    "gpuagent_namespace_gpu_used_seconds_total",
+    "That time, as far as a process of the container had memory of the GPU.",
+    ("namespace",),
+    "counter",
+)
+NAMESPACE_UNUSED_SECONDS = Family(
+    "gpuagent_namespace_gpu_unused_seconds_total",
+    "That time, as far as no process of the container had memory of the GPU.",
+    ("namespace",),
+    "counter",
+    more="Absent, as the family before, until it is known for the first time.",
+)
+NAMESPACE_BUSY_SECONDS = Family(
+    "gpuagent_namespace_gpu_busy_seconds_total",
+    "That time, as far as the GPU worked for the container: an hour at 50 % is half an hour.",
+    ("namespace",),
+    "counter",
+)
+NAMESPACE_IDLE_SECONDS = Family(
+    "gpuagent_namespace_gpu_idle_seconds_total",
+    "That time, as far as the GPU did not work for the container at all.",
+    ("namespace",),
+    "counter",
+    more="Absent, as the family before, until the driver says it for the first time.",
+)
+NAMESPACE_ALLOCATED_BYTE_SECONDS = Family(
+    "gpuagent_namespace_gpu_memory_allocated_byte_seconds_total",
+    "GPU memory that was allocated to containers of the namespace, times how long.",
+    ("namespace",),
+    "counter",
+)
+NAMESPACE_USED_BYTE_SECONDS = Family(
+    "gpuagent_namespace_gpu_memory_used_byte_seconds_total",
+    "GPU memory that processes of these containers used, times how long.",
+    ("namespace",),
+    "counter",
+)
+NAMESPACE_UNUSED_BYTE_SECONDS = Family(
+    "gpuagent_namespace_gpu_memory_unused_byte_seconds_total",
+    "GPU memory that was allocated to these containers and that they did not use, times how long.",
+    ("namespace",),
+    "counter",
+    more="Absent, as the family before, until used memory is known for the first time.",
 )
 
 # -- for arena -------------------------------------------------------------------------------------------------------
@@ -326,9 +391,14 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
     ),
     "Containers": (CLAIM, MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
     "Containers over time": (
-        *(ALLOCATED_SECONDS, USED_SECONDS, BUSY_SECONDS, IDLE_SECONDS),
+        *(ALLOCATED_SECONDS, USED_SECONDS, UNUSED_SECONDS, BUSY_SECONDS, IDLE_SECONDS),
         *(ALLOCATED_BYTE_SECONDS, USED_BYTE_SECONDS, UNUSED_BYTE_SECONDS),
         *(PEAK_USED, IDLE_FOR),
+    ),
+    "Namespaces over time": (
+        *(NAMESPACE_ALLOCATED_SECONDS, NAMESPACE_USED_SECONDS, NAMESPACE_UNUSED_SECONDS),
+        *(NAMESPACE_BUSY_SECONDS, NAMESPACE_IDLE_SECONDS),
+        *(NAMESPACE_ALLOCATED_BYTE_SECONDS, NAMESPACE_USED_BYTE_SECONDS, NAMESPACE_UNUSED_BYTE_SECONDS),
     ),
     "For arena": (ARENA_DUTY, ARENA_USED, ARENA_TOTAL),
 }

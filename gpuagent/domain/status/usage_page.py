@@ -26,6 +26,7 @@ def usage(node_usage: NodeUsage, at: float) -> list[Json]:
 def _row(uuid: str, owner: ContainerRef, of_container: ContainerUsage, at: float) -> Json:
     """One container on one GPU. Bytes, seconds, byte-seconds; null for what is not known."""
     reading = of_container.reading
+    sums = of_container.sums
     idle_s = of_container.idle_for(at)
     return {
         "uuid": uuid,
@@ -37,11 +38,15 @@ def _row(uuid: str, owner: ContainerRef, of_container: ContainerUsage, at: float
         "used_p95_bytes": of_container.memory.usual_bytes(reading.held_bytes or 0),
         "used_peak_bytes": of_container.memory.peak_bytes,
         "busy": reading.busy,
-        "idle_s": None if idle_s is None else round(idle_s),
-        "held_s": round(of_container.allocated_s),
-        "used_s": round(of_container.used_s),
-        "busy_s": round(of_container.busy_s),
-        "held_byte_s": round(of_container.allocated_byte_s),
-        "used_byte_s": round(of_container.used_byte_s),
-        "unused_byte_s": round(of_container.unused_byte_s),
+        "idle_s": _rounded(idle_s),
+        "held_s": round(sums.allocated_s),
+        "used_s": _rounded(sums.used_s),
+        "busy_s": _rounded(sums.busy_s),
+        "held_byte_s": round(sums.allocated_byte_s),
+        "used_byte_s": _rounded(sums.used_byte_s),
+        "unused_byte_s": _rounded(sums.unused_byte_s),
     }
+
+
+def _rounded(amount: float | None) -> int | None:
+    return None if amount is None else round(amount)

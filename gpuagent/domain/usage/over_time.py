@@ -13,6 +13,8 @@ KEPT_S = 300.0
 """How long the sums of a container are shown after its end, so that the last scrape still gets all of them."""
 MOST_ENDED = 500
 """Containers that are shown after their end. The pods of a crash loop end often, each on every GPU that it had."""
+MOST_NAMESPACES = 500
+"""Namespaces that hold nothing any more and whose sums are kept until the agent ends."""
 MOST_GAP_S = 30.0
 """How long a reading of the use counts. What a container used in a longer gap between two readings is not known."""
 MOST_RECENT = 3
@@ -44,6 +46,70 @@ class HeldUse:
     used_bytes: int | None
     busy: float | None
     limited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What was held and used, added up. None: it was not known in any of the time.
+
+    Attributes:
+        allocated_s: seconds for which a part of a GPU was held.
+        allocated_byte_s: held memory, integrated.
+        used_s: seconds in which a process was on the GPU.
+        unused_s: seconds in which certainly none was.
+        used_byte_s: used memory, integrated.
+        unused_byte_s: held memory that was not used, integrated.
+        busy_s: seconds in which the GPU worked: an hour at 50 % is half an hour.
+        idle_s: seconds in which the GPU did not work at all.
+    """
+
+    allocated_s: float = 0.0
+    allocated_byte_s: float = 0.0
+    used_s: float | None = None
+    unused_s: float | None = None
+    used_byte_s: float | None = None
+    unused_byte_s: float | None = None
+    busy_s: float | None = None
+    idle_s: float | None = None
+
+    @classmethod
+    def of(cls, reading: HeldUse, seconds: float) -> "Sums":
+        """Of a reading that was in force for so long. Of no seconds, zeros for what it knows."""
+        held_bytes = reading.held_bytes or 0
+        sums = cls(seconds, seconds * held_bytes)
+        used_bytes = reading.used_bytes
+        if used_bytes is not None:
+            sums = replace(
+                sums,
+                used_s=seconds if used_bytes else 0.0,
+                unused_s=0.0 if used_bytes else seconds,
+                used_byte_s=seconds * used_bytes,
+                unused_byte_s=seconds * max(0, held_bytes - used_bytes),
+            )
+        busy = reading.busy
+        if busy is not None:
+            sums = replace(sums, busy_s=seconds * min(1.0, busy), idle_s=0.0 if busy else seconds)
+        return sums
+
+    def plus(self, more: "Sums") -> "Sums":
+        """Both together."""
+        return Sums(
+            self.allocated_s + more.allocated_s,
+            self.allocated_byte_s + more.allocated_byte_s,
+            _together(self.used_s, more.used_s),
+            _together(self.unused_s, more.unused_s),
+            _together(self.used_byte_s, more.used_byte_s),
+            _together(self.unused_byte_s, more.unused_byte_s),
+            _together(self.busy_s, more.busy_s),
+            _together(self.idle_s, more.idle_s),
+        )
+
+
+def _together(first: float | None, second: float | None) -> float | None:
+    """The sum of what is known of two amounts; None if neither is."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +175,7 @@ class ContainerUsage:
         at: time of the last reading, in monotonic seconds.
         reading: the last reading; of a container that has ended, the one before its end.
         ended: when it was found to have ended; None while it holds the GPU.
-        allocated_s: seconds for which it held a part of the GPU.
-        used_s: seconds in which a process of it was on the GPU.
-        busy_s: seconds in which the GPU worked for it: an hour at 50 % is half an hour.
-        idle_s: seconds in which the GPU did not work for it at all.
-        allocated_byte_s: held memory, integrated.
-        used_byte_s: used memory, integrated.
-        unused_byte_s: held memory that it did not use, integrated. Time in which the use is not known does not count.
+        sums: what it held and used, up to the last reading.
         idle_since: when the GPU last worked for it, or when the agent began to know that; None if that is not known.
         memory: its used memory.
     """
@@ -123,13 +183,7 @@ class ContainerUsage:
     at: float
     reading: HeldUse
     ended: float | None = None
-    allocated_s: float = 0.0
-    used_s: float = 0.0
-    busy_s: float = 0.0
-    idle_s: float = 0.0
-    allocated_byte_s: float = 0.0
-    used_byte_s: float = 0.0
-    unused_byte_s: float = 0.0
+    sums: Sums = Sums()
     idle_since: float | None = None
     memory: UsedMemory = UsedMemory()
 
@@ -145,48 +199,33 @@ class ContainerUsage:
                 return self
             # In between, it did not hold the GPU as far as it is known. So it was not seen to be idle.
             return replace(self, at=at, ended=None, idle_since=None).read(reading, at)
-        counted = self.counted(at)
+        counted = self._counted(at)
         if reading is None:
             return replace(counted, at=at, ended=at)
         return counted.read(reading, at)
 
-    def counted(self, at: float) -> "ContainerUsage":
-        """With the time since the last reading, in which that reading was in force."""
+    def since_reading(self, at: float) -> Sums:
+        """The time since the last reading, in which that reading was in force; nothing after the end."""
+        if self.ended is not None:
+            return Sums()
         seconds = max(0.0, at - self.at)
-        held_bytes = self.reading.held_bytes
-        # Kubelet's allocations say on both ends that it held the GPU, so it did in between, too.
-        held = replace(
-            self,
-            allocated_s=self.allocated_s + seconds,
-            allocated_byte_s=self.allocated_byte_s + seconds * (held_bytes or 0),
-        )
+        reading = self.reading
         if seconds > MOST_GAP_S:
-            return replace(held, idle_since=None)
-        return held.used_for(seconds)
+            # Kubelet's allocations say on both ends that it held the GPU, so it did in between, too.
+            reading = replace(reading, used_bytes=None, busy=None)
+        return Sums.of(reading, seconds)
 
-    def used_for(self, seconds: float) -> "ContainerUsage":
-        """With the use of the last reading for so long."""
-        busy = self.reading.busy
-        busy_s = self.busy_s
-        idle_s = self.idle_s
-        if busy is not None:
-            busy_s += seconds * min(1.0, busy)
-            idle_s += 0.0 if busy else seconds
-        worked = replace(self, busy_s=busy_s, idle_s=idle_s)
+    def _counted(self, at: float) -> "ContainerUsage":
+        """With the time since the last reading."""
+        counted = replace(self, sums=self.sums.plus(self.since_reading(at)))
+        seconds = max(0.0, at - self.at)
+        if seconds > MOST_GAP_S:
+            return replace(counted, idle_since=None)
         used_bytes = self.reading.used_bytes
-        if used_bytes is None:
-            return worked
-        held_bytes = self.reading.held_bytes or 0
-        memory = self.memory
-        if held_bytes:
-            memory = memory.lasted(used_bytes, held_bytes, seconds)
-        return replace(
-            worked,
-            used_s=self.used_s + (seconds if used_bytes else 0.0),
-            used_byte_s=self.used_byte_s + seconds * used_bytes,
-            unused_byte_s=self.unused_byte_s + seconds * max(0, held_bytes - used_bytes),
-            memory=memory,
-        )
+        held_bytes = self.reading.held_bytes
+        if used_bytes is None or not held_bytes:
+            return counted
+        return replace(counted, memory=self.memory.lasted(used_bytes, held_bytes, seconds))
 
     def read(self, reading: HeldUse, at: float) -> "ContainerUsage":
         """With a reading that is in force from now on."""
@@ -202,7 +241,9 @@ class ContainerUsage:
             idle_since = None
         elif reading.busy or idle_since is None:
             idle_since = at
-        return replace(self, at=at, reading=reading, idle_since=idle_since, memory=memory)
+        # What is known from now on begins at zero, so that a scrape sees it grow.
+        sums = self.sums.plus(Sums.of(reading, 0.0))
+        return replace(self, at=at, reading=reading, sums=sums, idle_since=idle_since, memory=memory)
 
     def idle_for(self, at: float) -> float | None:
         """For how long the GPU has not worked for it, in seconds; None if that is not known, or it has ended."""
@@ -217,10 +258,13 @@ class NodeUsage:
 
     Attributes:
         by_container: of those that hold a GPU, and of the last ones that did.
+        by_namespace: sums of all containers that held a GPU since the agent started, by namespace, so that nothing ends
+            with a container. The namespace that held one last is last.
         at: time of the last reading, in monotonic seconds.
     """
 
     by_container: Mapping[OnGpu, ContainerUsage] = field(default_factory=dict)
+    by_namespace: Mapping[str, Sums] = field(default_factory=dict)
     at: float = 0.0
 
     def next(self, readings: Mapping[OnGpu, HeldUse], at: float) -> "NodeUsage":
@@ -235,7 +279,28 @@ class NodeUsage:
                 usages[key] = ContainerUsage.first(reading, at)
         for key in _too_many(usages):
             del usages[key]
-        return NodeUsage(usages, at)
+        return NodeUsage(usages, self._of_namespaces(readings, at), at)
+
+    def _of_namespaces(self, readings: Mapping[OnGpu, HeldUse], at: float) -> dict[str, Sums]:
+        """The sums by namespace after a reading."""
+        sums = dict(self.by_namespace)
+
+        def add(owner: ContainerRef, more: Sums) -> None:
+            former = sums.pop(owner.pod.namespace, Sums())
+            sums[owner.pod.namespace] = former.plus(more)
+
+        for (_, owner), usage in self.by_container.items():
+            if usage.ended is None:
+                add(owner, usage.since_reading(at))
+        # A namespace that is new begins at zero, and so does what is known from now on.
+        for (_, owner), reading in readings.items():
+            add(owner, Sums.of(reading, 0.0))
+        holders = {owner.pod.namespace for _, owner in readings}
+        former_holders = [namespace for namespace in sums if namespace not in holders]
+        surplus = max(0, len(former_holders) - MOST_NAMESPACES)
+        for namespace in former_holders[:surplus]:
+            del sums[namespace]
+        return sums
 
 
 def _too_many(usages: Mapping[OnGpu, ContainerUsage]) -> list[OnGpu]:

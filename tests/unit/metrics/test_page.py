@@ -270,6 +270,41 @@ def test_a_bill_an_idle_report_and_a_waste_report_are_one_counter_each() -> None
     assert values(text, f"{named}idle_duration_seconds") == {A_SERIES: 15}
 
 
+def test_sums_of_use_that_was_never_known_have_no_series() -> None:
+    """As without `hostPID`: a sum of 0 would say that the pod never had a program on the GPU."""
+    unknown = replace(FOUR_OF_EIGHT, used_bytes=None, busy=None)
+    usage = NodeUsage().next({A_ON_0: unknown}, 100.0).next({A_ON_0: unknown}, 110.0)
+    text = page(SHARED, usage=lambda: usage, clock=lambda: 115.0)
+    for scope, series in (("container", A_SERIES), ("namespace", ("ml",))):
+        named = f"gpuagent_{scope}_gpu_"
+        assert values(text, f"{named}allocated_seconds_total") == {series: 10}
+        assert values(text, f"{named}memory_allocated_byte_seconds_total") == {series: 80 * GIB}
+        for of_use in ("used", "unused", "busy", "idle"):
+            assert values(text, f"{named}{of_use}_seconds_total") == {}
+        for of_memory in ("used", "unused"):
+            assert values(text, f"{named}memory_{of_memory}_byte_seconds_total") == {}
+
+
+def test_sums_of_a_namespace_stay_and_have_no_container_of_theirs() -> None:
+    ended = NodeUsage().next({A_ON_0: FOUR_OF_EIGHT}, 100.0).next({}, 110.0).next({}, 110.0 + KEPT_S)
+    text = page(SHARED, usage=lambda: ended)
+    named = "gpuagent_namespace_gpu_"
+    assert values(text, f"{named}allocated_seconds_total") == {("ml",): 10}
+    assert values(text, f"{named}used_seconds_total") == {("ml",): 10}
+    assert values(text, f"{named}unused_seconds_total") == {("ml",): 0}
+    assert values(text, f"{named}busy_seconds_total") == {("ml",): 0}
+    assert values(text, f"{named}idle_seconds_total") == {("ml",): 10}
+    assert values(text, f"{named}memory_allocated_byte_seconds_total") == {("ml",): 80 * GIB}
+    assert values(text, f"{named}memory_used_byte_seconds_total") == {("ml",): 40 * GIB}
+    assert values(text, f"{named}memory_unused_byte_seconds_total") == {("ml",): 40 * GIB}
+
+
+def test_a_pod_that_is_not_seen_yet_has_no_namespace_of_its_own() -> None:
+    unseen = (uuid(0), ContainerRef(PodName("", ""), "main"))
+    usage = NodeUsage().next({unseen: FOUR_OF_EIGHT}, 100.0).next({unseen: FOUR_OF_EIGHT}, 110.0)
+    assert values(page(SHARED, usage=lambda: usage), "gpuagent_namespace_gpu_allocated_seconds_total") == {}
+
+
 def test_sums_outlive_the_container_by_five_minutes_and_the_gauges_do_not() -> None:
     ended = NodeUsage().next({A_ON_0: FOUR_OF_EIGHT}, 100.0).next({}, 110.0)
     text = page(SHARED, usage=lambda: ended, clock=lambda: 115.0)
