@@ -947,6 +947,23 @@ def test_the_test_of_a_release_is_one_pod_with_the_agents_account_and_no_rights_
         check(version, [one for one in chart.render(version=version, with_test=True) if one["kind"] == "Pod"])
 
 
+def test_the_test_of_a_release_does_not_wait_on_a_dead_node(chart: Chart) -> None:
+    """It would wait until Helm's timeout, and say nothing."""
+    named = [
+        {"key": "pool", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/unreachable", "operator": "Exists"},
+    ]
+    objects = chart.render(
+        with_test=True, tolerations=[{"operator": "Exists"}, *named], startupTaint="example.com/starting"
+    )
+    (pod,) = (one for one in objects if one["kind"] == "Pod")
+    usual = ("nvidia.com/gpu", "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+    starting = {"key": "example.com/starting", "operator": "Exists"}
+    assert pod["spec"]["tolerations"] == [*({"key": key, "operator": "Exists"} for key in usual), named[0], starting]
+    assert agent_pod(objects)["spec"]["tolerations"] == [{"operator": "Exists"}, *named]
+    check("1.37", [pod])
+
+
 # -- nodes and modes ------------------------------------------------------------------------------------------------
 
 
