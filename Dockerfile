@@ -5,10 +5,9 @@
 # Both stages of work run on the builder's own architecture; nothing of another one is ever executed.
 
 # The builder's root, by date and by the digest of its index for every architecture. Nothing of it is in the result.
-ARG BASE=debian:bookworm-20261005-slim@sha256:7c7b2c966bc9ee8cedfeef67e0e279108992c77681fa595db4a9d65c06ccc587
-
+# Not a variable, which Dependabot does not read. For another image: --build-context NAME=docker-image://OTHER.
 # hadolint ignore=DL3029 # the builder's architecture, on purpose
-FROM --platform=$BUILDPLATFORM ${BASE} AS build
+FROM --platform=$BUILDPLATFORM debian:bookworm-20261005-slim@sha256:7c7b2c966bc9ee8cedfeef67e0e279108992c77681fa595db4a9d65c06ccc587 AS build
 # The state of Debian's archive that all packages come from.
 ARG DEBIAN=http://snapshot.debian.org/archive/debian/20261115T000000Z
 ARG DEBIAN_SECURITY=http://snapshot.debian.org/archive/debian-security/20261115T000000Z

@@ -48,19 +48,22 @@ class Request:
     def arguments(self) -> list[str]:
         """Those that docker and buildah have in common."""
         values = {"VERSION": version(), "REVISION": self.revision}
+        arguments = []
         if self.from_mirror:
-            values |= {
-                "BASE": _LOCAL_BASE,
-                "DEBIAN": f"{_MIRROR}/debian",
-                "DEBIAN_SECURITY": f"{_MIRROR}/debian-security",
-            }
-        arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
+            values |= {"DEBIAN": f"{_MIRROR}/debian", "DEBIAN_SECURITY": f"{_MIRROR}/debian-security"}
+            arguments.append(f"--build-context={base()}=docker-image://{_LOCAL_BASE}")
+        arguments += [f"--build-arg={name}={value}" for name, value in values.items()]
         return arguments + ([f"--platform={self.platform}"] if self.platform else [])
 
 
 def version() -> str:
     """Of the package: one line of its source."""
     return _find(r'__version__ = "(.+)"', ROOT / "gpuagent" / "__init__.py")
+
+
+def base() -> str:
+    """The image that the build begins with."""
+    return _find(r"FROM --platform=\S+ (\S+) AS build", ROOT / "Dockerfile")
 
 
 def epoch() -> str:
