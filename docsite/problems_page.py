@@ -23,6 +23,8 @@ ANY_PROBLEM = "GPUNodeProblem"
 _NODE = "NODE=gpu-1   # the node that the alert names"
 _AGENT = """AGENT="$(kubectl -n kube-system get pod -o name --field-selector "spec.nodeName=$NODE" \\
   -l app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent)\""""
+_PLUGIN = "kubectl inspect cgpu"
+_WITHOUT_PLUGIN = "Without the kubectl plugin: [other commands](#commands)"
 _LOOK_AT_PROBLEMS = 'kubectl inspect cgpu --health "$NODE"'
 _SHELL = "```sh\n"
 _NOT_READY = {"yes": ["`GPUNodeNotReady`"], "depends": ["`GPUNodeNotReady` if the mode cannot be served"]}
@@ -57,6 +59,7 @@ def page() -> str:
 {MADE}
 
 {texts["intro"].strip()}
+
 {chapters}"""
 
 
@@ -110,8 +113,10 @@ def _chapter(group: dict[str, Any], alerts: list[Alert]) -> str:
 
 def _section(name: str, texts: dict[str, str], alerts: list[Alert]) -> str:
     """The section of a problem or an alert. Commands come first: who comes from an alert looks before reading on."""
-    parts = [f"**Alert:** {', '.join(_shown_alerts(name, alerts)) or 'none'}"]
     look = texts.get("look", _LOOK_AT_PROBLEMS if name in _problems() else "")
+    # An alert leads here, past the top of the page.
+    without_plugin = f". {_WITHOUT_PLUGIN}" if _PLUGIN in look else ""
+    parts = [f"**Alert:** {', '.join(_shown_alerts(name, alerts)) or 'none'}{without_plugin}"]
     if look:
         parts.append(f"{_SHELL}{look.strip()}\n```")
     parts += [
