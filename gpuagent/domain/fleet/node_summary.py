@@ -10,7 +10,7 @@ Use: read the Node object with `node_reading`, say how much of each GPU pods hol
     summary.problems, summary.severity    # the worst first; "" if there is none
 
 The agent knows how much memory is *used*. That is not on the Node object, because it changes all the time and each
-change would be a write. So `used_mib` is None unless the caller has asked the node's agent.
+change would be a write. So it is no part of the summary: `waste` adds it up where the agents are asked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -126,7 +126,6 @@ class NodeSummary:
         pods: how many pods hold GPUs of it.
         waiting: how many pods of it wait for theirs.
         problems: all of them, the worst first.
-        used_mib: MiB of GPU memory in use; None if the node's agent was not asked.
     """
 
     name: str
@@ -142,7 +141,6 @@ class NodeSummary:
     pods: int
     waiting: int
     problems: tuple[NodeProblem, ...]
-    used_mib: int | None = None
 
     @property
     def severity(self) -> Severity | str:
@@ -188,7 +186,6 @@ def node_summary(  # noqa: PLR0913 (by name)
     pods: int,
     waiting: int = 0,
     others: Iterable[NodeProblem] = (),
-    used_mib: int | None = None,
 ) -> NodeSummary:
     """Sum up a node.
 
@@ -199,7 +196,6 @@ def node_summary(  # noqa: PLR0913 (by name)
         pods: how many pods hold GPUs of the node, or have them reserved.
         waiting: how many of them wait, for example because kubelet has not given them their GPUs yet.
         others: problems that the caller sees, and that the Node object does not say.
-        used_mib: MiB of GPU memory in use, if the caller has asked the agent.
     """
     problems = tuple(worst_first([*_node_problems(reading, gpus), *others]))
     is_blocked = any(problem.severity == "blocking" for problem in problems)
@@ -220,7 +216,6 @@ def node_summary(  # noqa: PLR0913 (by name)
         pods=pods,
         waiting=waiting,
         problems=problems,
-        used_mib=used_mib,
     )
 
 
