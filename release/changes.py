@@ -29,8 +29,9 @@ def changes(changelog: str, version: str) -> list[dict[str, str]]:
 
 
 def _entries(text: str) -> list[str]:
-    """The entries of a list, each on one line."""
-    return [" ".join(entry.split()) for entry in re.split(r"^- ", text, flags=re.MULTILINE)[1:]]
+    """The entries of the lists, each on one line. Headings group them, and are no part of one."""
+    without_headings = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
+    return [" ".join(entry.split()) for entry in re.split(r"^- ", without_headings, flags=re.MULTILINE)[1:]]
 
 
 def _first_sentence(entry: str) -> str:

@@ -134,6 +134,10 @@ def test_changes_are_the_first_sentences_of_a_version():
   of one entry. The rest is left out. And this.
 - `kubectl` is e.g. not a sentence
 
+#### Headings group entries
+
+- another one without a sentence's end
+
 ### Known limits
 
 - Not a kind.
@@ -151,6 +155,7 @@ def test_changes_are_the_first_sentences_of_a_version():
     assert changes(text, "0.2.0") == [
         {"kind": "added", "description": "Two lines of one entry."},
         {"kind": "added", "description": "`kubectl` is e.g. not a sentence"},
+        {"kind": "added", "description": "another one without a sentence's end"},
         {"kind": "fixed", "description": "A fault!"},
     ]
     assert changes(text, "9.9.9") == []
