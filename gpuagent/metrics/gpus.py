@@ -12,7 +12,6 @@ from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuSample
 from gpuagent.domain.usage.guarantee import Share
 from gpuagent.metrics import families as f
-from gpuagent.metrics.free_memory import free_memory
 from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values, known, known_values, labels
 
 
@@ -115,7 +114,6 @@ def _allocated(reading: Reading) -> MetricValues:
     yield f.COMPUTE_ALLOCATED, known(compute)
     yield f.SHARERS, sharers
     yield f.WITHHELD, withheld
-    yield f.FREE, free_memory(reading.state)
 
 
 def _different_shares(holders: Mapping[ContainerRef, Share]) -> list[Share]:

@@ -74,7 +74,7 @@ def _node_gpus(state: State, kinds: Mapping[str, Kind]) -> tuple[NodeGpu, ...]:
     """The GPUs by minor number, with their units of these resources."""
     blocks = _blocks(state, kinds)
     gpus = []
-    for minor, uuid in uuids_by_minor(state):
+    for minor, uuid in _by_minor(state):
         gpus.append(_node_gpu(minor, blocks[uuid]))
     return tuple(gpus)
 
@@ -91,7 +91,7 @@ def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Blocks]:
     return blocks
 
 
-def uuids_by_minor(state: State) -> list[tuple[int, str]]:
+def _by_minor(state: State) -> list[tuple[int, str]]:
     """Minor number and UUID of each GPU. A GPU that the driver lists now may have the number of a lost one."""
     gpus = state.gpus.by_uuid
     listed = state.gpus.topology.gpus
