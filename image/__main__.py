@@ -47,13 +47,17 @@ class Request:
 
     def arguments(self) -> list[str]:
         """Those that docker and buildah have in common."""
-        values = {"VERSION": version(), "REVISION": self.revision}
         arguments = []
+        values = {"VERSION": version(), "REVISION": self.revision}
         if self.from_mirror:
-            values |= {"DEBIAN": f"{_MIRROR}/debian", "DEBIAN_SECURITY": f"{_MIRROR}/debian-security"}
             arguments.append(f"--build-context={base()}=docker-image://{_LOCAL_BASE}")
-        arguments += [f"--build-arg={name}={value}" for name, value in values.items()]
-        return arguments + ([f"--platform={self.platform}"] if self.platform else [])
+            values["DEBIAN"] = f"{_MIRROR}/debian"
+            values["DEBIAN_SECURITY"] = f"{_MIRROR}/debian-security"
+        for name, value in values.items():
+            arguments.append(f"--build-arg={name}={value}")
+        if self.platform:
+            arguments.append(f"--platform={self.platform}")
+        return arguments
 
 
 def version() -> str:

@@ -29,7 +29,7 @@ def changes(changelog: str, version: str) -> list[dict[str, str]]:
 
 
 def _entries(text: str) -> list[str]:
-    """The entries of the lists, each on one line. Headings group them, and are no part of one."""
+    """The entries of the lists, each on one line. The headings between them are left out."""
     without_headings = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
     return [" ".join(entry.split()) for entry in re.split(r"^- ", without_headings, flags=re.MULTILINE)[1:]]
 

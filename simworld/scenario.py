@@ -103,9 +103,8 @@ def with_replicas(scenario: Scenario) -> Scenario:
     add_actions(more, chance, scenario.lasts_s, 0.3, [_small_pod_that_ends])
     # A change of leaders takes longer than a lease lasts. With more faults, nothing is scheduled between them.
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.0, 0.03, 0.06)), SCHEDULER_FAULTS)
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
     mode = chance.choice(("share", "share", "cgpu", scenario.mode))
-    return replace(scenario, replicas=2, mode=mode, actions=tuple(actions))
+    return replace(_with_more(scenario, more), replicas=2, mode=mode)
 
 
 def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenario:
@@ -116,8 +115,7 @@ def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenar
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, busy / 10, [_twins, _retried_gang, _copy])
     add_actions(more, chance, scenario.lasts_s, faulty / 6, [_of_gpu("break_gpu"), _claim])
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions))
+    return _with_more(scenario, more)
 
 
 def with_jobs(scenario: Scenario) -> Scenario:
@@ -126,8 +124,13 @@ def with_jobs(scenario: Scenario) -> Scenario:
         return scenario
     drawn, names_a_part = draw_jobs(scenario.seed, scenario.mode, scenario.lasts_s)
     jobs = [Action(*action) for action in drawn]
-    actions = sorted([*scenario.actions, *jobs], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions), names_a_part=names_a_part)
+    return replace(_with_more(scenario, jobs), names_a_part=names_a_part)
+
+
+def _with_more(scenario: Scenario, more: Sequence[Action]) -> Scenario:
+    """The scenario with more actions, each at its time."""
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    return replace(scenario, actions=tuple(actions))
 
 
 Args = tuple[str | int | float, ...]

@@ -463,12 +463,18 @@ class World:
         self._edit(pod, index, amount)
 
     def _edit(self, pod: Json, index: int, amount: int) -> None:
+        """Write a decision of the tenant's own: so many units of one GPU for the first container."""
         meta = pod["metadata"]
-        self.history.edit(meta["uid"])
-        texts = {"ALIYUN_COM_GPU_MEM_IDX": str(index), ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}'}
-        patch: Json = {"metadata": {"uid": meta["uid"], "annotations": texts}}
+        uid = meta["uid"]
+        self.history.edit(uid)
+        texts = {
+            "ALIYUN_COM_GPU_MEM_IDX": str(index),
+            ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}',
+        }
+        patch: Json = {"metadata": {"uid": uid, "annotations": texts}}
+        key = ("pods", meta["namespace"], meta["name"])
         with suppress(Refusal):  # it is gone
-            self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
+            self.api.objects.patch(key, "", patch, strategic=False)
 
     def keep_editing(self, which: int, index: int, amount: int, seconds: float) -> None:
         """A tenant moves a pod that runs to another GPU in its annotations, twice a second; 0 for its own amount."""

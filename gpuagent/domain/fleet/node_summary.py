@@ -10,7 +10,7 @@ Use: read the Node object with `node_reading`, say how much of each GPU pods hol
     summary.problems, summary.severity    # the worst first; "" if there is none
 
 The agent knows how much memory is *used*. That is not on the Node object, because it changes all the time and each
-change would be a write. So it is no part of the summary: `waste` adds it up where the agents are asked.
+change would be a write. So a summary does not have it: `waste` adds it up from what the agents say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -132,14 +132,22 @@ def _pods_and_workloads(options: argparse.Namespace, environ: Mapping[str, str],
     client = _client(options, environ)
     namespace = options.namespace or own_namespace(options.kubeconfig, options.context, environ)
     written, slash, _ = start.rpartition("/")
-    kind = KIND_OF.get(written.lower())
-    if slash and kind is None and written.lower() not in OF_PODS:
+    word = written.lower()
+    kind = KIND_OF.get(word)
+    if kind:
+        folder = kind.folder(namespace)
+        selector = {}
+    elif not slash or word in OF_PODS:
+        folder = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+        selector = {"fieldSelector": "status.phase=Pending"}
+    else:
         return
-    folder = kind.folder(namespace) if kind else f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-    selector = {} if kind else {"fieldSelector": "status.phase=Pending"}
     if not slash:
-        yield from (f"{known.kind.lower()}/" for known in KINDS)
-    yield from (f"{written}{slash}{name}" for name in _names_of(client, folder, selector))
+        # Before the pods, so that they are kept if these cannot be read.
+        for known in KINDS:
+            yield f"{known.kind.lower()}/"
+    for name in _names_of(client, folder, selector):
+        yield f"{written}{slash}{name}"
 
 
 def _client(options: argparse.Namespace, environ: Mapping[str, str]) -> Client:

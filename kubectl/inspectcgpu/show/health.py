@@ -29,6 +29,10 @@ class Finding:
     text: str
 
 
+_NOTHING = Finding("-", "-")
+"""Stands in the row of a node without any."""
+
+
 def health(
     report: ClusterReport,
     *,
@@ -86,16 +90,22 @@ def _pods_on_unhealthy_gpus(nodes: Sequence[NodeReport], *, colour: bool) -> lis
 
 def _node_rows(node: NodeReport, room: int) -> Iterator[Row]:
     """A row for each line of each problem. Node and severity stand in the first row that they are about."""
-    healthy = len(node.gpus) - _unhealthy_gpus(node)
-    about_node = (node.node.name, node.node.mode or "-", f"{healthy}/{len(node.gpus)}")
-    for finding in findings(node) or [Finding("-", "-")]:
+    gpus = len(node.gpus)
+    healthy = gpus - _unhealthy_gpus(node)
+    about_node = (node.node.name, node.node.mode or "-", f"{healthy}/{gpus}")
+    for finding in findings(node) or [_NOTHING]:
         severity = finding.severity
-        style = Style.PLAIN if severity in (INFO, "-") else Style.ILL
-        lines = wrap(printable(finding.text), room) if room >= _LEAST else [finding.text]
-        for line in lines:
+        is_ill = severity not in (INFO, _NOTHING.severity)
+        style = Style.ILL if is_ill else Style.PLAIN
+        for line in _wrapped(finding.text, room):
             yield row(*about_node, severity, line, style=style)
             about_node = ("", "", "")
             severity = ""
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    """A text in lines of so many columns; in one line if there is too little room, or no terminal."""
+    return wrap(printable(text), room) if room >= _LEAST else [text]
 
 
 def _room(report: ClusterReport, columns: int | None) -> int:
@@ -114,26 +124,31 @@ def has_problem(node: NodeReport) -> bool:
 
 def findings(node: NodeReport) -> list[Finding]:
     """What is wrong with a node, the worst first: its agent's problems, else what can be seen without the agent."""
-    found = [*_of_agent(node)] if node.problems is not None else [*_without_agent(node)]
+    problems = _without_agent(node) if node.problems is None else _of_agent(node)
+    all_findings = [*problems]
     if node.unseen:
-        found.append(Finding("warning", f"its agent could not be asked: {node.unseen}"))
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+        all_findings.append(Finding("warning", f"its agent could not be asked: {node.unseen}"))
+    return sorted(all_findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _unhealthy_gpus(node: NodeReport) -> int:
     return sum(bool(gpu.cause) for gpu in node.gpus)
 
 
+def _worst(node: NodeReport) -> Finding | None:
+    return next(iter(findings(node)), None)
+
+
 def _badness(node: NodeReport) -> int:
     """The severity of the worst problem; 0 without any."""
-    found = findings(node)
-    return len(SEVERITIES) - SEVERITIES.index(found[0].severity) if found else 0
+    worst = _worst(node)
+    return len(SEVERITIES) - SEVERITIES.index(worst.severity) if worst else 0
 
 
-def _worst(node: NodeReport) -> str | None:
+def _worst_text(node: NodeReport) -> str | None:
     """The text of the worst problem, so that nodes with the same one stand together."""
-    found = findings(node)
-    return found[0].text if found else None
+    worst = _worst(node)
+    return worst.text if worst else None
 
 
 COLUMNS: Mapping[str, Column] = {
@@ -141,7 +156,7 @@ COLUMNS: Mapping[str, Column] = {
     "mode": lambda node: node.node.mode,
     "gpus": _unhealthy_gpus,
     "severity": _badness,
-    "problem": _worst,
+    "problem": _worst_text,
 }
 """What nodes can be sorted by here: `combinations.COMMANDS` has the same names."""
 

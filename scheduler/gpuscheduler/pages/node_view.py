@@ -160,9 +160,12 @@ def pod_views(node: NodeUsage, cluster: Cluster) -> tuple[PodView, ...]:
         pod = cluster.pod(uid)
         name = str(pod.name) if pod else uid
         is_reserved = cluster.reservations.get(uid) is not None
+        known = dict(_known(use, minors))
         memory, core, whole = _held(use)
-        views.append(PodView(name, is_reserved, dict(_known(use, minors)), Amounts(memory, core), whole))
-    return tuple(sorted(views, key=attrgetter("name")))
+        view = PodView(name, is_reserved, known, Amounts(memory, core), whole)
+        views.append(view)
+    views.sort(key=attrgetter("name"))
+    return tuple(views)
 
 
 def _users(node: NodeUsage, cluster: Cluster) -> NodeUsers:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from gpuagent.system.likeness import most_like
+from gpuagent.system import likeness
 
 MOST_NAMED = 3
 """Names that a sentence has. It counts the others."""
@@ -67,7 +67,7 @@ def did_you_mean(written: str, known: Collection[str]) -> str:
     few = sorted(known)[:MOST_COMPARED]
     if not few:
         return ""
-    meant = most_like(written[:MOST_SHOWN], few)
+    meant = likeness.did_you_mean(written[:MOST_SHOWN], few)
     if meant:
-        return f"; did you mean {meant}?"
+        return meant
     return f"; there is {some(few)}" if len(few) == 1 else f"; there are {some(few)}"

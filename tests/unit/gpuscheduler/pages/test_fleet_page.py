@@ -62,8 +62,8 @@ def written(monkeypatch):
 
 
 def test_a_row_has_what_the_page_shows():
-    sick = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
-    core = scheduled(node(mem=80, core=200, problems=[sick]))
+    unhealthy = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
+    core = scheduled(node(mem=80, core=200, problems=[unhealthy]))
     found = reserve(core, mem=30, core=50, labels={})
     page = fleet(pages_of(core))
     ((name, mode, model, unit, usable, gpus, count, waiting, largest, problems, each),) = page["nodes"]
@@ -173,8 +173,8 @@ def test_calls_come_in_between_the_nodes(name):
 
 
 def test_the_plain_table_shows_the_same():
-    sick = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
-    core = scheduled(node(mem=80, core=200, problems=[sick]))
+    unhealthy = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
+    core = scheduled(node(mem=80, core=200, problems=[unhealthy]))
     reserve(core, mem=30, core=50, namespace="team-a")
     core.pod_seen(pod("big", mem=500, core=10, namespace="team-b"), 0.0)
     html = plain_table(json.dumps(fleet(pages_of(core))).encode(), USE).decode()
@@ -196,9 +196,9 @@ def test_the_plain_table_shows_the_same():
 
 def test_the_plain_table_has_the_worst_nodes_first_and_leads_to_what_is_below_thousands_of_rows():
     fenced = NodeProblem("info", "GPUFenced", "GPU 1 is fenced")
-    sick = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
+    unhealthy = NodeProblem("warning", "GPUUnhealthy", "GPU 1: XID 79")
     down = NodeProblem("blocking", "DriverUnavailable", "no driver")
-    problems = {"n1": [], "n2": [fenced], "n3": [sick], "n4": [down]}
+    problems = {"n1": [], "n2": [fenced], "n3": [unhealthy], "n4": [down]}
     core = scheduled(*(node(name, mem=80, core=200, problems=each) for name, each in problems.items()))
     core.pod_seen(pod("big", mem=500, core=10, namespace="team-b"), 0.0)
     html = plain_table(json.dumps(fleet(pages_of(core))).encode(), USE).decode()
