@@ -1,6 +1,5 @@
 """Conformance checks 40 to 45, 77 and 84: how the agent registers as a DRA driver. After kubelet's own test/e2e_node/dra_test.go."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from gpuagent.kubelet.dra import plugin
 from standin.waiting import PATIENCE_S
 from tests.contract.claim_node import ISOLATED, ClaimNode
 from tests.contract.harness import Isolating, observe, terminate, wait_for
+from tests.paused_process import pause_process, resume_process
 
 MakeNode = Callable[..., ClaimNode]
 
@@ -46,11 +46,11 @@ def test_42_registers_after_getinfo_failed(claim_node: MakeNode) -> None:
     process = one.spawn(*one.claim_flags(), wait=False)
     one.registered()
     one.kubelet.stop()
-    os.kill(process.pid, signal.SIGSTOP)
+    pause_process(process.pid)
     one.kubelet.start()
     wait_for(lambda: any("DeadlineExceeded" in problem for _, problem in one.kubelet.claims.registrations))
     assert not one.instances()
-    os.kill(process.pid, signal.SIGCONT)
+    resume_process(process.pid)
     one.registered()
 
 

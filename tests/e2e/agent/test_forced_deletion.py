@@ -1,7 +1,5 @@
 """What becomes of the units of a pod that is deleted by force. Kubelet decides it, for every device plugin."""
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from simworld.recorded import RecordedNode, read_lines
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import WAIT_S, pod_manifest
 from tests.e2e.cluster.recorder import Recorder
+from tests.paused_process import pause_process, resume_process
 
 BOX, ALL = "t4", 15
 """A box with one GPU, and the units of it."""
@@ -34,7 +33,7 @@ def test_kubelet_gives_its_units_away_while_its_container_runs(make_node: Callab
         try:
             wait_recorded(recording, former.pod_uid)
             # It does not end, like a process that the kernel cannot kill while a driver works for it.
-            os.kill(runtime, signal.SIGSTOP)
+            pause_process(runtime)
             node.cluster.delete_pod("former", grace=0, timeout=0)
             node.pods.remove("former")
             node.run(pod_manifest("next", {GPU_MEM: ALL}))
@@ -43,7 +42,7 @@ def test_kubelet_gives_its_units_away_while_its_container_runs(make_node: Callab
             assert node.gpus_of("next") == [former.environment()["NVIDIA_VISIBLE_DEVICES"]]
             assert [holding.owner.pod.name for holding in node.audit()] == ["next"]
         finally:
-            os.kill(runtime, signal.SIGCONT)
+            resume_process(runtime)
         node.cluster.wait_pod_gone("former")
     lines = list(read_lines(recording))
     assert verdict(lines, Lifetimes.of(lines)) == (1, [])

@@ -1,7 +1,6 @@
 """The cluster: its components, its one node, and what tests do with pods on it."""
 
 import json
-import signal
 import ssl
 import subprocess
 import time
@@ -125,10 +124,10 @@ class Cluster:
 
     def pause_apiserver(self) -> None:
         """It hangs: connections are accepted and never answered."""
-        self._components.apiserver.signal(signal.SIGSTOP)
+        self._components.apiserver.pause()
 
     def resume_apiserver(self) -> None:
-        self._components.apiserver.signal(signal.SIGCONT)
+        self._components.apiserver.resume()
 
     def stop_apiserver(self) -> None:
         """It is down: connections are refused. Killed, as it would first wait for watches to end."""
@@ -136,7 +135,7 @@ class Cluster:
 
     def silence_apiserver(self) -> None:
         """It answers no more, and keeps its connections. To be stopped afterwards."""
-        self._components.apiserver.signal(signal.SIGSTOP)
+        self._components.apiserver.pause()
 
     def start_apiserver(self, timeout: float = WAIT_S, *, settle: bool = True) -> None:
         """Up again, and all of its clients are back.
@@ -227,11 +226,11 @@ class Cluster:
     @contextmanager
     def paused_kubelet(self) -> Iterator[None]:
         """It does nothing. What the API server tells it waits in its sockets, and comes to it all at once."""
-        self._kubelet.signal(signal.SIGSTOP)
+        self._kubelet.pause()
         try:
             yield
         finally:
-            self._kubelet.signal(signal.SIGCONT)
+            self._kubelet.resume()
 
     def wait_kubelet_backlog(self) -> None:
         """Until nothing more comes into the sockets of the paused kubelet: it will see all that happened before.

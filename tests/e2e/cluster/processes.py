@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.paused_process import pause_process, resume_process
+
 from .part_logs import register_log
 from .waiting import WAIT_S
 
@@ -82,9 +84,21 @@ class Process:
             self._child.wait(timeout)
 
     def signal(self, number: signal.Signals) -> None:
+        self._check_running()
+        os.kill(self.pid, number)
+
+    def _check_running(self) -> None:
         if not self.running:
             raise ComponentError(f"{self.name} is not running\n{self.log_tail()}")
-        os.kill(self.pid, number)
+
+    def pause(self) -> None:
+        """It stands still, with all of its threads, when this returns."""
+        self._check_running()
+        pause_process(self.pid)
+
+    def resume(self) -> None:
+        self._check_running()
+        resume_process(self.pid)
 
     def wait_for(self, ready: Callable[[], bool], timeout: float = WAIT_S) -> None:
         """Poll until ready; an end of the process is noticed at once."""

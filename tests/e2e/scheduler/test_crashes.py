@@ -1,7 +1,6 @@
 """Everything is killed, restarted and cut off while pods come and go: no GPU is given twice, and no pod is lost."""
 
 import random
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
@@ -111,18 +110,18 @@ class _Disturbances:
     def leader_overtaken(self) -> Iterator[None]:
         """The leader stands still until another leads, and goes on where it was."""
         leader = self._leader
-        leader.scheduler.signal(signal.SIGSTOP)
+        leader.scheduler.pause()
         self._wait_for_another(leader)
         yield
-        leader.scheduler.signal(signal.SIGCONT)
+        leader.scheduler.resume()
         leader.scheduler.wait_for_end(WAIT_S)  # as it has lost the lease
 
     @contextmanager
     def extender_hangs(self) -> Iterator[None]:
         leader = self._leader
-        leader.extender.signal(signal.SIGSTOP)
+        leader.extender.pause()
         yield
-        leader.extender.signal(signal.SIGCONT)
+        leader.extender.resume()
 
     @contextmanager
     def extender_cut_off(self) -> Iterator[None]:

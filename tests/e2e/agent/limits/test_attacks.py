@@ -4,8 +4,6 @@ Real containers run on the real kubelet. The driver is simulated, and charges me
 processes. What they got is read from the driver, not from them.
 """
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +24,7 @@ from tests.e2e.agent.limits.attacks import (
     without_device,
 )
 from tests.e2e.agent.limits.helper import Helper
+from tests.paused_process import pause_process, resume_process
 
 WHOLE_GPU = "81920"
 FORGED = {
@@ -170,7 +169,7 @@ def test_a_pod_that_was_deleted_by_force_gets_no_more(node: Node, helper: Helper
     former = node.cluster.container("former")
     runtime = former.parent()
     # It does not end the container, as if the kernel could not kill a process.
-    os.kill(runtime, signal.SIGSTOP)
+    pause_process(runtime)
     try:
         node.cluster.delete_pod("former", grace=0, timeout=0)
         node.pods.remove("former")
@@ -181,7 +180,7 @@ def test_a_pod_that_was_deleted_by_force_gets_no_more(node: Node, helper: Helper
         assert former.alive
         assert helper.used(GPU) == 2 * share()
     finally:
-        os.kill(runtime, signal.SIGCONT)
+        resume_process(runtime)
         begin.unlink(missing_ok=True)
         said.unlink(missing_ok=True)
     node.cluster.wait_pod_gone("former")
