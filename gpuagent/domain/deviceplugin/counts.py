@@ -47,11 +47,12 @@ def pick(
         exchanged: ids to units.
         occupancy: the allocations in use.
     """
-    # An id that the agent has exchanged before is one that kubelet has freed, or requests again.
+    # An id that the agent has exchanged before is one that kubelet has freed, reuses or requests again.
     known = {device_id: exchanged[device_id] for device_id in picked if device_id in exchanged}
     known_units = frozenset(known.values())
-    kept = known
-    if len(known) < len(picked) or not _is_one_allocation(resource, known_units, occupancy):
+    if len(known) == len(picked) and _repeats_last_call(resource, known_units, occupancy):
+        kept = known
+    else:
         kept = {device_id: unit for device_id, unit in known.items() if unit in in_admission}
     kept_units = frozenset(kept.values())
     freed = known_units - kept_units
@@ -67,16 +68,19 @@ def pick(
     return Pick(kept, freed, request)
 
 
-def _is_one_allocation(
-    resource: str,
-    units: frozenset[str],
-    occupancy: Occupancy,
-) -> bool:
-    """Whether these are all units of an allocation whose pod may still live: then kubelet requests it again."""
-    given = occupancy.allocation_with(resource, units)
-    if given is None or len(given.ids) != len(units):
+def _repeats_last_call(resource: str, units: frozenset[str], occupancy: Occupancy) -> bool:
+    """Whether this is the last Allocate once more, which gets the same answer.
+
+    Kubelet picks free ids only. So the ids of an earlier allocation are for a new container: the pod that had them has
+    ended, although the watch may not have shown that yet. The same holds once that pod has started.
+    """
+    if not occupancy.tracker.recent:
         return False
-    return occupancy.may_live(given)
+    last = occupancy.tracker.recent[-1]
+    if (last.resource, last.ids) != (resource, units) or not occupancy.may_live(last):
+        return False
+    pod = occupancy.snapshot.living_pods.get(last.owner.pod) if last.owner else None
+    return pod is None or not pod.container_ids
 
 
 def _healthy_units(resource: str, snap: Snapshot) -> frozenset[str]:

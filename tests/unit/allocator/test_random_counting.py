@@ -36,6 +36,8 @@ class RandomCountingNode(RandomNode):
         text = grant.annotations.get(key(grant.resource))
         self.exchanged |= read(text, ids) if text else {}
         self.freed |= self.ended.keys()  # kubelet does so before it gives out any id
+        again = self.allocator.allocate(grant.resource, ids)
+        assert again.gpus == grant.gpus
 
     def checkpoint(self) -> tuple[CheckpointEntry, ...]:
         """The file is a copy of what kubelet lists: no container is in the list alone."""
@@ -67,6 +69,9 @@ class RandomCountingNode(RandomNode):
     def is_answerable(self, held: Holding) -> bool:
         """Before kubelet's allocations were read, what its ids stand for is not known; kubelet tries again."""
         return self.state.holdings.listed is not None and super().is_answerable(held)
+
+    def kubelet_asks_again(self, n: int) -> None:
+        """Not for containers of earlier calls: kubelet picks free ids, so theirs would be for a new container."""
 
     def check_late_refusal(
         self, refusal: Refusal, request: ContainerRequest, resource: str, size: int, free: set[str], reusable: list[str]
