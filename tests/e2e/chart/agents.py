@@ -18,6 +18,7 @@ TAINT = "gpuagent/starting"
 NODE = f"/api/v1/nodes/{NODE_NAME}"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default"
 
 Json = dict[str, Any]
 
@@ -45,6 +46,21 @@ WIDE: tuple[Json, ...] = (
         "subjects": [{"kind": "ServiceAccount", "name": "gpuagent", "namespace": "kube-system"}],
     },
 )
+
+
+_KINDS = {
+    "nodes": "Node",
+    "configmaps": "ConfigMap",
+    "events": "Event",
+    "pods": "Pod",
+    "resourceslices": "ResourceSlice",
+    "resourceclaims": "ResourceClaim",
+    "resourceclaimtemplates": "ResourceClaimTemplate",
+}
+_WITHOUT_AMOUNTS: Json = {
+    "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu-core.gpuagent.io"}}]}
+}
+"""The spec of a claim for a part of a GPU's compute that does not say how much."""
 
 
 def token(cluster: Cluster, pod: Json | None = None) -> str:
@@ -93,6 +109,8 @@ def two_agents(cluster: Cluster, workdir: Path, **values: Any) -> Iterator[Agent
         "/api/v1/namespaces/default/events/probe",
         "/api/v1/namespaces/default/pods/probe",
         f"{SLICES}/probe",
+        f"{CLAIMS}/resourceclaims/probe",
+        f"{CLAIMS}/resourceclaimtemplates/probe",
     ):
         while "ValidatingAdmissionPolicy" not in refusal(cluster, tokens.ours, path):
             assert time.monotonic() < deadline, refusal(cluster, tokens.ours, path)
@@ -109,14 +127,17 @@ def two_agents(cluster: Cluster, workdir: Path, **values: Any) -> Iterator[Agent
 
 def refusal(cluster: Cluster, agent: str, path: str) -> str:
     """What an apply of something that nobody may is answered with."""
-    kinds = {"nodes": "Node", "configmaps": "ConfigMap", "events": "Event", "pods": "Pod"}
-    kind = kinds.get(path.split("/")[-2], "ResourceSlice")
+    kind = _KINDS[path.split("/")[-2]]
     meta = {"name": path.rpartition("/")[2], "annotations": {"probe": "yes"}}
     body: Json = {"apiVersion": "v1", "kind": kind, "metadata": meta}
     if kind == "ResourceSlice":
         body = resource_slice(NODE_NAME) | {"metadata": meta}
     if kind == "Pod":
         body["spec"] = {"containers": [{"name": "main", "image": "none"}]}
+    if kind == "ResourceClaim":
+        body |= {"apiVersion": "resource.k8s.io/v1", "spec": _WITHOUT_AMOUNTS}
+    if kind == "ResourceClaimTemplate":
+        body |= {"apiVersion": "resource.k8s.io/v1", "spec": {"spec": _WITHOUT_AMOUNTS}}
     if kind == "Event":
         body["involvedObject"] = {"kind": "Node", "name": "none", "namespace": "default"}
     query = "?fieldManager=probe&force=true&dryRun=All"

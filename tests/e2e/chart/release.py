@@ -92,14 +92,19 @@ class Release(AgentPages):
         return done.stdout
 
     def wait_rolled_out(self) -> "Release":
-        """Until the DaemonSet's newest pods are all there and ready."""
+        """Until the DaemonSet's newest pods are all there and ready.
+
+        The node has its label, but the controller may not have seen that yet when it reports on the DaemonSet first.
+        """
         path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets"
+        fewest_nodes = 0 if "nodeLabels" in self.values else 1
 
         def rolled_out(found: Values | None) -> bool:
             status = (found or {}).get("status", {})
             return (
                 found is not None
                 and status.get("observedGeneration") == found["metadata"]["generation"]
+                and status.get("desiredNumberScheduled", 0) >= fewest_nodes
                 and status.get("numberReady") == status.get("desiredNumberScheduled")
                 and status.get("updatedNumberScheduled", 0) == status.get("desiredNumberScheduled")
             )
@@ -114,10 +119,16 @@ class Release(AgentPages):
     def give_host_network(self, component: str, kind: str = "daemonsets", name: str = "") -> None:
         """For pods that have none of the chart: the cluster has no network for pods."""
         client, patch = self.cluster.client, {"spec": {"template": {"spec": {"hostNetwork": True}}}}
-        path = f"/apis/apps/v1/namespaces/{self.namespace}/{kind}/{name or component}"
-        client.expect("PATCH", path, patch, "application/merge-patch+json")
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/{kind}"
+        client.expect("PATCH", f"{path}/{name or component}", patch, "application/merge-patch+json")
+        # Until the controller has seen the change, it may make further pods without.
+        client.wait(path, name or component, _is_observed)
         for pod in self.pods(component):  # where the DaemonSet replaces none by itself
-            client.expect("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}")
+            # The controller may have deleted it meanwhile.
+            status, answer = client.request(
+                "DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+            )
+            assert status in {200, 202, 404}, answer
 
     def pods(self, component: str = "agent") -> list[dict[str, Any]]:
         selector = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
@@ -143,4 +154,12 @@ class Release(AgentPages):
         return "".join(self.cluster.pod_log(pod["metadata"]["name"], "gpuagent", self.namespace) for pod in self.pods())
 
     def inject(self, **fault: object) -> None:
-        inject(self.state_dir / "simulator.sock", fault)
+        inject(self.state_dir / "simulator.sock", fault, timeout_s=WAIT_S)
+
+
+def _is_observed(found: Values | None) -> bool:
+    """Whether the controller has seen the newest change of a DaemonSet or Deployment."""
+    if found is None:
+        return False
+    generation: int = found["metadata"]["generation"]
+    return bool(found.get("status", {}).get("observedGeneration") == generation)

@@ -19,7 +19,7 @@ from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
 from tests.e2e.chart.agents import MAPS, MERGE, NODE, OTHER, TAINT, Agents, patch
-from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
 from tests.e2e.stolen_token import tries
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -57,9 +57,7 @@ ITS_OWN = [
 @pytest.mark.parametrize("what", ["nodes", "pods", "events", "configmaps"])
 def test_the_api_server_finds_the_policies_expressions_well_typed(cluster: Cluster, agents: Agents, what: str) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-    seen = cluster.client.wait(
-        path, f"gpuagent-{what}", lambda one: "typeChecking" in (one or {}).get("status", {}), 30
-    )
+    seen = cluster.client.wait(path, f"gpuagent-{what}", lambda one: "typeChecking" in (one or {}).get("status", {}))
     assert (seen or {})["status"]["typeChecking"] == {}
 
 
@@ -325,10 +323,10 @@ def test_every_event_of_the_agent_is_taken(cluster: Cluster, agents: Agents) -> 
     for kind, reason in itertools.product(kinds, get_args(EventReason)):
         for _ in range(2):  # the second is a count on the first
             log.add(kind, "Warning", reason, "\N{REPLACEMENT CHARACTER}" * (2 * MESSAGE_CHARS))
-            assert log.flush(30)
+            assert log.flush(WAIT_S)
             sent += 1
     assert (log.counts().sent, log.counts().refused) == (sent, 0)
-    log.stop(10)
+    log.stop(WAIT_S)
 
 
 def test_what_an_event_says_stays_bounded(cluster: Cluster, agents: Agents) -> None:

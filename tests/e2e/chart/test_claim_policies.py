@@ -9,11 +9,10 @@ import yaml
 
 from gpuagent.domain.dra.device_classes import CLASSES
 from gpuagent.domain.reconcile.slice_writes import slice_name
-from tests.e2e.chart.agents import MERGE, OTHER, SLICES, Agents, Json, patch, resource_slice
+from tests.e2e.chart.agents import CLAIMS, MERGE, OTHER, SLICES, Agents, Json, patch, resource_slice
 from tests.e2e.cluster import NODE_NAME, Cluster
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default"
 THEIRS = f"{SLICES}/{slice_name(OTHER)}"
 """Slices that last are of the other node: the kubelet of this one deletes those of drivers that have gone."""
 EXAMPLES = Path(__file__).parents[3] / "examples" / "claims"
@@ -22,7 +21,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "claims"
 @pytest.mark.parametrize("what", ["resourceslices", "resourceclaims", "resourceclaimtemplates"])
 def test_the_api_server_finds_the_expressions_well_typed(cluster: Cluster, agents: Agents, what: str) -> None:
     seen = cluster.client.wait(
-        POLICIES, f"gpuagent-{what}", lambda one: "typeChecking" in (one or {}).get("status", {}), 30
+        POLICIES, f"gpuagent-{what}", lambda one: "typeChecking" in (one or {}).get("status", {})
     )
     assert (seen or {})["status"]["typeChecking"] == {}
 

@@ -1,5 +1,6 @@
 """The chart's policy of decisions on the real API server: schedulers and agents say which GPUs a pod has, tenants do not."""
 
+import itertools
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ KEYS = (*WRITTEN_KEYS, COMMIT_ANNOTATION)
 NAMESPACE = "tenants"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 EDITS = {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["create", "get", "update", "patch"]}
+OF_THE_ROLE_EDIT = [{"resources": ["pods"], "verbs": ["create", "get", "patch", "delete"]}]
 BINDS = {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}
 RIGHTS: dict[str, tuple[str, list[Json]]] = {
     "tenant": (NAMESPACE, []),
@@ -78,9 +80,37 @@ def tokens(cluster: Cluster) -> Iterator[dict[str, str]]:
     for name, (namespace, _) in RIGHTS.items():
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         found[name] = str(cluster.client.expect("POST", path, request)["status"]["token"])
+    for name, (_, rules) in RIGHTS.items():
+        _wait_for_rights(cluster, found[name], rules or OF_THE_ROLE_EDIT)
+    # Without it, the API server takes no pod of the namespace.
+    cluster.client.wait(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", "default", bool)
     yield found
     for manifest in reversed(made):
         cluster.api("DELETE", cluster.client.path_of(manifest))
+
+
+def _wait_for_rights(cluster: Cluster, token: str, rules: list[Json]) -> None:
+    """Wait until RBAC lets the account do all of this, so that every refusal from then on is the policy's."""
+    deadline = time.monotonic() + WAIT_S
+    for rule in rules:
+        for resource, verb in itertools.product(rule["resources"], rule["verbs"]):
+            while not _may(cluster, token, resource, verb):
+                assert time.monotonic() < deadline, f"RBAC does not allow {verb} of {resource}"
+                time.sleep(0.1)
+
+
+def _may(cluster: Cluster, token: str, resource: str, verb: str) -> bool:
+    """Whether the API server says so to the account itself."""
+    kind, _, part = resource.partition("/")
+    attributes = {"namespace": NAMESPACE, "resource": kind, "subresource": part, "verb": verb}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    status, answer = cluster.api("POST", path, review, token=token)
+    return status == 201 and bool(answer["status"]["allowed"])
 
 
 def new_pod(name: str, annotations: dict[str, str] | None = None, node: str | None = None) -> Json:
@@ -101,10 +131,9 @@ def in_force(
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         name,
         lambda one: "typeChecking" in (one or {}).get("status", {}),
-        30,
     )
     assert (seen or {})["status"]["typeChecking"] == {}
-    cluster.api("POST", PODS, new_pod("probe"))
+    cluster.create_pod(new_pod("probe"))
     _wait_for_answer(cluster, tenant, key, refused=True)
     try:
         yield
@@ -119,8 +148,9 @@ def in_force(
 
 def _wait_for_answer(cluster: Cluster, tenant: str, key: str, *, refused: bool) -> None:
     deadline = time.monotonic() + WAIT_S
-    while (write(cluster, tenant, "probe", {key: str(time.monotonic())})[0] != 200) is not refused:
-        assert time.monotonic() < deadline, f"the policy is {'not' if refused else 'still'} in force"
+    wanted = 403 if refused else 200
+    while (answer := write(cluster, tenant, "probe", {key: str(time.monotonic())}))[0] != wanted:
+        assert time.monotonic() < deadline, f"the policy is {'not' if refused else 'still'} in force: {answer}"
         time.sleep(0.1)
 
 

@@ -1,5 +1,6 @@
 """With `idlePolicy`, an agent may evict pods where their namespace says so, on the real API server, and nowhere else."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,10 +8,12 @@ import pytest
 
 from gpuagent.domain.usage.idle_policy import WHEN_IDLE_LABEL
 from tests.e2e.chart.agents import MERGE, OTHER, Agents, two_agents
-from tests.e2e.cluster import Cluster, pod_manifest
+from tests.e2e.cluster import WAIT_S, Cluster, pod_manifest
 
 NAMESPACE = "/api/v1/namespaces/default"
 POD = f"{NAMESPACE}/pods/idle"
+OTHER_UID = "00000000-0000-0000-0000-000000000000"
+CONFLICT = 409
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +45,20 @@ def evict(cluster: Cluster, token: str, uid: str) -> tuple[int, str]:
     return status, str(answer.get("message", ""))
 
 
+def wait_in_force(cluster: Cluster, token: str) -> None:
+    """Wait until the policy goes by the namespace's label. A pod with the name and another UID is not evicted.
+
+    The API server's policies read namespaces from a cache.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while (answer := evict(cluster, token, OTHER_UID))[0] != CONFLICT:
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.1)
+
+
 def test_the_api_server_finds_the_policy_well_typed(cluster: Cluster, agents: Agents) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-    seen = cluster.client.wait(path, "gpuagent-pods", lambda one: "typeChecking" in (one or {}).get("status", {}), 30)
+    seen = cluster.client.wait(path, "gpuagent-pods", lambda one: "typeChecking" in (one or {}).get("status", {}))
     assert (seen or {})["status"]["typeChecking"] == {}
 
 
@@ -62,8 +76,8 @@ def test_pods_of_a_namespace_that_says_so_are_evicted_by_uid_and_not_deleted(
     cluster: Cluster, agents: Agents, idle: dict[str, Any]
 ) -> None:
     label(cluster, "evict-after-2h")
+    wait_in_force(cluster, agents.ours)
     status, answer = cluster.api("DELETE", POD, {}, "application/json", agents.ours)
     assert status in (403, 422), answer
-    assert evict(cluster, agents.ours, "00000000-0000-0000-0000-000000000000")[0] == 409
     status, message = evict(cluster, agents.ours, idle["metadata"]["uid"])
     assert status == 201, message

@@ -100,12 +100,23 @@ def test_the_helper_sets_limits_with_two_capabilities_and_the_agent_has_none(nod
     assert "token" in python(node, "gpuagent", f"import os; print(os.listdir({TOKEN!r}))")[1]
 
 
+def helper_restarts(pod: dict[str, Any]) -> int:
+    """How often kubelet has restarted the helper; -1 while not every container of the pod is ready."""
+    statuses = {status["name"]: status for status in pod["status"]["containerStatuses"]}
+    is_ready = all(status["ready"] for status in statuses.values())
+    return int(statuses["memory-limits"]["restartCount"]) if is_ready else -1
+
+
 def test_limits_outlive_the_helper_and_the_agent(node: Node) -> None:
     release: Any = node.agent
     node.wait_amounts(mem=88)
-    helper = release.cluster.container(release.pod()["metadata"]["name"], "memory-limits", release.namespace)
+    pod = release.pod()
+    name = pod["metadata"]["name"]
+    starts = helper_restarts(pod)
+    helper = release.cluster.container(name, "memory-limits", release.namespace)
     helper.kill()
     # Kubelet starts it again, and the pod is ready again.
+    release.cluster.wait_pod(name, lambda now: helper_restarts(now) > starts, namespace=release.namespace)
     release.wait_rolled_out()
     node.wait_amounts(mem=88)
     node.run(pod_manifest("later", {MEM: 4}))

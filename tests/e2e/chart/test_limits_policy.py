@@ -42,7 +42,6 @@ def in_force(cluster: Cluster, *, claims: bool = False) -> Iterator[None]:
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
         NAME,
         lambda policy: "typeChecking" in (policy or {}).get("status", {}),
-        30,
     )
     assert (seen or {})["status"]["typeChecking"] == {}
     wait_for_answer(cluster, refused=True)
@@ -59,8 +58,9 @@ def in_force(cluster: Cluster, *, claims: bool = False) -> Iterator[None]:
 def wait_for_answer(cluster: Cluster, *, refused: bool) -> None:
     """Until the API server goes by the policy, or no longer does."""
     deadline = time.monotonic() + WAIT_S
-    while (create(cluster, pod("probe", forged={FORGED[0]: "1"}), dry_run=True)[0] != 201) is not refused:
-        assert time.monotonic() < deadline, f"the policy is {'not' if refused else 'still'} in force"
+    wanted = 422 if refused else 201
+    while (answer := create(cluster, pod("probe", forged={FORGED[0]: "1"}), dry_run=True))[0] != wanted:
+        assert time.monotonic() < deadline, f"the policy is {'not' if refused else 'still'} in force: {answer}"
         time.sleep(0.1)
 
 

@@ -65,9 +65,13 @@ def index_of(node: Node, pod: str) -> list[int]:
 def settled(node: Node) -> None:
     """GPUs 1 and 3 are offered; 0 and 2 wait for the old pods, although the ids in kubelet's allocations name others."""
     node.wait_amounts(mem=2 * UNITS)
-    page = node.agent.wait(lambda page: page["switch"]["phase"] == "waiting")
-    waited = {holding["container"] for holding in page["switch"]["waiting_for"]}
-    assert waited == {f"default/{name}[main]" for name in OLD}
+    wanted = {f"default/{name}[main]" for name in OLD}
+
+    def waits_for_old_pods(page: dict[str, Any]) -> bool:
+        waited = {holding["container"] for holding in page["switch"]["waiting_for"]}
+        return page["switch"]["phase"] == "waiting" and waited == wanted
+
+    node.agent.wait(waits_for_old_pods)
 
 
 def test_running_pods_of_the_old_plugin_keep_their_gpus(node: Node, old: OldPlugin) -> None:

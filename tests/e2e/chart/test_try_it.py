@@ -87,12 +87,17 @@ def every_pod_on_the_nodes_network(cluster: Cluster) -> Iterator[None]:
     probe = pod_manifest("probe", {})
     del probe["spec"]["hostNetwork"]
     until = time.monotonic() + WAIT_S
-    while not cluster.api("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)[1]["spec"].get("hostNetwork"):
+    while not _has_host_network(cluster.api("POST", "/api/v1/namespaces/default/pods?dryRun=All", probe)[1]):
         assert time.monotonic() < until, "the policy is not in force"
         time.sleep(0.2)
     yield
     for manifest in ON_THE_NODES_NETWORK:
         cluster.api("DELETE", cluster.client.path_of(manifest))
+
+
+def _has_host_network(answer: Json) -> bool:
+    """Whether the API server has made a pod of it, on the node's network."""
+    return bool(answer.get("spec", {}).get("hostNetwork"))
 
 
 @pytest.fixture
@@ -144,6 +149,16 @@ def running_of_job(cluster: Cluster) -> list[str]:
     return [pod["spec"]["nodeName"] for pod in pods["items"] if "nodeName" in pod["spec"]]
 
 
+def wait_printed(cluster: Cluster, app: str, text: str) -> None:
+    """Wait until every pod of the Deployment has printed it: a pod is available as soon as its container runs."""
+    until = time.monotonic() + WAIT_S
+    pods = cluster.client.expect("GET", f"/api/v1/namespaces/default/pods?labelSelector=app%3D{app}")["items"]
+    for pod in pods:
+        while text not in cluster.pod_log(pod["metadata"]["name"]):
+            assert time.monotonic() < until, f"{pod['metadata']['name']} has not printed {text!r}"
+            time.sleep(0.1)
+
+
 def _get(cluster: Cluster, path: str) -> str:
     return json.dumps(cluster.client.expect("GET", path))
 
@@ -162,6 +177,8 @@ def test_the_commands_of_the_page_work(cluster: Cluster, tmp_path: Path) -> None
             with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/", timeout=WAIT_S) as page:
                 pages.append(page.read().decode())
             continue
+        if "-l app=example-three" in command:
+            wait_printed(cluster, "example-three", "My GPU is")
         said[command] = shell(command.replace(" manifests/helm/gpuagent ", f" {released} "), typed=command)
         if "PodScheduled=false" in command:
             assert running_of_job(cluster) == [], "a part of the job has started"
