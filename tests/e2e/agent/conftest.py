@@ -154,7 +154,8 @@ class Node:
         return {name: len(found) for name, found in ids.items()}
 
     def audit(self) -> list[Holding]:
-        uuids = {key_of(gpu["uuid"]): gpu["uuid"] for gpu in self.agent.status()["gpus"]}
+        page = self.agent.wait(lambda page: "gpus" in page)  # an agent that has just begun has none yet
+        uuids = {key_of(gpu["uuid"]): gpu["uuid"] for gpu in page["gpus"]}
         return audit(self.cluster, self.pod_resources, uuids, self.spread_pods)
 
     def gpus_of(self, pod: str, container: str = "main") -> list[str]:

@@ -385,7 +385,10 @@ class Cluster:
         deadline = time.monotonic() + WAIT_S
         while True:
             container = self.container(pod, name, namespace)
-            environment = container.environment()
+            try:
+                environment = container.environment()
+            except OSError:
+                continue  # it has just ended
             if "KUBERNETES_SERVICE_HOST" in environment:
                 return container, environment
             if time.monotonic() > deadline:

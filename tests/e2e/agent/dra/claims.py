@@ -63,6 +63,19 @@ def label_default(cluster: Cluster, value: str | None) -> None:
     cluster.client.expect("PATCH", "/api/v1/namespaces/default", merged, "application/merge-patch+json")
 
 
+def wait_published(node: Node) -> None:
+    """Wait until the node's slices are what its agent makes of the node now.
+
+    Slices outlast an agent that ends, and a new one is ready before it has changed them. One that stays changes them a
+    moment after the last claim has gone. Until then, the scheduler would go by the order and the taints of the test
+    before. So they are deleted, whereupon the agent makes them anew.
+    """
+    for stored in node.cluster.client.expect("GET", SLICES)["items"]:
+        if stored["spec"]["driver"] == DRIVER:
+            node.cluster.api("DELETE", f"{SLICES}/{stored['metadata']['name']}")
+    node.cluster.client.wait(SLICES, SLICE, bool)
+
+
 def wait_files(node: Node, wanted: int) -> None:
     """Wait until so many claims have a record, and so many a CDI specification."""
     end = time.monotonic() + WAIT_S

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import CDI_DIR, CLAIMS, SLICE, SLICES, files, label_default, template
+from tests.e2e.agent.dra.claims import CDI_DIR, CLAIMS, files, label_default, template, wait_published
 from tests.e2e.cluster import WAIT_S, Cluster
 
 
@@ -20,7 +20,7 @@ def classes(cluster: Cluster) -> Iterator[None]:
         template("two", "gpu.gpuagent.io", count=2),
     ]
     for path in files(CDI_DIR):  # of a run that was ended
-        path.unlink()
+        path.unlink(missing_ok=True)
     with chart_classes(cluster):
         for manifest in manifests:
             cluster.apply(manifest)
@@ -42,7 +42,7 @@ def no_claims(cluster: Cluster) -> None:
 def node(make_node: Callable[..., Node], classes: None, no_claims: None) -> Node:
     made = make_node(mode="dra")
     made.wait_amounts()
-    made.cluster.client.wait(SLICES, SLICE, bool)
+    wait_published(made)
     return made
 
 

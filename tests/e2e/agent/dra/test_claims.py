@@ -1,6 +1,7 @@
 """Mode `dra`: claims on the stock scheduler and the real kubelet, without an extender."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from inspectcgpu.cli import run
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import DRIVER, SLICE, SLICES, claiming, tainted, template, uid, wait_files
 from tests.e2e.agent.podannotations import event
-from tests.e2e.cluster import Cluster, pod_manifest
+from tests.e2e.cluster import WAIT_S, Cluster, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -85,6 +86,7 @@ def test_the_slice_comes_back_when_it_is_deleted_and_when_kubelet_restarts(node:
 def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Callable[..., Node], classes: None) -> None:
     node = make_node(mode="share")
     node.wait_amounts(mem=640)
+    node.cluster.client.wait(SLICES, SLICE, lambda found: found is None)  # that of the test before has gone
     node.run(pod_manifest("units", {MEM: 8}))
     held = node.gpus_of("units")
     node.label("dra")
@@ -127,8 +129,9 @@ def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.C
     def shown(page: dict[str, Any]) -> bool:
         return any(one["container"] == "default/one[main]" for gpu in page["gpus"] for one in gpu["containers"])
 
-    page = node.agent.wait(shown)
-    assert (page["problems"], page["resources"][DRIVER]["stage"]) == ([], "connected")
+    # On a busy machine, something may have been late for a moment, which is a problem until it has come.
+    page = node.agent.wait(lambda page: shown(page) and not page["problems"])
+    assert page["resources"][DRIVER]["stage"] == "connected"
     (gpu,) = [gpu for gpu in page["gpus"] if gpu["containers"]]
     (share,) = gpu["containers"]
     assert (gpu["uuid"], share["units"], share["claim"].startswith("default/one-main-")) == (held, 8, True)
@@ -154,5 +157,12 @@ def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node, 
     node.cluster.create_pod(manifest)
 
     event(node, "odd", "GPURefused", "would mix up their variables")
-    metrics = (node.agent.page("metrics") or b"").decode()
-    assert f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"' in metrics
+    wait_metric(node, f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"')
+
+
+def wait_metric(node: Node, text: str) -> None:
+    """Wait until the agent's metrics have it: the call is counted when it ends, after its Event was sent."""
+    end = time.monotonic() + WAIT_S
+    while text not in (metrics := (node.agent.page("metrics") or b"").decode()):
+        assert time.monotonic() < end, metrics
+        time.sleep(0.1)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, of, wait_files
+from tests.e2e.agent.dra.claims import of, wait_files, wait_published
 from tests.e2e.agent.podannotations import event
 from tests.e2e.amounts import count
 from tests.e2e.cluster import Cluster, pod_manifest
@@ -25,7 +25,7 @@ def node(make_node: Callable[..., Node], cluster: Cluster, no_claims: None, of_a
     with chart_classes(cluster, extendedResource="aliyun.com/gpu"):
         made = make_node(mode="dra")
         made.wait_amounts()
-        made.cluster.client.wait(SLICES, SLICE, bool)
+        wait_published(made)
         yield made
 
 
@@ -127,7 +127,8 @@ def test_a_monitor_sees_all_gpus_and_holds_none(node: Node, make_claim: Callable
     assert uuids == {gpu["uuid"] for gpu in shown}
     assert not any(name.startswith(("ALIYUN_COM_GPU_MEM", "CUDA_MPS")) for name in env)
     assert sum(len(gpu["held"]) for gpu in shown) == 1
-    assert all(gpu["monitors"] == ["default/monitor[main]"] for gpu in shown)
+    # The agent knows the claims from kubelet, and which containers have them from its watch of pods.
+    node.agent.wait(lambda page: all(gpu["monitors"] == ["default/monitor[main]"] for gpu in page["gpus"]))
     node.end("user")
     node.label("share")
     node.wait_amounts(mem=640)
@@ -175,7 +176,8 @@ def test_a_container_that_is_started_again_keeps_its_gpu(node: Node, make_claim:
     manifest["spec"]["restartPolicy"] = "Always"
     node.run(manifest)
     before, _ = gpus(node, "again", "main")
-    node.cluster.execute("again", "kill", "1")
+    # From outside: the first process of a container ignores signals until its program has set a handler.
+    node.cluster.container("again").kill()
     node.cluster.wait_pod("again", has_restarted)
     after, env = gpus(node, "again", "main")
     assert after == before

@@ -9,7 +9,7 @@ import yaml
 
 from tests.contract.other_driver import OtherDriver
 from tests.e2e.agent.conftest import KUBELET_DIR, Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, of, sharing
+from tests.e2e.agent.dra.claims import SLICE, SLICES, of, sharing, wait_published
 from tests.e2e.agent.dra.test_claims_sets import minors, wait_slices
 from tests.e2e.cluster import NODE_NAME, Cluster
 
@@ -65,6 +65,7 @@ def test_linked_gpus_are_taken_and_then_any(
 ) -> None:
     """With one GPU of each side of the box taken, six GPUs are left, and no four of them are a set."""
     node = make_node("dgx1-v100", mode="dra", flags=("--gpu-sets", "--settle", "1"))
+    wait_published(node)
     wait_slices(node, 5)
     node.run(make_pod("linked-gpus", "linked"))
     assert minors(node, "linked") in LINKED

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of, wait_files
+from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of, wait_files, wait_published
 from tests.e2e.agent.dra.test_claims_health import index_of
 from tests.e2e.cluster import Cluster, pod_manifest
 
@@ -60,7 +60,7 @@ def node(make_node: Callable[..., Node], gates: Gates, cluster: Cluster, no_clai
     with chart_classes(cluster, extendedResource=GPU):
         made = make_node(mode="dra", flags=("--gpu-sets",), fresh=True)
         made.wait_amounts()
-        made.cluster.client.wait(SLICES, SLICE, bool)
+        wait_published(made)
         yield made
 
 

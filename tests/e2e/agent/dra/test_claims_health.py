@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, label_default, of
+from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, label_default, of, wait_published
 from tests.e2e.agent.podannotations import event
 from tests.e2e.cluster import Cluster
 
@@ -20,7 +20,7 @@ SHORT = "gpu.gpuagent.io/"
 def settling(make_node: Callable[..., Node], classes: None) -> Callable[..., Node]:
     def make(*flags: str) -> Node:
         node = make_node(mode="dra", flags=("--settle", "1", *flags))
-        node.cluster.client.wait(SLICES, SLICE, bool)
+        wait_published(node)
         return node
 
     return make
@@ -59,6 +59,22 @@ def wait_shown(node: Node, pod: str, *healths: str) -> list[str]:
     return [message for _, message in shown(found).values()]
 
 
+def wait_message(node: Node, pod: str, text: str) -> None:
+    """Wait until kubelet shows the pod's only device as unhealthy, with this text in its message.
+
+    The agent tells that there is a fault before the driver has answered what follows from it.
+    """
+
+    def says_so(stored: Json) -> bool:
+        healths = [*shown(stored).values()]
+        if len(healths) != 1:
+            return False
+        health, message = healths[0]
+        return health == "Unhealthy" and text in message
+
+    node.cluster.wait_pod(pod, says_so)
+
+
 def index_of(node: Node, uuid: str) -> int:
     return next(int(gpu["index"]) for gpu in node.agent.status()["gpus"] if gpu["uuid"] == uuid)
 
@@ -71,8 +87,7 @@ def test_a_gpu_becomes_unhealthy_and_recovers_under_a_claim(settling: Callable[.
     before = node.cluster.container("holds")
     node.agent.inject(fault="xid", gpu=index_of(node, held), code=95)
     wait_taints(node.cluster, {held: "unhealthy=xid-95:NoSchedule"})
-    (message,) = wait_shown(node, "holds", "Unhealthy")
-    assert f"({held}) is unhealthy: XID 95; the driver asks to reset the GPU" in message
+    wait_message(node, "holds", f"({held}) is unhealthy: XID 95; the driver asks to reset the GPU")
     node.run(claiming("elsewhere", "share-8g"))
     assert node.gpus_of("elsewhere") != [held]
     node.agent.inject(fault="action", gpu=index_of(node, held), value=0)

@@ -1,6 +1,7 @@
 """The agent comes after kubelet has tried: pods with claims run soon, and not after kubelet's 60 to 90 s."""
 
 import time
+from typing import Any
 
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import (
@@ -55,6 +56,7 @@ def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> No
     for name in names:
         node.run(claiming(name, "share-8g", restart_policy="Always"))
     held = [node.gpus_of(name) for name in names]
+    former = {node.cluster.container(name).id for name in names}
     node.agent.stop()
     node.cluster.stop_kubelet()
     node.cluster.remove_containers()
@@ -71,7 +73,7 @@ def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> No
     wait_prepared(node)
     node.cluster.client.wait(SLICES, SLICE, bool)
     for name in names:
-        node.cluster.wait_pod(name, runs)
+        node.cluster.wait_pod(name, lambda pod: runs_anew(pod, former))
     assert [node.gpus_of(name) for name in names] == held
     audit_claims(node)
     audit_files(node)
@@ -99,8 +101,13 @@ def test_pods_that_were_deleted_while_the_agent_was_away_end_soon_after(node: No
     wait_files(node, 0)
 
 
-def runs(pod: dict[str, object]) -> bool:
-    """Whether its container runs: the phase stays over a reboot."""
-    status = pod["status"]
-    assert isinstance(status, dict)
-    return any("running" in one["state"] for one in status.get("containerStatuses", ()))
+def runs_anew(pod: dict[str, Any], former: set[str]) -> bool:
+    """Whether it has a running container that is none of the former ones.
+
+    Phase and status stay over a reboot, until kubelet has told of it.
+    """
+    for container in pod["status"].get("containerStatuses", ()):
+        _, _, identity = container.get("containerID", "").rpartition("://")
+        if "running" in container["state"] and identity not in former:
+            return True
+    return False

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.conftest import Node, running_node
-from tests.e2e.agent.dra.claims import DRIVER, SLICE, SLICES, claiming, of, wait_files
+from tests.e2e.agent.dra.claims import DRIVER, SLICE, SLICES, claiming, of, wait_files, wait_published
 from tests.e2e.agent.dra.test_claims_health import wait_shown
 from tests.e2e.cluster import Cluster
 
@@ -23,6 +23,7 @@ SHORT = {2: "pair", 4: "four", 8: "eight"}
 @pytest.fixture
 def node(make_node: Callable[..., Node], sets: None) -> Node:
     made = make_node("dgx1-v100", mode="dra", flags=("--gpu-sets", "--settle", "1"))
+    wait_published(made)
     wait_slices(made, 5)
     return made
 
@@ -145,6 +146,7 @@ def test_a_set_keeps_its_gpus_over_restarts_and_without_the_setting(
     cluster: Cluster, rbac: None, pod_resources: PodResources, device_nodes: None, sets: None, tmp_path: Path
 ) -> None:
     with running_node(cluster, pod_resources, tmp_path, "dgx1-v100", "dra", ("--gpu-sets",)) as node:
+        wait_published(node)
         wait_slices(node, 5)
         four = runs(node, "four", "four")
         node.cluster.restart_kubelet()

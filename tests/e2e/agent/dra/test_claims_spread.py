@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, template
+from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, template, wait_published
 from tests.e2e.cluster import Cluster
 
 
@@ -25,6 +25,7 @@ def pairs(cluster: Cluster) -> Iterator[str]:
 def spread_node(make_node: Callable[..., Node], classes: None, no_claims: None) -> Node:
     node = make_node(mode="dra")
     node.wait_amounts()
+    wait_published(node)
     node.label("dra", "spread")
     node.cluster.client.wait(SLICES, SLICE, lambda stored: _limits(stored) == {"1"})
     return node

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node, connect_pod_resources, running_node
-from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, template
+from tests.e2e.agent.dra.claims import claiming, template, wait_published
 from tests.e2e.agent.limits.attacks import GPU, Json, attack, mount_driver, share, wait_ready, wait_unused
 from tests.e2e.agent.limits.helper import BOX, Helper
 from tests.e2e.agent.podannotations import event
@@ -27,7 +27,7 @@ def dra_node(
         connect_pod_resources() as pod_resources,
         running_node(pod_cgroups, pod_resources, workdir, BOX, "dra", flags) as node,
     ):
-        pod_cgroups.client.wait(SLICES, SLICE, bool)
+        wait_published(node)
         yield node
 
 
