@@ -128,4 +128,4 @@ class AgentProcess(AgentPages):
 
     def inject(self, **fault: object) -> None:
         self.disturbed = True
-        inject(self.state_dir / "simulator.sock", fault)
+        inject(self.state_dir / "simulator.sock", fault, timeout_s=WAIT_S)

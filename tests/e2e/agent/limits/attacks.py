@@ -1,6 +1,7 @@
 """Pods of a tenant who tries to get more of a GPU than the share that was asked for."""
 
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,7 +96,9 @@ def wait_said(file: Path) -> None:
 
 def enter(node: Node, pod: str, command: Sequence[str], container: str = "main") -> None:
     """Run an attacker in a container that runs, and wait until it has what it can get. It stays."""
-    script = f"{' '.join(command)} > /tmp/said 2>&1 < /dev/null & until grep -q {READY} /tmp/said; do sleep 0.1; done"
+    # A file of its own: in that of an earlier attacker, its words may still be.
+    said = f"/tmp/said-{uuid.uuid4().hex}"
+    script = f"{' '.join(command)} > {said} 2>&1 < /dev/null & until grep -q {READY} {said}; do sleep 0.1; done"
     done = node.cluster.execute(pod, "/bin/sh", "-c", script, container=container)
     assert done.returncode == 0, done.stderr
 

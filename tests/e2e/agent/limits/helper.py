@@ -92,7 +92,7 @@ class Helper:
             self._process.wait(WAIT_S)
 
     def inject(self, **fault: object) -> None:
-        inject(self._faults, fault)
+        inject(self._faults, fault, timeout_s=WAIT_S)
 
     def load_driver(self, reused: int = 0, seed: int = 0) -> None:
         """Load the simulated driver anew: all memory is free, and nothing is limited.

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
 from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.agent.conftest import Node
@@ -13,6 +14,8 @@ from tests.e2e.cluster import container, pod_manifest
 LIMITED, UNLIMITED = "limited", "UNLIMITED"
 _OVER = 4 * MIB
 """So much more than all containers of a pod may have together."""
+_numbers = count()
+"""Of pods over the whole run: the node keeps the logs of a pod for a while, and finds them by its name."""
 
 
 class StartingPods:
@@ -22,7 +25,6 @@ class StartingPods:
         self._node = node
         self._helper = helper
         self._rng = rng
-        self._made = 0
         self.starts: Counter[str] = Counter()
         self.refused = 0
         """Pods that kubelet did not admit, because the agent was away."""
@@ -31,8 +33,7 @@ class StartingPods:
     def create(self, pods: int) -> list[str]:
         names = []
         for _ in range(pods):
-            manifest = self._manifest(f"start-{self._made}")
-            self._made += 1
+            manifest = self._manifest(f"start-{next(_numbers)}")
             names.append(manifest["metadata"]["name"])
             self._node.pods.append(names[-1])
             self._node.cluster.create_pod(manifest)

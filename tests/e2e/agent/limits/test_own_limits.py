@@ -82,14 +82,14 @@ def test_kubelet_leaves_the_cgroup_alone_on_which_limits_are_tried(node: Node, h
         assert time.monotonic() < end, "kubelet does not remove cgroups of unknown pods"
         time.sleep(0.1)
     assert probe.stat().st_ino == identity
-    with closing(LimitsClient(helper.socket)) as client:
+    with closing(LimitsClient(helper.socket, deadline_s=WAIT_S)) as client:
         assert client.describe().pods_root == pods_root
 
 
 def wait_limit(helper: Helper, pod: str, container: str) -> None:
     """Wait until the driver limits the container to its pod's share."""
     end = time.monotonic() + WAIT_S
-    with closing(LimitsClient(helper.socket)) as client:
+    with closing(LimitsClient(helper.socket, deadline_s=WAIT_S)) as client:
         while (limit := client.get(Target(GPU, pod, container))).hard != share():
             assert time.monotonic() < end, limit
             time.sleep(0.05)

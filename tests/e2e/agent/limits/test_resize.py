@@ -57,7 +57,7 @@ def test_a_running_pod_is_resized(node: Node, helper: Helper) -> None:
     pod = node.run(attacking_pod("train", helper, attack("plain")))
     wait_ready(node, "train")
     target = Target(GPU, pod["metadata"]["uid"])
-    with closing(LimitsClient(helper.socket)) as client:
+    with closing(LimitsClient(helper.socket, deadline_s=WAIT_S)) as client:
 
         def limit() -> int | None:
             return client.get(target).hard

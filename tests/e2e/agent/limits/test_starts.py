@@ -67,11 +67,11 @@ def test_no_container_runs_without_the_limit_of_its_pod_while_the_agent_is_kille
     limited_node: Node, pods: StartingPods, rng: random.Random
 ) -> None:
     with Killer(limited_node, rng) as killer:
-        while pods.starts[LIMITED] < STARTS and not pods.unlimited:
+        # On a fast machine, all of them may have started before the first kill.
+        while (pods.starts[LIMITED] < STARTS or not killer.kills) and not pods.unlimited:
             pods.collect(pods.create(_WAVE))
     print(f"\n{dict(pods.starts)}, {killer.kills} kills of the agent, {pods.refused} pods refused meanwhile")
     assert not pods.unlimited
-    assert killer.kills
 
 
 @only_long
