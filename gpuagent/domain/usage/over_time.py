@@ -192,14 +192,20 @@ class ContainerUsage:
         """At its first reading."""
         return cls(at=at, reading=reading).read(reading, at)
 
-    def next(self, reading: HeldUse | None, at: float) -> "ContainerUsage":
-        """After a further reading; None: it no longer holds the GPU."""
+    def next(self, reading: HeldUse | None, at: float, since_reading: Sums) -> "ContainerUsage":
+        """After a further reading.
+
+        Args:
+            reading: the new one; None if it no longer holds the GPU.
+            at: time of that reading.
+            since_reading: what `since_reading` gives for that time.
+        """
         if self.ended is not None:
             if reading is None:
                 return self
             # In between, it did not hold the GPU as far as it is known. So it was not seen to be idle.
             return replace(self, at=at, ended=None, idle_since=None).read(reading, at)
-        counted = self._counted(at)
+        counted = self._counted(at, since_reading)
         if reading is None:
             return replace(counted, at=at, ended=at)
         return counted.read(reading, at)
@@ -208,17 +214,20 @@ class ContainerUsage:
         """The time since the last reading, in which that reading was in force; nothing after the end."""
         if self.ended is not None:
             return Sums()
-        seconds = max(0.0, at - self.at)
+        seconds = self._seconds_since_reading(at)
         reading = self.reading
         if seconds > MOST_GAP_S:
             # Kubelet's allocations say on both ends that it held the GPU, so it did in between, too.
             reading = replace(reading, used_bytes=None, busy=None)
         return Sums.of(reading, seconds)
 
-    def _counted(self, at: float) -> "ContainerUsage":
+    def _seconds_since_reading(self, at: float) -> float:
+        return max(0.0, at - self.at)
+
+    def _counted(self, at: float, since_reading: Sums) -> "ContainerUsage":
         """With the time since the last reading."""
-        counted = replace(self, sums=self.sums.plus(self.since_reading(at)))
-        seconds = max(0.0, at - self.at)
+        counted = replace(self, sums=self.sums.plus(since_reading))
+        seconds = self._seconds_since_reading(at)
         if seconds > MOST_GAP_S:
             return replace(counted, idle_since=None)
         used_bytes = self.reading.used_bytes
@@ -269,29 +278,42 @@ class NodeUsage:
 
     def next(self, readings: Mapping[OnGpu, HeldUse], at: float) -> "NodeUsage":
         """After a reading of every container that holds a GPU now."""
+        since_reading = {key: usage.since_reading(at) for key, usage in self.by_container.items()}
+        by_container = self._of_containers(readings, at, since_reading)
+        by_namespace = self._of_namespaces(readings, since_reading)
+        return NodeUsage(by_container, by_namespace, at)
+
+    def _of_containers(
+        self, readings: Mapping[OnGpu, HeldUse], at: float, since_reading: Mapping[OnGpu, Sums]
+    ) -> dict[OnGpu, ContainerUsage]:
+        """What is shown of each container after a reading."""
         usages: dict[OnGpu, ContainerUsage] = {}
         for key, former in self.by_container.items():
-            usage = former.next(readings.get(key), at)
-            if usage.ended is None or at - usage.ended < KEPT_S:
+            usage = former.next(readings.get(key), at, since_reading[key])
+            is_shown = usage.ended is None or at - usage.ended < KEPT_S
+            if is_shown:
                 usages[key] = usage
         for key, reading in readings.items():
             if key not in usages:
                 usages[key] = ContainerUsage.first(reading, at)
         for key in _too_many(usages):
             del usages[key]
-        return NodeUsage(usages, self._of_namespaces(readings, at), at)
+        return usages
 
-    def _of_namespaces(self, readings: Mapping[OnGpu, HeldUse], at: float) -> dict[str, Sums]:
+    def _of_namespaces(self, readings: Mapping[OnGpu, HeldUse], since_reading: Mapping[OnGpu, Sums]) -> dict[str, Sums]:
         """The sums by namespace after a reading."""
         sums = dict(self.by_namespace)
 
         def add(owner: ContainerRef, more: Sums) -> None:
-            former = sums.pop(owner.pod.namespace, Sums())
-            sums[owner.pod.namespace] = former.plus(more)
+            # At the end of the dictionary: the namespaces that held a GPU longest ago are dropped first.
+            namespace = owner.pod.namespace
+            former = sums.pop(namespace, Sums())
+            sums[namespace] = former.plus(more)
 
-        for (_, owner), usage in self.by_container.items():
+        for key, usage in self.by_container.items():
+            _, owner = key
             if usage.ended is None:
-                add(owner, usage.since_reading(at))
+                add(owner, since_reading[key])
         # A namespace that is new begins at zero, and so does what is known from now on.
         for (_, owner), reading in readings.items():
             add(owner, Sums.of(reading, 0.0))
