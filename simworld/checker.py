@@ -98,13 +98,14 @@ def room(world: "World", node: SimulatedNode) -> dict[str, int]:
 
 
 def _check_pod(world: "World", pod: Json) -> None:
+    """A bound pod runs with what it asks for, or it says why it does not."""
+    node = pod["spec"].get("nodeName")
+    if not node:
+        return
     meta = pod["metadata"]
     name = meta["name"]
     status = pod.get("status") or {}
-    node = pod["spec"].get("nodeName")
     phase = status.get("phase")
-    if not node:
-        return
     if phase == "Failed":
         if not status.get("message"):
             world.history.break_promise(f"{name} was refused without a reason")
@@ -117,13 +118,18 @@ def _check_pod(world: "World", pod: Json) -> None:
     if phase != "Running" and not _is_refused_for_its_request(pod):
         world.history.break_promise(f"{name} on {node} does not run: {status}")
         return
+    _check_containers(world, pod, is_said_to_run=phase == "Running")
+
+
+def _check_containers(world: "World", pod: Json, *, is_said_to_run: bool) -> None:
+    """All containers of a running pod live. Those that live have what they ask for, also while others still wait."""
+    meta = pod["metadata"]
     for container in pod["spec"]["containers"]:
         living = world.history.living.get((meta["uid"], container["name"]))
-        if living is None and phase == "Running":
-            world.history.break_promise(f"{name}/{container['name']} is said to run and does not")
-        if living is None:
-            continue
-        _check_grant(world, pod, container, living)
+        if living is not None:
+            _check_grant(world, pod, container, living)
+        elif is_said_to_run:
+            world.history.break_promise(f"{meta['name']}/{container['name']} is said to run and does not")
 
 
 def _is_refused_for_its_request(pod: Json) -> bool:
@@ -144,24 +150,38 @@ def _is_refused_for_its_request(pod: Json) -> bool:
 
 
 def _check_grant(world: "World", pod: Json, container: Json, living: Living) -> None:
-    """A container has what it asks for, and its pod says so."""
+    """A container has what it asks for, on GPUs, and its pod says on which."""
     name = f"{pod['metadata']['name']}/{container['name']}"
-    wanted = {resource: int(amount) for resource, amount in container["resources"]["limits"].items()}
-    for resource, amount in wanted.items():
+    for resource, limit in container["resources"]["limits"].items():
+        amount = int(limit)
         got = len(living.units.get(resource, ()))
         if got != amount:
             world.history.break_promise(f"{name} asks for {amount} {resource} and got {got}")
-    if not living.gpus or any(not gpu.startswith("GPU-") for gpu in living.gpus):
+    # Where the agent has no GPU for a container, the variable has a text that says so.
+    has_gpus = bool(living.gpus) and all(gpu.startswith("GPU-") for gpu in living.gpus)
+    if not has_gpus:
         visible = living.env.get("NVIDIA_VISIBLE_DEVICES")
         world.history.break_promise(f"{name} runs without a GPU: NVIDIA_VISIBLE_DEVICES={visible!r}")
-    annotations = pod["metadata"].get("annotations") or {}
-    index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
-    written = annotations.get("ALIYUN_COM_GPU_MEM_IDX")
-    is_one_container = len(pod["spec"]["containers"]) == 1
+    _check_index(world, pod, name, living)
+
+
+def _check_index(world: "World", pod: Json, name: str, living: Living) -> None:
+    """The annotation of a pod has the number of the GPU that its container got."""
+    # Of several containers with a GPU each, the one annotation can name one GPU only.
+    if len(pod["spec"]["containers"]) > 1:
+        return
     # An agent that starts after a GPU was lost does not know the GPU of the units.
-    is_lost = any(gpu in node.lost for node in world.nodes for gpu in living.gpus)
-    if is_one_container and not is_lost and index is not None and written != index:
+    if _has_lost_gpu(world, living):
+        return
+    index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
+    annotations = pod["metadata"].get("annotations") or {}
+    written = annotations.get("ALIYUN_COM_GPU_MEM_IDX")
+    if index is not None and written != index:
         world.history.break_promise(f"{name} has GPU {index}, and its annotation says {written!r}")
+
+
+def _has_lost_gpu(world: "World", living: Living) -> bool:
+    return any(not node.lost.keys().isdisjoint(living.gpus) for node in world.nodes)
 
 
 def _check_amounts(world: "World", node: SimulatedNode) -> None:

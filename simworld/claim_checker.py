@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import DRA_DRIVER, MODE_LABEL
 from gpuagent.domain.status.problems import problems
+from gpuagent.simulation.boxes import BoxGpu
 from simworld.history import Living
 from simworld.parts.amounts import ENDED
 from simworld.parts.claim_scheduler import Allocations, Part, uuid_of
@@ -159,33 +160,45 @@ class ClaimChecker:
 
     def _check_pod(self, pod: Json) -> None:
         """A bound pod runs, or says why not: others have its GPU, the GPU is lost, or its node has left mode dra."""
-        name = pod["metadata"]["name"]
         node = pod["spec"].get("nodeName")
-        phase = (pod.get("status") or {}).get("phase")
+        status = pod.get("status") or {}
+        phase = status.get("phase")
         if not node or phase in ENDED:
             return
-        if "deletionTimestamp" in pod["metadata"]:
-            self._history.break_promise(f"{name} on {node} was deleted and does not end")
-            return
-        uid = pod["metadata"]["uid"]
+        meta = pod["metadata"]
+        if "deletionTimestamp" in meta:
+            self._history.break_promise(f"{meta['name']} on {node} was deleted and does not end")
+        elif phase == "Running":
+            self._check_running(pod)
+        else:
+            self._check_refusal(pod)
+
+    def _check_running(self, pod: Json) -> None:
+        """All containers of a pod that is said to run live."""
+        meta = pod["metadata"]
         for container in pod["spec"]["containers"]:
-            is_living = (uid, container["name"]) in self._history.living
-            if phase == "Running" and not is_living:
-                self._history.break_promise(f"{name}/{container['name']} is said to run and does not")
-        if phase == "Running":
-            return
+            is_living = (meta["uid"], container["name"]) in self._history.living
+            if not is_living:
+                self._history.break_promise(f"{meta['name']}/{container['name']} is said to run and does not")
+
+    def _check_refusal(self, pod: Json) -> None:
+        """A bound pod that does not run has an Event that says why, and a reason."""
+        name = pod["metadata"]["name"]
+        node = pod["spec"]["nodeName"]
         reasons = self._reasons(pod)
-        if not any(reason.startswith("GPURefused") for reason in reasons):
+        is_explained = any(reason.startswith("GPURefused") for reason in reasons)
+        if not is_explained:
             self._history.break_promise(f"{name} with a claim on {node} does not run, and the agent does not say why")
         elif not self._may_be_refused(pod):
             self._history.break_promise(f"{name} with a claim on {node} does not run: {reasons[-1]}")
 
     def _may_be_refused(self, pod: Json) -> bool:
+        """Whether the node has left mode dra, or a GPU of the pod is lost or has other containers."""
         node = pod["spec"]["nodeName"]
         if self._mode(node) != "dra":
             return True
         allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
-        allocated = {part.uuid for parts in allocations.values() for part in parts}
+        allocated = {part.uuid for part in _all_parts(allocations)}
         unavailable: set[str] = set()
         for simulated in self._world.nodes:
             unavailable.update(simulated.lost)
@@ -257,23 +270,25 @@ class ClaimChecker:
         published = {uuid_of(device): device for device in devices}
         for gpu in node.box.gpus:
             device = published.pop(gpu.uuid, None)
-            if device is None:
-                if not reasons:
-                    self._history.break_promise(f"{node.name} does not publish {gpu.uuid}, and no problem says why")
-                continue
-            value = device["capacity"]["memory"]["value"]
-            if value != f"{gpu.memory_mib // MIB_PER_GIB}Gi":
-                self._history.break_promise(
-                    f"{node.name} publishes {value} of {gpu.uuid}, which has {gpu.memory_mib} MiB"
-                )
-            taints = [taint["key"] for taint in device.get("taints") or ()]
-            holders = [
-                living for living in self._history.on_node(node.name) if gpu.uuid in living.gpus and living.units
-            ]
-            if taints and not holders:
-                self._history.break_promise(f"{node.name} publishes {gpu.uuid} with taints {taints}, and is quiet")
+            if device is not None:
+                self._check_device(node, gpu, device)
+            elif not reasons:
+                self._history.break_promise(f"{node.name} does not publish {gpu.uuid}, and no problem says why")
         if published:
             self._history.break_promise(f"{node.name} publishes GPUs that it does not have: {sorted(published)}")
+
+    def _check_device(self, node: SimulatedNode, gpu: BoxGpu, device: Json) -> None:
+        """A GPU is published with all of its memory, and tainted only while containers hold it by units."""
+        value = device["capacity"]["memory"]["value"]
+        if value != f"{gpu.memory_mib // MIB_PER_GIB}Gi":
+            self._history.break_promise(f"{node.name} publishes {value} of {gpu.uuid}, which has {gpu.memory_mib} MiB")
+        taints = [taint["key"] for taint in device.get("taints") or ()]
+        if taints and not self._has_holders_of_units(node, gpu):
+            self._history.break_promise(f"{node.name} publishes {gpu.uuid} with taints {taints}, and is quiet")
+
+    def _has_holders_of_units(self, node: SimulatedNode, gpu: BoxGpu) -> bool:
+        containers = self._history.on_node(node.name)
+        return any(living.units and gpu.uuid in living.gpus for living in containers)
 
     def _free_devices(self, node: SimulatedNode) -> Iterator[Json]:
         """Devices that no claim and no living container has."""

@@ -136,15 +136,22 @@ class History:
 
     def _contradicts_decision(self, living: Living) -> str:
         """Why a container has other GPUs than a scheduler decided; empty if it has those."""
-        decision = self.decisions.get(living.pod_uid, {}).get(ALLOCATION)
+        uid = living.pod_uid
+        # The agent may follow what the tenant wrote instead.
+        if uid in self.edited:
+            return ""
+        decision = self.decisions.get(uid, {}).get(ALLOCATION)
         index = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
-        number = living.container.rpartition("-")[2]
-        if decision is None or index is None or living.pod_uid in self.edited:
+        if decision is None or index is None:
             return ""
-        decided = json.loads(decision).get(number, {})
-        if list(decided) == [index]:
+        # Containers are called main-0, main-1 and so on. A decision goes by their numbers.
+        _, _, number = living.container.rpartition("-")
+        units_by_gpu = json.loads(decision).get(number, {})
+        is_obeyed = list(units_by_gpu) == [index]
+        if is_obeyed:
             return ""
-        return f"{self.name(living.pod_uid)}/{living.container} got GPU {index}, and the scheduler decided {decided}"
+        container = f"{self.name(uid)}/{living.container}"
+        return f"{container} got GPU {index}, and the scheduler decided {units_by_gpu}"
 
     def ended(self, node: str, uid: str) -> None:
         """The containers of the pod have ended."""

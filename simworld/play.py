@@ -78,17 +78,34 @@ def play(scenario: Scenario, root: Path, *, until_broken: bool = False) -> Outco
 
 
 def play_one(scenario: Scenario, root: Path, most_tries: int) -> Stored | None:
-    """Play a scenario, shrink it if it breaks a promise, and print its story; the shortest one if it does."""
-    seed = scenario.seed
+    """Play a scenario, and print its story. One that breaks a promise is made shorter first.
+
+    Returns:
+        The shortest scenario that breaks a promise; None if this one breaks none.
+    """
     outcome = Fork(scenario, root).outcome()
     if outcome.broken and most_tries:
-        print(f"seed {seed} breaks {len(outcome.broken)} promises; it is made shorter, with {most_tries} tries at most")
-        scenario = shrunk(scenario, lambda tried: _first_broken(tried, root), most_tries)
+        scenario = _shortened(scenario, len(outcome.broken), root, most_tries)
+        # The promises and the story of the shorter one.
         outcome = Fork(scenario, root).outcome()
-    print(f"{len(scenario.nodes)} nodes of {scenario.gpus} GPUs in mode {scenario.mode}, kubelets {scenario.nodes}")
+    _print_story(scenario, outcome)
+    if not outcome.broken:
+        return None
+    return Stored(outcome.broken[0], "", scenario)
+
+
+def _shortened(scenario: Scenario, broken: int, root: Path, most_tries: int) -> Scenario:
+    """The shortest scenario that was found to break what this one breaks first."""
+    print(f"seed {scenario.seed} breaks {broken} promises; it is made shorter, with {most_tries} tries at most")
+    return shrunk(scenario, lambda tried: _first_broken(tried, root), most_tries)
+
+
+def _print_story(scenario: Scenario, outcome: Outcome) -> None:
+    nodes = scenario.nodes
+    print(f"{len(nodes)} nodes of {scenario.gpus} GPUs in mode {scenario.mode}, kubelets {nodes}")
     print("\n".join(outcome.story))
-    print(f"seed {seed}: {len(outcome.broken)} broken, {outcome.turns} turns, {outcome.seconds:.0f} virtual seconds")
-    return Stored(outcome.broken[0], "", scenario) if outcome.broken else None
+    broken = len(outcome.broken)
+    print(f"seed {scenario.seed}: {broken} broken, {outcome.turns} turns, {outcome.seconds:.0f} virtual seconds")
 
 
 def _first_broken(scenario: Scenario, root: Path) -> str:

@@ -86,20 +86,23 @@ class RecordedHistory(History):
             self.doubt(what)
 
     def _contradicts_decision(self, living: Living) -> str:
-        annotations = self.decisions.get(living.pod_uid, {})
-        number = self.numbers.get((living.pod_uid, living.container))
+        uid = living.pod_uid
+        number = self.numbers.get((uid, living.container))
         indexes = living.env.get("ALIYUN_COM_GPU_MEM_IDX")
         if number is None or indexes is None:
             return ""
-        decided = _decided(annotations, self.asks[living.pod_uid]).get(number)
-        # Schedulers name GPUs by their numbers or by their UUIDs.
-        is_obeyed = decided in (None, set(indexes.split(",")), set(living.gpus))
-        if is_obeyed:
+        annotations = self.decisions.get(uid, {})
+        decided_gpus = _decided(annotations, self.asks[uid]).get(number)
+        if decided_gpus is None:
             return ""
-        name = self.name(living.pod_uid)
+        # Schedulers name GPUs by their numbers or by their UUIDs.
+        names_of_its_gpus = (set(indexes.split(",")), set(living.gpus))
+        if decided_gpus in names_of_its_gpus:
+            return ""
+        container = f"{self.name(uid)}/{living.container}"
         text = annotations[ALLOCATION]
-        problem = f"{name}/{living.container} got GPU {indexes}, and the scheduler decided {text}"
-        if living.pod_uid in self.lifetimes.edited:
+        problem = f"{container} got GPU {indexes}, and the scheduler decided {text}"
+        if uid in self.lifetimes.edited:
             self.doubt(f"{problem}, which was edited before kubelet admitted the pod")
             return ""
         return problem

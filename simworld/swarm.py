@@ -51,16 +51,18 @@ def draw_swarm(seed: int) -> Scenario:
 
 def _people(chance: random.Random, mode: str) -> list[Maker]:
     """What people do in a world: pods of one kind, something that makes room again, and up to two other things."""
-    wants = _Wants(mode, chance.choice(SIZES))
-    # A name that stands there several times is drawn more often.
-    creators: tuple[Maker, ...] = (wants.pod, wants.pod, wants.gang, wants.twins, wants.retried_gang)
-    ends: tuple[Maker, ...] = (wants.pod_that_ends, wants.name_again, wants.copy, _deletion)
-    editors: tuple[Maker, ...] = (_keep_editing,) * 3
-    more_count = chance.choice((0, 1, 2))
-    more = chance.sample((*creators, *ends, *editors), more_count)
+    sizes = chance.choice(SIZES)
+    wants = _Wants(mode, sizes)
+    # What is listed several times is drawn more often.
+    creators: list[Maker] = [wants.pod, wants.pod, wants.gang, wants.twins, wants.retried_gang]
+    # Without one of these, the nodes would be full after a few seconds, and nothing more would start.
+    room_makers: list[Maker] = [wants.pod_that_ends, wants.name_again, wants.copy, _deletion]
+    editors: list[Maker] = [_keep_editing, _keep_editing, _keep_editing]
+    others_count = chance.choice((0, 1, 2))
+    others = chance.sample([*creators, *room_makers, *editors], others_count)
     creator = chance.choice(creators)
-    end = chance.choice(ends)
-    return [creator, end, *more]
+    room_maker = chance.choice(room_makers)
+    return [creator, room_maker, *others]
 
 
 def _faults(chance: random.Random, replicas: int) -> Sequence[Maker]:

@@ -50,15 +50,31 @@ def has_just_changed(world: "World") -> bool:
 
 
 def _waits_alone(world: "World", pod: Json) -> bool:
-    spec = pod["spec"]
+    """Whether a pod waits for gpuscheduler, and for no other pod of its job."""
+    if not _may_be_placed(pod):
+        return False
     meta = pod["metadata"]
+    labels = meta.get("labels") or {}
+    is_member = JOB_LABEL in labels or GROUP in labels
+    if not is_member:
+        return True
+    return _is_last_of_its_job(world, meta["uid"])
+
+
+def _may_be_placed(pod: Json) -> bool:
+    """Whether it is for gpuscheduler to place a pod now."""
+    spec = pod["spec"]
+    is_for_gpuscheduler = spec.get("schedulerName") == NAME
+    is_bound = bool(spec.get("nodeName"))
+    if is_bound or not is_for_gpuscheduler:
+        return False
+    # kube-scheduler does not ask about a pod with gates.
+    if spec.get("schedulingGates"):
+        return False
     status = pod.get("status") or {}
-    if spec.get("nodeName") or spec.get("schedulerName") != NAME or spec.get("schedulingGates"):
-        return False
-    if "deletionTimestamp" in meta or status.get("phase") in ENDED:
-        return False
-    is_member = not {JOB_LABEL, GROUP}.isdisjoint(meta.get("labels") or {})
-    return not is_member or _is_last_of_its_job(world, meta["uid"])
+    has_ended = status.get("phase") in ENDED
+    is_being_deleted = "deletionTimestamp" in pod["metadata"]
+    return not has_ended and not is_being_deleted
 
 
 def _is_last_of_its_job(world: "World", uid: str) -> bool:

@@ -331,15 +331,19 @@ class World:
         self._create(meta["name"], _limits(resource, amount, cores), namespace=meta["namespace"])
 
     def copy_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
-        """Delete a pod, and create it from its own YAML with other sizes: its annotations come along."""
+        """Delete a pod, and create it from its own YAML: its annotations come along. An amount of 0: it has its own."""
         pod = self._some_pod(which)
-        if pod is None or pod["spec"].get("resourceClaims"):
+        if pod is None:
+            return
+        # `_create` makes pods without claims, so a copy would not ask for what its original has.
+        if pod["spec"].get("resourceClaims"):
             return
         self.delete(pod, 0)
+        limits = _limits(resource, amount, cores) if amount else dict(limits_of(pod))
         meta = pod["metadata"]
         annotations = dict(meta.get("annotations") or {})
-        limits = _limits(resource, amount, cores) if amount else dict(limits_of(pod))
         copy = self._create(meta["name"], limits, namespace=meta["namespace"], annotations=annotations)
+        # The copy begins with a decision about another pod, as if its tenant had written one.
         self.history.edit(copy["metadata"]["uid"])
 
     def set_mode(self, which: int, mode: str) -> None:

@@ -10,17 +10,18 @@ from simworld.runtime.kernel import kernel
 
 
 class NodeDriver:
-    """The driver of one node: the library that the binding would have loaded there.
+    """The driver of one node.
 
     Attributes:
         simulator: has its faults.
+        nvml: the library that the binding would have loaded on that node.
     """
 
     def __init__(self, box: Box) -> None:
-        # A simulator takes the binding's place; the library of all nodes takes it back.
         self.simulator = Simulator(box)
-        self.library = pynvml.nvmlLib
-        pynvml.nvmlLib = LIBRARY
+        # The simulator has put its own library into the binding, as if this node were the only one.
+        self.nvml = pynvml.nvmlLib
+        pynvml.nvmlLib = NVML_OF_ALL_NODES
 
 
 class _Function:
@@ -33,14 +34,15 @@ class _Function:
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401 (C's arguments)
         host: Any = kernel().process.host
-        return getattr(host.driver.library, self._name)(*arguments)
+        function = getattr(host.driver.nvml, self._name)
+        return function(*arguments)
 
 
-class _Library:
+class _NvmlOfAllNodes:
     """Stands for the loaded library. All boxes of a world have the same functions."""
 
     def __getattr__(self, name: str) -> _Function:
         return _Function(name)
 
 
-LIBRARY = _Library()
+NVML_OF_ALL_NODES = _NvmlOfAllNodes()

@@ -29,26 +29,28 @@ class Placements:
         A tenant may have edited the annotations of a pod before. As the scheduler has read those then, nodes with such
         pods are not checked; what is edited afterwards must not matter.
         """
+        _, _, name = key
         metadata = binding["metadata"]
-        annotations: Mapping[str, str] = metadata.get("annotations") or {}
         uid = metadata["uid"]
+        annotations: Mapping[str, str] = metadata.get("annotations") or {}
         node = binding["target"]["name"]
-        self._given[uid] = node, annotations
+        self._given[uid] = (node, annotations)
         self._history.decided(uid, annotations)
-        self._history.note(host, f"bound {key[2]} to {node}: {_short(annotations)}")
-        if annotations.get(DECIDED_ANNOTATION) != uid:
-            self._history.break_promise(f"{key[2]} is bound without a decision of its own")
-        self._check(node, began_at)
+        self._history.note(host, f"bound {name} to {node}: {_short(annotations)}")
+        # A decision names the pod that it was made for: a pod that was copied has the decision of its original.
+        decided_for = annotations.get(DECIDED_ANNOTATION)
+        if decided_for != uid:
+            self._history.break_promise(f"{name} is bound without a decision of its own")
+        decisions = self._decisions_on(node)
+        was_edited_before = any(self._history.edited.get(owner, math.inf) < began_at for owner in decisions)
+        if not was_edited_before:
+            self._check(node, decisions)
 
-    def _check(self, node: str, began_at: float) -> None:
-        """No GPU of a node is given twice to the pods that are there."""
-        given = self._given_on(node)
-        was_edited_before = any(self._history.edited.get(uid, math.inf) < began_at for uid in given)
-        if was_edited_before:
-            return
+    def _check(self, node: str, decisions: Mapping[str, Mapping[str, str]]) -> None:
+        """No GPU of a node is given twice by the decisions of the pods that are there."""
         gib_by_gpu: Counter[str] = Counter()
         owners_by_gpu: defaultdict[str, list[str]] = defaultdict(list)
-        for uid, annotations in given.items():
+        for uid, annotations in decisions.items():
             gib_by_gpu.update(_gib_by_gpu(annotations))
             for gpu in _whole_gpus(annotations):
                 owners_by_gpu[gpu].append(self._history.name(uid))
@@ -60,15 +62,16 @@ class Placements:
             if is_shared:
                 self._history.break_promise(f"GPU {gpu} of {node} is bound whole to {', '.join(owners)}, and to others")
 
-    def _given_on(self, node: str) -> dict[str, Mapping[str, str]]:
+    def _decisions_on(self, node: str) -> dict[str, Mapping[str, str]]:
         """The decision of each pod that holds GPUs of a node, by UID."""
         decisions = {}
         for pod in self._objects.peek("pods"):
             uid = pod["metadata"]["uid"]
-            phase = (pod.get("status") or {}).get("phase")
-            is_there = pod["spec"].get("nodeName") == node and phase not in ENDED
+            status = pod.get("status") or {}
+            is_there = pod["spec"].get("nodeName") == node
+            has_ended = status.get("phase") in ENDED
             given_node, annotations = self._given.get(uid, ("", {}))
-            if is_there and given_node == node:
+            if is_there and not has_ended and given_node == node:
                 decisions[uid] = annotations
         return decisions
 

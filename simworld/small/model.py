@@ -291,18 +291,26 @@ class World:
 
     def keys(self) -> tuple[int, int]:
         """Two numbers, equal for worlds that behave alike. The second one goes by no names of pods and nodes."""
-        pieces = {"world": text_of((self.created, self.crashes, self.ends, self.slow))}
-        for uid in (f"u{number}z" for number in range(self.created)):
-            refusal = self.refusals.get(uid)
-            own = (self.pods.get(uid), self.decided.get(uid), refusal, uid in self.excused)
-            pieces[uid] = text_of(own)
+        texts = self._texts()
+        names = self._names()
+        renamed_texts = {renamed(name, names): renamed(text, names) for name, text in texts.items()}
+        return _hash_of(texts), _hash_of(renamed_texts)
+
+    def _texts(self) -> dict[str, str]:
+        """All that the world has, as texts: about each pod, about each node, and about all of it."""
+        texts = {"world": text_of((self.created, self.crashes, self.ends, self.slow))}
+        for uid in self._created_uids():
+            # The pod may be gone. What was decided about it, and why kubelet refused it, stays.
+            is_excused = uid in self.excused
+            texts[uid] = text_of((self.pods.get(uid), self.decided.get(uid), self.refusals.get(uid), is_excused))
         parts: list[NodePart | SchedulerPart] = [self.scheduler, *self.parts.values()]
         for part in parts:
             for name, text in _texts_of(part).items():
-                pieces[name] = pieces.get(name, "") + text
-        names = self._names()
-        texts = sorted((renamed(name, names), renamed(text, names)) for name, text in pieces.items())
-        return hash(tuple(sorted(pieces.items()))), hash(tuple(texts))
+                texts[name] = texts.get(name, "") + text
+        return texts
+
+    def _created_uids(self) -> list[str]:
+        return [f"u{number}z" for number in range(self.created)]
 
     def _names(self) -> dict[str, str]:
         """Names in the order of what pods and nodes are. Those that look alike keep the order of their names."""
@@ -313,8 +321,7 @@ class World:
             names[name] = other
             keys = gpu_keys(name, self.scope.gpus)
             names.update(zip(keys, gpu_keys(other, self.scope.gpus), strict=True))
-        uids = [f"u{number}z" for number in range(self.created)]
-        order = sorted(uids, key=lambda uid: (self._pod_shape(uid, names), uid))
+        order = sorted(self._created_uids(), key=lambda uid: (self._pod_shape(uid, names), uid))
         for number, uid in enumerate(order):
             names[uid] = f"u{number}z"
             names[uid.replace("u", "p")] = f"p{number}z"
@@ -340,6 +347,10 @@ class World:
             scheduler.core is not None and uid in scheduler.core.pods,
         )
         return (amount, "there", node, *stage)
+
+
+def _hash_of(texts: dict[str, str]) -> int:
+    return hash(tuple(sorted(texts.items())))
 
 
 def _shape(part: NodePart) -> tuple[object, ...]:
@@ -533,16 +544,19 @@ def _allocate(world: World, name: str, *, patient: bool) -> None:
 
 
 def _check_grant(world: World, part: NodePart, uid: str, grant: Grant) -> None:
+    """A pod got the GPU that the scheduler decided, no unit of another pod, and no more than there is."""
     gpus = [gpu.minor for gpu in grant.gpus]
     decided = world.decided.get(uid)
     if gpus != [decided]:
         world.break_promise(f"{uid} got GPU {gpus} of {part.name}, and the scheduler decided GPU {decided}")
+    own_ids = part.held[uid]
     for other, ids in part.held.items():
-        if other != uid and ids & part.held[uid]:
+        is_shared = not own_ids.isdisjoint(ids)
+        if other != uid and is_shared:
             world.break_promise(f"{uid} and {other} have a unit of {part.name} in common")
-    over = [minor for minor, free in part.free().items() if free < 0]
-    if over:
-        world.break_promise(f"GPU {over[0]} of {part.name} has more units in use than it has")
+    overcommitted = [minor for minor, free in part.free().items() if free < 0]
+    if overcommitted:
+        world.break_promise(f"GPU {overcommitted[0]} of {part.name} has more units in use than it has")
 
 
 def _end(world: World, uid: str) -> None:
