@@ -157,16 +157,11 @@ class Product:
 
     def _own_scores(self, pod: Pod, feasible: Ints) -> Floats:
         """kube-scheduler's own scores, by NodeResourcesFit and NodeResourcesBalancedAllocation."""
-        # The part that is free after the pod.
-        cpu = (self._cpu_free[feasible] - _milli_cpu(pod)) / self._cpu[feasible]
-        memory = (self._memory_free[feasible] - pod.memory) / self._memory[feasible]
-        of_cpu = np.floor(cpu * BEST)
-        of_memory = np.floor(memory * BEST)
-        least_allocated: Floats = np.floor((of_cpu + of_memory) / 2)
-        # With two resources, the standard deviation is half of the difference.
-        deviation = np.abs(cpu - memory) / 2
-        balanced = np.floor((1 - deviation) * BEST)
-        return least_allocated + balanced
+        cpu_after = self._cpu_free[feasible] - _milli_cpu(pod)
+        memory_after = self._memory_free[feasible] - pod.memory
+        free_cpu = cpu_after / self._cpu[feasible]
+        free_memory = memory_after / self._memory[feasible]
+        return _least_allocated(free_cpu, free_memory) + _balanced(free_cpu, free_memory)
 
     def _added_scores(self, created: Json, feasible: Ints) -> Ints:
         """What kube-scheduler adds to its own scores."""
@@ -188,6 +183,25 @@ class Product:
     def _take(self, running: Running, sign: int) -> None:
         self._cpu_free[running.row] -= sign * _milli_cpu(running.pod)
         self._memory_free[running.row] -= sign * running.pod.memory
+
+
+def _least_allocated(free_cpu: Floats, free_memory: Floats) -> Floats:
+    """Scores of NodeResourcesFit, whose default is LeastAllocated, by the parts of nodes that are free after the pod.
+
+    kube-scheduler counts in integers. So each resource is rounded, and then their average.
+    """
+    of_cpu = np.floor(free_cpu * BEST)
+    of_memory = np.floor(free_memory * BEST)
+    scores: Floats = np.floor((of_cpu + of_memory) / 2)
+    return scores
+
+
+def _balanced(free_cpu: Floats, free_memory: Floats) -> Floats:
+    """Scores of NodeResourcesBalancedAllocation, by the parts of nodes that are free after the pod."""
+    # With two resources, the standard deviation is half of the difference.
+    deviation = np.abs(free_cpu - free_memory) / 2
+    scores: Floats = np.floor((1 - deviation) * BEST)
+    return scores
 
 
 def _milli_cpu(pod: Pod) -> int:
