@@ -195,6 +195,15 @@ SHARERS = Family(
     GPU,
     more="Absent until kubelet's allocations were read.",
 )
+FREE = Family(
+    "gpuagent_gpu_memory_free_bytes",
+    "GPU memory that one more pod may get of the GPU.",
+    GPU,
+    more="0 if it gets none, for example because the GPU is unhealthy, has no compute left, or has as many pods as may "
+    "share it. 0 for all GPUs while `gpuagent_node_ready` is 0, for example because isolation is switched off. Of a "
+    "GPU that is given whole, all of its memory or 0. Absent in modes `default` and `dra`, until kubelet's allocations "
+    "were read, and for a free whole GPU of which the driver does not report the memory.",
+)
 WITHHELD = Family(
     "gpuagent_gpu_memory_withheld_bytes",
     "GPU memory that no container can request, because the limits of running pods were raised.",
@@ -386,7 +395,7 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
     "GPUs": (
         *(GPU_INFO, HEALTHY, FENCED, LAST_XID, LAST_XID_AT, XIDS, SAMPLE),
-        *(TOTAL, RESERVED, USED, ALLOCATED, UNATTRIBUTED, UNATTRIBUTED_PROCESSES),
+        *(TOTAL, RESERVED, USED, ALLOCATED, FREE, UNATTRIBUTED, UNATTRIBUTED_PROCESSES),
         *(BUSY, COMPUTE_ALLOCATED, SHARERS, WITHHELD, TEMPERATURE, POWER),
     ),
     "Containers": (CLAIM, MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),

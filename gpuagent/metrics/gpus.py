@@ -114,6 +114,16 @@ def _allocated(reading: Reading) -> MetricValues:
     yield f.COMPUTE_ALLOCATED, known(compute)
     yield f.SHARERS, sharers
     yield f.WITHHELD, withheld
+    yield f.FREE, known(_free_memory(reading))
+
+
+def _free_memory(reading: Reading) -> Mapping[Labels, float | None]:
+    """Bytes; None if they are not known."""
+    by_uuid = reading.state.gpus.by_uuid
+    free: dict[Labels, float | None] = {}
+    for uuid, free_bytes in reading.derived.free_memory.items():
+        free[labels(by_uuid[uuid])] = free_bytes
+    return free
 
 
 def _different_shares(holders: Mapping[ContainerRef, Share]) -> list[Share]:

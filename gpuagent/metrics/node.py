@@ -6,6 +6,7 @@ from gpuagent import __version__
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.sharing.isolation_layers import LIMITS
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Mode
+from gpuagent.domain.status.problems import is_ready
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Labels, MetricValues, Reading, Values
 
@@ -15,7 +16,7 @@ def node(reading: Reading) -> MetricValues:
     mode_switch = reading.derived.switch
     yield f.BUILD, {(__version__,): 1}
     yield f.DRIVER, _driver(reading)
-    yield f.READY, _single(_is_ready(reading))
+    yield f.READY, _single(is_ready(reading.state))
     yield f.PROBLEMS, _problems(reading)
     yield f.MODE, _modes(reading)
     yield f.SWITCHING, _single(mode_switch.phase != "steady")
@@ -39,10 +40,6 @@ def _limits_repaired(reading: Reading) -> Values:
 def _single(value: float) -> Values:
     """The value of a metric without labels."""
     return {(): float(value)}
-
-
-def _is_ready(reading: Reading) -> bool:
-    return not any(problem.blocking for problem in reading.derived.problems)
 
 
 def _problems(reading: Reading) -> Values:

@@ -11,6 +11,7 @@ from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, Switch, problems, switch
 from gpuagent.domain.usage.by_container import Samples, Use, use
+from gpuagent.domain.usage.free_memory import free_memory
 from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.domain.usage.over_time import NodeUsage
 from gpuagent.metrics.family import Family
@@ -82,6 +83,11 @@ class Derived:
         for (uuid, owner), share in self.shares.items():
             holders[uuid][owner] = share
         return holders
+
+    @cached_property
+    def free_memory(self) -> Mapping[str, int | None]:
+        """Bytes by GPU; None if they are not known."""
+        return free_memory(self.state)
 
 
 @dataclass(frozen=True)

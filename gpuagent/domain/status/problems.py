@@ -103,6 +103,11 @@ def problems(state: State) -> list[Problem]:
     ]
 
 
+def is_ready(state: State) -> bool:
+    """Whether the node serves what its mode promises, which its condition says."""
+    return not any(problem.blocking for problem in problems(state))
+
+
 def _driver_problems(state: State) -> Iterator[Problem]:
     gpus = state.gpus
     if gpus.driver_problem is not None:

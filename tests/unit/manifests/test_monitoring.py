@@ -331,7 +331,19 @@ def test_the_fleets_table_has_a_line_for_each_node() -> None:
         assert re.search(r"^\w+ by \(instance\b", target["expr"]), target["expr"]
     shown = nodes["transformations"][1]["options"]["renameByName"].values()
     amounts = ["GPUs", "memory", "held", "used", "largest free", "pods", "blocking problems", "warnings"]
-    assert list(shown) == amounts
+    assert list(shown) == ["agent", *amounts]
+
+
+def test_the_fleets_table_keeps_a_node_whose_agent_is_down() -> None:
+    """Prometheus itself says `up` of it; the agent's own series have ended."""
+    (nodes,) = [panel for panel in panels() if panel["title"] == "Nodes" and panel["type"] == "table"]
+    assert any(target["expr"] == 'max by (instance) (up{job="gpuagent"})' for target in nodes["targets"])
+
+
+def test_waiting_pods_are_not_said_to_be_none_where_nobody_scrapes_the_scheduler() -> None:
+    (waiting,) = [panel for panel in panels() if panel["title"] == "Waiting pods"]
+    (target,) = waiting["targets"]
+    assert "vector(" not in target["expr"]
 
 
 def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:

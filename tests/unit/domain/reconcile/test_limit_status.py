@@ -6,6 +6,7 @@ from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.reconcile.limit_status import with_limit_status
 from gpuagent.domain.reconcile.pod_annotations import PodWrite, writes
 from gpuagent.domain.status.status_page import status
+from gpuagent.domain.usage.free_memory import free_memory
 from gpuagent.domain.usage.guarantee import shares
 from tests.unit.domain.builders import MEM, pod_json, uuid
 from tests.unit.domain.deviceplugin.test_resizing import GIB, ResizingNode, trainer
@@ -88,6 +89,7 @@ def test_what_is_published_of_a_gpu_agrees():
     free = 16 * GIB - taken
     assert free == (node.offered - 8 - 4) * GIB == 2 * GIB
     assert withheld_bytes(node.state) == {uuid(0): 2 * GIB}
+    assert free_memory(node.state) == {uuid(0): 2 * GIB}
 
 
 def test_a_limit_that_cannot_be_lowered_yet_is_shown_as_it_is():
