@@ -1,5 +1,6 @@
 """What an agent tells on its port, however it was started."""
 
+import http.client
 import json
 import time
 import urllib.request
@@ -33,7 +34,7 @@ class AgentPages:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=_ANSWER_S) as answer:
                 return bytes(answer.read())
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the latter is of one that ends in the middle of its answer
             return None
 
     def status(self) -> dict[str, Any]:

@@ -137,9 +137,14 @@ class Node:
         """Restart the agent, and wait until kubelet counts its devices. `end` is the agent's `stop` or `kill`.
 
         The agent is ready when it has sent its devices. If kubelet admits a pod before it reads them, the pod fails.
+        The scheduler may send it one at once, because the Node still shows what the agent advertised before.
         """
         end()
         self.agent.start()
+        self.wait_counted()
+
+    def wait_counted(self) -> None:
+        """Until the agent is ready, and kubelet counts its healthy devices."""
         self.agent.wait_ready()
         self.agent.wait(
             lambda page: self._kubelet_has() == {n: r["healthy"] for n, r in page["resources"].items() if r["healthy"]}
@@ -235,7 +240,8 @@ def _used_node(
         agent.start()
     node = Node(cluster, pod_resources, agent)
     try:
-        node.agent.wait_ready()
+        # Until then the Node may show what an agent before this one advertised, and kubelet rejects pods that come.
+        node.wait_counted()
         yield node
         if node.agent.running:
             node.audit()

@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +130,7 @@ def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable
         assert {(e.container, e.resource): len(e.ids) for e in entries}.items() <= wanted.items(), f"{name}: not asked"
         for entry in entries:
             true_answer(entry, gpus)
-        true_environments(node, pod, entries)
+        true_environments(node, name, entries)
         for container, resource in asked(pod, init=False):
             ids = next(e.ids for e in entries if (e.container, e.resource) == (container, resource))
             assert listed[name, container, resource] == ids, (
@@ -174,23 +175,33 @@ def true_answer(entry: CheckpointEntry, gpus: NamesOfGpus) -> None:
         assert {int(env["ALIYUN_COM_GPU_MEM_DEV"])} == {gpus.whole[minor][GPU_MEM] for minor in units}, entry
 
 
-def true_environments(node: Node, pod: dict[str, Any], entries: Iterable[CheckpointEntry]) -> None:
+def true_environments(node: Node, name: str, entries: Iterable[CheckpointEntry]) -> None:
     """Containers that run were really started with what the agent answered; init containers have printed it."""
-    name, status = pod["metadata"]["name"], pod["status"]
-    running = {
-        c["name"]
-        for c in (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ()))
-        if "running" in c["state"]
-    }
     for entry in entries:
         answer = dict(pb.ContainerAllocateResponse.FromString(entry.answer).envs)
-        if entry.container in running:
-            env = node.cluster.exec_env(name, entry.container)
-        elif not (printed := node.cluster.pod_log(name, entry.container)):
-            continue
-        else:
-            env = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
-        assert answer.items() <= env.items(), (name, entry.container, answer, env)
+        env = _environment(node, name, entry.container)
+        assert env is None or answer.items() <= env.items(), (name, entry.container, answer, env)
+
+
+def _environment(node: Node, name: str, container: str) -> dict[str, str] | None:
+    """That of the running container, or what it has printed if it has ended; None if neither is known."""
+    state = _state(node.cluster.pod(name), container)
+    if "running" in state:
+        with suppress(LookupError):
+            return node.cluster.exec_env(name, container)
+        # An init container has ended meanwhile.
+        pod = node.cluster.wait_pod(name, lambda pod: "running" not in _state(pod, container))
+        state = _state(pod, container)
+    # What a container prints is complete when it has ended.
+    printed = node.cluster.pod_log(name, container) if "terminated" in state else ""
+    return dict(line.split("=", 1) for line in printed.splitlines() if "=" in line) or None
+
+
+def _state(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    """The state of a container, as kubelet has reported it; empty if it has not."""
+    status = pod["status"]
+    statuses = (*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ()))
+    return next((dict(one["state"]) for one in statuses if one["name"] == container), {})
 
 
 def wait_annotated(node: Node, name: str, held: HeldByPod, gpus: NamesOfGpus) -> None:

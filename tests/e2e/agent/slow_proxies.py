@@ -127,13 +127,20 @@ class SlowSocket:
     def __exit__(self, *_: object) -> None:
         self._path.unlink()
         self._real.rename(self._path)
-        for one in tuple(self._sockets):  # the listener is the first: nothing is added after it
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in tuple(self._threads):
+        # The listener and its thread are the first. Connections that it has just accepted are added until it ends.
+        self._shut_down(self._sockets[0])
+        self._threads[0].join()
+        for one in self._sockets:
+            self._shut_down(one)
+        for thread in self._threads:
             thread.join()
         for one in self._sockets:
             one.close()
+
+    @staticmethod
+    def _shut_down(one: socket.socket) -> None:
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
 
     def _kept(self, one: socket.socket | None = None) -> socket.socket:
         self._sockets.append(one or socket.socket(socket.AF_UNIX))
@@ -159,5 +166,4 @@ class SlowSocket:
                     time.sleep(pause_s)
                     sink.sendall(piece)
         for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+            SlowSocket._shut_down(one)

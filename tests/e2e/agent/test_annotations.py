@@ -74,9 +74,13 @@ def test_an_api_server_that_was_away_in_the_middle_gets_everything(make_node: Ca
     names = [f"away-{n}" for n in range(6)]
     for n, name in enumerate(names):
         # Of different amounts: each is told from the others, and is on the GPU that was chosen for it.
-        node.cluster.create_pod(pod_manifest(name, {MEM: 2 + n}, annotations=decided(0, 2 + n) if n % 2 else {}))
+        manifest = pod_manifest(name, {MEM: 2 + n}, annotations=decided(0, 2 + n) if n % 2 else {})
+        if n == 0:
+            node.run(manifest)
+            continue
         node.pods.append(name)
-        time.sleep(0.15)  # the last ones are in the middle of it, the first ones run
+        node.cluster.create_pod(manifest)
+        time.sleep(0.15)  # the last ones are usually in the middle of it
     node.cluster.stop_apiserver()
     try:
         node.agent.kill()
@@ -84,12 +88,8 @@ def test_an_api_server_that_was_away_in_the_middle_gets_everything(make_node: Ca
         node.agent.wait(lambda page: all(view["registered"] for view in page["resources"].values()))
     finally:
         node.cluster.start_apiserver()
-    annotated = 0
     for name in names:
-        phase = node.cluster.wait_phase(name, "Running", "Failed")["status"]["phase"]
-        if phase == "Running":  # else kubelet asked while there was no agent
-            annotated += 1
-    assert annotated
+        node.cluster.wait_phase(name, "Running", "Failed")  # the latter if kubelet asked while there was no agent
     audit_decisions(node, {})
 
 

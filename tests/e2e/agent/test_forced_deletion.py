@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
-from simworld.lifetimes import Lifetimes
+from simworld.lifetimes import Lifetimes, Line
 from simworld.recorded import RecordedNode, read_lines
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import WAIT_S, pod_manifest
@@ -44,6 +44,7 @@ def test_kubelet_gives_its_units_away_while_its_container_runs(make_node: Callab
         finally:
             resume_process(runtime)
         node.cluster.wait_pod_gone("former")
+        wait_line(recording, lambda line: line["kind"] == "pod" and line["uid"] == former.pod_uid and line["gone"])
     lines = list(read_lines(recording))
     assert verdict(lines, Lifetimes.of(lines)) == (1, [])
     _, broken = verdict(lines, Lifetimes())
@@ -52,9 +53,14 @@ def test_kubelet_gives_its_units_away_while_its_container_runs(make_node: Callab
 
 def wait_recorded(recording: Path, uid: str) -> None:
     """Until a look at the node has seen a container of the pod."""
+    wait_line(recording, lambda line: any(row["uid"] == uid for row in line.get("started", ())))
+
+
+def wait_line(recording: Path, wanted: Callable[[Line], bool]) -> None:
+    """Until the recording has such a line."""
     end = time.monotonic() + WAIT_S
-    while not any(row["uid"] == uid for line in read_lines(recording) for row in line.get("started", ())):
-        assert time.monotonic() < end, f"no look has seen pod {uid}"
+    while not any(map(wanted, read_lines(recording))):
+        assert time.monotonic() < end, f"not recorded: {recording.read_text()[-3000:]}"
         time.sleep(0.1)
 
 

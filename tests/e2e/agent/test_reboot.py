@@ -16,30 +16,34 @@ DEPLOYMENT = "/apis/apps/v1/namespaces/default/deployments/web"
 
 
 @pytest.fixture
-def deployment(cluster: Cluster) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Two pods of 10 GiB, made by the function's first call; it returns those that there are."""
-    template = pod_manifest("web", {MEM: 10}, labels={"app": "web"}, restart_policy="Always")
+def deploy(cluster: Cluster) -> Iterator[Callable[[], None]]:
+    """The function makes a Deployment of two pods of 10 GiB, and waits until they run."""
 
-    def pods() -> list[dict[str, Any]]:
-        return list(cluster.client.expect("GET", f"{PODS}?labelSelector=app%3Dweb")["items"])
+    def make() -> None:
+        template = pod_manifest("web", {MEM: 10}, labels={"app": "web"}, restart_policy="Always")
+        cluster.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "web", "namespace": "default"},
+                "spec": {
+                    "replicas": 2,
+                    "selector": {"matchLabels": {"app": "web"}},
+                    "template": {"metadata": {"labels": {"app": "web"}}, "spec": template["spec"]},
+                },
+            }
+        )
+        two_run(cluster)
 
-    cluster.apply(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "web", "namespace": "default"},
-            "spec": {
-                "replicas": 2,
-                "selector": {"matchLabels": {"app": "web"}},
-                "template": {"metadata": {"labels": {"app": "web"}}, "spec": template["spec"]},
-            },
-        }
-    )
-    yield pods
-    cluster.client.expect("DELETE", DEPLOYMENT, {"propagationPolicy": "Foreground"})
+    yield make
+    cluster.api("DELETE", DEPLOYMENT, {"propagationPolicy": "Foreground"})
     cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", lambda found: found is None)
-    for pod in pods():
+    for pod in pods_of_deployment(cluster):
         cluster.delete_pod(pod["metadata"]["name"])
+
+
+def pods_of_deployment(cluster: Cluster) -> list[dict[str, Any]]:
+    return list(cluster.client.expect("GET", f"{PODS}?labelSelector=app%3Dweb")["items"])
 
 
 def two_run(cluster: Cluster) -> None:
@@ -55,13 +59,13 @@ def rejected(pod: dict[str, Any]) -> bool:
 
 @older_kubelet_in_long
 def test_pods_of_a_controller_come_back_after_a_reboot_and_a_bare_one_does_not(
-    kubelet: str, make_node: Callable[..., Node], deployment: Callable[[], list[dict[str, Any]]]
+    kubelet: str, make_node: Callable[..., Node], deploy: Callable[[], None]
 ) -> None:
     node = make_node(mode="share")
     node.wait_amounts(mem=640)
-    two_run(node.cluster)
+    deploy()
     node.run(pod_manifest("bare", {MEM: 10}))
-    before = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in deployment()}
+    before = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods_of_deployment(node.cluster)}
     node.agent.stop()
     node.cluster.stop_kubelet()
     node.cluster.remove_containers()
@@ -71,7 +75,8 @@ def test_pods_of_a_controller_come_back_after_a_reboot_and_a_bare_one_does_not(
     node.agent.start()
 
     def new_ones_run() -> bool:
-        running = {pod["metadata"]["uid"] for pod in deployment() if pod["status"]["phase"] == "Running"}
+        pods = pods_of_deployment(node.cluster)
+        running = {pod["metadata"]["uid"] for pod in pods if pod["status"]["phase"] == "Running"}
         return len(running - before.keys()) == 2
 
     node.agent.wait(lambda _: new_ones_run())

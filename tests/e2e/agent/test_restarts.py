@@ -30,10 +30,10 @@ def test_pods_and_amounts_survive_a_kubelet_restart(kubelet: str, make_node: Cal
     for name in ("a", "b", "c"):
         node.run(pod_manifest(name, {MEM: 10}))
     before = {name: node.cluster.container(name) for name in "abc"}
-    registrations = _registrations(node)
+    registrations = _registrations(node.agent)
     node.cluster.kill_kubelet()
     node.cluster.start_kubelet()
-    node.agent.wait(lambda page: connected(page) and _registrations(node) > registrations)
+    node.agent.wait(lambda page: connected(page) and _all_more(_registrations(node.agent), registrations))
     node.wait_amounts(mem=640)
     assert {name: node.cluster.container(name) for name in "abc"} == before
     assert all(node.cluster.pod(name)["status"]["phase"] == "Running" for name in "abc")
@@ -41,9 +41,15 @@ def test_pods_and_amounts_survive_a_kubelet_restart(kubelet: str, make_node: Cal
     node.run(pod_manifest("d", {MEM: 10}))
 
 
-def _registrations(node: Node) -> float:
-    lines = (node.agent.page("metrics") or b"").decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("gpuagent_registrations_total{"))
+def _registrations(agent: AgentProcess) -> dict[str, float]:
+    """How often the agent has registered, by the series of each resource."""
+    lines = (agent.page("metrics") or b"").decode().splitlines()
+    values = (line.rsplit(" ", 1) for line in lines if line.startswith("gpuagent_registrations_total{"))
+    return {series: float(value) for series, value in values}
+
+
+def _all_more(now: dict[str, float], before: dict[str, float]) -> bool:
+    return all(now.get(series, 0.0) > count for series, count in before.items())
 
 
 def test_an_agent_started_before_kubelet_registers_at_once(kubelet: str, make_node: Callable[..., Node]) -> None:
@@ -102,9 +108,10 @@ def test_two_agents_overlap_and_the_newcomer_stays(
     newcomer.start()
     try:
         newcomer.wait(connected)
+        registered = _registrations(newcomer)
         node.agent.stop()
-        time.sleep(1)  # kubelet up to 1.36 may end the newcomer's stream only now
-        newcomer.wait(connected)
+        # With the former stream of a resource, kubelet also ends the newcomer's. So it registers all of them again.
+        newcomer.wait(lambda page: connected(page) and _all_more(_registrations(newcomer), registered))
         node.wait_amounts(mem=640)
         node.run(pod_manifest("after", {MEM: 10}))
     finally:
@@ -119,6 +126,7 @@ def test_killed_at_random_moments_no_unit_is_lost_or_held_twice(kubelet: str, ma
     rng = random.Random(f"{kubelet} {SEED}")
     node.run(pod_manifest("constant", {MEM: 10}))
     constant = node.cluster.container("constant")
+    leaving = []
     # The older kubelet's share of the kills is smaller: its registration code is what matters there.
     for number in range(KILLS if kubelet == "1.36" else KILLS // 3):
         name = f"churn-{number}"
@@ -133,6 +141,7 @@ def test_killed_at_random_moments_no_unit_is_lost_or_held_twice(kubelet: str, ma
             gone = node.pods[1]
             node.pods.remove(gone)
             node.cluster.delete_pod(gone, grace=1, timeout=0)
+            leaving.append(gone)
         if number % 10 == 9:
             node.agent.wait_ready()
             node.audit()
@@ -143,6 +152,8 @@ def test_killed_at_random_moments_no_unit_is_lost_or_held_twice(kubelet: str, ma
     for name in list(node.pods):
         if name != "constant":
             node.end(name)
+    for name in leaving:
+        node.cluster.wait_pod_gone(name)
     # Everything that was handed out is free again: eight pods of a whole GPU's memory but the constant one's fit.
     for number in range(7):
         node.run(pod_manifest(f"full-{number}", {MEM: 80}))

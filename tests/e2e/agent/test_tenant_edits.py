@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, KEYS, MEMORY_ANNOTATION
-from gpuagent.domain.scheduling.held_gpus import HELD_GPUS_ANNOTATION, HeldGpu, held_gpus
+from gpuagent.domain.scheduling.held_gpus import HeldGpu, held_gpus
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from tests.e2e.agent.bursts import GPUS, WHOLE
 from tests.e2e.agent.conftest import Node
@@ -106,9 +106,9 @@ def test_no_victim_is_refused(
             if restarts:
                 break
         print(f"{mode}: {placed} victims, 0 refused, beside {writes()} patches")  # noqa: T201 (a figure)
-    held = held_gpus(node.cluster.node()["metadata"]["annotations"])
     expected = HeldGpu(gpu, memory=size) if mode == "share" else HeldGpu(gpu, whole=True)
-    assert held == {uid: (expected,)}, node.cluster.node()["metadata"]["annotations"][HELD_GPUS_ANNOTATION]
+    # The agent sees the end of the last victims a little later.
+    node.cluster.wait_node(lambda found: held_gpus(found["metadata"]["annotations"]) == {uid: (expected,)})
     of_attacker = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid%3D{uid}"
     events = node.cluster.client.expect("GET", of_attacker)["items"]
     corrections = [event for event in events if event["reason"] == "AnnotationCorrected"]

@@ -26,7 +26,7 @@ from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
 from .part_logs import newest, present, register_container_logs, register_description
-from .processes import Process, received_by
+from .processes import Process, received_by, start_time
 from .runtime import Container, containers
 from .waiting import WAIT_S
 
@@ -360,11 +360,19 @@ class Cluster:
             time.sleep(0.02)
 
     def container(self, pod: str, name: str = "main", namespace: str = "default") -> Container:
-        """A running container, found on the node and not through the API."""
+        """A running container, found on the node and not through the API.
+
+        The one that was started last: of a pod that was deleted by force, containers run on beside those of the next
+        pod of that name.
+        """
+        running: dict[int, Container] = {}
         for found in containers():
             if (found.namespace, found.pod, found.name) == (namespace, pod, name) and found.alive:
-                return found
-        raise LookupError(f"container {name} of pod {pod} does not run")
+                # It may end in between.
+                running[int(start_time(found.pid) or 0)] = found
+        if not running:
+            raise LookupError(f"container {name} of pod {pod} does not run")
+        return running[max(running)]
 
     def exec_env(self, pod: str, container: str = "main", namespace: str = "default") -> dict[str, str]:
         """The environment that the image's program has."""
