@@ -16,9 +16,8 @@ _kept: list[AgentProcess] = []
 def take(box: str, mode: str | None, flags: tuple[str, ...]) -> AgentProcess | None:
     """The kept agent, if it was made for the same. Any other one ends now."""
     if _kept and _kept[0].running and _kept[0].made_for == made_for(box, mode, flags):
-        agent = _kept.pop()
-        agent.wait(_holds_nothing)
-        return agent
+        _kept[0].wait(_holds_nothing)
+        return _kept.pop()
     end()
     return None
 

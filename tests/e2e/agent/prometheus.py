@@ -5,6 +5,7 @@ import re
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,12 +53,41 @@ class Prometheus:
         assert len(result) < 2, result
         return float(result[0]["value"][1]) if result else None
 
-    def wait(self, expression: str, wanted: Callable[[list[dict[str, Any]]], Any] = bool) -> None:
-        """Until the answer is as wanted: not empty, if nothing else is said. Raises TimeoutError."""
+    def wait(self, expression: str, wanted: Callable[[list[dict[str, Any]]], Any] = bool) -> list[dict[str, Any]]:
+        """The answer once it is as wanted: not empty, if nothing else is said. Raises TimeoutError.
+
+        All series of a target are gone for a moment after each scrape that a busy machine does not answer in time.
+        """
         end = time.monotonic() + WAIT_S
-        while not wanted(self.query(expression)):
+        while not wanted(result := self.query(expression)):
             if time.monotonic() > end:
-                raise TimeoutError(f"{expression} is {self.query(expression)}")
+                raise TimeoutError(f"{expression} is {result}")
+            time.sleep(0.1)
+        return result
+
+    def wait_alert(self, name: str, wanted: Callable[[str], bool]) -> None:
+        """Until the only alert of that name has such a description. Raises TimeoutError."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            alerts = self.ask("alerts")["alerts"]
+            texts = [alert["annotations"]["description"] for alert in alerts if alert["labels"]["alertname"] == name]
+            if len(texts) == 1 and wanted(texts[0]):
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(f"the descriptions of {name} are {texts}")
+            time.sleep(0.1)
+
+    def wait_refused(self, expression: str, status: int) -> None:
+        """Until the server refuses to evaluate the expression: without data there is nothing to refuse."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                result = self.query(expression)
+            except urllib.error.HTTPError as error:
+                assert error.code == status, error
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(f"{expression} is {result}")
             time.sleep(0.1)
 
 

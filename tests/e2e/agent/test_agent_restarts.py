@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.allocator.allocator_state import DECIDED_PODS_S
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.agent.bursts import FAMILIES, GPUS, MANY, WHOLE, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
@@ -157,8 +158,13 @@ def test_an_api_server_that_comes_back_after_the_agent(kubelet: str, api: SlowAp
     node, made = bursts
     names = made.make(12)
     api.away = True
+    began = time.monotonic()
     node.restart_agent(node.agent.kill)
     made.bind(names)
     time.sleep(2)
     api.away = False
-    assert made.check(names) == {"admitted": 12}
+    waits_s = time.monotonic() - began
+    outcomes = made.check(names)
+    # On a machine that stood still, the server may be away for longer than calls wait for it.
+    is_in_time = waits_s < DECIDED_PODS_S
+    assert outcomes == {"admitted": 12} or not is_in_time and outcomes.keys() <= {"admitted", "unidentified"}

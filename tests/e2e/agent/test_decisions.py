@@ -97,7 +97,7 @@ def test_an_api_server_that_is_away_in_the_middle_of_a_burst(make_node: Callable
             node.cluster.create_pod(extra)
         pods = {name: node.cluster.pod(name) for name in meanwhile}
         wait_watched(node, "runs")
-        node.cluster.wait_kubelet_backlog()
+        node.cluster.wait_kubelet_backlog("runs")
         node.cluster.silence_apiserver()
     try:
         node.cluster.wait_kubelet_read()

@@ -1,7 +1,6 @@
 """A GPU becomes unhealthy, is fenced, and comes back, on a real kubelet: what the node offers, and the Events of its pod."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,6 @@ def units_are(health: str) -> Callable[[dict[str, Any]], bool]:
     return so
 
 
-DRIVER_GONE_S = 15.0
-"""By then the condition of a node whose driver is gone is False, and kubelet has all units as unhealthy."""
-
-
 def ready(node: Node) -> dict[str, Any]:
     """The node's condition GPUAgentReady."""
     conditions = node.cluster.node()["status"]["conditions"]
@@ -55,10 +50,8 @@ def test_a_driver_that_goes_away_takes_all_amounts_and_gives_them_back(
     node.run(pod_manifest("holds", {MEM: 10}))
     before = node.cluster.container("holds")
     node.agent.inject(fault="driver", present=False, error=error)
-    began = time.monotonic()
     node.cluster.wait_node(lambda _: ready(node).get("reason") == "DriverUnavailable")
     node.agent.wait(lambda page: page["resources"][MEM] | {"healthy": 0, "unhealthy": 640} == page["resources"][MEM])
-    assert time.monotonic() - began < DRIVER_GONE_S
     node.wait_amounts()
     assert ready(node)["status"] == "False"
     assert node.agent.page("readyz") is None

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
 
 ROOT = Path(__file__).parents[3]
 
-
+PATIENT = ("--agent-timeout", f"{WAIT_S:g}")
 UNANNOTATED = "--annotate-pods=false"
 """So that only the agents know who has what, and are asked."""
 
@@ -69,7 +70,7 @@ def plugin(onefile: Path, cluster: Cluster, tmp_path: Path) -> Plugin:
 def stand_for_the_daemonset(node: Node, plugin: Plugin) -> None:
     labels = {"app.kubernetes.io/name": "gpuagent", "app.kubernetes.io/component": "agent"}
     node.run(pod_manifest("gpuagent", {}, labels=labels, node=NODE_NAME))
-    plugin.flags = ("--agent-namespace", "default", "--agent-port", str(node.agent.port))
+    plugin.flags = ("--agent-namespace", "default", "--agent-port", str(node.agent.port), *PATIENT)
 
 
 def wait_held(node: Node, *pods: str) -> dict[str, Any]:
@@ -167,8 +168,15 @@ def test_status_completion_and_kubectls_flags_on_the_real_api_server(
     assert plugin("-l", "kubernetes.io/hostname=other") == "no GPU node has the labels kubernetes.io/hostname=other\n"
     # Only the metadata of objects is read for it.
     plugin.flags = ()
-    assert plugin("__complete", "status", "") == f"{NODE_NAME}\n:4\n"
-    assert "kube-system\n" in plugin("__complete", "-n", "")
+    wait_completed(plugin, "status", "", lambda words: words == f"{NODE_NAME}\n:4\n")
+    wait_completed(plugin, "-n", "", lambda words: "kube-system\n" in words)
+
+
+def wait_completed(plugin: Plugin, flag: str, word: str, wanted: Callable[[str], bool]) -> None:
+    """Complete the word until the answer is as wanted: for a person who waits, there is none after three seconds."""
+    end = time.monotonic() + WAIT_S
+    while not wanted(words := plugin("__complete", flag, word)):
+        assert time.monotonic() < end, words
 
 
 # As at a terminal: a shell that runs the tests in the background has its children ignore Ctrl-C.

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from standin.ports import free_port
 from tests.e2e.agent.alert_cases import filled
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.prometheus import Prometheus, dcgm_exporter, documented, prometheus
-from tests.e2e.cluster import container, pod_manifest
+from tests.e2e.cluster import WAIT_S, container, pod_manifest
 
 MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 GIB = 1 << 30
@@ -84,12 +86,12 @@ def test_used_memory_is_reported_for_the_container_whose_process_it_is(scraped: 
     arena = (
         '{__name__=~"nvidia_gpu_duty_cycle|nvidia_gpu_memory_used_bytes|nvidia_gpu_memory_total_bytes",pod_name=~"two"}'
     )
-    values = {one["metric"]["__name__"]: float(one["value"][1]) for one in server.query(arena)}
-    assert values == {
+    values = {
         "nvidia_gpu_duty_cycle": 0,
         "nvidia_gpu_memory_used_bytes": 3 * GIB,
         "nvidia_gpu_memory_total_bytes": 80 * GIB,
     }
+    server.wait(arena, lambda result: {one["metric"]["__name__"]: float(one["value"][1]) for one in result} == values)
     node.audit()
 
 
@@ -128,12 +130,10 @@ def test_every_documented_expression_gives_data_where_a_gpu_is_shared(scraped: t
     expressions = documented(ROOT)
     assert len(expressions) > 3
     for where, expression in expressions.items():
-        server.wait(expression)
-        for one in server.query(expression):
+        for one in server.wait(expression):
             assert {"pod", "namespace"} & one["metric"].keys(), where
     # A left side that is a GPU's, with containers on the right, is what a shared GPU refuses.
-    with pytest.raises(OSError, match="422"):
-        server.query(f"DCGM_FI_DEV_SM_CLOCK * on (UUID) group_left (pod) {USED}")
+    server.wait_refused(f"DCGM_FI_DEV_SM_CLOCK * on (UUID) group_left (pod) {USED}", HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, Prometheus]) -> None:
@@ -165,16 +165,26 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
         if variable["type"] == "query":
             expression = re.sub(r"\$\w+", lambda found: ALL[found[0]], variable["definition"])
             selector, _, label = expression.removeprefix("label_values(").removesuffix(")").rpartition(", ")
-            assert all(label in one["metric"] for one in server.query(selector)), expression
+            assert all(label in one["metric"] for one in server.wait(selector)), expression
     checked = subprocess.run(
         ("promtool", "check", "metrics"), input=node.agent.page("metrics"), capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
-    rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
-    assert {rule["health"] for rule in rules} == {"ok"}, rules
+    wait_evaluated(server)
     # The rules are in force: unisolated is not what the mode promises.
     server.wait('ALERTS{alertname="GPUIsolationDown",alertstate="pending"}')
     server.wait('ALERTS{alertname="GPUUnhealthy"}', lambda result: not result)
+
+
+def wait_evaluated(server: Prometheus) -> None:
+    """Until each rule was evaluated, without an error."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+        if rules and {rule["health"] for rule in rules} == {"ok"}:
+            return
+        assert time.monotonic() < end, rules
+        time.sleep(0.1)
 
 
 def test_the_recipes_give_what_their_tests_say() -> None:
@@ -187,23 +197,13 @@ def test_an_alert_names_its_cause_and_the_pods_that_are_hit(scraped: tuple[Node,
     node, server = scraped
     node.run(pod_manifest("trains", {MEM: 10, CORE: 30}))
     server.wait(f"count({LIMIT})", is_(1))
-
-    def description(alert: str) -> str:
-        server.wait(f'ALERTS{{alertname="{alert}"}}')
-        (text,) = [
-            one["annotations"]["description"]
-            for one in server.ask("alerts")["alerts"]
-            if one["labels"]["alertname"] == alert
-        ]
-        return str(text)
-
     node.agent.inject(fault="xid", gpu=gpu_of(node, "trains")["uuid"], code=79)
-    unhealthy = description("GPUUnhealthy")
-    assert "Its last XID is 79." in unhealthy
-    assert unhealthy.endswith("Pods on the GPU: default/trains.")
+    told = "Pods on the GPU: default/trains."
+    server.wait_alert("GPUUnhealthy", lambda text: "Its last XID is 79." in text and text.endswith(told))
     # Its pods are not forgotten while the driver is away.
     node.agent.inject(fault="driver", present=False, error="LIBRARY_NOT_FOUND")
-    assert description("GPUDriverUnavailable").endswith("Pods with GPUs of the node: default/trains.")
+    told = "Pods with GPUs of the node: default/trains."
+    server.wait_alert("GPUDriverUnavailable", lambda text: text.endswith(told))
 
 
 def test_the_rules_hold_what_their_tests_say(tmp_path: Path) -> None:

@@ -26,13 +26,13 @@ from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
 from .part_logs import newest, present, register_container_logs, register_description
-from .processes import Process, received_by, start_time
+from .processes import Process, start_time, unread_by
 from .runtime import Container, containers
 from .waiting import WAIT_S
 
 _NODES = "/api/v1/nodes"
-_STILL = 20
-"""Looks, a tenth of a second apart, in which no further byte came."""
+_COMES_LAST = 200_000
+"""Bytes of an annotation: more than all that happens to the pods of a test while kubelet is paused."""
 _ASKED_S = 10.0
 """For the description of a cluster that is broken, and may not answer."""
 
@@ -232,25 +232,30 @@ class Cluster:
         finally:
             self._kubelet.resume()
 
-    def wait_kubelet_backlog(self) -> None:
-        """Until nothing more comes into the sockets of the paused kubelet: it will see all that happened before.
+    def wait_kubelet_backlog(self, pod: str) -> None:
+        """Until the API server has sent the paused kubelet all that has happened to its pods so far.
 
-        An API server that is killed earlier takes along what it has not sent yet.
+        A running pod gets an annotation that is larger than all of that, which comes last. An API server that is killed
+        earlier takes along what it has not sent yet.
         """
-        still, queued = 0, -1
-        while still < _STILL:
-            time.sleep(0.1)
-            now = received_by(self._kubelet.pid, API_ADDRESS, API_PORT)
-            still = still + 1 if now == queued else 0
-            queued = now
+        before = self._unread_by_kubelet()
+        metadata = {"annotations": {"e2e/comes-last": "x" * _COMES_LAST}}
+        self.client.expect("PATCH", f"{_pods('default')}/{pod}", {"metadata": metadata}, "application/merge-patch+json")
+        end = time.monotonic() + WAIT_S
+        while self._unread_by_kubelet() < before + _COMES_LAST:
+            assert time.monotonic() < end, "the API server does not send what happens to kubelet's pods"
+            time.sleep(0.05)
+
+    def _unread_by_kubelet(self) -> int:
+        return unread_by(self._kubelet.pid, API_ADDRESS, API_PORT)
 
     def wait_kubelet_read(self) -> None:
-        """Until kubelet, running again, has read what was in its sockets.
+        """Until kubelet, running again, has read what the API server has sent.
 
         Kubelet drops a connection with all that it has not read of it if it writes to a server that has gone.
         """
         end = time.monotonic() + WAIT_S
-        while received_by(self._kubelet.pid, API_ADDRESS, API_PORT):
+        while self._unread_by_kubelet():
             assert time.monotonic() < end, "kubelet does not read from its connections"
             time.sleep(0.05)
 

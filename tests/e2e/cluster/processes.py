@@ -135,17 +135,22 @@ def end_recorded(records: Path) -> None:
         record.unlink()
 
 
-def received_by(pid: int, address: str, port: int) -> int:
-    """Bytes that wait in the sockets of a process, from this IPv4 address and port."""
+def unread_by(pid: int, address: str, port: int) -> int:
+    """Bytes for a process from this IPv4 address and port: in its sockets, and in those that it is connected to."""
     descriptors = Path(f"/proc/{pid}/fd").iterdir()
     inodes = set()
     for path in descriptors:
         with suppress(FileNotFoundError):  # closed meanwhile
             inodes.add(os.readlink(path).removeprefix("socket:[").removesuffix("]"))
     peer = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
-    waiting = 0
+    received: dict[str, int] = {}
+    sent: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
+        sending, _, receiving = fields[4].partition(":")
         if fields[2] == peer and fields[9] in inodes:
-            waiting += int(fields[4].partition(":")[2], 16)
-    return waiting
+            received[fields[1]] = int(receiving, 16)
+        elif fields[1] == peer:
+            # Also what has come, and is not acknowledged yet.
+            sent[fields[2]] = int(sending, 16)
+    return sum(received.values()) + sum(sent.get(own, 0) for own in received)
