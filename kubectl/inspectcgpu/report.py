@@ -182,39 +182,26 @@ def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: ClusterFacts) -
 
 
 def _node(node: GpuNode, pods: Sequence[GpuPod], facts: ClusterFacts) -> NodeReport:
-    page, configmap = facts.views.get(node.name), facts.configmaps.get(node.name)
-    measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
-    if page and page.unit:
-        measured = Measure(page.unit, measured.per_gpu, measured.doubt)
+    page = facts.views.get(node.name)
+    configmap = facts.configmaps.get(node.name)
+    unseen = facts.unseen.get(node.name, "")
+    measured = _measured(node, page)
     # Without a driver an agent shows no GPUs: labels and annotations then count.
     view = page if page and page.gpus else None
     known = _numbers(node, view, configmap)
-    unseen = facts.unseen.get(node.name, "")
     reports = tuple(_pod(pod, known, page, unseen, facts) for pod in pods)
-    held: Counter[tuple[int, str]] = Counter()
+    held = _held(reports)
+    numbers = sorted({gpu for gpu, _ in held}) if known is None else known
+    shown = _shown_resources(node, reports)
+    details = _Details(node, measured, view, configmap)
+    gpus = tuple(_gpu(number, shown, held, details) for number in numbers)
     pending: Counter[str] = Counter()
     for report in reports:
         pending.update(report.pending)
-        for resource, places in report.places.items():
-            held.update({(gpu, resource): units for gpu, units in places.items()})
-    numbers = sorted({gpu for gpu, _ in held}) if known is None else known
-    wanted = {resource for report in reports for resource in report.pod.asks}
-    shown = [name for name in RESOURCES if node.offered(name) or name in wanted]
-    sizes = _Sizes(node, measured, view, configmap)
-    gpus = tuple(
-        GpuReport(
-            number,
-            {name: Amount(held[number, name], sizes.of(number, name)) for name in shown},
-            sizes.cause(number),
-            view.gpus[number].model if view else node.model if number == 0 else "",
-            view.gpus[number].memory_mib if view else node.first_mib if number == 0 else None,
-        )
-        for number in numbers
-    )
-    amounts = {
-        name: Amount(sum(gpu.amounts[name].allocated for gpu in gpus) + pending[name], node.allocatable.get(name, 0))
-        for name in shown
-    }
+    amounts = {}
+    for resource in shown:
+        on_gpus = sum(gpu.amounts[resource].allocated for gpu in gpus)
+        amounts[resource] = Amount(on_gpus + pending[resource], node.allocatable.get(resource, 0))
     if page and not view:
         unseen = NO_GPUS_SEEN
     return NodeReport(
@@ -231,6 +218,37 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: ClusterFacts) -> NodeRep
     )
 
 
+def _measured(node: GpuNode, page: AgentView | None) -> Measure:
+    """The unit of memory, which the agent knows best, and how much of it each GPU has."""
+    measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
+    if page and page.unit:
+        return Measure(page.unit, measured.per_gpu, measured.doubt)
+    return measured
+
+
+def _held(pods: Iterable[PodReport]) -> Counter[tuple[int, str]]:
+    """Units that the pods hold together, by number of the GPU and resource."""
+    held: Counter[tuple[int, str]] = Counter()
+    for pod in pods:
+        for resource, units_by_gpu in pod.places.items():
+            for gpu, units in units_by_gpu.items():
+                held[gpu, resource] += units
+    return held
+
+
+def _shown_resources(node: GpuNode, pods: Iterable[PodReport]) -> list[str]:
+    """The resources that the node advertises, and those that its pods ask for, as after a change of its mode."""
+    wanted: set[str] = set()
+    for pod in pods:
+        wanted.update(pod.pod.asks)
+    return [name for name in RESOURCES if node.offered(name) or name in wanted]
+
+
+def _gpu(number: int, shown: Iterable[str], held: Counter[tuple[int, str]], details: "_Details") -> GpuReport:
+    amounts = {resource: Amount(held[number, resource], details.total(number, resource)) for resource in shown}
+    return GpuReport(number, amounts, details.cause(number), details.model(number), details.memory_mib(number))
+
+
 def _numbers(node: GpuNode, view: AgentView | None, configmap: GpuConfigMap | None) -> list[int] | None:
     """Minor numbers of the node's GPUs; None where no source has their number."""
     if view:
@@ -241,15 +259,15 @@ def _numbers(node: GpuNode, view: AgentView | None, configmap: GpuConfigMap | No
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
-    """The total amounts of a GPU, and whether it is unhealthy, each from the best source."""
+class _Details:
+    """The total amounts of a GPU, its model, and whether it is unhealthy, each from the best source."""
 
     node: GpuNode
     measured: Measure
     view: AgentView | None
     configmap: GpuConfigMap | None
 
-    def of(self, number: int, resource: str) -> int | None:
+    def total(self, number: int, resource: str) -> int | None:
         if self.view:
             return self.view.gpus[number].units.get(resource, 0)
         if not self.node.offered(resource):
@@ -267,25 +285,41 @@ class _Sizes:
         word = self.configmap.health.get(number, HEALTHY) if self.configmap else HEALTHY
         return "" if word == HEALTHY else word or "Unhealthy"
 
+    def model(self, number: int) -> str:
+        if self.view:
+            return self.view.gpus[number].model
+        # The labels of a node are about its first GPU.
+        return self.node.model if number == 0 else ""
+
+    def memory_mib(self, number: int) -> int | None:
+        if self.view:
+            return self.view.gpus[number].memory_mib
+        return self.node.first_mib if number == 0 else None
+
 
 def _pod(
     pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, facts: ClusterFacts
 ) -> PodReport:
     """The pod's GPUs: kubelet's allocations as its node's agent shows them, else a scheduler's annotations."""
     faults = list(pod.faults)
-    places, sources = {}, {}
-    for resource, gpus in pod.places.items():
-        strange = [] if known is None else sorted(set(gpus) - set(known))
-        if strange:
-            faults.append(f"its annotation names GPU {strange[0]}, and the node has {_spoken(known or ())}")
-        else:
-            places[resource], sources[resource] = gpus, pod.sources[resource]
+    places: dict[str, Mapping[int, int]] = {}
+    sources: dict[str, str] = {}
+    for resource, annotated in pod.places.items():
+        unknown = [] if known is None else sorted(set(annotated) - set(known))
+        if unknown:
+            faults.append(f"its annotation names GPU {unknown[0]}, and the node has {_spoken(known or ())}")
+            continue
+        places[resource] = annotated
+        sources[resource] = pod.sources[resource]
     differs = ""
-    for resource, gpus in (view.places.get(pod.name, {}) if view else {}).items():
-        if resource in places and dict(places[resource]) != dict(gpus):
-            differs = f"its annotation gives it {_units(places[resource])}, and kubelet gave it {_units(gpus)}"
+    by_kubelet = view.places.get(pod.name, {}) if view else {}
+    for resource, allocated in by_kubelet.items():
+        planned = places.get(resource, allocated)
+        if dict(planned) != dict(allocated):
+            differs = f"its annotation gives it {_units(planned)}, and kubelet gave it {_units(allocated)}"
         if resource in pod.asks:
-            places[resource], sources[resource] = gpus, AGENT
+            places[resource] = allocated
+            sources[resource] = AGENT
     pending = {resource: amount for resource, amount in pod.asks.items() if resource not in places}
     why = _why(pod, faults, view, unseen, newer=pod.name in facts.newer) if pending else "; ".join(faults)
     usage = facts.usage.get(pod.name)

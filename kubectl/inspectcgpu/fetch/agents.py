@@ -59,23 +59,34 @@ def ask(
     nodes = [node for node in nodes if node not in absent]
     tasks = [Task(node, _path(asking, pods, node), node in usage_of) for node in nodes]
     pages = fetch(client, tasks, asking.timeout_s)
-    reasons = dict.fromkeys((node for node in usage_of if node in absent), f"no gpuagent runs on it{_but(problem)}")
+    # Why the usage on a node is not known.
+    usage_reasons: dict[str, str] = {}
+    for node in usage_of:
+        if node in absent:
+            usage_reasons[node] = f"no gpuagent runs on it{_but(problem)}"
     for node in nodes:
         page = pages[node]
         if page.view:
             answers.views[node] = page.view
-        elif page.answered:
-            answers.unseen[node] = "what answers is no gpuagent, or one of another version"
         else:
-            answers.unseen[node] = _reason(page.problem, problem, has_pod=node in pods, asking=asking)
+            answers.unseen[node] = _unseen(page, problem, has_pod=node in pods, asking=asking)
         answers.usage.update(page.usage or {})
-        if node in usage_of and (reason := answers.unseen.get(node) or _use_unknown(page)):
-            reasons[node] = reason
-    if reasons:
-        node, reason = next(iter(reasons.items()))
-        more = f", and {len(reasons) - 1} more nodes" if len(reasons) > 1 else ""
-        answers.usage_problem = f"node {node}: {reason}{more}"
+        if node in usage_of:
+            reason = answers.unseen.get(node) or _use_unknown(page)
+            if reason:
+                usage_reasons[node] = reason
+    answers.usage_problem = _first_of(usage_reasons)
     return answers
+
+
+def _first_of(reasons: Mapping[str, str]) -> str:
+    """The first node with its reason, and how many more nodes there are; "" without any."""
+    if not reasons:
+        return ""
+    node, reason = next(iter(reasons.items()))
+    others = len(reasons) - 1
+    more = f", and {others} more nodes" if others else ""
+    return f"node {node}: {reason}{more}"
 
 
 def _use_unknown(page: Page) -> str:
@@ -111,10 +122,15 @@ def _path(asking: Asking, pods: Mapping[str, str], node: str) -> str:
     return f"/api/v1/{where}:{asking.port}/proxy"
 
 
-def _reason(problem: str, pods_problem: str, *, has_pod: bool, asking: Asking) -> str:
+def _unseen(page: Page, pods_problem: str, *, has_pod: bool, asking: Asking) -> str:
+    """Why a node's agent shows no GPUs."""
+    if page.answered:
+        return "what answers is no gpuagent, or one of another version"
     if pods_problem:
         return f"the agents' pods cannot be listed: {pods_problem}"
-    return problem if has_pod else f"no pod with label {LABEL} runs on it in {asking.namespace}; by the node: {problem}"
+    if not has_pod:
+        return f"no pod with label {LABEL} runs on it in {asking.namespace}; by the node: {page.problem}"
+    return page.problem
 
 
 def _but(pods_problem: str) -> str:

@@ -107,12 +107,17 @@ def _one(client: Client, path: str) -> Mapping[str, Any] | None:
 
 def read_pods(client: Client, names: Sequence[str] = ()) -> tuple[GpuPod, ...]:
     """The pods that request GPUs: on these nodes, or all, including those without a node. Raises KubeError."""
-    selectors = [pods_selector(name) for name in dict.fromkeys(names)] if 0 < len(names) <= FEW_NAMES else []
-    found: list[GpuPod] = []
-    for selector in selectors or [NOT_SUCCEEDED]:
-        found += list_pages(client, PODS, read_pod, {"fieldSelector": selector}).items
-    wanted = set(names)
-    return tuple(sorted((pod for pod in found if not wanted or pod.node in wanted), key=lambda pod: pod.name))
+    are_few = 0 < len(names) <= FEW_NAMES
+    selectors = [pods_selector(name) for name in dict.fromkeys(names)] if are_few else [NOT_SUCCEEDED]
+    pods: list[GpuPod] = []
+    for selector in selectors:
+        pods += list_pages(client, PODS, read_pod, {"fieldSelector": selector}).items
+    if names:
+        # Of many names, the pods of all nodes were listed.
+        wanted = set(names)
+        pods = [pod for pod in pods if pod.node in wanted]
+    pods.sort(key=lambda pod: pod.name)
+    return tuple(pods)
 
 
 def on_nodes(pods: Iterable[GpuPod], nodes: Iterable[GpuNode]) -> tuple[GpuPod, ...]:
@@ -143,70 +148,106 @@ def read_other_sources(
     With `usage` every agent is queried for the usage of containers, and where `asking` says so for its problems. Never
     raises: the result has the problems.
     """
-    configmaps: dict[str, GpuConfigMap] = {}
     problems: list[str] = []
-    claims = Claims()
-    if any(node.mode == Mode.DRA for node in nodes):
-        try:
-            claims = _claims(client)
-        except KubeError as err:
-            problems.append(f"the slices and claims of nodes in mode {Mode.DRA} cannot be read: {err}")
-    nodes, pods = claims.nodes(nodes), claims.pods(pods)
-    for selector in _maps_wanted(nodes):
-        try:
-            path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-            found = list_pages(client, path, read_config_map, {"labelSelector": selector}).items
-        except KubeError as err:
-            problems.append(f"ConfigMaps with GPUs' health and links cannot be read: {err}")
-            break
-        for one in found:
-            configmaps[one.node] = one if one.whole else _joined(configmaps.get(one.node), one)
+    claims = _claims(client, nodes, problems)
+    # From here on, a node in mode dra has what its slices advertise, and pods have what their claims ask for.
+    nodes = claims.nodes(nodes)
+    pods = claims.pods(pods)
+    configmaps = _configmaps(client, nodes, problems)
     if asking is None:
-        problem = "agents are not asked (--no-agents)" if usage else ""
-        return OtherSources(configmaps, Answers(usage_problem=problem), tuple(problems), claims)
-    busy = {pod.node for pod in pods if pod.node and not pod.refused}
-    names = [node.name for node in nodes]
-    wanted = set(names) if asking.every_agent else agents_wanted(nodes, pods) - claims.slices.keys()
-    users = [name for name in names if name in busy] if usage else []
-    # An agent that is queried for usage is queried for holders too: kubelet's allocations outrank annotations.
-    marked = {node.name for node in nodes if node.agent}
-    asked = [name for name in names if name in wanted or name in users]
-    answers = ask(client, asking, asked, marked=marked, usage_of=users)
-    for name in set(users) - wanted:
-        answers.unseen.pop(name, None)  # without its answer only the metrics are missing
+        answers = Answers(usage_problem="agents are not asked (--no-agents)" if usage else "")
+        return OtherSources(configmaps, answers, tuple(problems), claims)
+    all_nodes = {node.name for node in nodes}
+    # Where a node publishes slices, these and the claims show all holders.
+    wanted = all_nodes if asking.every_agent else agents_wanted(nodes, pods) - claims.slices.keys()
+    busy = {pod.node for pod in pods if pod.node and not pod.refused} if usage else set()
+    answers = _answers(client, asking, nodes, wanted, busy)
     return OtherSources(configmaps, answers, tuple(problems), claims)
 
 
-def _claims(client: Client) -> Claims:
-    slices = list_pages(client, SLICES, read_slice, {"fieldSelector": f"spec.driver={DRA_DRIVER}"}).items
-    return Claims(by_node(slices), list_pages(client, CLAIMS, read_claim).items)
+def _claims(client: Client, nodes: Iterable[GpuNode], problems: list[str]) -> Claims:
+    """All slices and claims, if a node publishes slices. A failed read becomes a problem."""
+    if all(node.mode != Mode.DRA for node in nodes):
+        return Claims()
+    try:
+        slices = list_pages(client, SLICES, read_slice, {"fieldSelector": f"spec.driver={DRA_DRIVER}"}).items
+        claims = list_pages(client, CLAIMS, read_claim).items
+    except KubeError as err:
+        problems.append(f"the slices and claims of nodes in mode {Mode.DRA} cannot be read: {err}")
+        return Claims()
+    return Claims(by_node(slices), claims)
 
 
-def _joined(one: GpuConfigMap | None, other: GpuConfigMap) -> GpuConfigMap:
-    return other if one is None else GpuConfigMap(one.node, {**one.health, **other.health}, one.whole, one.links)
+def _configmaps(client: Client, nodes: Sequence[GpuNode], problems: list[str]) -> dict[str, GpuConfigMap]:
+    """The ConfigMaps that matter, by node. A failed read becomes a problem."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    configmaps: dict[str, GpuConfigMap] = {}
+    for selector in _maps_wanted(nodes):
+        try:
+            listed = list_pages(client, path, read_config_map, {"labelSelector": selector}).items
+        except KubeError as err:
+            problems.append(f"ConfigMaps with GPUs' health and links cannot be read: {err}")
+            break
+        for configmap in listed:
+            former = configmaps.get(configmap.node)
+            configmaps[configmap.node] = _joined(former, configmap)
+    return configmaps
+
+
+def _joined(topology: GpuConfigMap | None, configmap: GpuConfigMap) -> GpuConfigMap:
+    """What a further ConfigMap of a node adds: the health of some GPUs, unless it is the node's topology itself."""
+    if topology is None or configmap.whole:
+        return configmap
+    health = {**topology.health, **configmap.health}
+    return GpuConfigMap(topology.node, health, topology.whole, topology.links)
+
+
+def _answers(
+    client: Client, asking: Asking, nodes: Sequence[GpuNode], wanted: AbstractSet[str], busy: AbstractSet[str]
+) -> Answers:
+    """What the agents in `wanted` answer about holders, and those in `busy` also about the usage of containers.
+
+    An agent that is queried for usage is queried for holders too: kubelet's allocations outrank annotations.
+    """
+    names = [node.name for node in nodes]
+    users = [name for name in names if name in busy]
+    asked = [name for name in names if name in wanted or name in busy]
+    marked = {node.name for node in nodes if node.agent}
+    answers = ask(client, asking, asked, marked=marked, usage_of=users)
+    for name in users:
+        if name not in wanted:
+            # Without its answer, only the usage is missing, which `usage_problem` says.
+            answers.unseen.pop(name, None)
+    return answers
 
 
 def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
     """Label selectors: topology reports, then lists of unhealthy GPUs."""
-    topology = any(node.offered(GPU_WHOLE) for node in nodes)
-    unhealthy = any(node.allocatable.get(name, 0) < node.capacity.get(name, 0) for node in nodes for name in RESOURCES)
-    return [
-        *([f"{MODE_LABEL}={Mode.TOPOLOGY}"] if topology else []),
-        *(["app.kubernetes.io/managed-by=gpuagent"] if unhealthy else []),
-    ]
+    selectors = []
+    if any(node.offered(GPU_WHOLE) for node in nodes):
+        selectors.append(f"{MODE_LABEL}={Mode.TOPOLOGY}")
+    if any(map(_has_unhealthy_gpus, nodes)):
+        selectors.append("app.kubernetes.io/managed-by=gpuagent")
+    return selectors
+
+
+def _has_unhealthy_gpus(node: GpuNode) -> bool:
+    return any(node.allocatable.get(name, 0) < node.capacity.get(name, 0) for name in RESOURCES)
 
 
 def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
     """Nodes whose labels and annotations do not suffice, as during a mode switch."""
     by_name = {node.name: node for node in nodes}
-    bound = [pod for pod in pods if not pod.refused and pod.node in by_name]
-    # Nodes of pods without annotations, or with resources that the node no longer advertises.
-    open_pods = {
-        pod.node
-        for pod in bound
-        if pod.asks.keys() != pod.places.keys() or not all(map(by_name[pod.node].offered, pod.asks))
-    }
-    return open_pods | {node.name for node in nodes if _unclear(node)}
+    wanted = {node.name for node in nodes if _unclear(node)}
+    for pod in pods:
+        node = by_name.get(pod.node)
+        if node is None or pod.refused:
+            continue
+        has_no_place = pod.asks.keys() != pod.places.keys()
+        is_of_former_mode = not all(map(node.offered, pod.asks))
+        if has_no_place or is_of_former_mode:
+            wanted.add(node.name)
+    return wanted
 
 
 def _unclear(node: GpuNode) -> bool:

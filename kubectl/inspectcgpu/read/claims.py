@@ -69,10 +69,11 @@ class Claims:
     @property
     def views(self) -> dict[str, AgentView]:
         """The slices as an agent shows its GPUs."""
-        return {
-            name: AgentView(one.unit, {gpu.minor: gpu for gpu in one.gpus.values()})
-            for name, one in self.slices.items()
-        }
+        views = {}
+        for name, node_slice in self.slices.items():
+            by_minor = {gpu.minor: gpu for gpu in node_slice.gpus.values()}
+            views[name] = AgentView(node_slice.unit, by_minor)
+        return views
 
     def nodes(self, nodes: Iterable[GpuNode]) -> tuple[GpuNode, ...]:
         """The nodes with what their slices advertise."""
@@ -92,41 +93,55 @@ class Claims:
 
     def _shares(self, claim: GpuClaim) -> dict[str, Shares]:
         """Node to what the claim has there."""
-        found: dict[str, Shares] = {}
+        by_node: dict[str, Shares] = {}
         for node, device, mib, cores in claim.devices:
-            if (one := self.slices.get(node)) is None:
+            node_slice = self.slices.get(node)
+            if node_slice is None:
                 continue
-            for gpu in one.of_device(device):
-                whole = mib > gpu.memory_mib - one.unit.mib and not cores
-                mine = gpu.memory_mib if device in one.sets else min(mib, gpu.memory_mib)
-                shares = found.setdefault(node, {})
-                for resource, units in (
-                    (GPU_MEM, int(mine) // one.unit.mib),
-                    (GPU_CORE, CORE_PERCENT_PER_GPU if whole or device in one.sets else cores),
-                ):
-                    if units:
-                        by_gpu = shares.setdefault(resource, {})
-                        by_gpu[gpu.minor] = by_gpu.get(gpu.minor, 0) + units
-        return found
+            for gpu in node_slice.of_device(device):
+                shares = by_node.setdefault(node, {})
+                if device in node_slice.sets:
+                    # A set has all of its GPUs.
+                    memory_mib: float = gpu.memory_mib
+                    percent = CORE_PERCENT_PER_GPU
+                else:
+                    memory_mib = min(mib, gpu.memory_mib)
+                    # A claim for all of the memory that asks for no part of the compute has all of that, too.
+                    is_whole = mib > gpu.memory_mib - node_slice.unit.mib and not cores
+                    percent = CORE_PERCENT_PER_GPU if is_whole else cores
+                _add_units(shares, GPU_MEM, gpu.minor, int(memory_mib) // node_slice.unit.mib)
+                _add_units(shares, GPU_CORE, gpu.minor, percent)
+        return by_node
 
 
-def _advertising(node: GpuNode, found: NodeSlice | None) -> GpuNode:
-    if found is None:
+def _add_units(shares: Shares, resource: str, gpu: int, units: int) -> None:
+    if units:
+        by_gpu = shares.setdefault(resource, {})
+        by_gpu[gpu] = by_gpu.get(gpu, 0) + units
+
+
+def _advertising(node: GpuNode, node_slice: NodeSlice | None) -> GpuNode:
+    if node_slice is None:
         return node
-    every = found.gpus.values()
-    capacity, allocatable = (
-        {name: sum(gpu.units.get(name, 0) for gpu in gpus) for name in (GPU_MEM, GPU_CORE)}
-        for gpus in (every, [gpu for gpu in every if gpu.healthy])
+    gpus = list(node_slice.gpus.values())
+    healthy = [gpu for gpu in gpus if gpu.healthy]
+    return replace(
+        node,
+        capacity={**node.capacity, **_units_of_all(gpus)},
+        allocatable={**node.allocatable, **_units_of_all(healthy)},
     )
-    return replace(node, capacity={**node.capacity, **capacity}, allocatable={**node.allocatable, **allocatable})
+
+
+def _units_of_all(gpus: Sequence[SeenGpu]) -> dict[str, int]:
+    """Units of memory and of compute of these GPUs together."""
+    return {name: sum(gpu.units.get(name, 0) for gpu in gpus) for name in (GPU_MEM, GPU_CORE)}
 
 
 def _having(pod: GpuPod, shares: Shares) -> GpuPod:
     places = {resource: dict(gpus) for resource, gpus in pod.places.items()}
-    for resource, gpus in shares.items():
-        mine = places.setdefault(resource, {})
-        for gpu, units in gpus.items():
-            mine[gpu] = mine.get(gpu, 0) + units
+    for resource, by_gpu in shares.items():
+        for gpu, units in by_gpu.items():
+            _add_units(places, resource, gpu, units)
     asks = {resource: sum(gpus.values()) for resource, gpus in places.items()}
     return replace(pod, asks=asks, places=places, sources=dict.fromkeys(places, CLAIM))
 

@@ -72,20 +72,31 @@ def health(
 
 
 def _pods_on_unhealthy_gpus(nodes: Sequence[NodeReport], *, colour: bool) -> list[str]:
-    """Who is hit."""
+    """Who is hit: a table of pods; nothing if there are none."""
     rows: list[Row] = []
     for node in nodes:
-        unhealthy = {gpu.number for gpu in node.gpus if gpu.cause}
-        for pod in node.pods:
-            held = {number for gpus in pod.places.values() for number in gpus}
-            if held & unhealthy:
-                numbers = ", ".join(str(number) for number in sorted(held & unhealthy))
-                rows.append(row(pod.pod.name.namespace, pod.pod.name.name, node.node.name, numbers))
+        rows += _hit_pods(node)
     if not rows:
         return []
-    lines = align([row("NAMESPACE", "NAME", "NODE", "GPU", style=Style.HEAD), *rows[:MANY_PODS]], colour=colour)
-    more = [f"and {len(rows) - MANY_PODS} more (-d shows all pods)"] if len(rows) > MANY_PODS else []
-    return ["", "Pods on unhealthy GPUs:", *lines, *more]
+    heads = row("NAMESPACE", "NAME", "NODE", "GPU", style=Style.HEAD)
+    table = align([heads, *rows[:MANY_PODS]], colour=colour)
+    lines = ["", "Pods on unhealthy GPUs:", *table]
+    if len(rows) > MANY_PODS:
+        lines.append(f"and {len(rows) - MANY_PODS} more (-d shows all pods)")
+    return lines
+
+
+def _hit_pods(node: NodeReport) -> Iterator[Row]:
+    """A row for each pod of the node that is on unhealthy GPUs."""
+    unhealthy = {gpu.number for gpu in node.gpus if gpu.cause}
+    for pod in node.pods:
+        held: set[int] = set()
+        for gpus in pod.places.values():
+            held.update(gpus)
+        hit = sorted(held & unhealthy)
+        if hit:
+            name = pod.pod.name
+            yield row(name.namespace, name.name, node.node.name, ", ".join(map(str, hit)))
 
 
 def _node_rows(node: NodeReport, room: int) -> Iterator[Row]:
