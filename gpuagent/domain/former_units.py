@@ -34,13 +34,11 @@ def former_units(state: State) -> Mapping[str, FormerUnits]:
             if is_beyond:
                 kinds_beyond[gpu.uuid] = highest.kind
             if is_beyond or has_changed:
-                pods = pods_by_uuid[gpu.uuid]
-                pods.add(str(owner.pod))
+                pods_by_uuid[gpu.uuid].add(str(owner.pod))
     former = {}
     for uuid, pods in pods_by_uuid.items():
-        withheld = 0
-        if uuid in kinds_beyond:
-            withheld = _withheld(gpus[uuid], kinds_beyond[uuid], state)
+        kind = kinds_beyond.get(uuid)
+        withheld = 0 if kind is None else _withheld(gpus[uuid], kind, state)
         former[uuid] = FormerUnits(tuple(sorted(pods)), withheld)
     return former
 

@@ -366,13 +366,13 @@ def _resolved(
 ) -> Decision:
     """The decision with UUIDs in place of minor numbers, or why this node can never keep it."""
     by_minor = {minor: uuid for uuid, minor in minors.items()}
+    unknown = _unknown_gpu(tables, by_minor)
+    if unknown is not None:
+        text = f"names GPU {unknown}, and this node has no such GPU"
+        return Decision(key, {}, unmet=text)
     units: dict[tuple[str, str], GpuUnits] = {}
     for resource, table in tables.items():
         for name, gpus in table.items():
-            unknown = gpus.keys() - by_minor
-            if unknown:
-                text = f"names GPU {unknown.pop()}, and this node has no such GPU"
-                return Decision(key, {}, unmet=text)
             units[name, resource] = {by_minor[minor]: count for minor, count in gpus.items()}
     too_much = _too_much(pod, tables, by_minor, amounts)
     if too_much:
@@ -390,6 +390,16 @@ def _resolved(
             if decided:
                 follows[init_name, resource] = decided[0]
     return Decision(key, units, follows)
+
+
+def _unknown_gpu(tables: Mapping[str, ContainerUnits], by_minor: Mapping[int, str]) -> int | None:
+    """A GPU that the decision names and the node does not have."""
+    for table in tables.values():
+        for gpus in table.values():
+            unknown = gpus.keys() - by_minor
+            if unknown:
+                return unknown.pop()
+    return None
 
 
 def _too_much(

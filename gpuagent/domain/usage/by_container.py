@@ -116,6 +116,7 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
     # Where the processes without a container are, by GPU.
     strays: dict[str, list[ProcessContainer | None]] = {}
     for uuid, sample in samples.by_uuid.items():
+        # The driver does not list the processes of such a GPU.
         if sample.processes is None:
             continue
         strays[uuid] = []
@@ -123,22 +124,38 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
             owner = names.owner(process.place, uuid) if process.place else None
             if owner is None:
                 strays[uuid].append(process.place)
-            else:
-                before = by_container.get((uuid, owner), Used())
-                by_container[uuid, owner] = before.plus(process)
+                continue
+            before = by_container.get((uuid, owner), Used())
+            by_container[uuid, owner] = before.plus(process)
     pids_seen = samples.pids_seen or resolved or bool(by_container)
     for uuid, owner in names.holders:
         if uuid not in strays:
-            continue  # the driver does not list the GPU's processes
-        used = by_container.get((uuid, owner))
-        if any(names.may_be_of(owner, place) for place in strays[uuid]):
-            if used is not None:
-                by_container[uuid, owner] = used.at_least()
-        elif used is None and pids_seen:
-            # Without a process on the GPU, it uses nothing of it.
-            by_container[uuid, owner] = Used()
+            continue
+        used = _with_strays(
+            by_container.get((uuid, owner)),
+            may_have_more=any(names.may_be_of(owner, place) for place in strays[uuid]),
+            pids_seen=pids_seen,
+        )
+        if used is not None:
+            by_container[uuid, owner] = used
     counts = {uuid: len(places) for uuid, places in strays.items()}
     return Use(by_container, counts, pids_seen)
+
+
+def _with_strays(used: Used | None, *, may_have_more: bool, pids_seen: bool) -> Used | None:
+    """What is known of the use of a GPU by a container that holds it; None if nothing is.
+
+    Args:
+        used: by the processes that were found in the container; None without any.
+        may_have_more: a process that no container was found for may be its.
+        pids_seen: the agent can see PIDs of containers.
+    """
+    if may_have_more:
+        return used.at_least() if used is not None else None
+    if used is None and pids_seen:
+        # Without a process on the GPU, it uses nothing of it.
+        return Used()
+    return used
 
 
 class _Names:
