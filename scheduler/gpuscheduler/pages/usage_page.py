@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
@@ -14,6 +15,21 @@ from gpuscheduler.pages.pieces import Pieces
 
 PODS_A_PART = 100
 """Waiting pods that are written without a call in between: there may be tens of thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """Names of the pods that use a node.
+
+    Attributes:
+        pods: those that have GPUs, by minor number of each GPU.
+        reserved: those that GPUs are reserved for, likewise.
+        unknown: those whose GPUs are not known.
+    """
+
+    pods: dict[int, list[str]]
+    reserved: dict[int, list[str]]
+    unknown: list[str]
 
 
 async def usage_page(core: Scheduling) -> tuple[bytes, ...]:
@@ -63,24 +79,11 @@ def _waiting(core: Scheduling) -> list[PodFacts]:
 def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
     facts = node.facts
     why_not_ready = facts.unready or facts.agent_problem
-    pods: dict[int, list[str]] = {gpu.minor: [] for gpu in facts.gpus.gpus}
-    reserved: dict[int, list[str]] = {gpu.minor: [] for gpu in facts.gpus.gpus}
-    unknown = []
-    for uid, use in node.users.items():
-        reservation = core.reservations.get(uid)
-        pod = core.pods.get(uid) or (reservation and reservation.pod)
-        name = str(pod.name) if pod else uid
-        if isinstance(use, GpuRequest):
-            unknown.append(name)
-            continue
-        minors = {minor for minor, _ in use}
-        # The decision names a GPU that the node does not have.
-        if not minors <= pods.keys():
-            unknown.append(name)
-            continue
-        users = reserved if reservation else pods
-        for minor, _ in use:
-            users[minor].append(name)
+    users = _users(node, core)
+    gpus = []
+    for gpu, free in zip(facts.gpus.gpus, node.free, strict=True):
+        amounts = _gpu(gpu, free, is_ready=not why_not_ready)
+        gpus.append({**amounts, "pods": users.pods[gpu.minor], "reserved": users.reserved[gpu.minor]})
     return {
         "name": facts.name,
         "model": facts.model,
@@ -91,12 +94,28 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
         "published": not facts.assumed,
         "problem": facts.problem,
         "unit_mib": facts.gpus.unit_mib,
-        "gpus": [
-            {**_gpu(gpu, free, is_ready=not why_not_ready), "pods": pods[gpu.minor], "reserved": reserved[gpu.minor]}
-            for gpu, free in zip(facts.gpus.gpus, node.free, strict=True)
-        ],
-        "pods_without_known_gpus": unknown,
+        "gpus": gpus,
+        "pods_without_known_gpus": users.unknown,
     }
+
+
+def _users(node: NodeUsage, core: Scheduling) -> _Users:
+    minors_of_node = [gpu.minor for gpu in node.facts.gpus.gpus]
+    users = _Users({minor: [] for minor in minors_of_node}, {minor: [] for minor in minors_of_node}, [])
+    for uid, use in node.users.items():
+        reservation = core.reservations.get(uid)
+        pod = core.pods.get(uid) or (reservation and reservation.pod)
+        name = str(pod.name) if pod else uid
+        # Without a decision, the amounts of a pod are known, and its GPUs are not.
+        minors = None if isinstance(use, GpuRequest) else [minor for minor, _ in use]
+        # A decision may name a GPU that the node does not have.
+        if minors is None or not users.pods.keys() >= set(minors):
+            users.unknown.append(name)
+            continue
+        by_gpu = users.reserved if reservation else users.pods
+        for minor in minors:
+            by_gpu[minor].append(name)
+    return users
 
 
 def _gpu(gpu: NodeGpu, free: Amounts, *, is_ready: bool) -> dict[str, Any]:

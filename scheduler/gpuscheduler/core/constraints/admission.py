@@ -151,17 +151,16 @@ class Admission:
         """Count the pods on nodes that the plan's pods look for."""
         looking = [check for checks in self._checks for check in checks]
         # Pods of other tenants are passed over quickly: there may be tens of thousands, all different.
-        namespaces: set[str] | None = set()
-        for check in looking:
-            known = check.namespaces
-            namespaces = None if namespaces is None or known is None else namespaces | known
+        namespaces = _namespaces_of(looking)
         has_ports = any(isinstance(check, Ports) for check in looking)
         size = sum(check.size for check in looking)
         counted: dict[int, list[Check]] = {}
         # Kept meanwhile, because pods of one template share a value, which is known by its identity.
         for occupant, names in list(occupied):
             is_near = namespaces is None or occupant.namespace in namespaces
-            if not is_near and not (has_ports and occupant.ports):
+            # Ports matter to pods of all namespaces.
+            may_take_port = has_ports and bool(occupant.ports)
+            if not is_near and not may_take_port:
                 continue
             if id(occupant) not in counted:
                 if not self._spend(size):
@@ -215,6 +214,16 @@ class Admission:
                 refused = {**dict.fromkeys(kept_off, KEPT_OFF), **refused}
             self._refused[kind] = refused
         return refused
+
+
+def _namespaces_of(checks: Iterable[Check]) -> set[str] | None:
+    """The namespaces in which these checks count pods; None if one of them may count pods of any."""
+    namespaces: set[str] = set()
+    for check in checks:
+        if check.namespaces is None:
+            return None
+        namespaces |= check.namespaces
+    return namespaces
 
 
 class _Nodes:

@@ -8,7 +8,7 @@ from gpuscheduler.core.constraints.pod_rules import PodRules
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.defragment.acceptance import has_resources
 from gpuscheduler.core.defragment.candidates import Candidates
-from gpuscheduler.core.defragment.leavers import LeaverSearch
+from gpuscheduler.core.defragment.leavers import Leavers, LeaverSearch
 from gpuscheduler.core.defragment.move_plan import Move
 from gpuscheduler.core.defragment.surroundings import Surroundings
 from gpuscheduler.core.node_usage import NodeUsage
@@ -80,23 +80,28 @@ class NewPlaces:
         trial: Trial,
     ) -> tuple[Move, ...] | None:
         """The same, where further pods leave so that the first one fits."""
-        made_again = as_made_again(pod)
-        search = LeaverSearch(made_again, self._cluster.links, self._tries)
+        for name, leavers in self._leavers_for(as_made_again(pod), trial):
+            further = trial.changed(name, leavers.node, leavers.pods)
+            # Those that leave need places, too.
+            moves = self.of([*others, *leavers.pods], further)
+            if moves is not None:
+                return (Move(pod, name, leavers.choice), *moves)
+            if self._tries.gave_up:
+                return None
+        return None
+
+    def _leavers_for(self, pod: PodFacts, trial: Trial) -> Iterator[tuple[str, Leavers]]:
+        """Names of nodes, each with pods that may leave it so that the pod fits. The fewest pods come first."""
+        search = LeaverSearch(pod, self._cluster.links, self._tries)
         for count in range(1, trial.spare + 1):
-            for name in self._candidates.to_empty(made_again):
+            for name in self._candidates.to_empty(pod):
                 node = self._node(name, trial)
                 if node is None:
                     continue
                 for leavers in search.of(node, self._candidates.movable_on(node), count):
-                    if self._cluster.budgets.obstacle((*trial.evicted, *leavers.pods)):
-                        continue
-                    further = trial.changed(name, leavers.node, leavers.pods)
-                    moves = self.of([*others, *leavers.pods], further)
-                    if moves is not None:
-                        return (Move(pod, name, leavers.choice), *moves)
-                    if self._tries.gave_up:
-                        return None
-        return None
+                    evicted = (*trial.evicted, *leavers.pods)
+                    if not self._cluster.budgets.obstacle(evicted):
+                        yield name, leavers
 
     def _node(self, name: str, trial: Trial) -> NodeUsage | None:
         return trial.nodes.get(name) or self._cluster.usage.nodes.get(name)

@@ -173,20 +173,27 @@ class _Explaining:
 
     def _held(self, allocated: Sequence[ClaimFacts]) -> str:
         """Why the pod cannot be where its claims have their devices; empty if it can."""
-        nodes = dict.fromkeys(node for claim in allocated for node in claim.nodes)
         for claim in allocated:
             if len(claim.users) >= MOST_USERS:
                 return f"its claim {claim.name.name} is used by {MOST_USERS} pods, which is the most"
+        nodes = {node for claim in allocated for node in claim.nodes}
         if len(nodes) > 1:
             named = [f"{claim.name.name} on {words.some(claim.nodes)}" for claim in allocated if claim.nodes]
             return f"its claims have devices on different nodes: {words.joined(named)}"
         for claim in allocated:
-            for node in claim.nodes:
-                why = self._why_not_on(node)
-                if why:
-                    users = f", where {words.some(claim.users)} uses it" if claim.users else ""
-                    where = f"its claim {claim.name.name} has devices on node {node}{users}"
-                    return f"{where}, and the pod may not be there: 1 node(s) {why}"
+            why = self._why_not_beside(claim)
+            if why:
+                return why
+        return ""
+
+    def _why_not_beside(self, claim: ClaimFacts) -> str:
+        """Why the pod cannot be on a node where a claim has its devices; empty if it can."""
+        for node in claim.nodes:
+            why = self._why_not_on(node)
+            if why:
+                users = f", where {words.some(claim.users)} uses it" if claim.users else ""
+                where = f"its claim {claim.name.name} has devices on node {node}{users}"
+                return f"{where}, and the pod may not be there: 1 node(s) {why}"
         return ""
 
     def _why_not_on(self, node: str) -> str:
@@ -281,8 +288,9 @@ class _Explaining:
             # A claim may ask for nothing. Any node has that.
             return "", ()
         by_node: dict[str, list[Device]] = {}
+        nodes_for_all = set.intersection(*nodes)
         for device in devices:
-            if all(device.node in fits_on for fits_on in nodes):
+            if device.node in nodes_for_all:
                 by_node.setdefault(device.node, []).append(device)
         return self._together(parts, nodes, by_node, held, off)
 

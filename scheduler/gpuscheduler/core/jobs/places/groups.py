@@ -121,16 +121,31 @@ def exchanged_places(groups: Iterable[Group], places: Mapping[str, str]) -> dict
         pods.update((pod.uid, group.passed) for pod in group.pods)
     for pods in alike.values():
         last_first = [uid for uid in reversed(list(places)) if uid in pods]
-        for uid, passed in pods.items():
-            refused = exchanged.get(uid)
-            if refused is None or refused not in passed:
-                continue
-            for other in last_first:
-                if exchanged[other] not in passed and refused not in pods[other]:
-                    exchanged[uid] = exchanged[other]
-                    exchanged[other] = refused
-                    break
+        for uid in pods:
+            partner = _partner(uid, pods, exchanged, last_first)
+            if partner is not None:
+                refused = exchanged[uid]
+                exchanged[uid] = exchanged[partner]
+                exchanged[partner] = refused
     return exchanged
+
+
+def _partner(
+    uid: str,
+    pods: Mapping[str, Passed],
+    places: Mapping[str, str],
+    last_first: Iterable[str],
+) -> str | None:
+    """The pod with which one exchanges its node; None if it keeps its own."""
+    node = places.get(uid)
+    if node is None or node not in pods[uid]:
+        return None
+    for other in last_first:
+        is_accepted_there = places[other] not in pods[uid]
+        is_other_accepted_here = node not in pods[other]
+        if is_accepted_there and is_other_accepted_here:
+            return other
+    return None
 
 
 def _by_number(pod: PodFacts) -> tuple[str, int, str]:

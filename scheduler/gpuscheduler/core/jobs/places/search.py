@@ -137,15 +137,13 @@ class Search:
         regions: Sequence[Sequence[str]],
     ) -> Generator[dict[tuple[int, int], int], None, None]:
         """Ways to divide the pods of these groups among the regions, by group and region."""
-        nodes: dict[tuple[int, int], str] = {}
+        accepted = self._accepted_in(regional, regions)
+        # Any node of a region stands for it.
+        nodes = {key: names[0] for key, names in accepted.items()}
         most: dict[tuple[int, int], int] = {}
-        for number in regional:
-            for region, names in enumerate(regions):
-                accepted = [name for name in names if name in self._accepted[number]]
-                if accepted:
-                    # Any node of the region stands for it.
-                    nodes[number, region] = accepted[0]
-                    most[number, region] = sum(self._alone(number, name) for name in accepted)
+        for key, names in accepted.items():
+            number, _ = key
+            most[key] = sum(self._alone(number, name) for name in names)
         wanted = {number: len(self._groups[number].pods) for number in regional}
         seen: set[Counts] = set()
         placed = dict.fromkeys(nodes, 0)
@@ -177,6 +175,20 @@ class Search:
 
         if sum(wanted.values()) <= MOST_MOVED:
             yield from divide(sum(wanted.values()))
+
+    def _accepted_in(
+        self,
+        regional: Sequence[int],
+        regions: Sequence[Sequence[str]],
+    ) -> dict[tuple[int, int], list[str]]:
+        """The nodes of a region that the pods of a group may be on, by group and region, where there are any."""
+        accepted: dict[tuple[int, int], list[str]] = {}
+        for number in regional:
+            for region, names in enumerate(regions):
+                of_region = [name for name in names if name in self._accepted[number]]
+                if of_region:
+                    accepted[number, region] = of_region
+        return accepted
 
     def _alone(self, number: int, name: str) -> int:
         """How many pods of a group a node takes without the others."""
