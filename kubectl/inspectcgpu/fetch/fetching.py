@@ -70,11 +70,15 @@ def fetch(client: Client, tasks: Sequence[Task], timeout_s: float) -> dict[str, 
 def _read(page: Page, which: str, found: str | KubeError) -> None:
     match which, found:
         case "status", str():
-            page.view, page.answered = read_page(found), True
+            page.view = read_page(found)
+            page.answered = True
         case "status", _:
-            page.problem = page.metrics_problem = str(found)
+            page.problem = str(found)
+            # Replaced if the metrics are read as well.
+            page.metrics_problem = str(found)
         case _, str():
-            page.usage, page.metrics_problem = read_usage(found), ""
+            page.usage = read_usage(found)
+            page.metrics_problem = ""
         case _:
             page.metrics_problem = str(found)
 
@@ -90,14 +94,21 @@ def _work(
     with suppress(queue.Empty):
         while not given_up.is_set():
             task = todo.get_nowait()
-            failed = refused  # RBAC refuses the same for all pods
-            for which in ("status", "metrics") if task.metrics else ("status",):
-                found = failed or _text(client, f"{task.path}/{which}")
-                done.put((task, which, found))
+            # RBAC refuses the same for all pods.
+            failed = refused
+            pages = ("status", "metrics") if task.metrics else ("status",)
+            for page in pages:
+                found = failed or _text(client, f"{task.path}/{page}")
+                done.put((task, page, found))
                 if isinstance(found, KubeError):
+                    # The other page of this agent would fail, too.
                     failed = found
-                    if isinstance(found, ApiError) and found.status == _FORBIDDEN:
+                    if _is_forbidden(found):
                         refused = found
+
+
+def _is_forbidden(error: KubeError) -> bool:
+    return isinstance(error, ApiError) and error.status == _FORBIDDEN
 
 
 def _text(client: Client, path: str) -> str | KubeError:

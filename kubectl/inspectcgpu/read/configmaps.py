@@ -32,23 +32,44 @@ class GpuConfigMap:
 
 def read_config_map(found: Mapping[str, Any]) -> GpuConfigMap | None:
     """Parse a ConfigMap; None where it is about something else. Never raises."""
-    name = text(mapping(found.get("metadata")).get("name"))
-    labels, data = mapping(mapping(found.get("metadata")).get("labels")), mapping(found.get("data"))
+    metadata = mapping(found.get("metadata"))
+    data = mapping(found.get("data"))
+    name = text(metadata.get("name"))
     if name.startswith(UNHEALTHY):
-        numbers = (_number(part.strip()) for part in text(data.get("gpus")).split(","))
-        return GpuConfigMap(name.removeprefix(UNHEALTHY), {gpu: "Unhealthy" for gpu in numbers if gpu is not None})
+        return _unhealthy_gpus(name.removeprefix(UNHEALTHY), data)
     if name.endswith(REPORT):
+        labels = mapping(metadata.get("labels"))
         # Arena uses the label, and other writers may do so, too.
         node = text(labels.get("nodename")) or text(data.get("nodeName")) or name.removesuffix(REPORT)
-        devices = mapping(_json(data.get("devices")))
-        health = {gpu: text(word) for key, word in devices.items() if (gpu := _number(str(key))) is not None}
-        return GpuConfigMap(node, health, whole=True, links=_links(_json(data.get("linkType"))))
+        return _topology_report(node, data)
     return None
 
 
+def _unhealthy_gpus(node: str, data: Mapping[str, Any]) -> GpuConfigMap:
+    health: dict[int, str] = {}
+    for part in text(data.get("gpus")).split(","):
+        gpu = _number(part.strip())
+        if gpu is not None:
+            health[gpu] = "Unhealthy"
+    return GpuConfigMap(node, health)
+
+
+def _topology_report(node: str, data: Mapping[str, Any]) -> GpuConfigMap:
+    health: dict[int, str] = {}
+    for key, word in mapping(_json(data.get("devices"))).items():
+        gpu = _number(str(key))
+        if gpu is not None:
+            health[gpu] = text(word)
+    links = _links(_json(data.get("linkType")))
+    return GpuConfigMap(node, health, whole=True, links=links)
+
+
 def _number(name: str) -> int | None:
-    ok = name.isascii() and name.isdigit() and len(name) < 5 and int(name) < MOST_GPUS
-    return int(name) if ok else None
+    """The minor number of a GPU; None if the text is not one."""
+    is_short_number = name.isascii() and name.isdigit() and len(name) < 5
+    if not is_short_number or int(name) >= MOST_GPUS:
+        return None
+    return int(name)
 
 
 def _json(value: object) -> object:
@@ -60,5 +81,6 @@ def _json(value: object) -> object:
 
 def _links(found: object) -> tuple[tuple[str, ...], ...]:
     rows = found if isinstance(found, list) else []
-    square = tuple(tuple(map(text, row)) for row in rows if isinstance(row, list))
-    return square if all(len(row) == len(rows) for row in square) and len(square) == len(rows) else ()
+    lines = tuple(tuple(map(text, row)) for row in rows if isinstance(row, list))
+    is_square = len(lines) == len(rows) and all(len(line) == len(rows) for line in lines)
+    return lines if is_square else ()

@@ -8,7 +8,7 @@ from typing import Any
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Malformed
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuagent.domain.pods.pod import PodName, asked, parse_pod
+from gpuagent.domain.pods.pod import Pod, PodName, asked, parse_pod
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuagent.domain.sharing.units import if_bytes
@@ -57,8 +57,10 @@ class GpuPod:
 
 def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
     """Parse the pod; None where it requests none of these resources, or has ended. Never raises."""
-    spec, status = mapping(found.get("spec")), mapping(found.get("status"))
-    if not _may_ask(spec):  # most pods of most clusters end here
+    spec = mapping(found.get("spec"))
+    status = mapping(found.get("status"))
+    # Most pods of most clusters end here.
+    if not _may_ask(spec):
         return None
     parsed = parse_pod(found)
     was_refused = refused(status)
@@ -67,17 +69,7 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
     asks = {name: amount for name in RESOURCES if (amount := asked(parsed, name))}
     if not asks:
         return None
-    copied = for_another_pod(parsed)
-    reading = _Reading({} if copied else mapping(mapping(found.get("metadata")).get("annotations")), asks)
-    if copied:
-        reading.faults.append(f"annotation {copied}")
-    for resource, gpus in list(reading.places.items()):
-        # Schedulers leave init containers out.
-        lasting = sum(one.limits.get(resource, 0) for one in parsed.containers if not one.init)
-        has = sum(gpus.values())
-        if not has or has not in (asks[resource], lasting):
-            reading.faults.append(f"its annotation gives it {has} of {resource}, and it asks for {asks[resource]}")
-            del reading.places[resource], reading.sources[resource]  # so the agent is queried, as for a malformed one
+    reading = _reading(found, parsed, asks)
     return GpuPod(
         name=PodName(sys.intern(parsed.name.namespace), parsed.name.name),
         node=sys.intern(text(spec.get("nodeName"))),
@@ -92,6 +84,26 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
         wanted_limit=wanted_limit(parsed.annotations),
         limit_answer=written_answer(parsed.annotations),
     )
+
+
+def _reading(found: Mapping[str, Any], pod: Pod, asks: Mapping[str, int]) -> "_Reading":
+    """What the annotations of a pod say. Those that contradict the pod are faults."""
+    copied = for_another_pod(pod)
+    annotations = {} if copied else mapping(mapping(found.get("metadata")).get("annotations"))
+    reading = _Reading(annotations, asks)
+    if copied:
+        reading.faults.append(f"annotation {copied}")
+    for resource, gpus in list(reading.places.items()):
+        units = sum(gpus.values())
+        # Schedulers leave init containers out.
+        lasting = sum(container.limits.get(resource, 0) for container in pod.containers if not container.init)
+        is_what_it_asks_for = units > 0 and units in (asks[resource], lasting)
+        if not is_what_it_asks_for:
+            reading.faults.append(f"its annotation gives it {units} of {resource}, and it asks for {asks[resource]}")
+            # Without a place, the agent is queried, as for a malformed annotation.
+            del reading.places[resource]
+            del reading.sources[resource]
+    return reading
 
 
 def _with_hint(waits: str, asks: Mapping[str, int]) -> str:

@@ -1,5 +1,6 @@
 """GPU memory that containers use, against their limits, out of an agent's metrics."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Usage:
 
 def read_usage(page: str) -> Mapping[PodName, Usage] | None:
     """Pod to its usage; None where the page has no such metrics, or is no metrics page. Never raises."""
-    found: dict[PodName, dict[str, int]] = {}
+    bytes_of_pods: dict[PodName, Counter[str]] = defaultdict(Counter)
     has_metrics = False
     try:
         for family in text_string_to_metric_families(_matter(page)):
@@ -30,12 +31,15 @@ def read_usage(page: str) -> Mapping[PodName, Usage] | None:
             has_metrics = True
             for sample in family.samples:
                 labels = sample.labels
-                if "namespace" in labels and "pod" in labels and sample.value >= 0:
-                    mine = found.setdefault(PodName(labels["namespace"], labels["pod"]), {})
-                    mine[family.name] = mine.get(family.name, 0) + int(sample.value)
+                names_a_pod = "namespace" in labels and "pod" in labels
+                if names_a_pod and sample.value >= 0:
+                    pod = PodName(labels["namespace"], labels["pod"])
+                    bytes_of_pods[pod][family.name] += int(sample.value)
     except (ValueError, OverflowError, KeyError, IndexError, TypeError):  # errors that the parser lets through
         return None
-    return {name: Usage(values.get(USED), values.get(LIMIT)) for name, values in found.items()} if has_metrics else None
+    if not has_metrics:
+        return None
+    return {pod: Usage(values.get(USED), values.get(LIMIT)) for pod, values in bytes_of_pods.items()}
 
 
 def _matter(page: str) -> str:

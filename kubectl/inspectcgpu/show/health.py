@@ -121,11 +121,13 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 def _room(report: ClusterReport, columns: int | None) -> int:
     """Columns for the text of a problem; below 0 without a terminal."""
-    names = [_HEADS[0], *(node.node.name for node in report.nodes)]
-    modes = [_HEADS[1], *(node.node.mode or "-" for node in report.nodes)]
-    severities = [_HEADS[3], *SEVERITIES]
-    taken = sum(max(map(width, column)) for column in (names, modes, [_HEADS[2]], severities))
-    return (columns or 0) - taken - 4 * len(GAP)
+    name_head, mode_head, healthy_head, severity_head, _ = _HEADS
+    names = [name_head, *(node.node.name for node in report.nodes)]
+    modes = [mode_head, *(node.node.mode or "-" for node in report.nodes)]
+    severities = [severity_head, *SEVERITIES]
+    other_columns = (names, modes, [healthy_head], severities)
+    taken = sum(max(map(width, column)) + len(GAP) for column in other_columns)
+    return (columns or 0) - taken
 
 
 def has_problem(node: NodeReport) -> bool:

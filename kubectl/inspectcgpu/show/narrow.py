@@ -11,13 +11,16 @@ from inspectcgpu.show.notes import notes
 from inspectcgpu.show.summary import MANY_NOTES, MANY_PODS, address, totals, whole_total
 
 _GAP = "   "
+_INDENT = "  "
 _GIB = 2**30
 
 
 def narrow(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> list[str]:
     """Lines of at most `columns` where names are not longer."""
     lines: list[str] = []
-    for node in (node for node in report.nodes if node.amounts):
+    for node in report.nodes:
+        if not node.amounts:
+            continue
         head = f"{node.node.name} ({address(node)}){_GAP}{_amounts(node, _sums(node))}"
         lines.append(painted(printable(head), Style.HEAD, colour=colour))
         lines += _gpus_with_pods(node, colour=colour) if pods else _gpus(node, columns, colour=colour)
@@ -66,31 +69,46 @@ def _style(gpu: GpuReport) -> Style:
 def _gpus(node: NodeReport, columns: int, *, colour: bool) -> list[str]:
     """As many in a line as fit, in columns."""
     texts = [_gpu(node, gpu) for gpu in node.gpus]
-    cell = max(map(len, texts), default=0) + len(_GAP)
-    most = max(1, (columns - 2 + len(_GAP)) // cell)
-    cells = [
-        painted(text, _style(gpu), colour=colour) + " " * (cell - len(text))
-        for gpu, text in zip(node.gpus, texts, strict=True)
-    ]
-    return ["  " + "".join(cells[n : n + most]).rstrip() for n in range(0, len(cells), most)]
+    cell_width = max(map(len, texts), default=0) + len(_GAP)
+    # The last cell of a line needs no gap.
+    room = columns - len(_INDENT) + len(_GAP)
+    cells_a_line = max(1, room // cell_width)
+    cells = []
+    for gpu, text in zip(node.gpus, texts, strict=True):
+        # Colors take no columns, so it is the plain text that is filled up.
+        padding = " " * (cell_width - len(text))
+        cells.append(painted(text, _style(gpu), colour=colour) + padding)
+    lines = []
+    for first in range(0, len(cells), cells_a_line):
+        line = "".join(cells[first : first + cells_a_line])
+        lines.append(_INDENT + line.rstrip())
+    return lines
 
 
 def _gpus_with_pods(node: NodeReport, *, colour: bool) -> Iterator[str]:
     for gpu in node.gpus:
-        yield painted(f"  {_gpu(node, gpu)}", _style(gpu), colour=colour)
+        yield painted(f"{_INDENT}{_gpu(node, gpu)}", _style(gpu), colour=colour)
         for pod in node.pods:
-            held = {name: str(units[gpu.number]) for name, units in pod.places.items() if gpu.number in units}
+            held = _held(pod, gpu.number)
             if held:
                 state = f"{_used(pod)}{_resized(pod)}"
-                yield printable(f"    {pod.pod.name} {_amounts(node, held)}{state}")
+                yield printable(f"{_INDENT * 2}{pod.pod.name} {_amounts(node, held)}{state}")
+
+
+def _held(pod: PodReport, gpu: int) -> dict[str, str]:
+    """What the pod has of one GPU, by resource."""
+    return {name: str(units[gpu]) for name, units in pod.places.items() if gpu in units}
 
 
 def _used(report: PodReport) -> str:
     """Of all its GPUs."""
     if report.usage is None or report.usage.used is None:
         return ""
+    used = f"{report.usage.used / _GIB:.1f}"
     limit = report.usage.limit
-    return f", uses {report.usage.used / _GIB:.1f}" + (f" of {limit / _GIB:.1f} GiB" if limit is not None else " GiB")
+    if limit is None:
+        return f", uses {used} GiB"
+    return f", uses {used} of {limit / _GIB:.1f} GiB"
 
 
 def _resized(report: PodReport) -> str:
