@@ -89,7 +89,8 @@ class ClaimChecker:
 
     def _oversold(self, new: Living, uuid: str) -> Iterator[str]:
         """Whether the GPU has more living users than it can have."""
-        used: dict[str, list[int]] = {}
+        # Containers may share a claim, so each claim counts once.
+        mib_by_claim: dict[str, list[int]] = {}
         unit_users: set[str] = set()
         for living in self._history.on_node(new.node):
             if uuid not in living.gpus:
@@ -98,13 +99,15 @@ class ClaimChecker:
             if not allocations:
                 unit_users.add(self._history.name(living.pod_uid))
             for claim, parts in allocations.items():
-                used[claim] = [self._mib(new.node, part) for part in parts if part.uuid == uuid]
-        shares = [mib for mibs in used.values() for mib in mibs]
-        whole = self._gpu_mib(new.node, uuid)
-        if used and unit_users:
+                mib_by_claim[claim] = [self._mib(new.node, part) for part in parts if part.uuid == uuid]
+        if mib_by_claim and unit_users:
             yield f"GPU {uuid} has living containers with claims and with units: {sorted(unit_users)}"
+        shares: list[int] = []
+        for mibs in mib_by_claim.values():
+            shares += mibs
+        whole = self._gpu_mib(new.node, uuid)
         if sum(shares) > whole or len(shares) > SHARERS:
-            yield f"GPU {uuid} has living containers with {shares} MiB of {whole} MiB in claims {sorted(used)}"
+            yield f"GPU {uuid} has living containers with {shares} MiB of {whole} MiB in claims {sorted(mib_by_claim)}"
 
     def _allocations(self, living: Living) -> Allocations:
         return self._world.claims.scheduler.allocated.get(living.pod_uid, {})

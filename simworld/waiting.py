@@ -1,12 +1,12 @@
 """Which pods could run: a pod that waits in a quiet world although there is room for it breaks a promise."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
 from gpuscheduler.core.gangs.kueue import GROUP
-from simworld.history import CORES, MEMORY, WHOLE
+from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, fits, limits
 from simworld.parts.gpu_scheduler import LONGEST_BACK_OFF_S, NAME
 from simworld.parts.node import SimulatedNode
@@ -106,7 +106,12 @@ def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:
     if WHOLE in wanted:
         untouched = [left for left in free.values() if left[WHOLE] > 0]
         return len(untouched) >= wanted[WHOLE]
-    return any(all(amount <= left[resource] for resource, amount in wanted.items()) for left in free.values())
+    return any(_has_all(left, wanted) for left in free.values())
+
+
+def _has_all(left: Counter[str], wanted: Mapping[str, int]) -> bool:
+    """Whether one GPU has all that a pod wants."""
+    return all(amount <= left[resource] for resource, amount in wanted.items())
 
 
 def _on_lost_gpus(world: "World", node: SimulatedNode) -> Iterator[Counter[str]]:
@@ -130,25 +135,37 @@ def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
     """
     stored = world.api.objects.get(("nodes", "", node.name))
     mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    free = _healthy_gpus(node)
+    pods: defaultdict[str, set[str]] = defaultdict(set)
+    for living in world.history.on_node(node.name):
+        is_of_this_mode = set(living.units) <= RESOURCES.get(mode, set())
+        for uuid in living.gpus:
+            left = free.get(uuid)
+            if left is None:
+                continue
+            if not is_of_this_mode:
+                del free[uuid]
+                continue
+            pods[uuid].add(living.pod_uid)
+            _take(left, living)
+    return {uuid: left for uuid, left in free.items() if len(pods[uuid]) < MOST_PODS}
+
+
+def _healthy_gpus(node: SimulatedNode) -> dict[str, Counter[str]]:
+    """UUID of each healthy GPU to all that it has."""
     agent = node.agent
     assert agent is not None
     free: dict[str, Counter[str]] = {}
     for gpu in node.box.gpus:
         if gpu.uuid not in agent.state.unhealthy and gpu.uuid not in node.lost:
             free[gpu.uuid] = Counter({MEMORY: gpu.memory_mib // 1024, CORES: 100, WHOLE: 1})
-    pods: dict[str, set[str]] = {}
-    for living in world.history.on_node(node.name):
-        is_of_another_mode = not set(living.units) <= RESOURCES.get(mode, set())
-        for uuid in living.gpus:
-            left = free.get(uuid)
-            if left is None:
-                continue
-            if is_of_another_mode:
-                del free[uuid]
-                continue
-            left[WHOLE] = 0
-            pods.setdefault(uuid, set()).add(living.pod_uid)
-            for resource, ids in living.units.items():
-                if resource != WHOLE:
-                    left[resource] -= len(ids)
-    return {uuid: left for uuid, left in free.items() if len(pods.get(uuid, ())) < MOST_PODS}
+    return free
+
+
+def _take(left: Counter[str], living: Living) -> None:
+    """Take what a container holds from what its GPU has left."""
+    # A GPU of which a container has any part is no longer free as a whole.
+    left[WHOLE] = 0
+    for resource, ids in living.units.items():
+        if resource != WHOLE:
+            left[resource] -= len(ids)

@@ -53,67 +53,97 @@ def search(
 
     `tell` is called after each depth.
     """
-    result = Result()
     began = _clock()
     first = first_world(scope)
-    names, key = first.keys()
-    seen = {key}
-    named = {names}
-    steps = [_Step(-1, "")]
-    level = [(0, first)]
-    while level and result.depth < depth and not result.broken:
-        following: list[tuple[int, World]] = []
+    seen = _Seen(first, began)
+    level: _Level | None = [(0, first)]
+    while level and seen.result.depth < depth:
+        level = seen.next_level(level, most_s)
+        if level is not None and tell is not None:
+            tell(seen.counted())
+    return seen.counted()
+
+
+_Level = list[tuple[int, World]]
+"""Worlds that are reached by the same number of moves, each with its own number."""
+
+
+class _Seen:
+    """The worlds of a search.
+
+    Args:
+        first: has the number 0.
+        began: moment of the clock at which the search began.
+
+    Attributes:
+        result: of the search. `counted` has its last figures.
+    """
+
+    def __init__(self, first: World, began: float) -> None:
+        self.result = Result()
+        self._began = began
+        names, key = first.keys()
+        self._keys = {key}
+        self._named = {names}
+        # By number of the world.
+        self._steps = [_Step(-1, "")]
+
+    def next_level(self, level: _Level, most_s: float) -> _Level | None:
+        """The new worlds one move after those of a level; None if the time is over or a promise is broken."""
+        following: _Level = []
         for number, world in level:
-            if _clock() - began > most_s:
-                break
+            if self._seconds() > most_s:
+                return None
             for move in world.moves():
                 after = world.after(move)
-                result.transitions += 1
-                names, key = after.keys()
-                named.add(names)
-                if key in seen:
-                    result.merged += 1
+                if not self._is_new(after):
                     continue
-                seen.add(key)
-                steps.append(_Step(number, move.what))
-                following.append((len(steps) - 1, after))
-                result.broken = _broken(after, result)
-                if result.broken:
-                    result.story = _story(steps)
-                    break
-            if result.broken:
-                break
-        else:
-            result.depth += 1
-            level = following
-            result.complete = not following
-            result.states = len(seen)
-            result.named = len(named)
-            result.seconds = _clock() - began
-            if tell is not None:
-                tell(result)
-            continue
-        break
-    result.states = len(seen)
-    result.named = len(named)
-    result.seconds = _clock() - began
-    return result
+                self._steps.append(_Step(number, move.what))
+                following.append((len(self._steps) - 1, after))
+                self.result.broken = self._broken(after)
+                if self.result.broken:
+                    self.result.story = self._story()
+                    return None
+        self.result.depth += 1
+        self.result.complete = not following
+        return following
 
+    def counted(self) -> Result:
+        """The result with the figures of now."""
+        self.result.states = len(self._keys)
+        self.result.named = len(self._named)
+        self.result.seconds = self._seconds()
+        return self.result
 
-def _broken(world: World, result: Result) -> list[str]:
-    if world.broken:
-        return list(world.broken)
-    if any(move.is_message for move in world.moves()):
-        return []
-    result.quiet += 1
-    return list(broken_in_quiet(world))
+    def _seconds(self) -> float:
+        return _clock() - self._began
 
+    def _is_new(self, world: World) -> bool:
+        """Count a world that a move led to; whether no world like it was there."""
+        names, key = world.keys()
+        self.result.transitions += 1
+        self._named.add(names)
+        if key in self._keys:
+            self.result.merged += 1
+            return False
+        self._keys.add(key)
+        return True
 
-def _story(steps: list[_Step]) -> list[str]:
-    """The moves to the last world."""
-    story = []
-    number = len(steps) - 1
-    while number > 0:
-        story.append(steps[number].what)
-        number = steps[number].before
-    return story[::-1]
+    def _broken(self, world: World) -> list[str]:
+        """Promises that are broken in a world; if nothing is on its way there, also those of a quiet one."""
+        if world.broken:
+            return list(world.broken)
+        if any(move.is_message for move in world.moves()):
+            return []
+        self.result.quiet += 1
+        return list(broken_in_quiet(world))
+
+    def _story(self) -> list[str]:
+        """The moves to the last world."""
+        story = []
+        number = len(self._steps) - 1
+        while number > 0:
+            step = self._steps[number]
+            story.append(step.what)
+            number = step.before
+        return story[::-1]
