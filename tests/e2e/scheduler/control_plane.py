@@ -1,8 +1,10 @@
 """A control plane without kubelets: etcd, the API server, and kwok, which plays the nodes."""
 
 import http.client
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -95,15 +97,23 @@ class ControlPlane:
     def add_nodes(self, nodes: Iterable[Json], timeout: float = WAIT_S) -> None:
         """Create nodes, and wait until all are Ready."""
         names = {node["metadata"]["name"] for node in self.client.create_all(NODES, nodes)}
-        listed = self.client.expect("GET", NODES)
-        waiting = names.difference(map(_name, filter(_is_ready, listed["items"])))
-        version = listed["metadata"]["resourceVersion"]
-        events = self.client.watch(NODES, {"resourceVersion": version}, timeout) if waiting else iter(())
-        for event in events:
-            if _is_ready(event["object"]):
-                waiting.discard(_name(event["object"]))
-            if not waiting:
-                return
+        deadline = time.monotonic() + timeout
+        while waiting := names.difference(map(_name, filter(_is_ready, self.nodes()))):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(waiting)} nodes are not Ready after {timeout:g} s, such as {min(waiting)}")
+            time.sleep(0.1)
+
+    def add_priority_class(self, name: str, value: int, **fields: str) -> None:
+        """Create it, and wait until pods may name it: the API server checks pods against classes that it watches."""
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        self.client.apply(kind | {"value": value} | fields)
+        container = {"name": "main", "image": "none"}
+        spec = {"priorityClassName": name, "containers": [container]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec}
+        deadline = time.monotonic() + WAIT_S
+        while self.client.request("POST", f"{PODS}?dryRun=All", pod)[0] != http.client.CREATED:
+            assert time.monotonic() < deadline, f"the API server does not find PriorityClass {name}"
+            time.sleep(0.05)
 
     def add_pods(self, pods: Iterable[Json]) -> list[str]:
         """Create pods in the namespace `default`; returns their names."""
@@ -132,11 +142,17 @@ class ControlPlane:
         self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0})
         self.pods.wait(lambda pods: not pods)
 
-    def leader(self, *, other_than: str = "", timeout: float = WAIT_S) -> str:
-        """The host name of the scheduler that leads, once it is another than this one."""
+    def leader(self, *, other_than: str = "", since: datetime | None = None, timeout: float = WAIT_S) -> str:
+        """The host name of the scheduler that leads, once it is another than this one.
+
+        Args:
+            other_than: that of a former leader.
+            since: when it led at the earliest. A lease also names a scheduler that has ended, for some seconds.
+            timeout: in seconds.
+        """
 
         def leads(lease: Json | None) -> bool:
-            return _holder(lease) not in ("", other_than)
+            return _holder(lease) not in ("", other_than) and (since is None or _renewed_at(lease) > since)
 
         return _holder(self.client.wait(LEASES, LEASE, leads, timeout))
 
@@ -196,6 +212,11 @@ def _holder(lease: Json | None) -> str:
     """kube-scheduler's identity is its host name, an underscore and a random part; empty when it gave the lease back."""
     identity: str = (lease or {"spec": {}})["spec"].get("holderIdentity") or ""
     return identity.partition("_")[0]
+
+
+def _renewed_at(lease: Json | None) -> datetime:
+    renewed: str | None = (lease or {"spec": {}})["spec"].get("renewTime")
+    return datetime.fromisoformat(renewed) if renewed else datetime.min.replace(tzinfo=UTC)
 
 
 def _is_ready(node: Json) -> bool:

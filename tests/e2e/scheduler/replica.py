@@ -23,6 +23,8 @@ _RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.co
 LEASE_OF_ONE = {"leaseDuration": "600s", "renewDeadline": "500s", "retryPeriod": "1s"}
 # Short, so that another leads soon. The tests start the one that has lost its lease again, as kubelet does.
 _LEASE_OF_SEVERAL = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
+CALL_LIMIT = "30s"
+"""Of a call to the extender."""
 
 Result = TypeVar("Result")
 
@@ -132,6 +134,29 @@ class Replica:
         """Wait until it answers calls."""
         self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.pages_port, timeout=2)))
 
+    def page(self, path: str) -> str:
+        """A page of the extender, such as /usage."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.pages_port, timeout=WAIT_S)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        assert answer.status == http.client.OK, text
+        return text
+
+    def metric(self, series: str) -> float:
+        """The value of a series, in full as its page shows it; 0 before there is one."""
+        lines = self.page("/metrics").splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} ")), 0.0)
+
+    def wait_for_holders(self, *names: str) -> None:
+        """Wait until the extender knows that these pods hold GPUs, and no others: its watch may lag behind the test's."""
+        expected = {f"default/{name}" for name in names}
+        self.extender.wait_for(lambda: self._holders() == expected)
+
+    def _holders(self) -> set[str]:
+        nodes = json.loads(self.page("/usage"))["nodes"]
+        return {pod for node in nodes for gpu in node["gpus"] for pod in (*gpu["pods"], *gpu["reserved"])}
+
     def revive(self) -> None:
         """Start what does not run, as kubelet does. kube-scheduler ends by itself when it loses the lease."""
         for process in (self.extender, self.scheduler):
@@ -196,10 +221,11 @@ def _extenders(address: str, certificates: Path | None, *, scores: str) -> list[
         "bindVerb": "bind",
         "preemptVerb": "preempt",
         "ignorable": False,
-        "httpTimeout": "30s",
+        "httpTimeout": CALL_LIMIT,
         "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
     }
-    of_all_pods = reached | {"prioritizeVerb": scores, "weight": 10, "ignorable": True, "httpTimeout": "1s"}
+    # The chart has a second, after which kube-scheduler goes by its own scores. A busy machine is slower.
+    of_all_pods = reached | {"prioritizeVerb": scores, "weight": 10, "ignorable": True, "httpTimeout": CALL_LIMIT}
     return [of_gpu_pods, of_all_pods] if scores else [of_gpu_pods]
 
 

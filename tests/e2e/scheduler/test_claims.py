@@ -40,8 +40,15 @@ def dra_nodes(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(params=["prioritize-claims", "prioritize"])
-def replica(request: pytest.FixtureRequest, make_replica: Callable[..., Replica]) -> Replica:
-    return make_replica("a", scores=request.param)
+def replica(request: pytest.FixtureRequest, dra_nodes: ControlPlane, make_replica: Callable[..., Replica]) -> Replica:
+    """It is ready before it has read slices and claims. Until then it scores no node."""
+    replica = make_replica("a", scores=request.param)
+    watches = [
+        f'gpuscheduler_watch_up{{resource="{resource}.resource.k8s.io"}}'
+        for resource in ("resourceslices", "resourceclaims")
+    ]
+    replica.extender.wait_for(lambda: all(replica.metric(watch) == 1 for watch in watches))
+    return replica
 
 
 def test_shares_fill_one_node_and_eight_whole_gpus_still_fit_another(dra_nodes: ControlPlane, replica: Replica) -> None:

@@ -1,13 +1,14 @@
 """Everything is killed, restarted and cut off while pods come and go: no GPU is given twice, and no pod is lost."""
 
 import random
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.e2e.amounts import SEED, count
-from tests.e2e.cluster import WAIT_S
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
@@ -71,12 +72,34 @@ class _Disturbances:
 
     @property
     def _leader(self) -> Replica:
-        name = revived_while(self._replicas.values(), lambda seconds: self._control_plane.leader(timeout=seconds))
+        """The one that leads now: the lease may still name a process that was killed before."""
+        asked_at = datetime.now(UTC)
+        name = revived_while(
+            self._replicas.values(), lambda seconds: self._control_plane.leader(since=asked_at, timeout=seconds)
+        )
         return self._replicas[name]
 
     def _wait_for_another(self, former: Replica) -> None:
-        others = [replica for replica in self._replicas.values() if replica is not former]
-        revived_while(others, lambda seconds: self._control_plane.leader(other_than=former.name, timeout=seconds))
+        revived_while(
+            self._others(former),
+            lambda seconds: self._control_plane.leader(other_than=former.name, timeout=seconds),
+        )
+
+    def _wait_until_overtaken(self, former: Replica, resumed_at: datetime) -> None:
+        """It ends, because it has lost the lease; or it leads again, because the other one has lost it, too."""
+
+        def wait(seconds: float) -> None:
+            try:
+                former.scheduler.wait_for_end(seconds)
+            except subprocess.TimeoutExpired:
+                leader = self._control_plane.leader(since=resumed_at, timeout=seconds)
+                if leader != former.name:
+                    raise TimeoutError(f"{leader} leads, and {former.name} has not ended") from None
+
+        revived_while(self._others(former), wait)
+
+    def _others(self, former: Replica) -> list[Replica]:
+        return [replica for replica in self._replicas.values() if replica is not former]
 
     @contextmanager
     def extender_killed(self) -> Iterator[None]:
@@ -113,8 +136,9 @@ class _Disturbances:
         leader.scheduler.pause()
         self._wait_for_another(leader)
         yield
+        resumed_at = datetime.now(UTC)
         leader.scheduler.resume()
-        leader.scheduler.wait_for_end(WAIT_S)  # as it has lost the lease
+        self._wait_until_overtaken(leader, resumed_at)
 
     @contextmanager
     def extender_hangs(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from urllib.request import urlopen
 
 import pytest
 
@@ -132,8 +131,7 @@ def _native_member(name: str, group: str, gpus: int) -> Json:
 
 def _calls(replica: Replica) -> float:
     """How often kube-scheduler has asked to filter."""
-    with urlopen(f"http://127.0.0.1:{replica.pages_port}/metrics", timeout=10) as page:  # noqa: S310
-        lines = page.read().decode().splitlines()
+    lines = replica.page("/metrics").splitlines()
     counts = [
         line for line in lines if line.startswith("gpuscheduler_call_duration_seconds_count") and "filter" in line
     ]

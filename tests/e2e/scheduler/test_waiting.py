@@ -37,7 +37,9 @@ def test_a_pod_and_the_inspect_tool_say_why_it_waits_and_it_goes_on(
     first = [name for name in gpus if gpus[name] == gpus["a"]]
     second = next(name for name in gpus if name not in first)
     control_plane.delete_pods([first[0], second])
-    control_plane.pods.wait(lambda pods: len(pods) == 2)
+    left = control_plane.pods.wait(lambda pods: len(pods) == 2)
+    # What it says first of a pod that does not fit stays as long as nothing changes.
+    replica.wait_for_holders(*left)
     control_plane.add_pods([pod("large", {GPU_MEM: 60})])
     control_plane.pods.wait(
         lambda pods: "node(s) had at most 40 GiB free on one GPU, 60 GiB wanted" in why(pods, "large")
@@ -75,8 +77,7 @@ def test_an_event_says_why_a_pod_waits_where_kube_scheduler_sees_the_nodes_total
 
 def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, allocations: Allocations, replica: Replica) -> None:
     for name, value in (("low", 1), ("high", 1000)):
-        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-        control_plane.client.apply(kind | {"metadata": {"name": name}, "value": value})
+        control_plane.add_priority_class(name, value)
     names = [f"low-{n}" for n in range(8)]
     control_plane.add_pods(pod(name, {GPU_MEM: 20}, priorityClassName="low") for name in names)
     before = _wait_running(control_plane, *names)

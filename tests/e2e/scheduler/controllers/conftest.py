@@ -1,11 +1,13 @@
 """Controllers of the field for the tests of one file, and a control plane that each test leaves empty."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from tests.e2e.build import bin_dir
+from tests.e2e.cluster import WAIT_S
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import PODS, ControlPlane
 from tests.e2e.scheduler.controllers.controller import Controller, kubernetes_controllers
@@ -47,15 +49,25 @@ def made(control_plane: ControlPlane) -> Iterator[list[str]]:
     for path in reversed(paths):
         control_plane.client.request("DELETE", path, {"propagationPolicy": "Background"})
     control_plane.client.request("DELETE", PODS)
-    control_plane.pods.wait(lambda pods: all(map(_is_deleted, pods.values())))
-    for pod in control_plane.pods.wait(lambda _: True).values():
-        # Kueue holds a pod of a group back until kubelet has ended it, and kwok takes pods away as they are.
-        control_plane.client.request("PATCH", control_plane.client.path_of(POD | pod), _NO_FINALIZERS, MERGE)
+    _release_pods(control_plane)
     for path in reversed(paths):
         # The next test creates others of the same names.
         collection, _, name = path.rpartition("/")
         control_plane.client.wait(collection, name, lambda found: found is None)
-    control_plane.pods.wait(lambda pods: not pods)
+    _release_pods(control_plane)
+
+
+def _release_pods(control_plane: ControlPlane) -> None:
+    """Wait until no pod is left. A StatefulSet may make another one before the garbage collector takes it away.
+
+    Kueue holds a pod of a group back until kubelet has ended it, and kwok takes pods away as they are.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while pods := control_plane.pods.wait(lambda _: True):
+        assert time.monotonic() < deadline, f"pods are still there: {[*pods]}"
+        for pod in filter(_is_held_back, pods.values()):
+            control_plane.client.request("PATCH", control_plane.client.path_of(POD | pod), _NO_FINALIZERS, MERGE)
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -71,5 +83,5 @@ def create(control_plane: ControlPlane, made: list[str]) -> Callable[[Iterable[J
     return create_all
 
 
-def _is_deleted(pod: Json) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
+def _is_held_back(pod: Json) -> bool:
+    return "deletionTimestamp" in pod["metadata"] and bool(pod["metadata"].get("finalizers"))

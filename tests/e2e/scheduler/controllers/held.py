@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,7 +47,7 @@ class HeldGpus:
         self.gpu_seconds = 0.0
         self.looks = 0
         self._client = client
-        self._page = f"http://127.0.0.1:{replica.pages_port}/usage"
+        self._replica = replica
         self._ended = threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="held GPUs", daemon=True)
@@ -83,7 +82,7 @@ class HeldGpus:
 
     def _look(self) -> int:
         """How many GPUs are reserved for gated pods now."""
-        reserved = _reserved(self._page)
+        reserved = _reserved(self._replica)
         if not reserved:
             return 0
         # Read after the page: a pod that has its gate still had it when the page was made.
@@ -95,10 +94,9 @@ def is_gated(pod: Json) -> bool:
     return bool(pod["spec"].get("schedulingGates"))
 
 
-def _reserved(page: str) -> list[str]:
+def _reserved(replica: Replica) -> list[str]:
     """The pod of each reserved GPU."""
-    with urllib.request.urlopen(page, timeout=10) as answer:
-        nodes = json.load(answer)["nodes"]
+    nodes = json.loads(replica.page("/usage"))["nodes"]
     return [name for node in nodes for gpu in node["gpus"] for name in gpu["reserved"]]
 
 

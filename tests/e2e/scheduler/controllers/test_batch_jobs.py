@@ -64,8 +64,8 @@ def test_two_jobs_that_make_the_number_together_start_together(
     allocations = make_allocations(whole_node(f"node-{n}") for n in range(2))
     make_replica("a")
     create([_job("master", "launch", 1, 4)])
-    pods = control_plane.pods.wait(lambda pods: len(pods) == 1 and all(why(pods, name) for name in pods))
-    assert "job launch: 1 of 4 pods are there" in why(pods, next(iter(pods)))
+    waits = "job launch: 1 of 4 pods are there"
+    control_plane.pods.wait(lambda pods: len(pods) == 1 and all(waits in why(pods, name) for name in pods))
     create([_job("workers", "launch", 3, 4)])
     control_plane.pods.wait(lambda pods: sum("nodeName" in pod["spec"] for pod in pods.values()) == 4)
     assert allocations.problems() == []

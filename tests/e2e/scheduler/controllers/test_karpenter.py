@@ -63,7 +63,7 @@ def test_a_placeholder_has_karpenter_add_a_node_and_goes_before_a_second_one(
     make_replica: Callable[..., Replica],
 ) -> None:
     """The pod waits half a minute before. Then Karpenter sees a pod of one unit more than the node has in all."""
-    _scatter(control_plane, make_replica, "--placeholder-namespace", "kube-system")
+    replica = _scatter(control_plane, make_replica, "--placeholder-namespace", "kube-system")
     control_plane.add_pods([_pod("large", UNITS)])
     (node,) = karpenter.new_nodes(1)
     pods = control_plane.pods.wait(lambda _: True)
@@ -78,21 +78,27 @@ def test_a_placeholder_has_karpenter_add_a_node_and_goes_before_a_second_one(
     pods = control_plane.pods.wait(lambda pods: placeholder["metadata"]["name"] not in pods)
     assert len(pods) == GPUS + 1
     assert len(karpenter.claims()) == 1
-    events = control_plane.client.expect("GET", f"{EVENTS}?fieldSelector=reason=ScaleUpRequested")["items"]
-    assert [event["involvedObject"]["name"] for event in events] == ["large"]
+    path = f"{EVENTS}?fieldSelector=reason=ScaleUpRequested"
+
+    def told() -> list[str]:
+        return [event["involvedObject"]["name"] for event in control_plane.client.expect("GET", path)["items"]]
+
+    replica.extender.wait_for(lambda: bool(told()))
+    assert told() == ["large"]
 
 
 def _scatter(
     control_plane: ControlPlane,
     make_replica: Callable[..., Replica],
     *flags: str,
-) -> None:
+) -> Replica:
     """A node whose GPUs have less than half free each."""
     control_plane.add_nodes([share_node("old", GPUS, UNITS)])
-    make_replica("a", *flags)
+    replica = make_replica("a", *flags)
     names = [f"half-{number}" for number in range(GPUS)]
     control_plane.add_pods(_pod(name, HALF) for name in names)
     _wait_bound(control_plane, *names)
+    return replica
 
 
 def _pod(name: str, units: int) -> Json:

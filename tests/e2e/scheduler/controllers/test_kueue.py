@@ -104,7 +104,7 @@ def test_a_job_that_kueue_evicts_gives_its_gpus_back_and_starts_again(
     allocations = make_allocations([whole_node("node")])
     create([gang_job("red", "evicted", 2, _GPUS // 2)])
     first = control_plane.pods.wait(lambda pods: _running(pods) == {"red": 2})
-    workload = _only_workload(control_plane)
+    workload = _workload_of(control_plane, "evicted")
     control_plane.client.expect("PATCH", workload, {"spec": {"active": False}}, MERGE)
     control_plane.pods.wait(lambda pods: not pods)
     other = control_plane.add_pods(job("other", 2, {GPU_WHOLE: _GPUS // 2}))
@@ -124,7 +124,8 @@ def test_a_group_of_pods_that_kueue_evicts_gives_its_gpus_back(
     allocations = make_allocations([whole_node("node")])
     create(pod_group("red", "evicted", {GROUP_LABEL: "gang"}, template({GPU_WHOLE: _GPUS // 2})))
     control_plane.pods.wait(lambda pods: _running(pods) == {"red": 2})
-    control_plane.client.expect("PATCH", _only_workload(control_plane), {"spec": {"active": False}}, MERGE)
+    workload = _workload_of(control_plane, "evicted-0")
+    control_plane.client.expect("PATCH", workload, {"spec": {"active": False}}, MERGE)
     evicted = control_plane.pods.wait(lambda pods: all("deletionTimestamp" in pod["metadata"] for pod in pods.values()))
     other = control_plane.add_pods(job("other", 2, {GPU_WHOLE: _GPUS // 2}))
     control_plane.pods.wait(lambda pods: all(why(pods, name) for name in other))
@@ -214,9 +215,15 @@ def _end_all(control_plane: ControlPlane, expected: int) -> Mapping[str, Json]:
             control_plane.client.request("PATCH", path, {"metadata": {"annotations": {RUNS_FOR: "100ms"}}}, MERGE)
 
 
-def _only_workload(control_plane: ControlPlane) -> str:
-    (workload,) = control_plane.client.expect("GET", "/apis/kueue.x-k8s.io/v1beta2/workloads")["items"]
+def _workload_of(control_plane: ControlPlane, owner: str) -> str:
+    """The path of the workload of a Job or of a pod. The garbage collector may not have removed others yet."""
+    items = control_plane.client.expect("GET", "/apis/kueue.x-k8s.io/v1beta2/workloads")["items"]
+    (workload,) = (found for found in items if owner in _owners(found))
     return control_plane.client.path_of(workload)
+
+
+def _owners(found: Json) -> set[str]:
+    return {reference["name"] for reference in found["metadata"].get("ownerReferences", ())}
 
 
 def _running(pods: Mapping[str, Json]) -> Counter[str]:
