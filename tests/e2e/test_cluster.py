@@ -157,6 +157,7 @@ def test_the_agent_user_has_only_what_is_granted(cluster: Cluster) -> None:
     deadline = time.monotonic() + WAIT_S
     while cluster.api("GET", path, token=token)[0] != 200:
         assert time.monotonic() < deadline
+        time.sleep(0.05)
     seen = [event for event in cluster.audit.events(before) if event["user"]["username"] == "gpuagent"]
     assert seen[-1]["verb"] == "get"
     assert seen[-1]["requestURI"] == path
@@ -194,6 +195,7 @@ spec:
     deadline = time.monotonic() + WAIT_S
     while not (pods := cluster.api("GET", selector)[1]["items"]):
         assert time.monotonic() < deadline
+        time.sleep(0.05)
     name = pods[0]["metadata"]["name"]
     cluster.wait_phase(name, "Running")
     # Garbage collection takes the pod with it.

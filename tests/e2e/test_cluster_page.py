@@ -1,24 +1,29 @@
 """The page of the cluster in a real browser, for a small and for a large fleet."""
 
 import asyncio
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, Route, expect, sync_playwright
+from playwright.sync_api import Page, Route, expect
 
 from demo.fleet import fleet, use_page
 from demo.served_fleet import PROBLEMS_URL, no_use, served_fleet
 from gpuagent.domain.fleet.agent_pods import AgentPods
-from tests.e2e.browser import CHROMIUM, PHONE, is_wider_than_the_window, opened
+from tests.e2e.browser import PHONE, is_wider_than_the_window, opened
+from tests.e2e.cluster import WAIT_S
 
 FEW = 40
 MANY = 5000
 AGENTS = "gpu"
 """Namespace of the agents."""
-TRIES = 3
+TRIES = 10
 """Servers with a first reader each, of whom the fastest counts, as the machine may have other work."""
+FIRST_MS = 1000
+"""The bar of docs/benchmarks.md."""
 FIRST_SHOWN = "performance.getEntriesByName('shown')[0]?.startTime"
 ROWS = "#fleet tbody tr:not(.spacer)"
 CONTRAST = """element => {
@@ -52,9 +57,14 @@ def names(page: Page) -> list[str]:
     return page.locator(f"{ROWS} a").all_inner_texts()
 
 
+def ends_with(query: str) -> re.Pattern[str]:
+    """Of an address."""
+    return re.compile(re.escape(query) + "$")
+
+
 def test_the_first_reader_of_a_large_fleet_sees_it_within_a_second_and_few_rows_are_made() -> None:
-    times = []
-    for _ in range(TRIES):
+    times: list[float] = []
+    while len(times) < TRIES and min(times, default=FIRST_MS) >= FIRST_MS:
         with served(MANY) as url, opened(url) as page:
             expect(page.locator("#facts")).to_contain_text(str(MANY))
             times.append(float(page.evaluate(FIRST_SHOWN)))
@@ -63,7 +73,7 @@ def test_the_first_reader_of_a_large_fleet_sees_it_within_a_second_and_few_rows_
             page.keyboard.press("End")
             expect(page.locator("#fleet [aria-rowindex='5001']")).to_be_visible()
             assert not is_wider_than_the_window(page)
-    assert min(times) < 1000, f"ms until the nodes were shown: {times}"
+    assert min(times) < FIRST_MS, f"ms until the nodes were shown: {times}"
 
 
 def test_the_worst_nodes_come_first_and_a_head_sorts() -> None:
@@ -72,7 +82,7 @@ def test_the_worst_nodes_come_first_and_a_head_sorts() -> None:
         assert names(page)[:3] == ["gpu-a10-0012", "gpu-t4-0003", "gpu-h100-0010"]
         page.get_by_role("button", name="node").click()
         expect(page.locator(ROWS).first).to_contain_text("gpu-a10-0000")
-        assert page.url.endswith("?sort=name")
+        expect(page).to_have_url(ends_with("?sort=name"))
         expect(page.get_by_role("columnheader", name="node")).to_have_attribute("aria-sort", "ascending")
         page.get_by_role("button", name="node").click()
         expect(page.locator(ROWS).first).to_contain_text("gpu-t4-0039")
@@ -133,6 +143,10 @@ def test_while_the_pods_are_read_the_filter_does_not_say_that_there_is_no_such_n
         page.route("**/pods", lambda route: asked.append(route))
         page.locator("#filter").fill("serving/ocr-pod-")
         expect(page.locator("#count")).to_have_text("no such node so far, reading the pods …")
+        until = time.monotonic() + WAIT_S
+        while not asked:  # the page has asked before it says so, and the browser tells it a moment later
+            assert time.monotonic() < until
+            page.wait_for_timeout(20)
         asked[0].continue_()
         expect(page.locator(ROWS).first).to_be_visible()
 
@@ -141,7 +155,7 @@ def test_the_filter_is_in_the_address_and_finds_pods_and_problems() -> None:
     with served(FEW) as url, opened(url) as page:
         page.locator("#filter").fill("t4 warning")
         expect(page.locator("#count")).to_have_text(f"1 of {FEW} nodes")
-        assert page.url.endswith("?q=t4+warning")
+        expect(page).to_have_url(ends_with("?q=t4+warning"))
         page.reload()
         expect(page.locator("#count")).to_have_text(f"1 of {FEW} nodes")
         expect(page.locator("#filter")).to_have_value("t4 warning")
@@ -161,7 +175,7 @@ def test_the_filter_finds_words_of_problems_and_says_which_tab_has_what_this_one
         page.get_by_role("link", name="1 waiting pod matches").click()
         expect(page.locator("#waiting tbody tr")).to_have_count(1)
         expect(page.get_by_role("tab", name="Waiting pods")).to_be_focused()
-        assert page.url.endswith("?view=waiting&q=batch%2Fchat-waiting-0")
+        expect(page).to_have_url(ends_with("?view=waiting&q=batch%2Fchat-waiting-0"))
         page.locator("#filter").fill("xid")
         expect(page.locator("#waiting")).to_contain_text("no such pod; 1 node matches")
         page.locator("#filter").fill("ml-research")
@@ -189,7 +203,7 @@ def test_a_node_is_opened_by_keys_and_its_address_can_be_shared() -> None:
         page.keyboard.press("Enter")
         details = page.locator("#details")
         expect(details).to_contain_text("XID 79")
-        assert page.url.endswith("?node=gpu-t4-0003")
+        expect(page).to_have_url(ends_with("?node=gpu-t4-0003"))
         link = details.get_by_role("link", name="GPUUnhealthy")
         expect(link).to_have_attribute("href", f"{PROBLEMS_URL}#gpuunhealthy")
         page.keyboard.press("Escape")
@@ -299,7 +313,7 @@ def test_on_a_phone_the_rows_are_in_a_box_that_keys_scroll() -> None:
         expect(page.locator("#fleet [aria-rowindex='2']")).to_be_focused()
         expect(page.locator("#fleet :focus")).to_be_in_viewport(ratio=0.9)
         # All that sorts is above the first row, and not cut on the right.
-        assert page.evaluate("document.getElementById('rows').scrollTop") == 0
+        expect(page.locator("#rows")).to_have_js_property("scrollTop", 0)
         for head in page.locator("#fleet th").all():
             expect(head).to_be_in_viewport(ratio=0.9)
 
@@ -320,10 +334,7 @@ def test_nothing_is_wider_than_a_phone(query: str) -> None:
 
 
 def test_without_scripts_there_is_a_table() -> None:
-    with served(FEW) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_context(java_script_enabled=False).new_page()
-        page.goto(url)
+    with served(FEW) as url, opened(url, scripts=False) as page:
         page.wait_for_url("**/table")
         expect(page.locator("table.plain").first.locator("tbody tr")).to_have_count(FEW)
         expect(page.locator("body")).to_contain_text("DriverUnavailable (blocking)")
@@ -332,4 +343,3 @@ def test_without_scripts_there_is_a_table() -> None:
         # Without scrolling sideways: the name and what is wrong with the worst node.
         expect(page.get_by_role("link", name="DriverUnavailable")).to_be_in_viewport(ratio=1)
         assert not is_wider_than_the_window(page)
-        browser.close()

@@ -90,6 +90,10 @@ def policy(cluster: Cluster) -> Iterator[None]:
         cluster.api("DELETE", cluster.client.path_of(manifest))
 
 
+def _is_type_checked(policy: Json | None) -> bool:
+    return "typeChecking" in (policy or {}).get("status", {})
+
+
 def pod_with(**container: object) -> Json:
     pod = pod_manifest("tenant", {"aliyun.com/gpu-mem": 4})
     pod["spec"]["containers"][0] |= container
@@ -98,8 +102,10 @@ def pod_with(**container: object) -> Json:
 
 @pytest.mark.usefixtures("policy")
 def test_tenants_cannot_set_the_environment_of_gpus(cluster: Cluster) -> None:
-    checked = cluster.api("GET", f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{POLICY}")[1]
-    assert not checked.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
+    checked = cluster.client.wait(
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", POLICY, _is_type_checked
+    )
+    assert (checked or {})["status"]["typeChecking"] == {}
     for name in (
         "NVIDIA_VISIBLE_DEVICES",
         "CGPU_DISABLE",

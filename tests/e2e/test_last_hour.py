@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from gpuagent.pages.http_server import HttpServer, json_page
 from gpuagent.pages.web_pages import node_pages
-from tests.e2e.browser import CHROMIUM, PHONE, is_wider_than_the_window, opened
+from tests.e2e.browser import PHONE, is_wider_than_the_window, opened
 from tests.e2e.test_links_drawing import STATUS
 
 HELD = "GPU-held"
@@ -68,10 +68,6 @@ def test_a_gpu_that_was_held_has_its_last_hour_and_another_one_has_none() -> Non
 
 
 def test_without_scripts_there_is_a_table() -> None:
-    with served() as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_context(java_script_enabled=False).new_page()
-        page.goto(url)
+    with served() as url, opened(url, scripts=False) as page:
         page.wait_for_url("**/table")
         expect(page.locator("body")).to_have_text("node n1")
-        browser.close()

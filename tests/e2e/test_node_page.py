@@ -124,7 +124,7 @@ def test_a_container_that_ended_has_no_row_while_its_sums_are_shown() -> None:
 def test_without_javascript_it_leads_to_a_table_in_plain_text() -> None:
     with node_page(scripts=False) as page:
         page.wait_for_url("**/table")
-        assert page.locator("body").inner_text() == TABLE
+        expect(page.locator("body")).to_have_text(TABLE)
 
 
 def test_on_a_phone_the_name_of_a_resource_stays_on_one_line() -> None:

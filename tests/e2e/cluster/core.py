@@ -5,7 +5,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from http.client import OK, HTTPSConnection
 from pathlib import Path
@@ -281,15 +281,24 @@ class Cluster:
         self._components.restart_runtime_without_containers()
 
     def kubelet_get(self, path: str) -> str:
-        """A page of kubelet's own server, such as /metrics."""
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # kubelet signed its certificate itself
-        connection = HTTPSConnection("127.0.0.1", self._settings.kubelet_port, timeout=WAIT_S, context=tls)
-        try:
+        """A page of kubelet's own server, such as /metrics. The server may begin later than kubelet's reports."""
+        self._kubelet.wait_for(self._kubelet_listens)
+        with closing(self._kubelet_connection()) as connection:
             connection.request("GET", path)
             return connection.getresponse().read().decode()
-        finally:
-            connection.close()
+
+    def _kubelet_listens(self) -> bool:
+        try:
+            with closing(self._kubelet_connection()) as connection:
+                connection.connect()
+        except OSError:
+            return False
+        return True
+
+    def _kubelet_connection(self) -> HTTPSConnection:
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # kubelet signed its certificate itself
+        return HTTPSConnection("127.0.0.1", self._settings.kubelet_port, timeout=WAIT_S, context=tls)
 
     def checkpoint(self) -> Checkpoint:
         """kubelet's record of who holds which device ids."""

@@ -131,7 +131,8 @@ def end_recorded(records: Path) -> None:
     for record in sorted(records.glob("*")):
         pid, _, started = record.read_text().partition(" ")
         if started and start_time(int(pid)) == started:
-            os.kill(int(pid), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(int(pid), signal.SIGKILL)
         record.unlink()
 
 
