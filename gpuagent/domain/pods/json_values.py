@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_MOST_SENTENCE = 2048
+"""Characters of a sentence that are shown. Kubernetes sets no limit to messages of pods, nodes and workloads."""
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -37,6 +39,14 @@ def mappings(value: object) -> Iterator[Mapping[str, Any]]:
 
 def text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def sentence(value: object, most: int = _MOST_SENTENCE) -> str:
+    """A text for people. Of one that is longer than `most` characters, the beginning, and how long it is."""
+    whole = text(value)
+    if len(whole) <= most:
+        return whole
+    return f"{whole[:most]}… (cut: it has {len(whole)} characters)"
 
 
 def number(value: object) -> int | None:

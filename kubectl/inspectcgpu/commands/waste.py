@@ -9,7 +9,7 @@ from gpuagent.domain.fleet.waste import Waste, waste
 from gpuagent.kube.api.client import Client
 from gpuagent.system.likeness import did_you_mean
 from gpuagent.system.output import has_colour
-from gpuagent.system.printable import printable
+from gpuagent.system.printable import first_of, printable
 from inspectcgpu.commands.printing import complain, print_answer
 from inspectcgpu.commands.rendering import (
     FOR_PROGRAMS,
@@ -26,6 +26,7 @@ from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.read.gpu_node import GpuNode
 from inspectcgpu.show.waste import document, pod_rows, sorted_by, waste_lines
 
+_MOST_NAMED = 3
 TOO_OLD = "its agent is of a version that does not report what is used over time"
 
 
@@ -76,6 +77,13 @@ def _ask_agents(client: Client, options: argparse.Namespace, nodes: Sequence[Gpu
 
 def _notes(answers: Answers) -> list[str]:
     """Which nodes are missing in the answer, and why."""
-    notes = [f"node {node}: {reason}" for node, reason in answers.unseen.items()]
+    notes = []
+    if answers.pods_problem and answers.not_queried:
+        left_out = first_of(answers.not_queried, _MOST_NAMED)
+        notes.append(
+            f"left out, because the agents' pods cannot be listed and the nodes do not name an agent: {left_out}. "
+            f"{answers.pods_problem}"
+        )
+    notes += [f"node {node}: {reason}" for node, reason in answers.unseen.items()]
     without_uses = [node for node, view in answers.views.items() if view.uses is None]
     return notes + [f"node {node}: {TOO_OLD}" for node in without_uses]

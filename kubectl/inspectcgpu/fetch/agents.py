@@ -36,10 +36,18 @@ class Asking:
 
 @dataclass(slots=True)
 class Answers:
-    """The agents' answers; `unseen` maps each node without an answer to the reason."""
+    """The agents' answers.
+
+    Attributes:
+        unseen: node without an answer to the reason.
+        not_queried: nodes whose Node does not say that they have an agent. One may run there nevertheless.
+        pods_problem: why the agents' pods could not be listed; empty if they could.
+    """
 
     views: dict[str, AgentView] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
+    not_queried: tuple[str, ...] = ()
+    pods_problem: str = ""
     usage: dict[PodName, Usage] = field(default_factory=dict)
     usage_problem: str = ""
 
@@ -56,6 +64,8 @@ def ask(
         return answers
     pods, problem = _pods(client, asking.namespace)
     absent = {node for node in nodes if node not in pods and node not in marked}
+    answers.not_queried = tuple(node for node in nodes if node in absent)
+    answers.pods_problem = problem
     nodes = [node for node in nodes if node not in absent]
     tasks = [Task(node, _path(asking, pods, node), node in usage_of) for node in nodes]
     pages = fetch(client, tasks, asking.timeout_s)

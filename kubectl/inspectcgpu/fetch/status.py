@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.domain.fleet.node_problems import CONDITION_TYPE
-from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
+from gpuagent.domain.fleet.node_problems import CONDITION_TYPE, MOST_MESSAGE
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, sentence, text
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
@@ -94,7 +94,9 @@ def _of_node(node: Mapping[str, Any]) -> list[str]:
         return []
     state = f"The node's condition {CONDITION_TYPE} is {text(condition.get('status'))}"
     since = text(condition.get("lastTransitionTime"))
-    return [f"{state} since {since}: {text(condition.get('reason'))}: {text(condition.get('message'))}"]
+    reason = sentence(condition.get("reason"))
+    message = sentence(condition.get("message"), MOST_MESSAGE)
+    return [f"{state} since {since}: {reason}: {message}"]
 
 
 def _condition(node: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, LIMIT_STATUS_ANNOTATION
+from gpuagent.domain.pods.json_values import sentence
 
 _MOST_SHOWN = 200
 """Characters of a request. Any author of a pod can write more, and no valid one is as long."""
@@ -29,8 +30,7 @@ class Resize:
 
 def wanted_limit(annotations: Mapping[str, str]) -> str:
     """The limits that a pod asks for; empty if it asks for none."""
-    text = annotations.get(LIMIT_ANNOTATION, "")
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return sentence(annotations.get(LIMIT_ANNOTATION), _MOST_SHOWN)
 
 
 def written_answer(annotations: Mapping[str, str]) -> str:
@@ -45,8 +45,8 @@ def read_resize(wanted: str, answer: str) -> Resize | None:
         text = answer.removeprefix(_REFUSED)
         why, has_limits, in_force = text.rpartition(_BUT_IN_FORCE)
         if not has_limits:
-            return Resize(wanted, "", text)
-        return Resize(wanted, in_force, why)
+            return Resize(wanted, "", sentence(text))
+        return Resize(wanted, sentence(in_force), sentence(why))
     if not wanted:
         return None
-    return Resize(wanted, answer.removeprefix(_IN_FORCE))
+    return Resize(wanted, sentence(answer.removeprefix(_IN_FORCE)))

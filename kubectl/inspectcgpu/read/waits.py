@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mappings, sentence, text
 
 _ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")
 _REFUSED = ("UnexpectedAdmissionError", "TopologyAffinityError")
@@ -19,7 +19,7 @@ def waits_for(pod: Mapping[str, Any]) -> str:
     """A reason, in the words of scheduler and kubelet; "" for a pod that runs."""
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     if refused(status):
-        return f"refused, {text(status.get('reason'))}: {text(status.get('message'))}"
+        return f"refused, {sentence(status.get('reason'))}: {sentence(status.get('message'))}"
     if meta.get("deletionTimestamp"):
         return "it is being deleted"
     if not spec.get("nodeName"):
@@ -36,7 +36,7 @@ def waits_for(pod: Mapping[str, Any]) -> str:
 def _not_scheduled(status: Mapping[str, Any]) -> str:
     for condition in mappings(status.get("conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return f"not scheduled, {text(condition.get('reason'))}: {text(condition.get('message'))}"
+            return f"not scheduled, {sentence(condition.get('reason'))}: {sentence(condition.get('message'))}"
     return "not scheduled yet"
 
 
@@ -46,4 +46,6 @@ def _waiting(status: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         for container in mappings(status.get(key)):
             waiting = mapping(container.get("state")).get("waiting")
             if isinstance(waiting, Mapping):
-                yield text(container.get("name")), text(waiting.get("reason")), text(waiting.get("message"))
+                reason = sentence(waiting.get("reason"))
+                message = sentence(waiting.get("message"))
+                yield text(container.get("name")), reason, message

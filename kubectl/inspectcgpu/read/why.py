@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, sentence, text
 from gpuagent.domain.pods.pod import PodName
 from inspectcgpu.read.waits import refused, waits_for
 
@@ -68,7 +68,7 @@ def settled(pod: Mapping[str, Any]) -> str:
         case "Succeeded":
             return f"it has succeeded{on_node}"
         case "Failed":
-            words = (text(status.get("reason")), text(status.get("message")), _ended(status))
+            words = (sentence(status.get("reason")), sentence(status.get("message")), _ended(status))
             why = ": ".join(filter(None, words))
             return f"it has failed{on_node}{f': {why}' if why else ''}"
     if mapping_at(pod, "metadata").get("deletionTimestamp"):
@@ -82,7 +82,7 @@ def not_prepared(events: Mapping[str, Any] | None) -> str:
     latest = ("", "")
     for event in mappings(mapping(events).get("items")):
         if event.get("reason") == _NOT_PREPARED:
-            latest = max(latest, (text(event.get("lastTimestamp")), text(event.get("message"))))
+            latest = max(latest, (text(event.get("lastTimestamp")), sentence(event.get("message"))))
     _, message = latest
     return f"its claims are not prepared: {message}" if message else ""
 
@@ -93,6 +93,6 @@ def _ended(status: Mapping[str, Any]) -> str:
         ended = mapping_at(container, "state", "terminated")
         code = ended.get("exitCode")
         if code:
-            reason = text(ended.get("reason")) or "ended"
+            reason = sentence(ended.get("reason")) or "ended"
             return f"container {text(container.get('name'))}: {reason}, exit code {code}"
     return ""

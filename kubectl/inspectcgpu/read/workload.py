@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, sentence, text
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Label of a workload that Kueue starts. Source: pkg/controller/constants of kubernetes-sigs/kueue."""
@@ -150,7 +150,7 @@ def why_without_pods(
     if wanted == 0:
         is_of_nodes = workload.kind == DAEMON_SET
         return "no node meets its node selector and affinity" if is_of_nodes else "its spec.replicas is 0"
-    refused = text(conditions.get("ReplicaFailure", {}).get("message")) or _not_created(events)
+    refused = sentence(conditions.get("ReplicaFailure", {}).get("message")) or _not_created(events)
     if refused:
         return f"the API server refuses them: {refused}"
     if mapping(stored.get("spec")).get("paused") is True:
@@ -171,7 +171,7 @@ def _ended(conditions: Mapping[str, Mapping[str, Any]]) -> str:
             return words
     for kind in _FAILED:
         if kind in conditions:
-            message = text(conditions[kind].get("message"))
+            message = sentence(conditions[kind].get("message"))
             return f"it has failed: {message}" if message else "it has failed"
     return ""
 
@@ -191,7 +191,7 @@ def _not_admitted(queued: Mapping[str, Any] | None) -> str:
     for kueue_workload in mappings(mapping(queued).get("items")):
         for condition in mappings(mapping_at(kueue_workload, "status").get("conditions")):
             if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
-                return text(condition.get("message"))
+                return sentence(condition.get("message"))
     return ""
 
 
@@ -200,6 +200,6 @@ def _not_created(events: Mapping[str, Any] | None) -> str:
     latest = ("", "")
     for event in mappings(mapping(events).get("items")):
         if event.get("reason") == "FailedCreate":
-            latest = max(latest, (text(event.get("lastTimestamp")), text(event.get("message"))))
+            latest = max(latest, (text(event.get("lastTimestamp")), sentence(event.get("message"))))
     _, message = latest
     return message

@@ -7,6 +7,7 @@ from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.fetch.cluster import agents_wanted
 from inspectcgpu.read.agent_page import AgentView, SeenGpu, read_page
 from inspectcgpu.read.gpu_pod import read_pod
+from inspectcgpu.read.resize import read_resize
 from inspectcgpu.read.usage import Usage, read_usage
 from inspectcgpu.show.notes import notes
 from tests.unit.inspectcgpu.sample_cluster import V2, V2_CORE, node, on, pod, pod_json, report
@@ -46,6 +47,36 @@ def waiting(reason, message=""):
 )
 def test_a_pod_on_a_node_says_what_it_waits_for(status, expected):
     assert expected in why(with_status(**status))
+
+
+HUGE = "x" * 820_000
+CUT = "… (cut: it has 820000 characters)"
+
+
+@pytest.mark.parametrize(
+    ("at", "status"),
+    [
+        ("n1", waiting("CreateContainerError", HUGE)),
+        ("n1", waiting(HUGE)),
+        ("n1", {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": HUGE}),
+        ("", {"conditions": [{"type": "PodScheduled", "status": "False", "reason": HUGE, "message": HUGE}]}),
+    ],
+    ids=["message", "reason", "refusal", "condition"],
+)
+def test_a_huge_message_is_cut(at, status):
+    found = pod_json("a", at, mem=4)
+    found["status"] = status
+    shown = read_pod(found).waits
+    assert CUT in shown
+    assert len(shown) < 5000
+
+
+@pytest.mark.parametrize("answer", [f"Refused: {HUGE}; in force: main=4", f"Refused: {HUGE}", f"InForce: {HUGE}"])
+def test_a_huge_answer_to_a_resize_is_cut(answer):
+    """Others than the agent can write it."""
+    resize = read_resize("main=8", answer)
+    assert CUT in resize.in_force + resize.refused
+    assert len(resize.in_force + resize.refused) < 2100
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,21 @@ def test_an_agent_that_does_not_answer_is_named(server: Any, call: Any) -> None:
     assert "- node n1: " in out
 
 
+def test_nodes_whose_agents_the_user_may_not_see_are_named(server: Any, call: Any, flags: tuple[str, ...]) -> None:
+    """Such a node may have an agent, so that an empty answer is not known to be true."""
+    add_node(server, "n2", gpus=1, mem=15)
+    server.deny("list", "pods")
+    code, out, _ = call(*flags)
+    assert code == 0
+    assert "- left out, because the agents' pods cannot be listed and the nodes do not name an agent: n1, n2. " in out
+    assert 'allow verb "list" on resource "pods"' in out
+
+
+def test_a_node_without_an_agent_is_no_news_for_a_user_who_may_see_all(server: Any, call: Any) -> None:
+    add_node(server, "n2", gpus=1, mem=15)
+    assert call("--waste") == (0, "", "no agent reports a pod that holds a GPU\n")
+
+
 def test_a_node_that_there_is_not_is_named(call: Any) -> None:
     assert call("--waste", "n7")[::2] == (1, "kubectl-inspect-cgpu: there is no node n7\n")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, text
+from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, number, sentence, text
 from gpuagent.domain.pods.pod import PodName
 from gpuscheduler.core.constraints.labels import labels_of
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
@@ -213,7 +213,7 @@ def unscheduled_words(status: Mapping[str, Any]) -> str:
     """Why kube-scheduler found no node, in its words; empty if it says nothing."""
     for condition in mappings(status.get("conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return text(condition.get("message"))
+            return sentence(condition.get("message"))
     return ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mappings, sentence, text
 from gpuagent.domain.sharing.mode import GPU_WHOLE, MODE_LABEL
 from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.cluster_usage import ClusterUsage
@@ -111,7 +111,7 @@ def said_by_scheduler(events: Json | None) -> str:
         component = text(mapping(event.get("source")).get("component"))
         is_ours = component == COMPONENT and event.get("reason") in _REASONS
         if is_ours:
-            said = max(said, (text(event.get("lastTimestamp")), text(event.get("message"))))
+            said = max(said, (text(event.get("lastTimestamp")), sentence(event.get("message"))))
     _, message = said
     return message
 
