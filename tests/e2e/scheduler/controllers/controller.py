@@ -165,6 +165,32 @@ def define_kinds(control_plane: ControlPlane, definitions: Sequence[Json]) -> No
         time.sleep(0.05)
 
 
+def remove_kinds(control_plane: ControlPlane, definitions: Sequence[Json]) -> None:
+    """Delete kinds, and wait until they are gone.
+
+    The API server first deletes the objects of a kind. If that fails, as it does while the storage of its group is set
+    up again, a second try that is too fast for the server's own cache is its last one, until the kind changes.
+    """
+    for definition in definitions:
+        control_plane.client.request("DELETE", f"{CRDS}/{definition['metadata']['name']}")
+    deadline = time.monotonic() + WAIT_S
+    for definition in definitions:
+        name = definition["metadata"]["name"]
+        while not _is_removed(control_plane, name):
+            assert time.monotonic() < deadline, f"the API server does not remove {name}"
+            changed = {"metadata": {"annotations": {"gpuagent.test/changed": str(time.time())}}}
+            control_plane.client.request("PATCH", f"{CRDS}/{name}", changed, "application/merge-patch+json")
+
+
+def _is_removed(control_plane: ControlPlane, name: str) -> bool:
+    """Whether a kind is gone within some seconds."""
+    try:
+        control_plane.client.wait(CRDS, name, lambda found: found is None, timeout=3.0)
+    except TimeoutError:
+        return False
+    return True
+
+
 def kubernetes_controllers(control_plane: ControlPlane, names: Iterable[str] = _MAKE_PODS) -> Process:
     """Controllers of Kubernetes: those that make pods of Jobs and StatefulSets, and collect garbage, or others."""
     return control_plane.process(

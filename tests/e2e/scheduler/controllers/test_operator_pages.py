@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
-from tests.e2e.scheduler.controllers.controller import CRD, CRDS, define_kinds
+from tests.e2e.scheduler.controllers.controller import CRD, define_kinds, remove_kinds
 from tests.e2e.scheduler.controllers.page import run_page
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
@@ -28,10 +28,7 @@ def kinds(control_plane: ControlPlane) -> Iterator[None]:
     definitions = [_definition(kind, *names) for kind, names in _KINDS.items()]
     define_kinds(control_plane, definitions)
     yield
-    for definition in definitions:
-        name = definition["metadata"]["name"]
-        control_plane.client.request("DELETE", f"{CRDS}/{name}")
-        control_plane.client.wait(CRDS, name, lambda found: found is None)
+    remove_kinds(control_plane, definitions)
 
 
 @pytest.mark.usefixtures("kinds")
