@@ -124,8 +124,8 @@ class Node:
         # The node may still show what an agent before this one offered: kubelet itself knows first. It writes only what
         # differs from its own view of the node, and a watch that broke silently shows it former amounts for up to 45 s.
         end = time.monotonic() + WAIT_S
-        while self._kubelet_has() != {name: int(amount) for name, amount in wanted.items() if amount != "0"}:
-            assert time.monotonic() < end, f"wanted {wanted}, kubelet has {self._kubelet_has()}: {self.agent.status()}"
+        while kubelet_has() != {name: int(amount) for name, amount in wanted.items() if amount != "0"}:
+            assert time.monotonic() < end, f"wanted {wanted}, kubelet has {kubelet_has()}: {self.agent.status()}"
             time.sleep(0.05)
         try:
             self.cluster.wait_node(lambda node: _has(node, wanted))
@@ -147,16 +147,8 @@ class Node:
         """Until the agent is ready, and kubelet counts its healthy devices."""
         self.agent.wait_ready()
         self.agent.wait(
-            lambda page: self._kubelet_has() == {n: r["healthy"] for n, r in page["resources"].items() if r["healthy"]}
+            lambda page: kubelet_has() == {n: r["healthy"] for n, r in page["resources"].items() if r["healthy"]}
         )
-
-    def _kubelet_has(self) -> dict[str, int]:
-        """Healthy devices by resource, as kubelet's device manager counts them now."""
-        answer = _allocatable()
-        ids: dict[str, set[str]] = {}
-        for entry in answer.devices:
-            ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
-        return {name: len(found) for name, found in ids.items()}
 
     def audit(self) -> list[Holding]:
         page = self.agent.wait(lambda page: "gpus" in page)  # an agent that has just begun has none yet
@@ -165,6 +157,15 @@ class Node:
 
     def gpus_of(self, pod: str, container: str = "main") -> list[str]:
         return self.cluster.exec_env(pod, container)["NVIDIA_VISIBLE_DEVICES"].split(",")
+
+
+def kubelet_has() -> dict[str, int]:
+    """Healthy devices by resource, as kubelet's device manager counts them now."""
+    answer = _allocatable()
+    ids: dict[str, set[str]] = {}
+    for entry in answer.devices:
+        ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
+    return {name: len(found) for name, found in ids.items()}
 
 
 def _allocatable() -> pb.AllocatableResourcesResponse:

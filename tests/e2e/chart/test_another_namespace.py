@@ -21,13 +21,16 @@ def test_another_namespace_than_kube_system(
     one: Any = release(box="dgx1-v100", namespace="gpu")
     node = Node(cluster, pod_resources, one.install())
     node.wait_amounts(gpu=8)
-    report = cluster.client.wait(
-        "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None
-    )
-    assert json.loads((report or {})["data"]["devices"])["7"] == "Healthy"
+    maps = "/api/v1/namespaces/kube-system/configmaps"
+    cluster.client.wait(maps, f"{NODE_NAME}-gputopo-report", last_gpu_is_healthy)
     quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")
     assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
     cluster.api("DELETE", f"/api/v1/namespaces/kube-system/configmaps/{NODE_NAME}-gputopo-report")
+
+
+def last_gpu_is_healthy(report: dict[str, Any] | None) -> bool:
+    """A GPU is not, until it has told of its health for the first time."""
+    return report is not None and json.loads(report["data"]["devices"])["7"] == "Healthy"
 
 
 def test_a_second_release_is_refused_with_the_name_of_the_first(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.allocation_audit import holdings
-from tests.e2e.agent.conftest import MODE, PLACEMENT, Node
+from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, kubelet_has
 from tests.e2e.chart.oldplugin import RESOURCE, OldPlugin
 from tests.e2e.chart.release import Release
-from tests.e2e.cluster import Cluster, pod_manifest
+from tests.e2e.cluster import WAIT_S, Cluster, pod_manifest
 
 BOX = "pcie-4x-a10"
 UNITS = 22  # of one GPU
@@ -25,6 +26,11 @@ def old(cluster: Cluster) -> Iterator[OldPlugin]:
     """The old plugin with its pods, as its scheduler extender placed them: GPU 2 and GPU 0, of four."""
     cluster.label_node({MODE: None, PLACEMENT: None, "gpushare": "true"})
     with OldPlugin(BOX) as plugin:
+        # The node may still show as much of the agent before.
+        end = time.monotonic() + WAIT_S
+        while kubelet_has() != {RESOURCE: 4 * UNITS}:
+            assert time.monotonic() < end, kubelet_has()
+            time.sleep(0.05)
         cluster.wait_node(lambda node: node["status"]["allocatable"].get(RESOURCE) == str(4 * UNITS))
         for name, (units, gpu) in OLD.items():
             assert plugin.run(cluster, name, units, gpu)["status"]["phase"] == "Running"
