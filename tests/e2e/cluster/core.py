@@ -149,6 +149,15 @@ class Cluster:
         if settle and self._kubelet.running:
             self._kubelet.wait_for(lambda: self.audit.kubelet_watches(before), timeout)
 
+    def restart_scheduler(self) -> None:
+        """It places no pod until it has read everything anew.
+
+        One that stood still takes up what has happened meanwhile in any order: it may place a new pod by objects that
+        were changed before the pod was created.
+        """
+        self._components.scheduler.kill()
+        self._components.scheduler.start()
+
     @contextmanager
     def control_plane_flags(self, *flags: str) -> Iterator[None]:
         """The control plane restarts with further flags, such as `--emulated-version`; without them afterwards."""

@@ -70,10 +70,35 @@ def wait_published(node: Node) -> None:
     moment after the last claim has gone. Until then, the scheduler would go by the order and the taints of the test
     before. So they are deleted, whereupon the agent makes them anew.
     """
-    for stored in node.cluster.client.expect("GET", SLICES)["items"]:
-        if stored["spec"]["driver"] == DRIVER:
-            node.cluster.api("DELETE", f"{SLICES}/{stored['metadata']['name']}")
+    former = _own_slices(node)
+    for name in former:
+        node.cluster.api("DELETE", f"{SLICES}/{name}")
     node.cluster.client.wait(SLICES, SLICE, bool)
+    end = time.monotonic() + WAIT_S
+    while not _is_whole(slices := _own_slices(node)):
+        assert time.monotonic() < end, slices.keys()
+        time.sleep(0.05)
+    if former and _contents(former) != _contents(slices):
+        node.cluster.restart_scheduler()
+
+
+def _own_slices(node: Node) -> dict[str, dict[str, Any]]:
+    """The specs of the driver's slices by name."""
+    stored = node.cluster.client.expect("GET", SLICES)["items"]
+    return {one["metadata"]["name"]: one["spec"] for one in stored if one["spec"]["driver"] == DRIVER}
+
+
+def _is_whole(slices: dict[str, dict[str, Any]]) -> bool:
+    """Whether all slices of the pool are there."""
+    pools = [spec["pool"] for spec in slices.values()]
+    generations = {pool["generation"] for pool in pools}
+    return len(generations) == 1 and all(pool["resourceSliceCount"] == len(pools) for pool in pools)
+
+
+def _contents(slices: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the scheduler goes by."""
+    parts = ("devices", "sharedCounters")
+    return {name: {part: spec.get(part) for part in parts} for name, spec in slices.items()}
 
 
 def wait_files(node: Node, wanted: int) -> None:

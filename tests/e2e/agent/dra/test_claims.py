@@ -92,6 +92,7 @@ def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Calla
     node.label("dra")
     node.wait_amounts()
     node.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and len(tainted(found)) == 1)
+    node.cluster.restart_scheduler()
     node.run(claiming("claim", "share-8g"))
     assert node.gpus_of("claim") != held
     node.label("share")

@@ -123,6 +123,7 @@ def test_a_gpu_with_a_fault_is_given_to_no_claim(node: Node, gates: Gates, run: 
         return bool(kept) and first not in kept
 
     node.cluster.client.wait(SLICES, SLICE, is_out)
+    node.cluster.restart_scheduler()
     run("others", devices(WHOLE, count=7))
     assert sorted(node.gpus_of("others")) == sorted(others)
     for uuid in others:

@@ -88,6 +88,7 @@ def test_a_gpu_becomes_unhealthy_and_recovers_under_a_claim(settling: Callable[.
     node.agent.inject(fault="xid", gpu=index_of(node, held), code=95)
     wait_taints(node.cluster, {held: "unhealthy=xid-95:NoSchedule"})
     wait_message(node, "holds", f"({held}) is unhealthy: XID 95; the driver asks to reset the GPU")
+    node.cluster.restart_scheduler()
     node.run(claiming("elsewhere", "share-8g"))
     assert node.gpus_of("elsewhere") != [held]
     node.agent.inject(fault="action", gpu=index_of(node, held), value=0)
@@ -141,6 +142,7 @@ def test_a_fenced_gpu_keeps_its_claims_and_gets_no_new_ones(settling: Callable[.
     wait_taints(node.cluster, {held: "fenced=:NoSchedule"})
     (message,) = wait_shown(node, "holds", "Unhealthy")
     assert "fenced by file" in message
+    node.cluster.restart_scheduler()
     node.run(claiming("elsewhere", "share-8g"))
     assert node.gpus_of("elsewhere") != [held]
     fence.unlink()

@@ -28,6 +28,7 @@ def spread_node(make_node: Callable[..., Node], classes: None, no_claims: None) 
     wait_published(node)
     node.label("dra", "spread")
     node.cluster.client.wait(SLICES, SLICE, lambda stored: _limits(stored) == {"1"})
+    node.cluster.restart_scheduler()
     return node
 
 

@@ -39,6 +39,7 @@ def names(node: Node) -> dict[str, str]:
 def test_a_tainted_gpu_is_given_to_no_claim(node: Node, taint: Callable[[str, str], None]) -> None:
     (first, *_) = names(node).items()
     taint(first[1], "NoSchedule")
+    node.cluster.restart_scheduler()
     node.run(claiming("share", "share-8g"))
     assert node.gpus_of("share") != [first[0]]
 
@@ -49,5 +50,6 @@ def test_a_taint_evicts_the_pods_of_a_gpu(node: Node, taint: Callable[[str, str]
     taint(names(node)[uuid], "NoExecute")
     node.cluster.wait_pod_gone("share")
     node.pods.remove("share")
+    node.cluster.restart_scheduler()
     node.run(claiming("again", "share-8g"))
     assert node.gpus_of("again") != [uuid]
