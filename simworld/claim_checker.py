@@ -281,12 +281,15 @@ class ClaimChecker:
             self._history.break_promise(f"{node.name} publishes GPUs that it does not have: {sorted(published)}")
 
     def _check_device(self, node: SimulatedNode, gpu: BoxGpu, device: Json) -> None:
-        """A GPU is published with all of its memory, and tainted only while containers hold it by units."""
+        """A GPU is published with all of its memory, and tainted only while it is lost, or containers hold it by units."""
         value = device["capacity"]["memory"]["value"]
         if value != f"{gpu.memory_mib // MIB_PER_GIB}Gi":
             self._history.break_promise(f"{node.name} publishes {value} of {gpu.uuid}, which has {gpu.memory_mib} MiB")
         taints = [taint["key"] for taint in device.get("taints") or ()]
-        if taints and not self._has_holders_of_units(node, gpu):
+        is_lost = gpu.uuid in node.lost
+        if is_lost and not taints:
+            self._history.break_promise(f"{node.name} publishes {gpu.uuid} without a taint, and it is lost")
+        if taints and not is_lost and not self._has_holders_of_units(node, gpu):
             self._history.break_promise(f"{node.name} publishes {gpu.uuid} with taints {taints}, and is quiet")
 
     def _has_holders_of_units(self, node: SimulatedNode, gpu: BoxGpu) -> bool:
