@@ -281,7 +281,7 @@ class ClaimChecker:
             self._history.break_promise(f"{node.name} publishes GPUs that it does not have: {sorted(published)}")
 
     def _check_device(self, node: SimulatedNode, gpu: BoxGpu, device: Json) -> None:
-        """A GPU is published with all of its memory, and tainted only while it is lost, or containers hold it by units."""
+        """A GPU is published with all of its memory, and tainted only while lost or held by units."""
         value = device["capacity"]["memory"]["value"]
         if value != f"{gpu.memory_mib // MIB_PER_GIB}Gi":
             self._history.break_promise(f"{node.name} publishes {value} of {gpu.uuid}, which has {gpu.memory_mib} MiB")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
+from gpuagent.domain.sharing.units import parse_id
 from gpuscheduler.core.gangs.kueue import GROUP
 from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, fits, limits
@@ -138,17 +139,25 @@ def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
     free = _healthy_gpus(node)
     pods: defaultdict[str, set[str]] = defaultdict(set)
     for living in world.history.on_node(node.name):
-        is_of_this_mode = set(living.units) <= RESOURCES.get(mode, set())
+        is_in_force = _is_of_mode(living, mode)
         for uuid in living.gpus:
             left = free.get(uuid)
             if left is None:
                 continue
-            if not is_of_this_mode:
+            if not is_in_force:
                 del free[uuid]
                 continue
             pods[uuid].add(living.pod_uid)
             _take(left, living)
     return {uuid: left for uuid, left in free.items() if len(pods[uuid]) < MOST_PODS}
+
+
+def _is_of_mode(living: Living, mode: str) -> bool:
+    """Whether a container was given its units in this mode. Several modes have memory under one resource name."""
+    if not living.units.keys() <= RESOURCES.get(mode, set()):
+        return False
+    units = [parse_id(device_id) for device_id in living.units.get(MEMORY, ())]
+    return all(unit is not None and unit.kind.mode == mode for unit in units)
 
 
 def _healthy_gpus(node: SimulatedNode) -> dict[str, Counter[str]]:
