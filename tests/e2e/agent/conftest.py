@@ -17,6 +17,7 @@ from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.node_state.former_gpus import KNOWN_GPUS_ANNOTATION
 from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent import kept_agent
 from tests.e2e.agent.allocation_audit import audit
@@ -146,9 +147,14 @@ class Node:
     def wait_counted(self) -> None:
         """Until the agent is ready, and kubelet counts its healthy devices."""
         self.agent.wait_ready()
-        self.agent.wait(
-            lambda page: kubelet_has() == {n: r["healthy"] for n, r in page["resources"].items() if r["healthy"]}
-        )
+
+        def counted(page: dict[str, Any]) -> bool:
+            healthy = {name: view["healthy"] for name, view in page["resources"].items() if view["healthy"]}
+            # Its GPUs are no devices of a device plugin.
+            healthy.pop(DRA_DRIVER, None)
+            return kubelet_has() == healthy
+
+        self.agent.wait(counted)
 
     def audit(self) -> list[Holding]:
         page = self.agent.wait(lambda page: "gpus" in page)  # an agent that has just begun has none yet

@@ -160,7 +160,10 @@ def test_status_completion_and_kubectls_flags_on_the_real_api_server(
     stand_for_the_daemonset(node, plugin)
     node.run(pod_manifest("one", {MEM: 10}))
     wait_held(node, "one")
+    flags = plugin.flags
+    plugin.flags = flags[: -len(PATIENT)]  # which it refuses here
     assert "default/one[" in plugin("status", NODE_NAME)
+    plugin.flags = flags
     named = f"node/{NODE_NAME}\n"
     assert 'RBAC refuses: allow verb "list" on resource "nodes"' in plugin("--as", "nobody", code=1)
     assert plugin("--as", "nobody", "--as-group", "a", "--as-group", "system:masters", "-o", "name") == named
