@@ -11,7 +11,7 @@ at a time, and a node that has not changed since the last reading is not written
          [[severity, reason, message, whether docs/problems.md has the reason], ...],
          [[minor, usable, whole, memory, held memory, core, held core, pods], ...]], ...],
      "namespaces": [[name, pods, held MiB, held core, held whole GPUs, waiting pods], ...],
-     "waiting": [[pod, memory, core, gpus, why], ...], "waitingCount": 12,
+     "waiting": [[pod, memory, core, gpus, why], ...], the oldest first, "waitingCount": 12,
      "waitingUnitMib": MiB of a unit that a waiting pod asks for, 0 if the nodes' units differ}
 
 /pods has of each node its pods, as `[name, reserved, memory, core, whole GPUs, {minor: [memory, core]}]`; amounts of -1
@@ -38,7 +38,7 @@ from gpuscheduler.pages.node_view import Cluster, Holding, NodeView, PodView, no
 from gpuscheduler.pages.pieces import Pieces
 
 MOST_WAITING = 300
-"""Waiting pods on the page: those whose names come first. /usage has all."""
+"""Waiting pods on the page: those that wait longest. /usage has all."""
 NODES_A_PART = 100
 """Nodes that have not changed, between two turns of the loop."""
 PODS_A_PART = 2000
@@ -123,7 +123,7 @@ class FleetPages:
         waiting = await self._waiting()
         pieces.add(b'],"namespaces":' + _json(_namespaces(namespaces, waiting)))
         await asyncio.sleep(0)
-        first = nsmallest(MOST_WAITING, waiting, key=_by_name)
+        first = nsmallest(MOST_WAITING, waiting, key=_by_age)
         shown = [_waiting(pod, self._cluster.others.why(pod)) for pod in first]
         pieces.add(b',"waiting":' + _json(shown) + b',"waitingCount":' + _json(len(waiting)))
         pieces.add(b',"waitingUnitMib":' + _json(_unit_of_waiting(units)) + b"}")
@@ -212,8 +212,9 @@ def _pod(view: PodView) -> list[object]:
     return [view.name, int(view.reserved), view.held.memory, view.held.core, view.whole, gpus]
 
 
-def _by_name(pod: PodFacts) -> tuple[str, str]:
-    return pod.name.namespace, pod.name.name
+def _by_age(pod: PodFacts) -> tuple[str, str, str]:
+    """The oldest pod first, and pods of one second by name."""
+    return pod.created, pod.name.namespace, pod.name.name
 
 
 def _waiting(pod: PodFacts, why: str) -> list[object]:

@@ -133,6 +133,14 @@ def test_of_many_waiting_pods_the_first_are_listed_and_all_are_counted():
     assert [row[0] for row in page["waiting"]] == [f"default/w{number:04}" for number in range(MOST_WAITING)]
 
 
+def test_the_pods_that_wait_longest_are_listed_first():
+    core = scheduled(node(mem=80, core=200))
+    for name, hour in (("p-2", 9), ("a", 11), ("p-10", 8), ("p-1", 9)):
+        core.pod_seen(pod(name, mem=500, core=10, created=f"2026-01-01T{hour:02}:00:00Z"), 0.0)
+    waiting = [row[0] for row in fleet(pages_of(core))["waiting"]]
+    assert waiting == ["default/p-10", "default/p-1", "default/p-2", "default/a"]
+
+
 def test_pods_of_other_schedulers_wait_as_well_with_what_was_probably_meant():
     core = Scheduling(LeastFree(), schedulers={"gpu-scheduler"})
     core.synced(0.0)
