@@ -29,6 +29,8 @@ def pause_process(pid: int) -> None:
         running = [thread for thread, state in _threads(pid).items() if state != "T"]
         quiet_looks = 0 if running else quiet_looks + 1
         if time.monotonic() > deadline:
+            # Callers take it for running, and so would all later tests.
+            os.kill(pid, signal.SIGCONT)
             raise TimeoutError(f"process {pid} was sent SIGSTOP {PAUSES_S:g} s ago, and threads still run: {running}")
         time.sleep(_LOOK_S)
 

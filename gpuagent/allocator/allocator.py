@@ -98,6 +98,8 @@ class Allocator:
     def allocate(self, resource: str, ids: Collection[str]) -> Grant:
         """The container's grant for `ids`. The same ids always give the same answer.
 
+        Kubelets before 1.19 pick ids themselves, so that each is a count. Of them, the last call alone can be repeated.
+
         Raises:
             Refusal: the ids break a rule, or isolation is not ready.
         """

@@ -119,12 +119,14 @@ def test_controllers_of_cgroup_v2_are_enabled_for_pods_and_disabled_by_the_last_
     # Another cluster may be running, and ends later: not before this test has looked, because this one claims the groups.
     onlooker = Cgroups()
     onlooker.claim()
-    for hierarchy in unified:
-        # What is enabled meanwhile is noted before.
-        are_enabled = enabled(hierarchy)
-        to_be_disabled = {line.split()[1] for line in USERS.read_text().splitlines() if str(hierarchy) in line}
-        assert are_enabled - before[hierarchy] <= to_be_disabled
-    onlooker.remove()
+    try:
+        for hierarchy in unified:
+            # What is enabled meanwhile is noted before.
+            are_enabled = enabled(hierarchy)
+            to_be_disabled = {line.split()[1] for line in USERS.read_text().splitlines() if str(hierarchy) in line}
+            assert are_enabled - before[hierarchy] <= to_be_disabled
+    finally:
+        onlooker.remove()
 
 
 def enabled(group: Path) -> set[str]:

@@ -145,7 +145,7 @@ def test_while_the_pods_are_read_the_filter_does_not_say_that_there_is_no_such_n
         expect(page.locator("#count")).to_have_text("no such node so far, reading the pods …")
         until = time.monotonic() + WAIT_S
         while not asked:  # the page has asked before it says so, and the browser tells it a moment later
-            assert time.monotonic() < until
+            assert time.monotonic() < until, "the browser did not tell of the request"
             page.wait_for_timeout(20)
         asked[0].continue_()
         expect(page.locator(ROWS).first).to_be_visible()

@@ -72,12 +72,18 @@ def _repeats_last_call(resource: str, units: frozenset[str], occupancy: Occupanc
     """Whether this is the last Allocate once more, which gets the same answer.
 
     Kubelet picks free ids only. So the ids of an earlier allocation are for a new container: the pod that had them has
-    ended, although the watch may not have shown that yet. The same holds once that pod has started.
+    ended, although the watch may not have shown that yet. The same holds once that pod has started, or was refused.
+
+    If the last pod was deleted before it started, and the watch is late, a new container with the very same ids looks
+    like it.
     """
-    if not occupancy.tracker.recent:
+    tracker = occupancy.tracker
+    if not tracker.recent:
         return False
-    last = occupancy.tracker.recent[-1]
+    last = tracker.recent[-1]
     if (last.resource, last.ids) != (resource, units) or not occupancy.may_live(last):
+        return False
+    if last.pod_uid in tracker.refused:
         return False
     pod = occupancy.snapshot.living_pods.get(last.owner.pod) if last.owner else None
     return pod is None or not pod.container_ids

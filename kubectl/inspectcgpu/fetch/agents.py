@@ -40,7 +40,7 @@ class Answers:
 
     Attributes:
         unseen: node without an answer to the reason.
-        not_queried: nodes whose Node does not say that they have an agent. One may run there nevertheless.
+        not_queried: nodes without a known agent. If the agents' pods could not be listed, one may run there.
         pods_problem: why the agents' pods could not be listed; empty if they could.
     """
 

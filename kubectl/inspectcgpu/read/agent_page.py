@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.fleet.held_use import HeldUse, read_held_uses
-from gpuagent.domain.fleet.node_problems import SEVERITIES
+from gpuagent.domain.fleet.node_problems import MOST_MESSAGE, SEVERITIES
 from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping, mappings, number, sentence, text
 from gpuagent.domain.pods.pod import PodName
@@ -96,7 +96,7 @@ def _problem(problem: Mapping[str, Any]) -> SeenProblem:
     severity = text(problem.get("severity"))
     if severity not in SEVERITIES:  # an agent before 0.1.0 reports only whether it is a warning
         severity = "info" if problem.get("warning") is False else "warning"
-    return SeenProblem(severity, sentence(problem.get("reason")), sentence(problem.get("message")))
+    return SeenProblem(severity, sentence(problem.get("reason")), sentence(problem.get("message"), MOST_MESSAGE))
 
 
 def _gpu(gpu: Mapping[str, Any], minor: int) -> SeenGpu:

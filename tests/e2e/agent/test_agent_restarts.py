@@ -167,4 +167,8 @@ def test_an_api_server_that_comes_back_after_the_agent(kubelet: str, api: SlowAp
     outcomes = made.check(names)
     # On a machine that stood still, the server may be away for longer than calls wait for it.
     is_in_time = waits_s < DECIDED_PODS_S
-    assert outcomes == {"admitted": 12} or not is_in_time and outcomes.keys() <= {"admitted", "unidentified"}
+    if is_in_time:
+        assert outcomes == {"admitted": 12}
+    else:
+        print(f"\nThe server was away for {waits_s:.1f} s")
+        assert outcomes.keys() <= {"admitted", "unidentified"}

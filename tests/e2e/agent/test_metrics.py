@@ -160,7 +160,7 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
             else:
                 server.wait(expression)
     # Kubelet gives units, and no pod gets them with the isolation that the mode promises.
-    assert server.value("max(gpuagent_gpu_memory_free_bytes)") == 0
+    server.wait("max(gpuagent_gpu_memory_free_bytes)", is_(0))
     for variable in asked["templating"]["list"]:
         if variable["type"] == "query":
             expression = re.sub(r"\$\w+", lambda found: ALL[found[0]], variable["definition"])

@@ -30,6 +30,7 @@ def test_pods_and_amounts_survive_a_kubelet_restart(kubelet: str, make_node: Cal
     for name in ("a", "b", "c"):
         node.run(pod_manifest(name, {MEM: 10}))
     before = {name: node.cluster.container(name) for name in "abc"}
+    node.agent.wait(lambda _page: _registrations(node.agent))
     registrations = _registrations(node.agent)
     node.cluster.kill_kubelet()
     node.cluster.start_kubelet()
@@ -48,8 +49,8 @@ def _registrations(agent: AgentProcess) -> dict[str, float]:
     return {series: float(value) for series, value in values}
 
 
-def _all_more(now: dict[str, float], before: dict[str, float]) -> bool:
-    return all(now.get(series, 0.0) > count for series, count in before.items())
+def _all_more(counts: dict[str, float], before: dict[str, float]) -> bool:
+    return bool(before) and all(counts.get(series, 0.0) > count for series, count in before.items())
 
 
 def test_an_agent_started_before_kubelet_registers_at_once(kubelet: str, make_node: Callable[..., Node]) -> None:
@@ -108,6 +109,7 @@ def test_two_agents_overlap_and_the_newcomer_stays(
     newcomer.start()
     try:
         newcomer.wait(connected)
+        newcomer.wait(lambda _page: _registrations(newcomer))
         registered = _registrations(newcomer)
         node.agent.stop()
         # With the former stream of a resource, kubelet also ends the newcomer's. So it registers all of them again.

@@ -419,7 +419,7 @@ class Cluster:
             try:
                 environment = container.environment()
             except OSError:
-                continue  # it has just ended
+                environment = {}  # it has just ended
             if "KUBERNETES_SERVICE_HOST" in environment:
                 return container, environment
             if time.monotonic() > deadline:

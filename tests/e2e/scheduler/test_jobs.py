@@ -282,6 +282,7 @@ def _job(pod: Json) -> str:
     return str(pod["metadata"]["labels"][JOB_LABEL])
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("replica")
 @pytest.mark.parametrize("full", [2, 1])
 def test_a_job_of_higher_priority_evicts_pods_on_each_node_that_is_full(
@@ -294,6 +295,7 @@ def test_a_job_of_higher_priority_evicts_pods_on_each_node_that_is_full(
     assert allocations.problems() == []
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("replica")
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_job_of_higher_priority_evicts_pods_where_each_of_its_pods_fits_alone(

@@ -105,6 +105,18 @@ def test_ids_of_a_pod_that_ended_unseen_do_not_break_a_decision():
     assert node.gpus(MEM, ids) == [uuid(2)]
 
 
+def test_ids_of_a_pod_that_was_refused_do_not_break_a_decision():
+    """Kubelet frees the ids of its first container at once, and the watch shows the pod as pending for a while."""
+    node = EndsUnseen(Mode.SHARE, "share")
+    refused = pod_json("refused", {MEM: 2}, {MEM: 40})
+    node.kubelet.pods(refused)
+    ids = node.ids(MEM, 2)
+    assert node.gpus(MEM, ids) == [uuid(0)]
+    assert node.kubelet.refusal(lambda: node.gpus(MEM, node.ids(MEM, 40))).pod.name == "refused"
+    node.kubelet.pods(refused, pod_json("new", {MEM: 2}, annotations=v1(2, 2)))
+    assert node.gpus(MEM, ids) == [uuid(2)]
+
+
 def test_ids_of_a_pod_that_ended_unseen_are_not_on_another_gpu_than_the_init_container():
     node = EndsUnseen(Mode.SHARE, "share")
     ended = pod_json("ended", {MEM: 14})

@@ -53,6 +53,11 @@ class Killer:
         self._thread.join()
         self._node.agent.wait_ready()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it goes on: its thread ends with the first kill or start that fails."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         while not self._ending.wait(self._rng.uniform(0.2, 6)):
             self._node.agent.kill()
@@ -69,6 +74,7 @@ def test_no_container_runs_without_the_limit_of_its_pod_while_the_agent_is_kille
     with Killer(limited_node, rng) as killer:
         # On a fast machine, all of them may have started before the first kill.
         while (pods.starts[LIMITED] < STARTS or not killer.kills) and not pods.unlimited:
+            assert killer.is_at_work
             pods.collect(pods.create(_WAVE))
     print(f"\n{dict(pods.starts)}, {killer.kills} kills of the agent, {pods.refused} pods refused meanwhile")
     assert not pods.unlimited
