@@ -331,7 +331,7 @@ class World:
         self._create(meta["name"], _limits(resource, amount, cores), namespace=meta["namespace"])
 
     def copy_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
-        """Delete a pod, and create it from its own YAML: its annotations come along. An amount of 0: it has its own."""
+        """Delete a pod, and create it from its own YAML: its annotations come along. With 0, its amount stays."""
         pod = self._some_pod(which)
         if pod is None:
             return

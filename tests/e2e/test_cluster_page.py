@@ -58,7 +58,7 @@ def names(page: Page) -> list[str]:
 
 
 def ends_with(query: str) -> re.Pattern[str]:
-    """Of an address."""
+    """A pattern for the addresses that end with this query."""
     return re.compile(re.escape(query) + "$")
 
 

@@ -184,7 +184,7 @@ def true_environments(node: Node, name: str, entries: Iterable[CheckpointEntry])
 
 
 def _environment(node: Node, name: str, container: str) -> dict[str, str] | None:
-    """That of the running container, or what it has printed if it has ended; None if neither is known."""
+    """The environment of the running container, or what it has printed if it has ended; None if neither is known."""
     state = _state(node.cluster.pod(name), container)
     if "running" in state:
         with suppress(LookupError):

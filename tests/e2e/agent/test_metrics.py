@@ -198,12 +198,12 @@ def test_an_alert_names_its_cause_and_the_pods_that_are_hit(scraped: tuple[Node,
     node.run(pod_manifest("trains", {MEM: 10, CORE: 30}))
     server.wait(f"count({LIMIT})", is_(1))
     node.agent.inject(fault="xid", gpu=gpu_of(node, "trains")["uuid"], code=79)
-    told = "Pods on the GPU: default/trains."
-    server.wait_alert("GPUUnhealthy", lambda text: "Its last XID is 79." in text and text.endswith(told))
+    pods = "Pods on the GPU: default/trains."
+    server.wait_alert("GPUUnhealthy", lambda text: "Its last XID is 79." in text and text.endswith(pods))
     # Its pods are not forgotten while the driver is away.
     node.agent.inject(fault="driver", present=False, error="LIBRARY_NOT_FOUND")
-    told = "Pods with GPUs of the node: default/trains."
-    server.wait_alert("GPUDriverUnavailable", lambda text: text.endswith(told))
+    pods = "Pods with GPUs of the node: default/trains."
+    server.wait_alert("GPUDriverUnavailable", lambda text: text.endswith(pods))
 
 
 def test_the_rules_hold_what_their_tests_say(tmp_path: Path) -> None:

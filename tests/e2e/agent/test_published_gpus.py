@@ -38,7 +38,7 @@ def publishes(node: Node, **usable: int) -> NodeGpus:
 
 
 def links(node: Node, found: dict[str, Any]) -> Mbps | None:
-    """Those of the ConfigMap, if it belongs to what the node publishes."""
+    """The links in the ConfigMap, if it belongs to what the node publishes."""
     gpus = published(found)
     status, report = node.cluster.api("GET", f"{MAPS}/{NODE_NAME}-gputopo-report")
     return node_links(report["data"], gpus) if status == OK and gpus is not None else None

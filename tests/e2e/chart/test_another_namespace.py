@@ -29,7 +29,7 @@ def test_another_namespace_than_kube_system(
 
 
 def last_gpu_is_healthy(report: dict[str, Any] | None) -> bool:
-    """A GPU is not, until it has told of its health for the first time."""
+    """Whether the report says so. It does not before the GPU's health was read for the first time."""
     return report is not None and json.loads(report["data"]["devices"])["7"] == "Healthy"
 
 

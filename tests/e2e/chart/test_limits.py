@@ -116,7 +116,7 @@ def test_limits_outlive_the_helper_and_the_agent(node: Node) -> None:
     helper = release.cluster.container(name, "memory-limits", release.namespace)
     helper.kill()
     # Kubelet starts it again, and the pod is ready again.
-    release.cluster.wait_pod(name, lambda now: helper_restarts(now) > starts, namespace=release.namespace)
+    release.cluster.wait_pod(name, lambda pod: helper_restarts(pod) > starts, namespace=release.namespace)
     release.wait_rolled_out()
     node.wait_amounts(mem=88)
     node.run(pod_manifest("later", {MEM: 4}))

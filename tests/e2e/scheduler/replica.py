@@ -24,7 +24,7 @@ LEASE_OF_ONE = {"leaseDuration": "600s", "renewDeadline": "500s", "retryPeriod":
 # Short, so that another leads soon. The tests start the one that has lost its lease again, as kubelet does.
 _LEASE_OF_SEVERAL = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
 CALL_LIMIT = "30s"
-"""Of a call to the extender."""
+"""How long a call to the extender may take."""
 
 Result = TypeVar("Result")
 

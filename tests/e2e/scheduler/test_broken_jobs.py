@@ -15,7 +15,7 @@ from tests.e2e.scheduler.replica import Replica
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 EVICT_S = 3
 IN_TIME_S = 20
-"""The same where a pod comes again in time: the test itself, kwok and kube-scheduler may be slow in between."""
+"""The time for a pod that comes again before that: this test, kwok and kube-scheduler may be slow meanwhile."""
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_a_pod_that_waits_starts_after_another_has_moved(
     until(lambda: halves.replica.metric('gpuscheduler_defragmentations_total{outcome="done"}') == 1)
     assert halves.replica.metric(EVICTIONS) == 1
     # Events are sent one after the other, and later than what they tell of.
-    until(lambda: {("large", "Defragmenting"), (halves.name, "EvictedToDefragment")} <= _told(control_plane))
+    until(lambda: {("large", "Defragmenting"), (halves.name, "EvictedToDefragment")} <= _events(control_plane))
 
 
 def test_a_budget_that_allows_no_eviction_keeps_the_pod_where_it_is(
@@ -170,7 +170,7 @@ def _waits_without_plan(replica: Replica, name: str) -> bool:
     return [waiting["plan"] for waiting in page["waiting"] if waiting["pod"] == name] == [None]
 
 
-def _told(control_plane: ControlPlane) -> set[tuple[str, str]]:
+def _events(control_plane: ControlPlane) -> set[tuple[str, str]]:
     """Pod and reason of each Event."""
     events = control_plane.client.expect("GET", EVENTS)["items"]
     return {(event["involvedObject"]["name"], event["reason"]) for event in events}

@@ -159,11 +159,11 @@ def test_pods_with_gpus_in_their_limits(
     control_plane.pods.wait(lambda pods: all(why(pods, name) for name in ("huge", "whole", "train-0")))
     path = f"{EVENTS}?fieldSelector=reason=WaitingForGPUs"
 
-    def told() -> set[str]:
+    def pods_of_events() -> set[str]:
         events = control_plane.client.expect("GET", path)["items"]
         return {event["involvedObject"]["name"] for event in events}
 
-    replica.extender.wait_for(lambda: {"huge", "whole"} <= told())
+    replica.extender.wait_for(lambda: {"huge", "whole"} <= pods_of_events())
     assert sentence(control_plane, capsys, "huge") == "node(s) had no GPU with 200 GiB"
     pods = control_plane.pods.wait(lambda _: True, 0)
     assert sentence(control_plane, capsys, "train-0") == why(pods, "train-0")

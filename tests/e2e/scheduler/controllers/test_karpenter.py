@@ -80,11 +80,11 @@ def test_a_placeholder_has_karpenter_add_a_node_and_goes_before_a_second_one(
     assert len(karpenter.claims()) == 1
     path = f"{EVENTS}?fieldSelector=reason=ScaleUpRequested"
 
-    def told() -> list[str]:
+    def pods_of_events() -> list[str]:
         return [event["involvedObject"]["name"] for event in control_plane.client.expect("GET", path)["items"]]
 
-    replica.extender.wait_for(lambda: bool(told()))
-    assert told() == ["large"]
+    replica.extender.wait_for(lambda: bool(pods_of_events()))
+    assert pods_of_events() == ["large"]
 
 
 def _scatter(
