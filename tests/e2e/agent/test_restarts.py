@@ -30,7 +30,7 @@ def test_pods_and_amounts_survive_a_kubelet_restart(kubelet: str, make_node: Cal
     for name in ("a", "b", "c"):
         node.run(pod_manifest(name, {MEM: 10}))
     before = {name: node.cluster.container(name) for name in "abc"}
-    node.agent.wait(lambda _page: _registrations(node.agent))
+    node.agent.wait(lambda _page: bool(_registrations(node.agent)))
     registrations = _registrations(node.agent)
     node.cluster.kill_kubelet()
     node.cluster.start_kubelet()
@@ -109,7 +109,7 @@ def test_two_agents_overlap_and_the_newcomer_stays(
     newcomer.start()
     try:
         newcomer.wait(connected)
-        newcomer.wait(lambda _page: _registrations(newcomer))
+        newcomer.wait(lambda _page: bool(_registrations(newcomer)))
         registered = _registrations(newcomer)
         node.agent.stop()
         # With the former stream of a resource, kubelet also ends the newcomer's. So it registers all of them again.
