@@ -113,14 +113,17 @@ def reachable_kubelet(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def nothing_left(cluster: Cluster) -> Iterator[None]:
-    """Afterwards, the cluster has nothing of the page, and the node no folder."""
+    """Before and afterwards, the cluster has nothing of the page, and the node no folder."""
+    labels = {"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None}
+    # The test before may have labeled the node, and the page's command does not overwrite a label.
+    cluster.label_node(labels)
     had_fence = FENCE.exists()
     yield
     shell = Shell(cluster, None)
     shell("kubectl delete deployment,job,pod --all --grace-period=0 --force --ignore-not-found")
     shell(f"{HELM} uninstall gpuagent --namespace kube-system --ignore-not-found --wait")
     shell("kubectl -n kube-system delete pod gpuagent-test --ignore-not-found")
-    cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
+    cluster.label_node(labels)
     if not had_fence:
         shutil.rmtree(FENCE, ignore_errors=True)
 
