@@ -151,9 +151,10 @@ class Replica:
     def wait_for_holders(self, *names: str) -> None:
         """Wait until the extender knows that these pods hold GPUs, and no others: its watch may lag behind the test's."""
         expected = {f"default/{name}" for name in names}
-        self.extender.wait_for(lambda: self._holders() == expected)
+        self.extender.wait_for(lambda: self.holders() == expected)
 
-    def _holders(self) -> set[str]:
+    def holders(self) -> set[str]:
+        """The pods that hold GPUs or have some reserved, as the extender knows it."""
         nodes = json.loads(self.page("/usage"))["nodes"]
         return {pod for node in nodes for gpu in node["gpus"] for pod in (*gpu["pods"], *gpu["reserved"])}
 

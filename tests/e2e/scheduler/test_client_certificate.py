@@ -54,7 +54,7 @@ def test_kube_scheduler_is_answered_and_no_other_program_is(
     assert "nodeName" not in control_plane.pods.wait(lambda pods: "gated" in pods)["gated"]["spec"]
     assert allocations.used() == {GPU_MEM: 10, GPU_CORE: 0, GPU_WHOLE: 4}
     # Nothing is reserved for the pod of the strangers' calls.
-    assert "default/gated" not in replica.page("/usage")
+    assert "default/gated" not in replica.holders()
     # Those that run may have been, until the watch shows them.
     replica.wait_for_holders("share", "job-0", "job-1")
     # With the certificate, the very same call is answered.
