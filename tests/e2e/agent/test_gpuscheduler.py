@@ -24,7 +24,7 @@ from tests.e2e.build import bin_dir
 from tests.e2e.cluster import Cluster, pod_manifest
 from tests.e2e.cluster.component_settings import API_ADDRESS, API_PORT
 from tests.e2e.cluster.processes import Process
-from tests.e2e.scheduler.control_plane import RIGHTS
+from tests.e2e.scheduler.control_plane import LEASE, LEASES, RIGHTS
 from tests.e2e.scheduler.pod_watch import PodWatch
 from tests.e2e.scheduler.pods import SCHEDULER_NAME
 from tests.e2e.scheduler.replica import Replica
@@ -112,6 +112,8 @@ def scheduled(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[Node], Sch
             yield
             for right in RIGHTS:
                 cluster.api("DELETE", cluster.client.path_of(right))
+            # On a busy machine, kube-scheduler is killed before it gives its lease of ten minutes back.
+            cluster.api("DELETE", f"{LEASES}/{LEASE}")
 
         def start(node: Node) -> Scheduled:
             stack.enter_context(rights())

@@ -114,7 +114,8 @@ def reachable_kubelet(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture
 def nothing_left(cluster: Cluster) -> Iterator[None]:
     """Before and afterwards, the cluster has nothing of the page, and the node no folder."""
-    labels = {"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None}
+    names = ("ack.node.gpu.schedule", "ack.node.gpu.placement", "aliyun.accelerator/nvidia_count")
+    labels = dict.fromkeys(names)
     # The test before may have labeled the node, and the page's command does not overwrite a label.
     cluster.label_node(labels)
     had_fence = FENCE.exists()

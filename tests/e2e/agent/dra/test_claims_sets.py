@@ -56,7 +56,8 @@ def wait_slices(node: Node, wanted: int) -> None:
     """Wait until the pool has so many slices, all of one generation."""
 
     def there(_: Json) -> bool:
-        pools = [one["spec"]["pool"] for one in node.cluster.client.expect("GET", SLICES)["items"]]
+        specs = [stored["spec"] for stored in node.cluster.client.expect("GET", SLICES)["items"]]
+        pools = [spec["pool"] for spec in specs if spec["driver"] == DRIVER]
         return len(pools) == wanted and len({pool["generation"] for pool in pools}) == 1
 
     node.agent.wait(there)
