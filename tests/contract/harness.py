@@ -24,6 +24,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.agent.agent import Agent
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.pods.pod import ContainerRef
+from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
@@ -94,6 +95,15 @@ class Isolating:
         if self.failures:
             self.failures -= 1
             raise IsolationError("the isolation layer is not ready")
+
+
+def _answers_from(agent: Agent, pod: str) -> bool:
+    """Whether the agent's answers go by this pod; not before it has published anything."""
+    try:
+        snap = agent.allocator.occupancy().snapshot
+    except Refusal:
+        return False
+    return any(seen.name.name == pod for seen in snap.pods)
 
 
 class Node:
@@ -279,9 +289,17 @@ class Node:
         wait_for(caught_up, timeout, "the agent has not taken the node's last label")
 
     def bind(
-        self, pod: Pod, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
+        self,
+        pod: Pod,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        *,
+        is_answered_from: bool = True,
     ) -> Pod:
-        """Make the pod known to the API server, bound to this node, and wait until the agents know it."""
+        """Make the pod known to the API server, bound to this node, and wait until the agents know it.
+
+        With `is_answered_from`, also until their answers to kubelet go by it, which is a moment later.
+        """
         spec: dict[str, Any] = {"nodeName": NODE}
         for field, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
             spec[field] = [
@@ -301,6 +319,8 @@ class Node:
         created = self.server.objects.create("pods", pod.namespace, body)
         for agent in self.agents:
             wait_for(lambda a=agent: any(p.name.name == pod.name for p in a.state.pods.seen))  # type: ignore[misc]
+            if is_answered_from:
+                wait_for(lambda a=agent: _answers_from(a, pod.name))  # type: ignore[misc]
         return replace(pod, uid=created["metadata"]["uid"])
 
     def end(self, pod: Pod) -> None:

@@ -147,7 +147,7 @@ def test_a_container_is_never_torn_apart_whenever_the_agent_sees_its_pod(
     for number in range(60):
         memory = rng.randint(1, 4)
         containers = [{MEM: memory, CORE: 5 * rng.randint(1, 5)} for _ in range(rng.randint(1, 2))]
-        asked = one.bind(pod(f"p{number}", *containers))
+        asked = one.bind(pod(f"p{number}", *containers), is_answered_from=False)
         outcome = one.kubelet.admit(asked)
         assert not [granted.conflicts for granted in outcome.containers.values() if granted.conflicts]
         if former:
