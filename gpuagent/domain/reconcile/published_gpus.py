@@ -1,22 +1,15 @@
 """The annotations of the Node, in which the agent publishes its GPUs, and what pods hold, to schedulers."""
 
-from collections import defaultdict
-from collections.abc import Mapping
-
-from gpuagent.domain.certain_holdings import RESOURCES
 from gpuagent.domain.deviceplugin.advertise import at_zero
 from gpuagent.domain.missing_gpus import known_gpus_annotation
-from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.node_state.known_gpus import NOT_READ
+from gpuagent.domain.placed_units import Blocks, placed_kinds, placed_units
 from gpuagent.domain.reconcile.published_holdings import held_annotation
 from gpuagent.domain.reconcile.topology_report import bandwidths
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind, Mode
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode
 from gpuagent.domain.state import State
-
-Blocks = Mapping[str, DeviceRange]
-"""Resource to the units of one GPU on its device list."""
 
 
 def node_annotations(state: State) -> dict[str, str]:
@@ -46,11 +39,11 @@ def published_gpus(state: State) -> NodeGpus:
 
     There are none while the mode advertises no resource that schedulers place.
     """
-    kinds = {name: kind for name, kind in state.resource_kinds.items() if name in RESOURCES}
+    kinds = placed_kinds(state)
     gpus: tuple[NodeGpu, ...] = ()
     # At zero, kubelet would refuse every pod that a scheduler sends.
     if kinds and not at_zero(state):
-        gpus = _node_gpus(state, kinds)
+        gpus = _node_gpus(state)
     links = ""
     if gpus and GPU_WHOLE in kinds:
         # Only in mode `topology` does a ConfigMap have the bandwidths.
@@ -70,25 +63,13 @@ def published_gpus(state: State) -> NodeGpus:
     )
 
 
-def _node_gpus(state: State, kinds: Mapping[str, Kind]) -> tuple[NodeGpu, ...]:
-    """The GPUs by minor number, with their units of these resources."""
-    blocks = _blocks(state, kinds)
+def _node_gpus(state: State) -> tuple[NodeGpu, ...]:
+    """The GPUs by minor number, with the units that schedulers place."""
+    units = placed_units(state)
     gpus = []
     for minor, uuid in _by_minor(state):
-        gpus.append(_node_gpu(minor, blocks[uuid]))
+        gpus.append(_node_gpu(minor, units.get(uuid, {})))
     return tuple(gpus)
-
-
-def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Blocks]:
-    """By the UUIDs of the GPUs; none for a GPU that is on no list."""
-    blocks: dict[str, dict[str, DeviceRange]] = defaultdict(dict)
-    for name, kind in kinds.items():
-        listed = state.advertised.lists.get(name, ())
-        for block in listed:
-            if block.kind is kind:
-                uuid = block.gpu.uuid
-                blocks[uuid][name] = block
-    return blocks
 
 
 def _by_minor(state: State) -> list[tuple[int, str]]:

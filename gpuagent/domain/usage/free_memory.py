@@ -4,12 +4,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuagent.domain.certain_holdings import RESOURCES
 from gpuagent.domain.fleet.node_summary import GpuUse, free_share
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.node_state.device_lists import DeviceRange
+from gpuagent.domain.placed_units import Blocks, placed_kinds, placed_units
 from gpuagent.domain.pods.pod import ContainerRef, PodName
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.domain.sharing.units import MIB
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import is_ready
@@ -33,15 +32,14 @@ def free_memory(state: State) -> Mapping[str, int | None]:
         Nothing in a mode that offers schedulers no GPUs: `default` and `dra`. 0 for a GPU of which a pod gets nothing.
         None for a free GPU that is given whole, if the driver does not report its memory.
     """
-    kinds = {name: kind for name, kind in state.resource_kinds.items() if name in RESOURCES}
-    if not kinds:
+    if not placed_kinds(state):
         return {}
     free: dict[str, int | None] = dict.fromkeys(state.gpus.by_uuid, 0)
     # For example, isolation is switched off: kubelet still gives units, and not with what the mode promises.
     if not is_ready(state):
         return free
     held = _held(state)
-    for uuid, blocks in _blocks(state, kinds).items():
+    for uuid, blocks in placed_units(state).items():
         gpu = state.gpus.by_uuid.get(uuid)
         is_healthy = all(block.healthy for block in blocks.values())
         if gpu is not None and is_healthy:
@@ -64,18 +62,7 @@ def _held(state: State) -> Mapping[str, _Held]:
     return held
 
 
-def _blocks(state: State, kinds: Mapping[str, Kind]) -> Mapping[str, Mapping[str, DeviceRange]]:
-    """By the UUID of the GPU, its units on the device list of each resource; without a GPU that is on none."""
-    blocks: defaultdict[str, dict[str, DeviceRange]] = defaultdict(dict)
-    for name, kind in kinds.items():
-        for block in state.advertised.lists.get(name, ()):
-            # Units of a former mode may still be about to leave the list.
-            if block.kind is kind:
-                blocks[block.gpu.uuid][name] = block
-    return blocks
-
-
-def _free_bytes(gpu: Gpu, blocks: Mapping[str, DeviceRange], held: _Held, state: State) -> int | None:
+def _free_bytes(gpu: Gpu, blocks: Blocks, held: _Held, state: State) -> int | None:
     # The units that are withheld for resized pods are not offered any more.
     offered = {name: block.offered for name, block in blocks.items()}
     use = GpuUse(
