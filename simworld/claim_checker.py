@@ -282,15 +282,19 @@ class ClaimChecker:
 
     def _check_device(self, node: SimulatedNode, gpu: BoxGpu, device: Json) -> None:
         """A GPU is published with all of its memory, and tainted only while lost or held by units."""
-        value = device["capacity"]["memory"]["value"]
-        if value != f"{gpu.memory_mib // MIB_PER_GIB}Gi":
-            self._history.break_promise(f"{node.name} publishes {value} of {gpu.uuid}, which has {gpu.memory_mib} MiB")
-        taints = [taint["key"] for taint in device.get("taints") or ()]
+        published = f"{node.name} publishes {gpu.uuid}"
+        memory = device["capacity"]["memory"]["value"]
+        all_memory = f"{gpu.memory_mib // MIB_PER_GIB}Gi"
+        if memory != all_memory:
+            self._history.break_promise(f"{node.name} publishes {memory} of {gpu.uuid}, which has {gpu.memory_mib} MiB")
+        taints = device.get("taints") or ()
         is_lost = gpu.uuid in node.lost
         if is_lost and not taints:
-            self._history.break_promise(f"{node.name} publishes {gpu.uuid} without a taint, and it is lost")
-        if taints and not is_lost and not self._has_holders_of_units(node, gpu):
-            self._history.break_promise(f"{node.name} publishes {gpu.uuid} with taints {taints}, and is quiet")
+            self._history.break_promise(f"{published} without a taint, and it is lost")
+        may_be_tainted = is_lost or self._has_holders_of_units(node, gpu)
+        if taints and not may_be_tainted:
+            keys = [taint["key"] for taint in taints]
+            self._history.break_promise(f"{published} with taints {keys}, and is quiet")
 
     def _has_holders_of_units(self, node: SimulatedNode, gpu: BoxGpu) -> bool:
         containers = self._history.on_node(node.name)

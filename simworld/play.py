@@ -101,11 +101,13 @@ def _shortened(scenario: Scenario, broken: int, root: Path, most_tries: int) -> 
 
 
 def _print_story(scenario: Scenario, outcome: Outcome) -> None:
-    nodes = scenario.nodes
-    print(f"{len(nodes)} nodes of {scenario.gpus} GPUs in mode {scenario.mode}, kubelets {nodes}")
+    kubelets = scenario.nodes
+    size = f"{len(kubelets)} nodes of {scenario.gpus} GPUs"
+    print(f"{size} in mode {scenario.mode}, kubelets {kubelets}")
     print("\n".join(outcome.story))
     broken = len(outcome.broken)
-    print(f"seed {scenario.seed}: {broken} broken, {outcome.turns} turns, {outcome.seconds:.0f} virtual seconds")
+    length = f"{outcome.turns} turns, {outcome.seconds:.0f} virtual seconds"
+    print(f"seed {scenario.seed}: {broken} broken, {length}")
 
 
 def _first_broken(scenario: Scenario, root: Path) -> str:

@@ -301,8 +301,13 @@ class World:
         texts = {"world": text_of((self.created, self.crashes, self.ends, self.slow))}
         for uid in self._created_uids():
             # The pod may be gone. What was decided about it, and why kubelet refused it, stays.
-            is_excused = uid in self.excused
-            texts[uid] = text_of((self.pods.get(uid), self.decided.get(uid), self.refusals.get(uid), is_excused))
+            about_pod = (
+                self.pods.get(uid),
+                self.decided.get(uid),
+                self.refusals.get(uid),
+                uid in self.excused,
+            )
+            texts[uid] = text_of(about_pod)
         parts: list[NodePart | SchedulerPart] = [self.scheduler, *self.parts.values()]
         for part in parts:
             for name, text in _texts_of(part).items():

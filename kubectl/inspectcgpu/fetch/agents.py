@@ -14,6 +14,7 @@ from inspectcgpu.fetch.fetching import Page, Task, fetch
 from inspectcgpu.read.agent_page import AgentView
 from inspectcgpu.read.usage import Usage
 
+NOT_AN_AGENT = "what answers is no gpuagent, or one of another version"
 LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
 USE_NOT_SEEN = (
     "its agent does not report what containers use, only their limits: it does not see the host's processes, because "
@@ -85,11 +86,11 @@ def ask(
             reason = answers.unseen.get(node) or _use_unknown(page)
             if reason:
                 usage_reasons[node] = reason
-    answers.usage_problem = _first_of(usage_reasons)
+    answers.usage_problem = _first_reason(usage_reasons)
     return answers
 
 
-def _first_of(reasons: Mapping[str, str]) -> str:
+def _first_reason(reasons: Mapping[str, str]) -> str:
     """The first node with its reason, and how many more nodes there are; "" without any."""
     if not reasons:
         return ""
@@ -135,7 +136,7 @@ def _path(asking: Asking, pods: Mapping[str, str], node: str) -> str:
 def _unseen(page: Page, pods_problem: str, *, has_pod: bool, asking: Asking) -> str:
     """Why a node's agent shows no GPUs."""
     if page.answered:
-        return "what answers is no gpuagent, or one of another version"
+        return NOT_AN_AGENT
     if pods_problem:
         return f"the agents' pods cannot be listed: {pods_problem}"
     if not has_pod:

@@ -60,27 +60,27 @@ def fetch(client: Client, tasks: Sequence[Task], timeout_s: float) -> dict[str, 
     left = sum(1 + task.metrics for task in tasks)
     with suppress(queue.Empty):
         while left:
-            task, which, found = done.get(timeout=max(0.01, min(timeout_s, ends - time.monotonic())))
+            task, which, answer = done.get(timeout=max(0.01, min(timeout_s, ends - time.monotonic())))
             left -= 1
-            _read(pages[task.node], which, found)
+            _read(pages[task.node], which, answer)
     given_up.set()
     return pages
 
 
-def _read(page: Page, which: str, found: str | KubeError) -> None:
-    match which, found:
+def _read(page: Page, which: str, answer: str | KubeError) -> None:
+    match which, answer:
         case "status", str():
-            page.view = read_page(found)
+            page.view = read_page(answer)
             page.answered = True
         case "status", _:
-            page.problem = str(found)
+            page.problem = str(answer)
             # Replaced if the metrics are read as well.
-            page.metrics_problem = str(found)
+            page.metrics_problem = str(answer)
         case _, str():
-            page.usage = read_usage(found)
+            page.usage = read_usage(answer)
             page.metrics_problem = ""
         case _:
-            page.metrics_problem = str(found)
+            page.metrics_problem = str(answer)
 
 
 def _work(
@@ -98,13 +98,13 @@ def _work(
             failed = refused
             pages = ("status", "metrics") if task.metrics else ("status",)
             for page in pages:
-                found = failed or _text(client, f"{task.path}/{page}")
-                done.put((task, page, found))
-                if isinstance(found, KubeError):
+                answer = failed or _text(client, f"{task.path}/{page}")
+                done.put((task, page, answer))
+                if isinstance(answer, KubeError):
                     # The other page of this agent would fail, too.
-                    failed = found
-                    if _is_forbidden(found):
-                        refused = found
+                    failed = answer
+                    if _is_forbidden(answer):
+                        refused = answer
 
 
 def _is_forbidden(error: KubeError) -> bool:

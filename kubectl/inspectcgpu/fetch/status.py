@@ -11,7 +11,7 @@ from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from gpuagent.pages.drawing import STATUS_KEYS
-from inspectcgpu.fetch.agents import LABEL
+from inspectcgpu.fetch.agents import LABEL, NOT_AN_AGENT
 from inspectcgpu.fetch.no_such_node import no_such_nodes
 from inspectcgpu.read.waits import waits_for
 
@@ -75,7 +75,7 @@ def _page(answer: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         page = None
     if not isinstance(page, dict) or STATUS_KEYS - page.keys():
-        raise KubeError("what answers is no gpuagent, or one of another version")
+        raise KubeError(NOT_AN_AGENT)
     return page
 
 

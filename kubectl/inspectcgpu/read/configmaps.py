@@ -81,6 +81,10 @@ def _json(value: object) -> object:
 
 def _links(found: object) -> tuple[tuple[str, ...], ...]:
     rows = found if isinstance(found, list) else []
-    lines = tuple(tuple(map(text, row)) for row in rows if isinstance(row, list))
-    is_square = len(lines) == len(rows) and all(len(line) == len(rows) for line in lines)
-    return lines if is_square else ()
+    lines = []
+    for row in rows:
+        is_as_long = isinstance(row, list) and len(row) == len(rows)
+        if not is_as_long:
+            return ()
+        lines.append(tuple(map(text, row)))
+    return tuple(lines)

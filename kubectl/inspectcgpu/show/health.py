@@ -122,12 +122,18 @@ def _wrapped(text: str, room: int) -> list[str]:
 def _room(report: ClusterReport, columns: int | None) -> int:
     """Columns for the text of a problem; below 0 without a terminal."""
     name_head, mode_head, healthy_head, severity_head, _ = _HEADS
-    names = [name_head, *(node.node.name for node in report.nodes)]
-    modes = [mode_head, *(node.node.mode or "-" for node in report.nodes)]
-    severities = [severity_head, *SEVERITIES]
-    other_columns = (names, modes, [healthy_head], severities)
-    taken = sum(max(map(width, column)) + len(GAP) for column in other_columns)
-    return (columns or 0) - taken
+    names = [node.node.name for node in report.nodes]
+    modes = [node.node.mode or "-" for node in report.nodes]
+    other_columns = (
+        [name_head, *names],
+        [mode_head, *modes],
+        [healthy_head],
+        [severity_head, *SEVERITIES],
+    )
+    room = columns or 0
+    for texts in other_columns:
+        room -= max(map(width, texts)) + len(GAP)
+    return room
 
 
 def has_problem(node: NodeReport) -> bool:

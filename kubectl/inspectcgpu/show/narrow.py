@@ -97,7 +97,11 @@ def _gpus_with_pods(node: NodeReport, *, colour: bool) -> Iterator[str]:
 
 def _held(pod: PodReport, gpu: int) -> dict[str, str]:
     """What the pod has of one GPU, by resource."""
-    return {name: str(units[gpu]) for name, units in pod.places.items() if gpu in units}
+    held = {}
+    for resource, by_gpu in pod.places.items():
+        if gpu in by_gpu:
+            held[resource] = str(by_gpu[gpu])
+    return held
 
 
 def _used(report: PodReport) -> str:

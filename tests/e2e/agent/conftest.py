@@ -150,7 +150,7 @@ class Node:
 
         def counted(page: dict[str, Any]) -> bool:
             healthy = {name: view["healthy"] for name, view in page["resources"].items() if view["healthy"]}
-            # Its GPUs are no devices of a device plugin.
+            # Kubelet does not count the GPUs of claims among the devices of plugins.
             healthy.pop(DRA_DRIVER, None)
             return kubelet_has() == healthy
 

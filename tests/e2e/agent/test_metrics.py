@@ -107,11 +107,11 @@ def test_series_follow_a_container_that_restarts_and_end_with_its_pod(scraped: t
     node.agent.inject(fault="end", gpu=uuid, pid=pid)
     server.wait(series, is_(0))
 
-    def runs_anew(pod: dict[str, Any]) -> bool:
+    def runs_again(pod: dict[str, Any]) -> bool:
         status = pod["status"]["containerStatuses"][0]
         return "running" in status["state"] and status["containerID"] != before
 
-    node.cluster.wait_pod("again", runs_anew)
+    node.cluster.wait_pod("again", runs_again)
     uses(node, "again", 2)
     server.wait(series, is_(2 * GIB))
     node.end("again")

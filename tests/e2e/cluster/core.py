@@ -150,7 +150,7 @@ class Cluster:
             self._kubelet.wait_for(lambda: self.audit.kubelet_watches(before), timeout)
 
     def restart_scheduler(self) -> None:
-        """It places no pod until it has read everything anew.
+        """Start it again. It places no pod before it has read everything again.
 
         One that stood still takes up what has happened meanwhile in any order: it may place a new pod by objects that
         were changed before the pod was created.

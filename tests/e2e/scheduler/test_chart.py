@@ -619,7 +619,8 @@ def test_a_stolen_token_reads_what_the_page_says(control_plane: ControlPlane, wi
         assert with_stolen_token("GET", path)[0] == http.client.OK, path
     for kind, served_as in SERVED_AS.items():
         path = f"/apis/{served_as.group}/{served_as.versions[0]}/{served_as.resource}"
-        # Only tests of other projects install the others: whoever lacks the right is not told that there are none.
+        # Only tests of other projects install the other kinds. An API server without one answers 404, whatever the
+        # rights are.
         there, _ = control_plane.client.request("GET", path)
         assert there == http.client.OK or kind is not ObjectKind.BATCH_JOB
         assert with_stolen_token("GET", path)[0] == there, path

@@ -68,7 +68,7 @@ def wait_published(node: Node) -> None:
 
     Slices outlast an agent that ends, and a new one is ready before it has changed them. One that stays changes them a
     moment after the last claim has gone. Until then, the scheduler would go by the order and the taints of the test
-    before. So they are deleted, whereupon the agent makes them anew.
+    before. So they are deleted, and the agent creates them again.
     """
     former = _own_slices(node)
     for name in former:

@@ -73,7 +73,7 @@ def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> No
     wait_prepared(node)
     node.cluster.client.wait(SLICES, SLICE, bool)
     for name in names:
-        node.cluster.wait_pod(name, lambda pod: runs_anew(pod, former))
+        node.cluster.wait_pod(name, lambda pod: runs_again(pod, former))
     assert [node.gpus_of(name) for name in names] == held
     audit_claims(node)
     audit_files(node)
@@ -101,8 +101,8 @@ def test_pods_that_were_deleted_while_the_agent_was_away_end_soon_after(node: No
     wait_files(node, 0)
 
 
-def runs_anew(pod: dict[str, Any], former: set[str]) -> bool:
-    """Whether it has a running container that is none of the former ones.
+def runs_again(pod: dict[str, Any], former: set[str]) -> bool:
+    """Whether it has a running container that was not there before.
 
     Phase and status stay over a reboot, until kubelet has told of it.
     """
