@@ -1,7 +1,9 @@
 """Conformance checks 46 to 59, 78, 83, 85 to 87 and 91: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
 
 import contextlib
+import ctypes
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from tests.contract.claim_node import ISOLATED, PREPARE, UNPREPARE, WHOLE, Claim
 from tests.contract.harness import Isolating, box, observe, wait_for
 
 MakeNode = Callable[..., ClaimNode]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""See renameat2(2); Python does not have it."""
 
 
 def serving(one: ClaimNode, isolation: Isolating | None = None) -> Agent:
@@ -32,18 +38,22 @@ def claims_unreadable(one: ClaimNode) -> Iterator[None]:
 @contextlib.contextmanager
 def files_stuck(one: ClaimNode) -> Iterator[None]:
     """While it lasts, no CDI specification can be removed: a folder is in its place."""
-    kept = {path: path.read_text() for path in one.cdi.glob("*.json")}
-    for path in kept:
-        path.unlink()
-        path.mkdir()
+    aside = {path: one.root / f"{path.name}.aside" for path in one.cdi.glob("*.json")}
+    for path, folder in aside.items():
+        folder.mkdir()
+        _exchange(path, folder)
     yield
-    for path, text in kept.items():
-        _put_back(path, text)
+    for path, folder in aside.items():
+        _exchange(path, folder)
+        folder.rmdir()
 
 
-def _put_back(path: Path, text: str) -> None:
-    path.rmdir()
-    path.write_text(text)
+def _exchange(path: Path, other: Path) -> None:
+    """Each is in the place of the other at once: the agent would take a file that is missing for removed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    status = libc.renameat2(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    if status:
+        raise OSError(ctypes.get_errno(), f"cannot exchange {path} and {other}")
 
 
 def failed(one: ClaimNode, method: str) -> bool:
