@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | c
 # Only the libraries that the agent runs with.
 RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" " -f1)
 
+# What plays the tests: .ci/run plays the few that have failed once more, with PYTEST=tests.retry_failed.
+PYTEST := pytest
+
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -39,7 +42,7 @@ picture: $(STAMP)  ## the screenshots in docs/img, from the page of simulated no
 
 test: $(STAMP)  ## every test that needs no cluster
 	@echo "Running the tests in six processes (about four minutes on two quiet cores)"
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 6 --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m $(PYTEST) -q -n 6 --dist worksteal
 
 test-stability: $(STAMP)  ## make test 20 times, the second half beside a build of Kubernetes (RUNS=4, BESIDE='a load', ARGS=--help)
 	$(BIN)/python -m bench.stability $(if $(RUNS),--runs $(RUNS)) $(if $(BESIDE),--beside '$(BESIDE)') $(ARGS)
@@ -88,7 +91,7 @@ WORKERS ?= 2
 APART := $(CURDIR)/$(BIN)/python $(CURDIR)/tests/e2e/apart.py $(CURDIR)/$(BIN)/python
 e2e: $(STAMP) inspect-onefile  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
-	$(BIN)/python -m pytest -v tests/e2e -m e2e --timeout 600 --dist loadfile --tx "$(WORKERS)*popen//python=$(APART)" --durations 30
+	$(BIN)/python -m $(PYTEST) -v tests/e2e -m e2e --timeout 600 --dist loadfile --tx "$(WORKERS)*popen//python=$(APART)" --durations 30
 
 e2e-long: $(STAMP) inspect-onefile  ## make e2e with hundreds of kills and pods, everything on both kubelets, for a night (SEED=2)
 	$(BIN)/python tests/e2e/build.py
