@@ -4,12 +4,14 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from demo.__main__ import offers, run, until
 from demo.fleet import fleet, use_page
+from demo.gpu_user import gpu_user
 from demo.node import DemoNode
 from demo.served_fleet import served_fleet
 from gpuagent.domain.fleet.agent_pods import AgentPods
@@ -27,6 +29,8 @@ CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 """Names of the browser's program; Debian's package `chromium-headless-shell` has the first."""
 BUSY = {0: 72, 1: 35}
 """By number of the GPU: the percentage of its time that it works."""
+USED = {"asr": (0, 13, 12), "chat": (0, 7, 14), "embed": (0, 9, 24), "rank": (0, 14, 22), "ocr": (1, 31, 35)}
+"""By pod: number of its GPU, GiB of memory that it uses, percentage of its time that the GPU works for it."""
 FIRST_MINUTE_MS = 180_000
 """How long to wait at most for the drawing of the last hour, which has a step for each whole minute."""
 SHARES = {"asr": (16, 15), "chat": (8, 20), "embed": (10, 30), "rank": (20, 25), "ocr": (40, 60)}
@@ -56,7 +60,7 @@ def _chromium() -> str:
 
 def _shares(chromium: str) -> None:
     """README's: shares of memory and compute on a DGX A100, and a GPU with a fault."""
-    with DemoNode("dgx-a100", PORT) as node:
+    with DemoNode("dgx-a100", PORT) as node, ExitStack() as users:
         node.install_mps()
         node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
         until(node, offers(node, "aliyun.com/gpu-mem", 640))
@@ -64,6 +68,10 @@ def _shares(chromium: str) -> None:
             run(node, name, mem=mem, core=core)
         for gpu, percent in BUSY.items():
             node.inject(fault="busy", gpu=gpu, percent=percent)
+        for name, (gpu, gib, percent) in USED.items():
+            uid = node.api.objects.get(("pods", "default", name))["metadata"]["uid"]
+            pid = users.enter_context(gpu_user(uid))
+            node.inject(fault="process", gpu=gpu, pid=pid, mib=gib << 10, sm=percent)
         node.inject(fault="xid", gpu=6, code=79)
         until(node, lambda page: page["gpus"][6]["health"] == "Unhealthy")
 
