@@ -13,10 +13,11 @@ from pathlib import Path
 from gpuagent.host import cgpu_proc
 from gpuagent.system.command_line import CommandLine
 from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
-from gpuisolation.cgpu_policy import Wish
+from gpuisolation.cgpu_policy import NewSettings
 from gpuisolation.change import package
 from gpuisolation.change.change_lock import ChangeLock, Patience
 from gpuisolation.change.changer import Changer
+from gpuisolation.change.package import Package
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host import facts, mps_servers
 from gpuisolation.host.files import Files
@@ -61,8 +62,10 @@ def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
         print(f"gpu-isolation-installer: {err.filename}: {err.strerror}: run it as root", file=sys.stderr)
         return 1
     except OSError as err:
-        what = f"{err.filename or 'the host'}: {err.strerror}"
-        print(f"gpu-isolation-installer: {what}; fix that and run it again to continue", file=sys.stderr)
+        where = err.filename or "the host"
+        print(
+            f"gpu-isolation-installer: {where}: {err.strerror}; fix that and run it again to continue", file=sys.stderr
+        )
         return 1
     return code
 
@@ -229,22 +232,32 @@ def _weight(text: str) -> tuple[str, int]:
 
 def _preflight(options: argparse.Namespace, host: Host, _: Files) -> int:
     rows, forbidding = _checked(options, host, options.layer)
-    form = options.output
-    print(show.checks(rows, forbidding) if form == "table" else show.checks_document(rows, forbidding, form))
+    if options.output == "table":
+        print(show.checks(rows, forbidding))
+    else:
+        print(show.checks_document(rows, forbidding, options.output))
     return RefusedError.code if forbidding else 0
 
 
 def _checked(options: argparse.Namespace, host: Host, kind: LayerKind) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    found = facts.read(host)
-    version, modules = None, ""
+    host_facts = facts.read(host)
+    version = None
+    modules = ""
     if options.package:
         with tempfile.TemporaryDirectory() as folder:
             supplied = package.unpack(options.package, options.sha256, Path(folder) / "package")
             version = supplied.version
-            modules = "package" if supplied.modules(found.kernel) else "build" if supplied.builds else "nowhere"
-    question = Question(facts=found, layer=kind, version=version, modules=modules, ignore=options.ignore)
+            modules = _module_source(supplied, host_facts.kernel)
+    question = Question(facts=host_facts, layer=kind, version=version, modules=modules, ignore=options.ignore)
     rows = preflight_checks.rows(question)
     return rows, preflight_checks.forbidding(rows, options.accept)
+
+
+def _module_source(supplied: Package, kernel: str) -> str:
+    """Where the modules for the kernel come from, as `Question` names it."""
+    if supplied.modules(kernel):
+        return "package"
+    return "build" if supplied.builds else "nowhere"
 
 
 def _install(options: argparse.Namespace, host: Host, files: Files) -> int:
@@ -277,22 +290,23 @@ def _upgrade(options: argparse.Namespace, host: Host, files: Files) -> int:
 def _must_pass(options: argparse.Namespace, host: Host) -> None:
     """Refuse where a check forbids it; users of GPUs are checked later, as the change can wait for them."""
     rows, forbidding = _checked(options, host, LayerKind.CGPU)
+    refusing = [row for row in forbidding if row.check != "users"]
     for row in rows:
         log.log(
-            logging.ERROR if row in forbidding and row.check != "users" else logging.INFO,
+            logging.ERROR if row in refusing else logging.INFO,
             "Checked",
             extra={"check": row.check, "verdict": str(row.verdict), "found": row.found},
         )
-    if named := [row for row in forbidding if row.check != "users"]:
-        lines = "\n".join(f"  {row.check}: {row.found}; wanted {row.wanted}. {row.todo}" for row in named)
+    if refusing:
+        lines = "\n".join(f"  {row.check}: {row.found}; wanted {row.wanted}. {row.todo}" for row in refusing)
         raise RefusedError(
             f"the node cannot take the layer:\n{lines}\nTo continue although a check fails: --accept CHECK"
         )
 
 
 def _put(options: argparse.Namespace, changer: Changer, *, upgrade: bool) -> int:
-    with changer.unpacked(options.package, options.sha256, dry_run=options.dry_run) as found:
-        print(changer.put(found, policy=options.policy, dry_run=options.dry_run, upgrade=upgrade))
+    with changer.unpacked(options.package, options.sha256, dry_run=options.dry_run) as supplied:
+        print(changer.put(supplied, policy=options.policy, dry_run=options.dry_run, upgrade=upgrade))
     return 0
 
 
@@ -304,22 +318,25 @@ def _uninstall(options: argparse.Namespace, host: Host, files: Files) -> int:
 
 
 def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
-    wish = Wish(gpus=options.gpu, policy=options.set, max_inst=options.max_inst, weights=dict(options.weight))
-    if options.gpu and not wish:
+    new = NewSettings(gpus=options.gpu, policy=options.set, max_inst=options.max_inst, weights=dict(options.weight))
+    if options.gpu and not new:
         raise UsageError("--gpu says where to set something; say what with --set, --max-inst or --weight")
-    if wish:
+    if new:
         with ChangeLock(host, files).alone(dry_run=options.dry_run):
-            print(cgpu_policy.change(host, files, wish, dry_run=options.dry_run))
+            print(cgpu_policy.change(host, files, new, dry_run=options.dry_run))
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if state is None:
         raise InstallerError(cgpu_proc.problem(state) or "")
-    form = options.output
-    print(cgpu_policy.table(state) if form == "table" else show.document(cgpu_policy.page(state), form))
+    if options.output == "table":
+        print(cgpu_policy.table(state))
+    else:
+        print(show.document(cgpu_policy.page(state), options.output))
     return 0
 
 
 def _status(options: argparse.Namespace, host: Host, files: Files) -> int:
-    page = status.page(host, files, [options.mps_pipe_dir] if options.mps_pipe_dir else mps_servers.PIPE_DIRS)
+    pipe_dirs = [options.mps_pipe_dir] if options.mps_pipe_dir else mps_servers.PIPE_DIRS
+    page = status.page(host, files, pipe_dirs)
     print(status.render(page) if options.output == "table" else show.document(page, options.output))
     return 0
 
@@ -338,7 +355,10 @@ class _Fields(logging.Formatter):
     """``2026-01-31T12:00:00Z INFO    step number=1/9 does="put /etc/cgpu.conf"``: as the agent's lines look."""
 
     def format(self, record: logging.LogRecord) -> str:
-        values = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
-        fields = " ".join(f"{key}={json.dumps(str(value), ensure_ascii=False)}" for key, value in values.items())
+        fields = [_field(key, value) for key, value in record.__dict__.items() if key not in _STANDARD]
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        return f"{stamp} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
+        return " ".join([stamp, f"{record.levelname:<7}", record.getMessage(), *fields]).rstrip()
+
+
+def _field(key: str, value: object) -> str:
+    return f"{key}={json.dumps(str(value), ensure_ascii=False)}"

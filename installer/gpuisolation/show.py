@@ -13,10 +13,13 @@ WIDTH = 80
 
 def align(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest cell."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_line(row, widths) for row in rows)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+    return "  ".join(cells).rstrip()
 
 
 def mib(size_bytes: int | None) -> str:
@@ -39,21 +42,29 @@ def document(value: Any, form: str) -> str:  # noqa: ANN401 (whatever json takes
 
 def checks(rows: Sequence[Row], forbidding: Sequence[Row]) -> str:
     """The rows as a table, with the required actions below it."""
-    lines = [["CHECK", "VERDICT", "FOUND"]]
-    room = WIDTH - len("cgpu-version  VERDICT  ")
+    table = [["CHECK", "VERDICT", "FOUND"]]
     for row in rows:
-        first, *others = wrap(row.found, room, break_on_hyphens=False)
-        lines += [[row.check, str(row.verdict), first], *(["", "", other] for other in others)]
-    todo = [
-        fill(f"{row.check} ({row.verdict}): {row.todo}. Wanted: {row.wanted}", WIDTH, subsequent_indent="  ")
-        for row in rows
-        if row.todo
-    ]
-    last = f"refused: {', '.join(row.check for row in forbidding)}" if forbidding else "nothing forbids it"
-    return "\n\n".join(part for part in (align(lines), "\n".join(todo), last) if part)
+        table += _check_lines(row)
+    actions = [_action(row) for row in rows if row.todo]
+    forbidding_names = ", ".join(row.check for row in forbidding)
+    result = f"refused: {forbidding_names}" if forbidding else "nothing forbids it"
+    paragraphs = [align(table), "\n".join(actions), result]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
+
+
+def _check_lines(row: Row) -> list[list[str]]:
+    """The lines of the table for one check: what was found may need several."""
+    room = WIDTH - len("cgpu-version  VERDICT  ")
+    first, *others = wrap(row.found, room, break_on_hyphens=False)
+    return [[row.check, str(row.verdict), first], *(["", "", other] for other in others)]
+
+
+def _action(row: Row) -> str:
+    text = f"{row.check} ({row.verdict}): {row.todo}. Wanted: {row.wanted}"
+    return fill(text, WIDTH, subsequent_indent="  ")
 
 
 def checks_document(rows: Sequence[Row], forbidding: Sequence[Row], form: str) -> str:
     """The same as ``json`` or ``yaml``."""
-    found = {"checks": [asdict(row) for row in rows], "refused": [row.check for row in forbidding]}
-    return document(found, form)
+    page = {"checks": [asdict(row) for row in rows], "refused": [row.check for row in forbidding]}
+    return document(page, form)

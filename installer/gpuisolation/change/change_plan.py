@@ -14,7 +14,7 @@ _SHARED = frozenset({HOOK, CONF, TOOLKIT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class NodeBefore:
     """The node before the change.
 
     Attributes:
@@ -29,66 +29,104 @@ class Now:
     running: str = ""
     settings: Settings
 
+    def has(self, path: str, state: PathState) -> bool:
+        """Whether the path has that content already."""
+        return self.paths[path].same(state)
 
-def put(now: Now, old: Installed | None, new: Installed, record: PathState) -> tuple[Step, ...]:
-    """Steps that make `new` the node's layer, in place of `old` where there is one.
+    def place(self, path: str, after: PathState) -> Place:
+        """The step that gives the path another content; undone, the path has its present one again."""
+        return Place(path, after, self.paths[path])
+
+
+def put(node: NodeBefore, old: Installed | None, new: Installed, record: PathState) -> tuple[Step, ...]:
+    """Steps that make `new` the node's layer, in place of `old` if there is one.
 
     The hook comes last: until then, containers start as before. In an upgrade the old hook stays active while the
     modules change. A container that starts meanwhile fails, and does not get a whole GPU.
     """
-    same = old is not None and all(
-        now.paths[path].same(state) for path, state in new.files.items() if path not in _SHARED
-    )
-    reload = bool(now.loaded) and not (same and old is not None and old.version == new.version)
-    steps: list[Step] = [*_unloading(now, old)] if reload and old else []
+    reload = bool(node.loaded) and not _keeps_modules(node, old, new)
+    steps: list[Step] = []
+    if old and reload:
+        steps += _unloading(node, old)
     steps.append(Index(new.kernel, back=True))
     if old:
-        gone = [path for path in old.files if path not in new.files and path not in _SHARED]
-        steps += [Place(path, ABSENT, now.paths[path]) for path in sorted(gone)]
-    steps += [
-        Place(path, state, now.paths[path])
-        for path, state in sorted(new.files.items(), key=lambda item: (item[0] == CONF, item[0]))
-        if path != HOOK
-    ]
+        steps += _removing_old_files(node, old, new)
+    steps += _placing_files(node, new)
     steps += [Index(new.kernel), Devices()]
-    steps += [Load(name, keep=name in now.loaded and not reload) for name in new.modules]
+    steps += [Load(name, keep=name in node.loaded and not reload) for name in new.modules]
     steps += [Verify(new.version, new.modules), Configure(new.settings, new.policy)]
-    steps.append(Place(HOOK, new.files[HOOK], now.paths[HOOK]))
-    steps.append(Place(RECORD, record, now.paths[RECORD]))
+    steps.append(node.place(HOOK, new.files[HOOK]))
+    steps.append(node.place(RECORD, record))
     return tuple(steps)
 
 
-def remove(now: Now, old: Installed) -> tuple[Step, ...]:
+def _keeps_modules(node: NodeBefore, old: Installed | None, new: Installed) -> bool:
+    """Whether the modules of `old` are those of `new`, so that they may stay loaded."""
+    if old is None or old.version != new.version:
+        return False
+    own_files = {path: state for path, state in new.files.items() if path not in _SHARED}
+    return all(node.has(path, state) for path, state in own_files.items())
+
+
+def _removing_old_files(node: NodeBefore, old: Installed, new: Installed) -> list[Step]:
+    """Steps that remove the files of `old` that `new` does not have."""
+    own_paths = old.files.keys() - _SHARED
+    return [node.place(path, ABSENT) for path in sorted(own_paths - new.files.keys())]
+
+
+def _placing_files(node: NodeBefore, new: Installed) -> list[Step]:
+    """Steps that put the files of `new` on the node, except for the hook: the configuration comes last."""
+    paths = sorted(new.files.keys() - {HOOK, CONF})
+    if CONF in new.files:
+        paths.append(CONF)
+    return [node.place(path, new.files[path]) for path in paths]
+
+
+def remove(node: NodeBefore, old: Installed) -> tuple[Step, ...]:
     """Steps that take the layer off the node. The hook comes first: no container starts through it any more."""
     steps: list[Step] = []
-    if HOOK in old.files and now.paths[HOOK].same(old.files[HOOK]):
-        steps.append(Place(HOOK, old.originals.get(HOOK, ABSENT), now.paths[HOOK]))
-    steps += _unloading(now, old)
+    if HOOK in old.files and node.has(HOOK, old.files[HOOK]):
+        steps.append(node.place(HOOK, old.originals.get(HOOK, ABSENT)))
+    steps += _unloading(node, old)
     steps.append(Index(old.kernel, back=True))
-    for path in sorted(old.files):
-        if path not in _SHARED or (path != HOOK and now.paths[path].same(old.files[path])):
-            steps.append(Place(path, old.originals.get(path, ABSENT), now.paths[path]))
-    steps += [Index(old.kernel), Place(RECORD, ABSENT, now.paths[RECORD])]
+    steps += _restoring_files(node, old)
+    steps += [Index(old.kernel), node.place(RECORD, ABSENT)]
     return tuple(steps)
 
 
-def _unloading(now: Now, old: Installed) -> list[Step]:
-    back: list[Step] = []
-    if now.loaded and now.running:
-        back = [
-            Verify(now.running, now.loaded, back=True),
-            Configure(now.settings, old.policy, back=True),
-        ]
-    return [*back, *(Unload(name) for name in reversed(now.loaded)), Devices(back=True)]
+def _restoring_files(node: NodeBefore, old: Installed) -> list[Step]:
+    """Steps that give each path, except for the hook's, its content from before the layer.
+
+    If another program has changed a shared path since the install, its content stays.
+    """
+    steps: list[Step] = []
+    for path in sorted(old.files.keys() - {HOOK}):
+        is_changed = not node.has(path, old.files[path])
+        if path in _SHARED and is_changed:
+            continue
+        steps.append(node.place(path, old.originals.get(path, ABSENT)))
+    return steps
 
 
-def originals(now: Now, old: Installed | None, paths: frozenset[str]) -> dict[str, PathState]:
+def _unloading(node: NodeBefore, old: Installed) -> list[Step]:
+    """Steps that unload the modules; undone, they are loaded, checked and set as before."""
+    steps: list[Step] = []
+    # Steps are undone from the last to the first. So what comes first here is done when the modules are back.
+    if node.loaded and node.running:
+        steps.append(Verify(node.running, node.loaded, back=True))
+        steps.append(Configure(node.settings, old.policy, back=True))
+    steps += [Unload(name) for name in reversed(node.loaded)]
+    steps.append(Devices(back=True))
+    return steps
+
+
+def originals(node: NodeBefore, old: Installed | None, paths: frozenset[str]) -> dict[str, PathState]:
     """The contents of each path before any layer: kept from the first install unless the path was changed since."""
-    found = {}
+    contents = {}
     for path in paths:
-        if old and path in old.files and now.paths[path].same(old.files[path]):
-            if path in old.originals:
-                found[path] = old.originals[path]
-        else:
-            found[path] = now.paths[path]
-    return found
+        is_of_layer = old is not None and path in old.files and node.has(path, old.files[path])
+        if not is_of_layer:
+            contents[path] = node.paths[path]
+        elif old and path in old.originals:
+            contents[path] = old.originals[path]
+    return contents

@@ -32,9 +32,9 @@ class PathState:
 
     def same(self, other: "PathState") -> bool:
         """Whether both describe the same content, regardless of the copies."""
-        return (self.kind, self.target, self.sha256) == (other.kind, other.target, other.sha256) and (
-            self.kind != "file" or self.mode == other.mode
-        )
+        if self.kind == "file" and self.mode != other.mode:
+            return False
+        return (self.kind, self.target, self.sha256) == (other.kind, other.target, other.sha256)
 
 
 def digest(path: Path) -> str:

@@ -107,10 +107,10 @@ def test_a_version_that_keeps_its_policy_is_not_written_to(monkeypatch):
     monkeypatch.setattr(cgpu_proc, "KNOWN_BAD", ())
     state = CgpuState(version=Version(1, 0, 5), gpus=(CgpuGpu(index=0, policy=0, max_inst=16),))
     with pytest.raises(RefusedError, match=r"keeps its policy; 1\.0\.6 or later can change it"):
-        cgpu_policy.writes(state, cgpu_policy.Wish(policy=1))
+        cgpu_policy.writes(state, cgpu_policy.NewSettings(policy=1))
     old = CgpuState(version=Version(0, 8, 8), gpus=state.gpus)
     with pytest.raises(Exception, match="takes 1 to 16"):
-        cgpu_policy.writes(old, cgpu_policy.Wish(max_inst=17))
+        cgpu_policy.writes(old, cgpu_policy.NewSettings(max_inst=17))
 
 
 def test_a_value_the_module_does_not_take_puts_all_back(installed, run):
