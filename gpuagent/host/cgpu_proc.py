@@ -131,7 +131,7 @@ class CgpuState:
     """The module at one moment.
 
     Attributes:
-        version: None where it could not be read or is no version; `version_text` is the raw text.
+        version: None where it could not be read or is not a version; `version_text` is the raw text.
         unread: one text for people for each value that could not be read or parsed.
     """
 
@@ -173,7 +173,7 @@ class _Reader:
             return None
         if re.fullmatch(r"\d{1,19}", text, re.ASCII):
             return int(text)
-        self.unread.append(f"{path}: {text[:40]!r} is no number")
+        self.unread.append(f"{path}: {text[:40]!r} is not a number")
         return None
 
     def folders(self, path: Path, pattern: str) -> list[Path]:
@@ -252,7 +252,7 @@ def read(proc: Path = CGPU_PROC) -> CgpuState | None:
     text = reader.text(proc / "version") or ""
     version = Version.parse(text)
     if text and version is None:
-        reader.unread.append(f"{proc / 'version'}: {text[:40]!r} is no version")
+        reader.unread.append(f"{proc / 'version'}: {text[:40]!r} is not a version")
     gpus = [reader.gpu(folder) for folder in reader.folders(proc, r"\d{1,3}")]
     # Folders are sorted by their names, of which 10 comes before 2.
     gpus.sort(key=lambda gpu: gpu.index)

@@ -15,7 +15,7 @@ from gpuagent.system.command_line import CommandLine
 from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
 from gpuisolation.cgpu_policy import NewSettings
 from gpuisolation.change import package
-from gpuisolation.change.change_lock import ChangeLock, Patience
+from gpuisolation.change.change_lock import ChangeLock, Waiting
 from gpuisolation.change.changer import Changer
 from gpuisolation.change.package import Package
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
@@ -342,7 +342,7 @@ def _status(options: argparse.Namespace, host: Host, files: Files) -> int:
 
 
 def _changer(options: argparse.Namespace, host: Host, files: Files) -> Changer:
-    return Changer(ChangeLock(host, files, Patience(wait_s=options.wait, ignore=options.ignore, sleep=time.sleep)))
+    return Changer(ChangeLock(host, files, Waiting(wait_s=options.wait, ignore=options.ignore, sleep=time.sleep)))
 
 
 def _log_to_stderr(level: str) -> None:

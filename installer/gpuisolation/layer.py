@@ -82,31 +82,41 @@ def recorded(host: Host) -> Installed | None:
 def foreign(host: Host, files: Files) -> Installed | None:
     """A layer that others installed, from its modules and its place in /proc; None if there is none."""
     kernel = host.kernel()
-    found = {}
-    for folder in (modules_folder(kernel), f"/lib/modules/{kernel}/extra"):
-        for name in host.names(folder):
-            if name.startswith("cgpu") and name.endswith(".ko"):
-                found[f"{folder}/{name}"] = files.look(f"{folder}/{name}")
+    module_files = _module_files(host, files, kernel)
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
-    if not found and state is None:
+    if not module_files and state is None:
         return None
-    if (conf := files.look(CONF)).kind == "file":
-        found[CONF] = conf
+    modules = {path.rpartition("/")[2].removesuffix(".ko") for path in module_files}
+    modules |= {name for name in host.modules() if name.startswith("cgpu")}
+    own_files = dict(module_files)
+    conf = files.look(CONF)
+    if conf.kind == "file":
+        own_files[CONF] = conf
     originals = {}
-    if _is_wrapper(host, hook := files.look(HOOK)):
-        found[HOOK] = hook
+    hook = files.look(HOOK)
+    if _is_wrapper(host, hook):
+        own_files[HOOK] = hook
         # Restore the same file as Alibaba's own removal: their installer keeps no copy of the former one.
-        there = host.exists(TOOLKIT) and host.at(TOOLKIT) != host.at(HOOK, follow=False)
-        originals[HOOK] = PathState("link", target=TOOLKIT) if there else PathState()
-    names = {path.rpartition("/")[2].removesuffix(".ko") for path in found if path.endswith(".ko")}
-    names |= {name for name in host.modules() if name.startswith("cgpu")}
+        has_toolkit = host.exists(TOOLKIT) and host.at(TOOLKIT) != host.at(HOOK, follow=False)
+        originals[HOOK] = PathState("link", target=TOOLKIT) if has_toolkit else PathState()
     return Installed(
         version=state.version_text if state else "",
         kernel=kernel,
-        files=found,
+        files=own_files,
         originals=originals,
-        modules=load_order(sorted(names)),
+        modules=load_order(sorted(modules)),
     )
+
+
+def _module_files(host: Host, files: Files, kernel: str) -> dict[str, PathState]:
+    """The modules of cGPU for the kernel, in the folders where installers put them."""
+    modules = {}
+    for folder in (modules_folder(kernel), f"/lib/modules/{kernel}/extra"):
+        for name in host.names(folder):
+            if name.startswith("cgpu") and name.endswith(".ko"):
+                path = f"{folder}/{name}"
+                modules[path] = files.look(path)
+    return modules
 
 
 def _is_wrapper(host: Host, hook: PathState) -> bool:
@@ -126,5 +136,5 @@ def drift(files: Files, installed: Installed) -> tuple[str, ...]:
 
 def loaded(host: Host, installed: Installed) -> tuple[str, ...]:
     """The layer's modules that are loaded now, in load order."""
-    names = set(host.modules())
-    return tuple(name for name in installed.modules if name in names)
+    in_kernel = set(host.modules())
+    return tuple(name for name in installed.modules if name in in_kernel)

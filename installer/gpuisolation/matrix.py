@@ -61,23 +61,28 @@ def drivers_of(version: Version) -> Drivers | None:
 
 def takes(row: Drivers, driver: str) -> bool:
     """Whether the row has that driver."""
-    found = numbers(driver)
-    if not found or found[0] not in row.branches:
+    version = numbers(driver)
+    if not version:
         return False
-    last = row.branches[found[0]]
-    return last is None or found <= numbers(last)
+    branch = version[0]
+    if branch not in row.branches:
+        return False
+    last = row.branches[branch]
+    return last is None or version <= numbers(last)
 
 
 def text_of(row: Drivers) -> str:
-    return ", ".join(f"{branch}" if last is None else f"{branch} up to {last}" for branch, last in row.branches.items())
+    """The row's drivers, for people: ``460, 470 up to 470.161.03``."""
+    branches = [str(branch) if last is None else f"{branch} up to {last}" for branch, last in row.branches.items()]
+    return ", ".join(branches)
 
 
 def family(model: str) -> str:
     """The letter of a data center GPU's series (``Tesla V100-SXM2-16GB``: V); empty for anything else."""
     if re.search(r"quadro|rtx|geforce|titan", model, re.IGNORECASE):
         return ""
-    found = re.search(r"\b([A-Z])B?\d{1,3}[A-Z]?\b", model)
-    return found[1] if found else ""
+    match = re.search(r"\b([A-Z])B?\d{1,3}[A-Z]?\b", model)
+    return match[1] if match else ""
 
 
 def before_volta(model: str) -> bool:

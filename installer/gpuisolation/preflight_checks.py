@@ -1,4 +1,4 @@
-"""The checks: facts in, one row each out. Pure."""
+"""The checks: each makes one row from the facts. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One check: what was found, what is wanted, the verdict, and what to do (empty where nothing is)."""
+    """The result of one check: what was found, what is wanted, the verdict, and what to do (empty if nothing is)."""
 
     check: str
     found: str
@@ -46,7 +46,7 @@ class Question:
     Attributes:
         version: of cGPU to install; None if that is not known.
         modules: where the package's modules for the running kernel come from: `package`, `build`, or `nowhere`; empty
-            where no package is given.
+            if no package is given.
         ignore: names of processes that may use the GPUs (monitors).
     """
 
@@ -61,13 +61,12 @@ class Question:
 
 
 def system(q: Question) -> Row:
-    facts, found = q.facts, q.facts.os_name or "unknown"
+    found = q.facts.os_name or "unknown"
     if q.layer is not LayerKind.CGPU:
         return Row("os", found, "any with the NVIDIA driver", Verdict.OK)
-    listed = any(
-        facts.os_version == version or facts.os_version.startswith(f"{version}.")
-        for version in matrix.SYSTEMS.get(facts.os_id, ())
-    )
+    version = q.facts.os_version
+    listed_versions = matrix.SYSTEMS.get(q.facts.os_id, ())
+    listed = any(version == prefix or version.startswith(f"{prefix}.") for prefix in listed_versions)
     if listed:
         return Row("os", found, matrix.SYSTEMS_TEXT, Verdict.OK)
     return Row("os", found, matrix.SYSTEMS_TEXT, Verdict.BAD, "use a listed system, or MPS: preflight --layer mps")
@@ -86,7 +85,8 @@ def kernel(q: Question) -> Row:
 def driver(q: Question) -> Row:
     needs_limits = q.layer is LayerKind.LIMITS
     since = matrix.LIMITS_DRIVER_SINCE if needs_limits else matrix.DRIVER_SINCE
-    found, wanted = q.facts.driver, f">= {since}"
+    found = q.facts.driver
+    wanted = f">= {since}"
     if not found:
         todo = "install the NVIDIA driver and load it (nvidia-smi must work)"
         return Row("driver", "not loaded", wanted, Verdict.BAD, todo)
@@ -113,42 +113,64 @@ def cgpu_version(q: Question) -> Row:
 
 
 def cgpu_driver(q: Question) -> Row:
-    found = q.facts.driver or "no driver"
-    version = q.version or (q.facts.state.version if q.facts.state else None)
+    installed = q.facts.state.version if q.facts.state else None
+    version = q.version or installed
     if version is None:
-        fitting = [f"{row.first} to {row.last}" for row in matrix.DRIVERS if matrix.takes(row, q.facts.driver)]
-        if fitting:
-            return Row("cgpu-driver", found, f"cGPU {' or '.join(fitting)}", Verdict.OK)
-        newest = matrix.DRIVERS[0]
-        todo = f"use a driver of {matrix.text_of(newest)}"
-        return Row("cgpu-driver", found, f"one in cGPU's matrix ({newest.last})", q.bad_for(LayerKind.CGPU), todo)
+        return _any_cgpu_for_driver(q)
+    check = "cgpu-driver"
+    driver = q.facts.driver
+    found = f"{driver or 'no driver'} with cGPU {version}"
     row = matrix.drivers_of(version)
-    pair = f"{found} with cGPU {version}"
     if row is None:
         todo = f"no document names the drivers of cGPU {version}: ask Alibaba Cloud, or take another version"
-        return Row("cgpu-driver", pair, "a pair in the matrix", Verdict.WARN, todo)
-    if matrix.takes(row, q.facts.driver):
-        return Row("cgpu-driver", pair, matrix.text_of(row), Verdict.OK)
-    other = [f"{r.first} to {r.last}" for r in matrix.DRIVERS if matrix.takes(r, q.facts.driver)]
-    todo = f"take cGPU {' or '.join(other)}, or another driver" if other else "take a driver of the matrix"
-    return Row("cgpu-driver", pair, matrix.text_of(row), q.bad_for(LayerKind.CGPU), todo)
+        return Row(check, found, "a pair in the matrix", Verdict.WARN, todo)
+    wanted = matrix.text_of(row)
+    if matrix.takes(row, driver):
+        return Row(check, found, wanted, Verdict.OK)
+    fitting = _cgpu_versions_for(driver)
+    todo = f"take cGPU {fitting}, or another driver" if fitting else "take a driver of the matrix"
+    return Row(check, found, wanted, q.bad_for(LayerKind.CGPU), todo)
+
+
+def _any_cgpu_for_driver(q: Question) -> Row:
+    """The check while it is not known which cGPU will be installed."""
+    check = "cgpu-driver"
+    found = q.facts.driver or "no driver"
+    fitting = _cgpu_versions_for(q.facts.driver)
+    if fitting:
+        return Row(check, found, f"cGPU {fitting}", Verdict.OK)
+    newest = matrix.DRIVERS[0]
+    wanted = f"one in cGPU's matrix ({newest.last})"
+    return Row(check, found, wanted, q.bad_for(LayerKind.CGPU), f"use a driver of {matrix.text_of(newest)}")
+
+
+def _cgpu_versions_for(driver: str) -> str:
+    """The versions of cGPU that work with a driver, for people; empty if there are none."""
+    return " or ".join(f"{row.first} to {row.last}" for row in matrix.DRIVERS if matrix.takes(row, driver))
 
 
 def runtime(q: Question) -> Row:
-    facts = q.facts
+    check = "runtime"
     wanted = f"Docker >= {matrix.DOCKER_SINCE} or containerd >= {matrix.CONTAINERD_SINCE}"
-    found = ", ".join(f"{n} {v}" for n, v in (("Docker", facts.docker), ("containerd", facts.containerd)) if v)
-    if not found:
-        return Row("runtime", "none found", wanted, q.bad_for(LayerKind.CGPU), "install one of them")
-    docker = facts.docker and matrix.at_least(facts.docker, matrix.DOCKER_SINCE)
-    containerd = facts.containerd and matrix.at_least(facts.containerd, matrix.CONTAINERD_SINCE)
-    if docker or containerd:
-        return Row("runtime", found, wanted, Verdict.OK)
-    return Row("runtime", found, wanted, q.bad_for(LayerKind.CGPU), "upgrade the container runtime")
+    docker = q.facts.docker
+    containerd = q.facts.containerd
+    installed = []
+    if docker:
+        installed.append(f"Docker {docker}")
+    if containerd:
+        installed.append(f"containerd {containerd}")
+    if not installed:
+        return Row(check, "none found", wanted, q.bad_for(LayerKind.CGPU), "install one of them")
+    found = ", ".join(installed)
+    # A runtime that is not installed has the empty version, which is older than any other.
+    if matrix.at_least(docker, matrix.DOCKER_SINCE) or matrix.at_least(containerd, matrix.CONTAINERD_SINCE):
+        return Row(check, found, wanted, Verdict.OK)
+    return Row(check, found, wanted, q.bad_for(LayerKind.CGPU), "upgrade the container runtime")
 
 
 def toolkit(q: Question) -> Row:
-    found = ", ".join(n for n, there in ((HOOK, q.facts.hook), (TOOLKIT, q.facts.toolkit)) if there) or "none"
+    programs = {HOOK: q.facts.hook, TOOLKIT: q.facts.toolkit}
+    found = ", ".join(path for path, exists in programs.items() if exists) or "none"
     wanted = "the NVIDIA container toolkit"
     if q.layer is LayerKind.LIMITS:
         return _toolkit_for_limits(q.facts.toolkit_version, found)
@@ -159,7 +181,7 @@ def toolkit(q: Question) -> Row:
 
 
 def _toolkit_for_limits(version: str, found: str) -> Row:
-    """From that version on, its hook sets a container's own limit, as variables of the container say."""
+    """The check for limits: a later toolkit's hook sets them too, as variables of the container say."""
     wanted = f"any; from {matrix.LIMITS_HOOK_SINCE} on its hook sets limits, too"
     shown = f"{found}, version {version}" if version else found
     if not matrix.at_least(version, matrix.LIMITS_HOOK_SINCE):
@@ -173,9 +195,11 @@ def _toolkit_for_limits(version: str, found: str) -> Row:
 
 def gpu_family(q: Question) -> Row:
     models = sorted({gpu.model or "unknown" for gpu in q.facts.gpus})
-    found, wanted = ", ".join(models) or "no GPU", matrix.FAMILIES_TEXT
+    wanted = matrix.FAMILIES_TEXT
     if not models:
-        return Row("gpu-family", found, wanted, Verdict.BAD, "load the NVIDIA driver (nvidia-smi must list the GPUs)")
+        todo = "load the NVIDIA driver (nvidia-smi must list the GPUs)"
+        return Row("gpu-family", "no GPU", wanted, Verdict.BAD, todo)
+    found = ", ".join(models)
     strange = [model for model in models if matrix.family(model) not in set(matrix.FAMILIES)]
     if not strange:
         return Row("gpu-family", found, wanted, Verdict.OK)
@@ -184,7 +208,8 @@ def gpu_family(q: Question) -> Row:
 
 
 def ecs(q: Question) -> Row:
-    found, wanted = q.facts.vendor or "unknown", "Alibaba Cloud ECS"
+    found = q.facts.vendor or "unknown"
+    wanted = "Alibaba Cloud ECS"
     if "alibaba cloud" in found.lower():
         return Row("ecs", found, wanted, Verdict.OK)
     todo = "cGPU works on ECS only; try preflight --layer limits here, then --layer mps"
@@ -192,7 +217,8 @@ def ecs(q: Question) -> Row:
 
 
 def cpu_manager(q: Question) -> Row:
-    cpu, wanted = q.facts.cpu, "not static"
+    cpu = q.facts.cpu
+    wanted = "not static"
     if not cpu.policy:
         source = f" ({cpu.source})" if cpu.source else ""
         todo = "kubelet's configuration was not found: make sure its cpuManagerPolicy is none"
@@ -214,8 +240,10 @@ def cgroup(q: Question) -> Row:
     found = f"v{q.facts.cgroup}"
     if q.layer is LayerKind.LIMITS:
         return _cgroup_for_limits(q.facts.cgroup, found)
-    if q.layer is LayerKind.MPS or q.facts.cgroup == 1:
-        return Row("cgroup", found, "v1 or v2" if q.layer is LayerKind.MPS else "v1", Verdict.OK)
+    if q.layer is LayerKind.MPS:
+        return Row("cgroup", found, "v1 or v2", Verdict.OK)
+    if q.facts.cgroup == 1:
+        return Row("cgroup", found, "v1", Verdict.OK)
     todo = "no document says which cGPU works with v2 (0.8's wrapper writes v1's devices.allow): try one node first"
     return Row("cgroup", found, "v1, or what the package's maker promises", Verdict.WARN, todo)
 
@@ -232,7 +260,8 @@ def _cgroup_for_limits(version: int, found: str) -> Row:
 
 def pod_cgroups(q: Question) -> Row:
     """Kubelet's cgroup of all pods, below which each pod has the cgroup that is limited."""
-    found, wanted = ", ".join(q.facts.pods_cgroups) or "none", "one kubepods or kubepods.slice"
+    found = ", ".join(q.facts.pods_cgroups) or "none"
+    wanted = "one kubepods or kubepods.slice"
     enable = "set cgroupsPerQOS: true in kubelet's configuration, and reboot the drained node"
     if q.facts.no_pod_cgroups:
         # What is in the tree is of the time before that setting.
@@ -250,7 +279,8 @@ def pod_cgroups(q: Question) -> Row:
 
 def accounting(q: Question) -> Row:
     """Whether a parameter of the driver's module switches the accounting of memory off."""
-    mode, wanted = q.facts.memory_accounting, "not switched off"
+    mode = q.facts.memory_accounting
+    wanted = "not switched off"
     if mode != "0":
         found = f"RmMemacctMode={mode}" if mode else "the driver's default"
         return Row("accounting", found, wanted, Verdict.OK)
@@ -273,10 +303,10 @@ def mig(q: Question) -> Row:
 
 def mps(q: Question) -> Row:
     wanted = "nvidia-cuda-mps-control, and GPUs from Volta on"
+    program = "nvidia-cuda-mps-control" if q.facts.mps_control else "no nvidia-cuda-mps-control"
     old = sorted({gpu.model or "unknown" for gpu in q.facts.gpus if matrix.before_volta(gpu.model)})
-    found = f"{'nvidia-cuda-mps-control' if q.facts.mps_control else 'no nvidia-cuda-mps-control'}, " + (
-        f"not from Volta on: {', '.join(old)}" if old else f"{len(q.facts.gpus)} GPUs"
-    )
+    gpus = f"not from Volta on: {', '.join(old)}" if old else f"{len(q.facts.gpus)} GPUs"
+    found = f"{program}, {gpus}"
     if q.facts.mps_control and q.facts.gpus and not old:
         return Row("mps", found, wanted, Verdict.OK)
     todo = "GPUs before Volta get no limits from MPS" if old else "install the driver's compute utilities"
@@ -285,11 +315,10 @@ def mps(q: Question) -> Row:
 
 def in_use(q: Question) -> Row:
     wanted = "no container on a GPU"
-    blocking = gpu_users.blocking(q.facts.users, q.ignore)
     if not q.facts.users:
         return Row("users", "none", wanted, Verdict.OK)
     found = "; ".join(map(str, q.facts.users))
-    if not blocking:
+    if not gpu_users.blocking(q.facts.users, q.ignore):
         return Row("users", found, wanted, Verdict.OK)
     todo = "cordon and drain the node, or wait for them: --wait; --ignore NAME for a monitor"
     return Row("users", found, wanted, q.bad_for(LayerKind.CGPU), todo)
@@ -322,8 +351,7 @@ def rows(question: Question) -> tuple[Row, ...]:
     return tuple(check(question) for check in CHECKS.values())
 
 
-def forbidding(found: Sequence[Row], accepted: Collection[str] = ()) -> tuple[Row, ...]:
+def forbidding(rows: Sequence[Row], accepted: Collection[str] = ()) -> tuple[Row, ...]:
     """Rows that forbid, except those that the operator accepts."""
-    return tuple(
-        row for row in found if row.verdict is Verdict.BAD and row.check not in frozenset(accepted) - NEVER_ACCEPTED
-    )
+    overridden = frozenset(accepted) - NEVER_ACCEPTED
+    return tuple(row for row in rows if row.verdict is Verdict.BAD and row.check not in overridden)

@@ -24,11 +24,11 @@ POLL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How to wait while containers use the GPUs.
+class Waiting:
+    """How a change waits for containers that use the GPUs.
 
     Attributes:
-        wait_s: how long to wait for them; 0 refuses at once.
+        wait_s: seconds to wait at most; 0 refuses at once.
         ignore: names of processes that may stay (monitors).
     """
 
@@ -44,7 +44,7 @@ class ChangeLock:
 
     host: Host
     files: Files
-    patience: Patience = field(default_factory=Patience)
+    waiting: Waiting = field(default_factory=Waiting)
 
     @contextmanager
     def alone(self, *, dry_run: bool = False) -> Iterator[None]:
@@ -54,10 +54,11 @@ class ChangeLock:
             RefusedError: another run holds it, or containers use GPUs, so that the earlier change cannot be finished.
         """
         if dry_run:
-            if left := journal.pending(self.host):
+            unfinished = journal.pending(self.host)
+            if unfinished:
                 log.warning(
                     "Found a change that an earlier run left unfinished; it would be finished first",
-                    extra={"what": left.what},
+                    extra={"what": unfinished.what},
                 )
             yield
             return
@@ -76,30 +77,33 @@ class ChangeLock:
             os.close(number)
 
     def _finish(self) -> None:
-        left = journal.pending(self.host)
-        if left is None:
+        unfinished = journal.pending(self.host)
+        if unfinished is None:
             journal.clean(self.files)
         else:
             log.warning(
-                "Found a change that an earlier run left unfinished", extra={"what": left.what, "begun": left.begun + 1}
+                "Found a change that an earlier run left unfinished",
+                extra={"what": unfinished.what, "begun": unfinished.begun + 1},
             )
-            if not left.nearly_done:
-                self.idle(f"to finish the {left.what}")
-            journal.run(self.host, self.files, left)
-            log.info("Finished the change of the earlier run", extra={"what": left.what})
+            if not unfinished.nearly_done:
+                self.idle(f"to finish the {unfinished.what}")
+            journal.run(self.host, self.files, unfinished)
+            log.info("Finished the change of the earlier run", extra={"what": unfinished.what})
         self.clean_originals()
 
     def clean_originals(self) -> None:
         """Remove copies of files that no layer replaces any more."""
         record = layer.recorded(self.host)
-        used = {state.source for state in record.originals.values()} if record else set()
+        originals = record.originals.values() if record else ()
+        used = {original.source for original in originals}
         for name in self.host.names(ORIGINALS):
-            if f"{ORIGINALS}/{name}" not in used:
-                self.files.unlink(self.host.at(f"{ORIGINALS}/{name}", follow=False))
+            path = f"{ORIGINALS}/{name}"
+            if path not in used:
+                self.files.unlink(self.host.at(path, follow=False))
 
     def blocking(self) -> tuple[User, ...]:
         """The users of GPUs that prevent a change of the layer now."""
-        return gpu_users.blocking(gpu_users.find(self.host), self.patience.ignore)
+        return gpu_users.blocking(gpu_users.find(self.host), self.waiting.ignore)
 
     def idle(self, why: str) -> None:
         """Wait until no container uses a GPU.
@@ -107,13 +111,13 @@ class ChangeLock:
         Raises:
             RefusedError: one does, and the time to wait is over. The text lists them all.
         """
-        deadline = self.patience.clock() + self.patience.wait_s
-        while found := self.blocking():
-            if self.patience.clock() >= deadline:
-                who = "\n".join(f"  {user}" for user in found)
+        deadline = self.waiting.clock() + self.waiting.wait_s
+        while users := self.blocking():
+            if self.waiting.clock() >= deadline:
+                lines = "\n".join(f"  {user}" for user in users)
                 raise RefusedError(
-                    f"containers use the GPUs, no moment {why}:\n{who}\n"
+                    f"containers use the GPUs, no moment {why}:\n{lines}\n"
                     "Cordon and drain the node, or wait for them with --wait"
                 )
-            log.info("Found containers that use the GPUs", extra={"count": len(found), "first": str(found[0])})
-            self.patience.sleep(POLL_S)
+            log.info("Found containers that use the GPUs", extra={"count": len(users), "first": str(users[0])})
+            self.waiting.sleep(POLL_S)

@@ -47,8 +47,10 @@ class Journal:
     @property
     def nearly_done(self) -> bool:
         """Whether only the record is missing: the steps that are left do not affect containers."""
+        if self.failed or self.begun < len(self.steps) - 1:
+            return False
         last = self.steps[-1]
-        return not self.failed and self.begun >= len(self.steps) - 1 and isinstance(last, Place) and last.path == RECORD
+        return isinstance(last, Place) and last.path == RECORD
 
     def to_json(self) -> bytes:
         data = {
@@ -82,7 +84,7 @@ def pending(host: Host) -> Journal | None:
 
 def _understood(data: Mapping[str, Any]) -> Journal:
     undoing = data["undoing"]
-    found = Journal(
+    journal = Journal(
         what=str(data["what"]),
         begun=operator.index(data["begun"]),
         undoing=None if undoing is None else operator.index(undoing),
@@ -90,9 +92,9 @@ def _understood(data: Mapping[str, Any]) -> Journal:
         boot=str(data["boot"]),
         steps=tuple(steps.from_json(step) for step in data["steps"]),
     )
-    if not found.steps or not -1 <= found.begun < len(found.steps):
-        raise ValueError(f"step {found.begun} of {len(found.steps)}")
-    return found
+    if not journal.steps or not -1 <= journal.begun < len(journal.steps):
+        raise ValueError(f"step {journal.begun} of {len(journal.steps)}")
+    return journal
 
 
 def run(host: Host, files: Files, journal: Journal) -> None:
@@ -107,7 +109,8 @@ def run(host: Host, files: Files, journal: Journal) -> None:
         return
     boot = boot_of(host)
     # With only the record missing, the steps before it must not be done again: containers may run by now.
-    first = max(journal.begun, 0) if journal.nearly_done or journal.boot == boot else 0
+    continues = journal.nearly_done or journal.boot == boot
+    first = max(journal.begun, 0) if continues else 0
     journal = replace(journal, boot=boot)
     for number, step in enumerate(journal.steps[first:], first):
         journal = replace(journal, begun=max(number, journal.begun))
@@ -126,7 +129,9 @@ def run(host: Host, files: Files, journal: Journal) -> None:
 
 def _back(host: Host, files: Files, journal: Journal) -> None:
     boot = boot_of(host)
-    last = journal.undoing if journal.undoing is not None and journal.boot == boot else journal.begun
+    last = journal.begun
+    if journal.undoing is not None and journal.boot == boot:
+        last = journal.undoing
     for number in range(last, -1, -1):
         step = journal.steps[number]
         journal = replace(journal, undoing=number, boot=boot)

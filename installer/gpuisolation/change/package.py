@@ -1,4 +1,4 @@
-"""The package an operator supplies: a folder, a tar or one image layer. Checked by SHA-256, unpacked, understood.
+"""The package that an operator supplies, a folder, a tar or one image layer: checked by SHA-256, unpacked, read.
 
 docs/installer.md lists its contents: the wrapper, the modules or their sources, a configuration, a version.
 """
@@ -46,17 +46,19 @@ class Package:
         Raises:
             InstallerError: one of them was built for another kernel.
         """
-        own = self.folder / "modules" / kernel
-        if own.is_dir():
-            found = sorted(path for path in own.iterdir() if _MODULE.fullmatch(path.name))
-            wrong = [f"{path.name} ({magic})" for path in found if (magic := vermagic(path)) not in {"", kernel}]
-            if wrong:
-                raise InstallerError(
-                    f"the package's modules/{kernel} has modules of another kernel: {', '.join(wrong)}"
-                )
-            return tuple(found)
-        top = sorted(path for path in self.folder.iterdir() if _MODULE.fullmatch(path.name))
-        return tuple(path for path in top if vermagic(path) == kernel)
+        folder = self.folder / "modules" / kernel
+        if not folder.is_dir():
+            # Modules at the top, or from a build there, may be for several kernels.
+            return tuple(module for module in _modules_in(self.folder) if vermagic(module) == kernel)
+        modules = _modules_in(folder)
+        wrong = []
+        for module in modules:
+            built_for = vermagic(module)
+            if built_for not in {"", kernel}:
+                wrong.append(f"{module.name} ({built_for})")
+        if wrong:
+            raise InstallerError(f"the package's modules/{kernel} has modules of another kernel: {', '.join(wrong)}")
+        return modules
 
     @property
     def builds(self) -> bool:
@@ -66,8 +68,15 @@ class Package:
     def kernels(self) -> tuple[str, ...]:
         """Kernels it has modules for."""
         folder = self.folder / "modules"
-        named = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        return tuple(sorted({*named, *filter(None, map(vermagic, self.folder.glob("*.ko")))}))
+        kernels = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        kernels.update(vermagic(module) for module in self.folder.glob("*.ko"))
+        # A module without vermagic does not say its kernel.
+        kernels.discard("")
+        return tuple(sorted(kernels))
+
+
+def _modules_in(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(path for path in folder.iterdir() if _MODULE.fullmatch(path.name)))
 
 
 def unpack(source: Path, sha256: str | None, into: Path) -> Package:
@@ -120,23 +129,32 @@ def build(host: Host, package: Package, folder: str, kernel: str) -> None:
 
 def vermagic(module: Path) -> str:
     """The kernel release for which a module was built; empty if the module has none."""
-    found = re.search(rb"vermagic=([^\s\0]+)", module.read_bytes())
-    return found[1].decode("ascii", "replace") if found else ""
+    match = re.search(rb"vermagic=([^\s\0]+)", module.read_bytes())
+    return match[1].decode("ascii", "replace") if match else ""
 
 
 def _version(source: Path, folder: Path) -> Version:
     """From the file `version`, or from the C header `version.h`."""
+    file = folder / "version"
+    header = folder / "version.h"
     text = ""
-    if (folder / "version").is_file():
-        text = (folder / "version").read_text("utf-8", "replace").strip()
-    elif (folder / "version.h").is_file():
-        header = (folder / "version.h").read_text("utf-8", "replace")
-        names = ("MAJOR", "MINOR", "BUILD")
-        text = ".".join((re.findall(rf"define\s+CGPU_{name}_VERSION\s+(\d+)", header) or [""])[0] for name in names)
+    if file.is_file():
+        text = file.read_text("utf-8", "replace").strip()
+    elif header.is_file():
+        text = _version_in_header(header.read_text("utf-8", "replace"))
     version = Version.parse(text)
     if version is None:
         raise InstallerError(f"{source} does not say its version: put a file named version into it, like 1.5.10")
     return version
+
+
+def _version_in_header(header: str) -> str:
+    """Its three numbers with dots; a number that it lacks is empty."""
+    numbers = []
+    for name in ("MAJOR", "MINOR", "BUILD"):
+        match = re.search(rf"define\s+CGPU_{name}_VERSION\s+(\d+)", header)
+        numbers.append(match[1] if match else "")
+    return ".".join(numbers)
 
 
 def _unpack_folder(source: Path, sha256: str | None, into: Path) -> str:
@@ -149,7 +167,7 @@ def _unpack_folder(source: Path, sha256: str | None, into: Path) -> str:
     identity = digest(sums)
     _same(f"{sums}", identity, sha256)
     wanted = dict(_sums(sums))
-    found = set()
+    copied = set()
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -158,58 +176,46 @@ def _unpack_folder(source: Path, sha256: str | None, into: Path) -> str:
             continue
         if name not in wanted:
             raise InstallerError(f"{path} is not in {SUMS}: take it out, or write {SUMS} again")
-        found.add(name)
+        copied.add(name)
         to = into / name
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, to)
         _same(str(path), digest(to), wanted[name])
-    if missing := sorted(wanted.keys() - found):
+    missing = sorted(wanted.keys() - copied)
+    if missing:
         raise InstallerError(f"{source} lacks what {SUMS} names: {', '.join(missing)}")
     return identity
 
 
 def _sums(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+    """Each file's name and hash, as sha256sum writes them; the name is relative and stays in the package."""
+    lines = path.read_text("utf-8", "replace").splitlines()
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        found = re.fullmatch(r"([0-9a-fA-F]{64})\s+\*?(?:\./)?(.+)", line)
-        if not found or ".." in PurePosixPath(found[2]).parts or found[2].startswith("/"):
+        match = re.fullmatch(r"([0-9a-fA-F]{64})\s+\*?(?:\./)?(.+)", line)
+        if match is None or _leads_out(match[2]):
             raise InstallerError(f"{path} line {number}: not as sha256sum writes it: {line[:80]!r}")
-        yield found[2], found[1].lower()
+        yield match[2], match[1].lower()
 
 
-def _same(what: str, found: str, wanted: str | None) -> None:
-    if wanted is not None and found != wanted:
-        raise InstallerError(f"{what} has SHA-256 {found}, wanted {wanted}: it is another package, or it was damaged")
+def _leads_out(name: str) -> bool:
+    """Whether a name could lead out of the package's folder."""
+    return name.startswith("/") or ".." in PurePosixPath(name).parts
+
+
+def _same(what: str, actual: str, wanted: str | None) -> None:
+    if wanted is not None and actual != wanted:
+        raise InstallerError(f"{what} has SHA-256 {actual}, wanted {wanted}: it is another package, or it was damaged")
 
 
 def _unpack_tar(source: Path, sha256: str, into: Path) -> str:
     copy = into / ".tar"  # hashed and read from one copy: what is checked is what is unpacked
     shutil.copyfile(source, copy)
     _same(str(source), digest(copy), sha256)
-    data_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4; what is refused here is enough
     try:
         with tarfile.open(copy) as tar:
-            members = tar.getmembers()
-            top = _top(source, members)
-            size = 0
-            for member in members:
-                name = PurePosixPath(member.name.lstrip("/"))
-                if not name.is_relative_to(top) or member.isdir():
-                    continue
-                if not member.isreg():
-                    raise InstallerError(f"{source}: {member.name} is a link or a device node: files and folders only")
-                size += member.size
-                if size > MOST_BYTES:
-                    raise InstallerError(f"{source} unpacks to more than {MOST_BYTES >> 30} GiB: not a package of cGPU")
-                inner = name.relative_to(top)
-                if data_filter is not None:
-                    data_filter(member.replace(name=str(inner), deep=False), str(into))
-                to = into / inner
-                to.parent.mkdir(parents=True, exist_ok=True)
-                if (content := tar.extractfile(member)) is not None:
-                    with content, to.open("wb") as file:
-                        shutil.copyfileobj(content, file)
+            _extract(source, tar, into)
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as err:
         raise InstallerError(
             f"{source} cannot be unpacked ({err}): give a tar, plain or with gzip, bzip2 or xz (zstd: unpack it first)"
@@ -219,15 +225,43 @@ def _unpack_tar(source: Path, sha256: str, into: Path) -> str:
     return sha256
 
 
+def _extract(source: Path, tar: tarfile.TarFile, into: Path) -> None:
+    """Write the package's files, which are in one folder of the tar."""
+    data_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4; what is refused here is enough
+    members = tar.getmembers()
+    top = _top(source, members)
+    size = 0
+    for member in members:
+        name = PurePosixPath(member.name.lstrip("/"))
+        if not name.is_relative_to(top) or member.isdir():
+            continue
+        if not member.isreg():
+            raise InstallerError(f"{source}: {member.name} is a link or a device node: files and folders only")
+        size += member.size
+        if size > MOST_BYTES:
+            raise InstallerError(f"{source} unpacks to more than {MOST_BYTES >> 30} GiB: not a package of cGPU")
+        inner = name.relative_to(top)
+        if data_filter is not None:
+            data_filter(member.replace(name=str(inner), deep=False), str(into))
+        to = into / inner
+        to.parent.mkdir(parents=True, exist_ok=True)
+        content = tar.extractfile(member)
+        if content is not None:
+            with content, to.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
 def _top(source: Path, members: list[tarfile.TarInfo]) -> PurePosixPath:
     """The folder in the tar that holds the wrapper: a layer has it somewhere below its root."""
-    found = [PurePosixPath(member.name.lstrip("/")) for member in members]
-    if bad := [str(name) for name in found if ".." in name.parts]:
-        raise InstallerError(f"{source}: {bad[0]} leads out of the package; get it again from its source")
-    tops = {name.parent for name in found if name.name == WRAPPER}
+    names = [PurePosixPath(member.name.lstrip("/")) for member in members]
+    for name in names:
+        if ".." in name.parts:
+            raise InstallerError(f"{source}: {name} leads out of the package; get it again from its source")
+    tops = {name.parent for name in names if name.name == WRAPPER}
     if len(tops) == 1:
         return tops.pop()
-    if any(str(name) in {"manifest.json", "index.json", "oci-layout"} for name in found):
+    image_files = {"manifest.json", "index.json", "oci-layout"}
+    if any(str(name) in image_files for name in names):
         raise InstallerError(f"{source} is a whole image: give the one layer of it that has {WRAPPER}")
     where = f"in {len(tops)} folders" if tops else "nowhere"
     raise InstallerError(f"{source} has {WRAPPER} {where}, wanted in one: see the layout in docs/installer.md")

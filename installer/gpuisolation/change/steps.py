@@ -42,7 +42,9 @@ class Place:
             return f"leave {self.path} as it is"
         if self.after.kind == "absent":
             return f"remove {self.path}"
-        return f"link {self.path} to {self.after.target}" if self.after.kind == "link" else f"put {self.path}"
+        if self.after.kind == "link":
+            return f"link {self.path} to {self.after.target}"
+        return f"put {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,10 @@ class Unload:
 
     def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
         state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
-        if came := [instance.name for gpu in (state.gpus if state else ()) for instance in gpu.instances]:
-            raise InstallerError(f"container {came[0]} began to use a GPU meanwhile: cordon the node first")
+        gpus = state.gpus if state else ()
+        instances = [instance.name for gpu in gpus for instance in gpu.instances]
+        if instances:
+            raise InstallerError(f"container {instances[0]} began to use a GPU meanwhile: cordon the node first")
         unload(host, self.module)
 
     def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
@@ -143,15 +147,22 @@ class Verify:
         if missing:
             raise InstallerError(f"{', '.join(missing)} not among the loaded modules (lsmod): see dmesg")
         state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
-        found = state.version_text if state else "nothing"
-        if found != self.version and (Version.parse(found) or "") != Version.parse(self.version):
+        loaded = state.version_text if state else "nothing"
+        if not self._is_version(loaded):
             raise InstallerError(
-                f"{cgpu_proc.CGPU_PROC / 'version'} says {found!r}, wanted {self.version!r}: see dmesg"
+                f"{cgpu_proc.CGPU_PROC / 'version'} says {loaded!r}, wanted {self.version!r}: see dmesg"
             )
 
+    def _is_version(self, text: str) -> bool:
+        """Whether the module's text means the version, for example `v1.5.10` or `1.5.10-1`."""
+        if text == self.version:
+            return True
+        version = Version.parse(text)
+        return version is not None and version == Version.parse(self.version)
+
     def __str__(self) -> str:
-        version = cgpu_proc.CGPU_PROC / "version"
-        return f"{'on the way back: ' if self.back else ''}check lsmod and {version}: {self.version}"
+        prefix = "on the way back: " if self.back else ""
+        return f"{prefix}check lsmod and {cgpu_proc.CGPU_PROC / 'version'}: {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +187,18 @@ class Configure:
             log.info("Left the policy as the module has it", extra={"needs": str(cgpu_proc.POLICY_SINCE)})
             return
         for gpu in state.gpus:
-            wanted = {"policy": self.policy, **self.settings.get(str(gpu.index), {})}
+            own_settings = self.settings.get(str(gpu.index), {})
+            wanted = {"policy": self.policy} | own_settings
             for name, value in wanted.items():
                 set_number(host, files, f"{gpu.index}/{name}", value)
 
     def __str__(self) -> str:
-        each = "".join(
-            f"; GPU {gpu}: {', '.join(f'{name} {value}' for name, value in values.items())}"
-            for gpu, values in sorted(self.settings.items())
-        )
-        return f"{'on the way back: ' if self.back else ''}set policy {self.policy}{each}"
+        prefix = "on the way back: " if self.back else ""
+        settings = [f"set policy {self.policy}"]
+        for gpu, values in sorted(self.settings.items()):
+            named = ", ".join(f"{name} {value}" for name, value in values.items())
+            settings.append(f"GPU {gpu}: {named}")
+        return f"{prefix}{'; '.join(settings)}"
 
 
 _KINDS: dict[str, type[Any]] = {
@@ -229,9 +242,9 @@ def set_number(host: Host, files: Files, name: str, value: int) -> None:
     if (host.text(path) or "").strip() == str(value):
         return
     files.set_proc(host.at(path), str(value))
-    found = (host.text(path) or "").strip()
-    if found != str(value):
-        raise InstallerError(f"{path} says {found!r} after {value} was written: the module did not take it")
+    written = (host.text(path) or "").strip()
+    if written != str(value):
+        raise InstallerError(f"{path} says {written!r} after {value} was written: the module did not take it")
 
 
 def _must(host: Host, *argv: str) -> None:

@@ -69,9 +69,11 @@ class HostFacts:
 def read(host: Host) -> HostFacts:
     """All facts; raises nothing that a missing file could cause."""
     os_release = _assignments(host.text("/etc/os-release") or "")
-    os_id, os_version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
-    if os_id == "centos" and (full := re.search(r"\d+\.\d+", host.text("/etc/centos-release") or "")):
-        os_version = full[0]  # os-release has only the first number
+    os_id = os_release.get("ID", "")
+    os_version = os_release.get("VERSION_ID", "")
+    if os_id == "centos":
+        # Its os-release has only the first number.
+        os_version = _first(r"(\d+\.\d+)", host.text("/etc/centos-release") or "") or os_version
     driver = _first(r"Kernel Module.*?\s(\d+(?:\.\d+){1,2})\s", host.text("/proc/driver/nvidia/version") or "")
     return HostFacts(
         os_name=os_release.get("PRETTY_NAME", f"{os_id} {os_version}".strip()),
@@ -100,25 +102,40 @@ def read(host: Host) -> HostFacts:
 
 
 def _assignments(text: str) -> dict[str, str]:
-    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
-    return {key.strip(): value.strip().strip("\"'") for key, value in pairs}
+    values = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            values[key.strip()] = value.strip().strip("\"'")
+    return values
 
 
 def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
 
 
 def _gpus(host: Host) -> tuple[GpuInfo, ...]:
-    base = "/proc/driver/nvidia/gpus"
-    found = []
-    for bus in host.names(base):
-        text = host.text(f"{base}/{bus}/information") or ""
-        values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-        minor = values.get("Device Minor", "")
-        number = int(minor) if minor.isascii() and minor.isdigit() else None
-        found.append(GpuInfo(bus, values.get("Model", ""), values.get("GPU UUID", ""), number))
-    return tuple(found)
+    folder = "/proc/driver/nvidia/gpus"
+    gpus = []
+    for bus in host.names(folder):
+        information = host.text(f"{folder}/{bus}/information") or ""
+        gpus.append(_gpu(bus, information))
+    return tuple(gpus)
+
+
+def _gpu(bus: str, information: str) -> GpuInfo:
+    """A GPU from the driver's file about it, which has lines such as ``Device Minor: 0``."""
+    values = {}
+    for line in information.splitlines():
+        key, _, value = line.partition(":")
+        values[key.strip()] = value.strip()
+    minor = values.get("Device Minor", "")
+    return GpuInfo(bus, values.get("Model", ""), values.get("GPU UUID", ""), _number(minor))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _version(host: Host, command: str) -> str:
@@ -128,8 +145,9 @@ def _version(host: Host, command: str) -> str:
 
 
 def _vendor(host: Host) -> str:
-    parts = [(host.text(f"/sys/class/dmi/id/{name}") or "").strip() for name in ("sys_vendor", "product_name")]
-    return " / ".join(part for part in parts if part)
+    folder = "/sys/class/dmi/id"
+    names = [host.text(f"{folder}/{name}") or "" for name in ("sys_vendor", "product_name")]
+    return " / ".join(name.strip() for name in names if name.strip())
 
 
 def _cgroup(host: Host) -> int | None:
@@ -156,5 +174,11 @@ def _memory_accounting(host: Host) -> str:
 
 def _mig(host: Host) -> tuple[str, ...]:
     output = host.run("nvidia-smi", "--query-gpu=index,mig.mode.current", "--format=csv,noheader")
-    rows = [line.partition(",") for line in output.text.splitlines()] if output.code == 0 else []
-    return tuple(f"GPU {index.strip()}" for index, _, mode in rows if mode.strip() == "Enabled")
+    if output.code != 0:
+        return ()
+    gpus = []
+    for line in output.text.splitlines():
+        index, _, mode = line.partition(",")
+        if mode.strip() == "Enabled":
+            gpus.append(f"GPU {index.strip()}")
+    return tuple(gpus)

@@ -43,44 +43,52 @@ class User:
             parts.append(f"pid {self.pid} ({self.command})")
         if self.hidden:
             parts.append("what it has open cannot be seen: run privileged")
-        return ", ".join([*parts, *([" ".join(self.nodes)] if self.nodes else [])])
+        if self.nodes:
+            parts.append(" ".join(self.nodes))
+        return ", ".join(parts)
 
 
 def identity(cgroup: str) -> tuple[str, str]:
     """Container id and pod UID in the text of /proc/<pid>/cgroup; empty where it names none."""
-    containers, pods = _CONTAINER.findall(cgroup), _POD.findall(cgroup)
+    # The innermost cgroup comes last: a pod may run in a container of its node.
+    containers = _CONTAINER.findall(cgroup)
+    pods = _POD.findall(cgroup)
+    container = containers[-1] if containers else ""
     pod = pods[-1].replace("_", "-") if pods else ""
-    return (containers[-1] if containers else ""), pod
+    return container, pod
 
 
 def find(host: Host) -> tuple[User, ...]:
     """All users of the GPUs: processes by pid, then instances of which no process is seen."""
-    users = [user for name in host.names("/proc") if name.isdigit() and (user := _process(host, int(name)))]
-    users.sort(key=lambda user: user.pid or 0)
+    pids = sorted(int(name) for name in host.names("/proc") if name.isdigit())
+    users = [user for pid in pids if (user := _process(host, pid))]
     seen = {user.container[:12] for user in users}
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     for gpu in state.gpus if state else ():
-        users.extend(
-            User(pid=None, command="", container=instance.name, nodes=(f"cGPU instance on GPU {gpu.index}",))
-            for instance in gpu.instances
-            if instance.name not in seen
-        )
+        unseen = [instance for instance in gpu.instances if instance.name not in seen]
+        nodes = (f"cGPU instance on GPU {gpu.index}",)
+        users += [User(pid=None, command="", container=instance.name, nodes=nodes) for instance in unseen]
     return tuple(users)
 
 
 def blocking(users: Collection[User], ignore: Collection[str]) -> tuple[User, ...]:
     """The users that forbid a change of the layer: all in containers, except the monitors in `ignore`."""
-    return tuple(user for user in users if user.container and (user.pid is None or user.command not in ignore))
+    in_containers = [user for user in users if user.container]
+    return tuple(user for user in in_containers if user.pid is None or user.command not in ignore)
 
 
 def _process(host: Host, pid: int) -> User | None:
     folder = host.root / "proc" / str(pid)
-    hidden, nodes = False, _mapped_nodes(folder)
+    nodes = _mapped_nodes(folder)
+    hidden = False
     try:
         nodes |= _open_nodes(folder)
     except PermissionError:
         hidden = True
-    container, pod = identity(_read(folder / "cgroup")) if nodes or hidden else ("", "")
+    container = ""
+    pod = ""
+    if nodes or hidden:
+        container, pod = identity(_read(folder / "cgroup"))
     if not nodes and not container:
         return None
     return User(
@@ -95,13 +103,13 @@ def _process(host: Host, pid: int) -> User | None:
 
 def _open_nodes(folder: Path) -> set[str]:
     """Device nodes that the process has open; PermissionError where they may not be read."""
-    found: set[str] = set()
+    nodes: set[str] = set()
     try:
         links = list((folder / "fd").iterdir())
     except PermissionError:
         raise
     except OSError:  # the process ended
-        return found
+        return nodes
     for link in links:
         try:
             target = os.readlink(link)  # noqa: PTH115 (the text as it stands: it may lie in another mount namespace)
@@ -110,13 +118,19 @@ def _open_nodes(folder: Path) -> set[str]:
         except OSError:  # it was closed meanwhile
             continue
         if _GPU_NODE.match(target):
-            found.add(target)
-    return found
+            nodes.add(target)
+    return nodes
 
 
 def _mapped_nodes(folder: Path) -> set[str]:
-    paths = (line.split(maxsplit=5)[5:] for line in _read(folder / "maps").splitlines())
-    return {path[0] for path in paths if path and _GPU_NODE.match(path[0])}
+    """Device nodes that the process has mapped."""
+    nodes = set()
+    for line in _read(folder / "maps").splitlines():
+        # The path is the sixth field; a mapping without a file has five.
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and _GPU_NODE.match(fields[5]):
+            nodes.add(fields[5])
+    return nodes
 
 
 def _read(path: Path) -> str:

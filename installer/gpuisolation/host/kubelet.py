@@ -45,17 +45,22 @@ class _Kubelet:
 
         Kubelet takes `_` for `-` in names of flags.
         """
-        return (["", *_values(self.arguments, f"--{name}")])[-1]
+        values = list(_values(self.arguments, f"--{name}"))
+        return values[-1] if values else ""
 
 
 def cpu_policy(host: Host) -> CpuPolicy:
     """The policy of the running kubelet. If several run, as with clusters in containers, one with `static` counts."""
     policies = [_policy_of(host, kubelet) for kubelet in _running(host)]
     static = [policy for policy in policies if policy.policy == "static"]
+    if static:
+        return static[0]
     if policies:
-        return (static or policies)[0]
+        return policies[0]
     config = _mapping(host.text(USUAL_CONFIG))
-    return CpuPolicy() if config is None else CpuPolicy(_in_config(config) or "none", USUAL_CONFIG)
+    if config is None:
+        return CpuPolicy()
+    return CpuPolicy(_in_config(config) or "none", USUAL_CONFIG)
 
 
 def without_pod_cgroups(host: Host) -> str:
@@ -82,16 +87,20 @@ def _switched_off(host: Host, kubelet: _Kubelet, key: str) -> str:
 
 def _policy_of(host: Host, kubelet: _Kubelet) -> CpuPolicy:
     root_dir = kubelet.flag("root-dir") or ROOT_DIR
-    if policy := kubelet.flag("cpu-manager-policy"):
-        return CpuPolicy(policy, "kubelet's flag", True, root_dir)
-    # Files of the directory come after the file, in the order of their names.
-    policy, source = "none", "kubelet's default"
+    policy_flag = kubelet.flag("cpu-manager-policy")
+    if policy_flag:
+        return CpuPolicy(policy_flag, "kubelet's flag", True, root_dir)
+    policy = "none"
+    source = "kubelet's default"
+    # Files of the directory come after the file, in the order of their names. The last policy counts.
     for path in _config_files(host, kubelet):
         config = _mapping(_file_of(host, kubelet, path))
         if config is None:
             return CpuPolicy("", f"{path}, which cannot be read", True, root_dir)
-        if found_policy := _in_config(config):
-            policy, source = found_policy, path
+        policy_here = _in_config(config)
+        if policy_here:
+            policy = policy_here
+            source = path
         elif source == "kubelet's default":
             source = path
     return CpuPolicy(policy, source, True, root_dir)
@@ -147,9 +156,14 @@ def _absolute(host: Host, kubelet: _Kubelet, path: str) -> str:
 
 def _running(host: Host) -> list[_Kubelet]:
     pids = sorted(int(name) for name in host.names("/proc") if name.isascii() and name.isdigit())
-    command_lines = ((pid, (host.text(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")) for pid in pids)
-    kubelets = (_kubelet(host, pid, command_line) for pid, command_line in command_lines)
+    kubelets = [_kubelet(host, pid, _command_line(host, pid)) for pid in pids]
     return [kubelet for kubelet in kubelets if kubelet]
+
+
+def _command_line(host: Host, pid: int) -> list[str]:
+    """The program and its arguments; one empty text if they cannot be read."""
+    text = host.text(f"/proc/{pid}/cmdline") or ""
+    return text.rstrip("\0").split("\0")
 
 
 def _kubelet(host: Host, pid: int, command_line: Sequence[str]) -> _Kubelet | None:
@@ -165,9 +179,13 @@ def _kubelet(host: Host, pid: int, command_line: Sequence[str]) -> _Kubelet | No
         return _Kubelet(pid, tuple(arguments[1:]))
     if name == "kubelite":
         file = _Kubelet(pid, tuple(arguments)).flag("kubelet-args-file")
-        return _Kubelet(pid, tuple((host.text(file) or "").split())) if file else None
+        if not file:
+            return None
+        return _Kubelet(pid, tuple((host.text(file) or "").split()))
     if name in _K3S and first in ("server", "agent"):
-        return _Kubelet(pid, (*_k3s_file_arguments(host, name, arguments), *_k3s_arguments(arguments)))
+        # Arguments of the command line come last, because the last value of a flag counts.
+        in_files = _k3s_file_arguments(host, name, arguments)
+        return _Kubelet(pid, (*in_files, *_k3s_arguments(arguments)))
     return None
 
 
@@ -177,19 +195,31 @@ def _k3s_arguments(arguments: Sequence[str]) -> Iterator[str]:
 
 def _k3s_file_arguments(host: Host, name: str, arguments: Sequence[str]) -> Iterator[str]:
     """Kubelet's arguments in the configuration of k3s or RKE2, and in the directory beside it."""
-    config = [_K3S[name], *_values(arguments, "--config"), *_values(arguments, "-c")][-1]
+    named = [*_values(arguments, "--config"), *_values(arguments, "-c")]
+    config = named[-1] if named else _K3S[name]
     directory = f"{config}.d"
-    for path in (config, *(f"{directory}/{file}" for file in host.names(directory))):
-        settings = _mapping(host.text(path)) or {}
-        for key in ("kubelet-arg", "kubelet-arg+"):
-            given = settings.get(key) or ()
-            for value in (given,) if isinstance(given, str) else given:
-                yield f"--{value}"
+    yield from _k3s_arguments_in(host, config)
+    for file in host.names(directory):
+        yield from _k3s_arguments_in(host, f"{directory}/{file}")
+
+
+def _k3s_arguments_in(host: Host, path: str) -> Iterator[str]:
+    """Kubelet's arguments in one file: each key has one argument as text, or a list of them."""
+    settings = _mapping(host.text(path)) or {}
+    for key in ("kubelet-arg", "kubelet-arg+"):
+        given = settings.get(key) or ()
+        values = (given,) if isinstance(given, str) else given
+        for value in values:
+            yield f"--{value}"
 
 
 def _values(arguments: Sequence[str], flag: str) -> Iterator[str]:
     """The values of a flag, as `--flag=value` or in the argument that follows."""
     for position, argument in enumerate(arguments):
-        name, equals, text = argument.partition("=")
-        if name.replace("_", "-") == flag:
-            yield text if equals else next(iter(arguments[position + 1 : position + 2]), "")
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") != flag:
+            continue
+        if equals:
+            yield value
+        else:
+            yield next(iter(arguments[position + 1 :]), "")

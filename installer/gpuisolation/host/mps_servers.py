@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuagent.host.mps_client import CONTROL, CONTROL_SOCKET, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
-from gpuisolation.host.root import Host
+from gpuisolation.host.root import Host, Output
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,14 @@ class MpsClient:
     server: int
     gpu_uuid: str = ""
     used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """The GPU of a process and its memory there, as nvidia-smi reports them."""
+
+    gpu_uuid: str
+    used_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +55,10 @@ def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
         return None
     silent: list[str] = []
     for pipe_dir in pipe_dirs:
-        trusted = [place for place in (pipe_dir, *_folders(host, pipe_dir)) if _is_trusted(host, place)]
+        places = [pipe_dir, *_folders(host, pipe_dir)]
+        trusted = [place for place in places if _is_trusted(host, place)]
         answers = {place: _ask(host, place, "get_server_list") for place in trusted}
-        servers = {place: _pids(text) for place, text in answers.items() if text is not None}
+        servers = {place: _pids(answer) for place, answer in answers.items() if answer is not None}
         if servers:
             return _state(host, servers, gpus if pipe_dir in servers else 0)
         silent += trusted
@@ -60,32 +69,48 @@ def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
 def _folders(host: Host, pipe_dir: str) -> list[str]:
     """Pipe directories of the daemons of single GPUs."""
     try:
-        names = sorted(folder.name for folder in host.at(pipe_dir).iterdir() if (folder / CONTROL_SOCKET).exists())
+        folders = [folder for folder in host.at(pipe_dir).iterdir() if (folder / CONTROL_SOCKET).exists()]
     except OSError:
         return []
-    return [f"{pipe_dir}/{name}" for name in names]
+    return sorted(f"{pipe_dir}/{folder.name}" for folder in folders)
 
 
 def _state(host: Host, servers: Mapping[str, tuple[int, ...]], gpus: int) -> MpsState:
     """The state of the daemons with these servers, by pipe directory."""
-    used = _used(host)
+    usage = _usage(host)
     clients: list[MpsClient] = []
     for pipe_dir, pids in servers.items():
         for server in pids:
-            text = _ask(host, pipe_dir, f"get_client_list {server}") or ""
-            clients += [MpsClient(pid, server, *used.get(pid, ("", None))) for pid in _pids(text)]
+            clients += _clients(host, pipe_dir, server, usage)
     first = next(iter(servers))
-    limits = []
-    for gpu in range(gpus):
-        limit = _ask(host, first, f"get_default_device_pinned_mem_limit {gpu}") or ""
-        if limit.strip():
-            limits.append((gpu, limit.strip()))
+    percentage = _ask(host, first, "get_default_active_thread_percentage") or ""
     return MpsState(
         servers=tuple(pid for pids in servers.values() for pid in pids),
         clients=tuple(clients),
-        thread_percentage=(_ask(host, first, "get_default_active_thread_percentage") or "").strip(),
-        memory_limits=tuple(limits),
+        thread_percentage=percentage.strip(),
+        memory_limits=_memory_limits(host, first, gpus),
     )
+
+
+def _clients(host: Host, pipe_dir: str, server: int, usage: Mapping[int, _Usage]) -> list[MpsClient]:
+    """The clients of one server; those of which the driver does not report a GPU have none."""
+    answer = _ask(host, pipe_dir, f"get_client_list {server}") or ""
+    unknown = _Usage("", None)
+    clients = []
+    for pid in _pids(answer):
+        used = usage.get(pid, unknown)
+        clients.append(MpsClient(pid, server, used.gpu_uuid, used.used_bytes))
+    return clients
+
+
+def _memory_limits(host: Host, pipe_dir: str, gpus: int) -> tuple[tuple[int, str], ...]:
+    """The default limit on each GPU that has one, as the daemon words it."""
+    limits = []
+    for gpu in range(gpus):
+        limit = _ask(host, pipe_dir, f"get_default_device_pinned_mem_limit {gpu}") or ""
+        if limit.strip():
+            limits.append((gpu, limit.strip()))
+    return tuple(limits)
 
 
 def _is_trusted(host: Host, pipe_dir: str) -> bool:
@@ -96,27 +121,41 @@ def _is_trusted(host: Host, pipe_dir: str) -> bool:
 
 def _ask(host: Host, pipe_dir: str, question: str) -> str | None:
     output = host.run(CONTROL, stdin=f"{question}\n", env={"CUDA_MPS_PIPE_DIRECTORY": pipe_dir})
-    return output.text if output.code == 0 and "Cannot find MPS control daemon" not in output.text else None
+    return output.text if _is_answer(output) else None
+
+
+def _is_answer(output: Output) -> bool:
+    """Whether it is a daemon's, and not what the control program says without one."""
+    return output.code == 0 and "Cannot find MPS control daemon" not in output.text
 
 
 def _warn_of_protocol(host: Host, pipe_dirs: Iterable[str]) -> None:
     """Log a daemon of protocol 3, whose commands are arguments: it cannot be asked here."""
     for pipe_dir in pipe_dirs:
         output = host.run(CONTROL, "server", "list", env={"CUDA_MPS_PIPE_DIRECTORY": pipe_dir})
-        if output.code == 0 and "Cannot find MPS control daemon" not in output.text:
+        if _is_answer(output):
             why = f"the daemon at {pipe_dir} speaks protocol 3: start it with protocol 2 ({CONTROL} -d -p 2)"
             log.warning("Failed to ask MPS daemon", extra={"why": why})
 
 
 def _pids(text: str) -> tuple[int, ...]:
-    return tuple(int(line) for line in map(str.strip, text.splitlines()) if re.fullmatch(r"\d{1,10}", line, re.ASCII))
+    """The process ids in an answer, which has one on each line; other lines are left out."""
+    lines = [line.strip() for line in text.splitlines()]
+    return tuple(int(line) for line in lines if re.fullmatch(r"\d{1,10}", line, re.ASCII))
 
 
-def _used(host: Host) -> dict[int, tuple[str, int | None]]:
+def _usage(host: Host) -> dict[int, _Usage]:
+    """What each process uses, by its id: of its last GPU if it uses several."""
     output = host.run("nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits")
-    found = {}
-    for line in output.text.splitlines() if output.code == 0 else ():
+    if output.code != 0:
+        return {}
+    usage = {}
+    for line in output.text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 3 and cells[0].isdigit():
-            found[int(cells[0])] = (cells[1], int(cells[2]) * 2**20 if cells[2].isdigit() else None)
-    return found
+        if len(cells) != 3:
+            continue
+        pid, gpu_uuid, used_mib = cells
+        if pid.isdigit():
+            used_bytes = int(used_mib) * 2**20 if used_mib.isdigit() else None
+            usage[int(pid)] = _Usage(gpu_uuid, used_bytes)
+    return usage

@@ -75,7 +75,7 @@ class Host:
         With `follow` off the last part is not followed: for a path that will be replaced, or is a link itself.
 
         Raises:
-            InstallerError: the links go round in a circle.
+            InstallerError: the links form a circle.
         """
         rest = [part for part in reversed(Path(path).parts) if part != "/"]
         here: list[str] = []
@@ -93,7 +93,7 @@ class Host:
                     raise InstallerError(f"{path} below {self.root}: its links form a circle; fix them")
                 target = Path(os.readlink(full))  # noqa: PTH115 (the text as it stands)
                 here = [] if target.is_absolute() else here[:-1]
-                rest.extend(p for p in reversed(target.parts) if p != "/")
+                rest.extend(part for part in reversed(target.parts) if part != "/")
         return self.root.joinpath(*here)
 
     def text(self, path: str | Path) -> str | None:
@@ -128,7 +128,8 @@ class Host:
 
     def modules(self) -> tuple[str, ...]:
         """Names of the loaded kernel modules, as lsmod lists them."""
-        return tuple(line.split()[0] for line in (self.text("/proc/modules") or "").splitlines() if line.strip())
+        lines = (self.text("/proc/modules") or "").splitlines()
+        return tuple(line.split()[0] for line in lines if line.strip())
 
     def run(self, *argv: str, stdin: str = "", env: dict[str, str] | None = None) -> Output:
         """Run a command of the host, and log its output."""

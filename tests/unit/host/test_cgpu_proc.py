@@ -93,13 +93,13 @@ def test_an_instance_without_processes_uses_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("version", "garbage\n", "version: 'garbage' is no version"),
-        ("0/policy", "", "policy: '' is no number"),
-        ("0/policy", "-1\n", "policy: '-1' is no number"),
-        ("0/max_inst", b"\xff\xfe", "is no number"),
-        ("0/0123456789ab/memsize", "4G\n", "memsize: '4G' is no number"),
+        ("version", "garbage\n", "version: 'garbage' is not a version"),
+        ("0/policy", "", "policy: '' is not a number"),
+        ("0/policy", "-1\n", "policy: '-1' is not a number"),
+        ("0/max_inst", b"\xff\xfe", "is not a number"),
+        ("0/0123456789ab/memsize", "4G\n", "memsize: '4G' is not a number"),
         ("0/0123456789ab/meminfo", "Free: x\n", "line 'Free: x' is not understood"),
-        ("0/0123456789ab/weight", "9" * 40, "is no number"),
+        ("0/0123456789ab/weight", "9" * 40, "is not a number"),
     ],
 )
 def test_what_is_garbled_is_none_and_listed(tmp_path, name, text, complaint):

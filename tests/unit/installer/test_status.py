@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_reported(installed, run):
     installed.write("proc/cgpu_km/0/policy", "?\n")
     page = run("status", "-o", "json").json
     assert page["gpus"][0]["policy"] is None
-    assert "policy: '?' is no number" in page["errors"][0]
+    assert "policy: '?' is not a number" in page["errors"][0]
     assert "! " in run("status").out
 
 
