@@ -145,30 +145,31 @@ class ClusterReport:
         """The sum over those nodes; unknown amounts count as 0."""
         amounts = [node.amounts[resource] for node in nodes]
         allocated = sum(amount.allocated for amount in amounts)
-        return Amount(allocated, sum(amount.total or 0 for amount in amounts))
+        total = sum(amount.total or 0 for amount in amounts)
+        return Amount(allocated, total)
 
 
 def of_namespace(report: ClusterReport, namespace: str) -> ClusterReport:
     """The report with the pods of one namespace. Amounts still count the pods of all, because they share the GPUs."""
+    nodes = [replace(node, pods=_pods_of(node.pods, namespace)) for node in report.nodes]
+    return replace(report, nodes=tuple(nodes), waiting=_pods_of(report.waiting, namespace))
 
-    def of_it(pods: Iterable[PodReport]) -> tuple[PodReport, ...]:
-        return tuple(pod for pod in pods if pod.pod.name.namespace == namespace)
 
-    nodes = tuple(replace(node, pods=of_it(node.pods)) for node in report.nodes)
-    return replace(report, nodes=nodes, waiting=of_it(report.waiting))
+def _pods_of(pods: Iterable[PodReport], namespace: str) -> tuple[PodReport, ...]:
+    return tuple(pod for pod in pods if pod.pod.name.namespace == namespace)
 
 
 def build(facts: ClusterFacts) -> ClusterReport:
     """The report."""
-    there = {node.name for node in facts.nodes}
-    of_node: dict[str, list[GpuPod]] = defaultdict(list)
+    names = {node.name for node in facts.nodes}
+    by_node: dict[str, list[GpuPod]] = defaultdict(list)
     waiting = []
     for pod in facts.pods:
         if pod.refused or not pod.node:
             waiting.append(PodReport(pod, {}, {}, pod.asks, pod.waits))
-        elif pod.node in there:
-            of_node[pod.node].append(pod)
-    nodes = tuple(_node_at_least(node, of_node.get(node.name, ()), facts) for node in facts.nodes)
+        elif pod.node in names:
+            by_node[pod.node].append(pod)
+    nodes = tuple(_node_at_least(node, by_node.get(node.name, ()), facts) for node in facts.nodes)
     return ClusterReport(nodes, tuple(waiting), facts.usage_problem, facts.problems)
 
 

@@ -14,7 +14,7 @@ from inspectcgpu.fetch.fetching import Page, Task, fetch
 from inspectcgpu.read.agent_page import AgentView
 from inspectcgpu.read.usage import Usage
 
-NOT_AN_AGENT = "what answers is no gpuagent, or one of another version"
+NOT_AN_AGENT = "what answers is not a gpuagent, or one of another version"
 LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
 USE_NOT_SEEN = (
     "its agent does not report what containers use, only their limits: it does not see the host's processes, because "
@@ -110,18 +110,21 @@ def _use_unknown(page: Page) -> str:
 
 def _pods(client: Client, namespace: str) -> tuple[Mapping[str, str], str]:
     """Node to name of the agent's pod on it, and the reason if the pods could not be read."""
-
-    def running(pod: Mapping[str, Any]) -> tuple[str, str] | None:
-        node = text(mapping(pod.get("spec")).get("nodeName"))
-        status = mapping(pod.get("status"))
-        is_there = node and status.get("phase") == "Running" and status.get("podIP")
-        return (node, text(mapping(pod.get("metadata")).get("name"))) if is_there else None
-
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
     try:
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-        return dict(list_pages(client, path, running, {"labelSelector": LABEL}).items), ""
+        pods = list_pages(client, path, _running, {"labelSelector": LABEL})
     except KubeError as err:
         return {}, str(err)
+    return dict(pods.items), ""
+
+
+def _running(pod: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The node and the name of a pod that can be asked; None for any other pod."""
+    node = text(mapping(pod.get("spec")).get("nodeName"))
+    name = text(mapping(pod.get("metadata")).get("name"))
+    status = mapping(pod.get("status"))
+    is_running = status.get("phase") == "Running" and status.get("podIP")
+    return (node, name) if node and is_running else None
 
 
 def _path(asking: Asking, pods: Mapping[str, str], node: str) -> str:

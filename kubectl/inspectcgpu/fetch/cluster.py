@@ -80,12 +80,16 @@ def read_nodes(client: Client, wanted: Wanted) -> Nodes:
 
 
 def _named(client: Client, names: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
-    """The Node objects of these names; None for those that there are not."""
-    wanted = dict.fromkeys(names)
+    """The Node objects of these names; None for a name without a node."""
+    nodes: dict[str, Mapping[str, Any] | None] = dict.fromkeys(names)
     if len(names) <= FEW_NAMES:
-        return {name: _one(client, f"{NODES}/{quote(name, safe='')}") for name in wanted}
-    listed = list_pages(client, NODES, lambda node: node if _name(node) in wanted else None)
-    return wanted | {_name(node): node for node in listed.items}
+        for name in nodes:
+            nodes[name] = _object(client, f"{NODES}/{quote(name, safe='')}")
+        return nodes
+    listed = list_pages(client, NODES, lambda node: node if _name(node) in nodes else None)
+    for node in listed.items:
+        nodes[_name(node)] = node
+    return nodes
 
 
 def by_name(nodes: Iterable[GpuNode]) -> tuple[GpuNode, ...]:
@@ -96,7 +100,7 @@ def _name(found: Mapping[str, Any]) -> str:
     return text(mapping(found.get("metadata")).get("name"))
 
 
-def _one(client: Client, path: str) -> Mapping[str, Any] | None:
+def _object(client: Client, path: str) -> Mapping[str, Any] | None:
     try:
         return client.get(path)
     except ApiError as err:
@@ -252,9 +256,10 @@ def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
 
 def _unclear(node: GpuNode) -> bool:
     """Whether the size of a unit, or of a GPU, does not follow from the Node's data."""
-    return bool(node.offered(GPU_MEM) and measure(node).doubt) or any(
-        node.offered(name) and part_of_each(node, name) is None for name in (GPU_CORE, GPU_WHOLE)
-    )
+    if node.offered(GPU_MEM) and measure(node).doubt:
+        return True
+    offered = [name for name in (GPU_CORE, GPU_WHOLE) if node.offered(name)]
+    return any(part_of_each(node, name) is None for name in offered)
 
 
 def facts(

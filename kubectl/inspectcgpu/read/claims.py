@@ -44,18 +44,34 @@ class NodeSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """What a claim has of a device.
+
+    Attributes:
+        node: name of the node.
+        name: of the device.
+        memory_mib: of its memory; infinite if no other claim can have the device.
+        percent: of its compute.
+    """
+
+    node: str
+    name: str
+    memory_mib: float
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuClaim:
     """A claim with devices of this driver.
 
     Attributes:
         name: namespace and name.
-        devices: node, name of the device, MiB of its memory and percent of its compute, for each. The memory of a
-            device that no other claim can have is infinite.
+        devices: those that it has.
         pods: that use it, in the order of their names.
     """
 
     name: PodName
-    devices: tuple[tuple[str, str, float, int], ...]
+    devices: tuple[ClaimedDevice, ...]
     pods: tuple[PodName, ...]
 
 
@@ -84,34 +100,45 @@ class Claims:
         known = {pod.name: pod for pod in pods}
         claimed: dict[PodName, GpuPod] = {}
         for claim in self.claims:
+            first_pod = claim.pods[0] if claim.pods else None
+            by_node = self._shares(claim)
             for name in claim.pods:
-                for node, shares in self._shares(claim).items():
+                for node, shares in by_node.items():
                     phase = known[name].phase if name in known else ""
                     pod = claimed.setdefault(name, GpuPod(name, node, phase, asks={}))
-                    claimed[name] = _sharing(pod, claim) if name != claim.pods[0] else _having(pod, shares)
-        return tuple(sorted((known | claimed).values(), key=lambda pod: pod.name))
+                    if name == first_pod:
+                        claimed[name] = _with_shares(pod, shares)
+                    else:
+                        claimed[name] = _with_note(pod, claim)
+        all_pods = known | claimed
+        return tuple(sorted(all_pods.values(), key=lambda pod: pod.name))
 
     def _shares(self, claim: GpuClaim) -> dict[str, Shares]:
         """Node to what the claim has there."""
         by_node: dict[str, Shares] = {}
-        for node, device, mib, cores in claim.devices:
-            node_slice = self.slices.get(node)
+        for device in claim.devices:
+            node_slice = self.slices.get(device.node)
             if node_slice is None:
                 continue
-            for gpu in node_slice.of_device(device):
-                shares = by_node.setdefault(node, {})
-                if device in node_slice.sets:
-                    # A set has all of its GPUs.
-                    memory_mib: float = gpu.memory_mib
-                    percent = CORE_PERCENT_PER_GPU
-                else:
-                    memory_mib = min(mib, gpu.memory_mib)
-                    # A claim for all of the memory that asks for no part of the compute has all of that, too.
-                    is_whole = mib > gpu.memory_mib - node_slice.unit.mib and not cores
-                    percent = CORE_PERCENT_PER_GPU if is_whole else cores
-                _add_units(shares, GPU_MEM, gpu.minor, int(memory_mib) // node_slice.unit.mib)
-                _add_units(shares, GPU_CORE, gpu.minor, percent)
+            for gpu in node_slice.of_device(device.name):
+                shares = by_node.setdefault(device.node, {})
+                _add_shares(shares, device, gpu, node_slice)
         return by_node
+
+
+def _add_shares(shares: Shares, device: ClaimedDevice, gpu: SeenGpu, node_slice: NodeSlice) -> None:
+    """Add what the claim of a device has of one of its GPUs."""
+    if device.name in node_slice.sets:
+        # A set has all of its GPUs.
+        memory_mib: float = gpu.memory_mib
+        percent = CORE_PERCENT_PER_GPU
+    else:
+        memory_mib = min(device.memory_mib, gpu.memory_mib)
+        # A claim for all of the memory that asks for no part of the compute has all of that, too.
+        has_all_memory = device.memory_mib > gpu.memory_mib - node_slice.unit.mib
+        percent = CORE_PERCENT_PER_GPU if has_all_memory and not device.percent else device.percent
+    _add_units(shares, GPU_MEM, gpu.minor, int(memory_mib) // node_slice.unit.mib)
+    _add_units(shares, GPU_CORE, gpu.minor, percent)
 
 
 def _add_units(shares: Shares, resource: str, gpu: int, units: int) -> None:
@@ -137,16 +164,18 @@ def _units_of_all(gpus: Sequence[SeenGpu]) -> dict[str, int]:
     return {name: sum(gpu.units.get(name, 0) for gpu in gpus) for name in (GPU_MEM, GPU_CORE)}
 
 
-def _having(pod: GpuPod, shares: Shares) -> GpuPod:
-    places = {resource: dict(gpus) for resource, gpus in pod.places.items()}
+def _with_shares(pod: GpuPod, shares: Shares) -> GpuPod:
+    """The pod with the shares of a claim, beside those of its other claims."""
+    places = {resource: dict(by_gpu) for resource, by_gpu in pod.places.items()}
     for resource, by_gpu in shares.items():
         for gpu, units in by_gpu.items():
             _add_units(places, resource, gpu, units)
-    asks = {resource: sum(gpus.values()) for resource, gpus in places.items()}
+    asks = {resource: sum(by_gpu.values()) for resource, by_gpu in places.items()}
     return replace(pod, asks=asks, places=places, sources=dict.fromkeys(places, CLAIM))
 
 
-def _sharing(pod: GpuPod, claim: GpuClaim) -> GpuPod:
+def _with_note(pod: GpuPod, claim: GpuClaim) -> GpuPod:
+    """The pod with a note on the claim, of which the GPUs are counted with another pod."""
     text = f"its claim {claim.name} is also that of pod {claim.pods[0]}, with which its GPUs are counted"
     return replace(pod, faults=(*pod.faults, text))
 
@@ -265,12 +294,15 @@ def _is_used(result: Mapping[str, Any]) -> bool:
     return result.get("driver") == DRA_DRIVER and not result.get("adminAccess")
 
 
-def _claimed_device(result: Mapping[str, Any]) -> tuple[str, str, float, int]:
-    """Node, name of the device, MiB of its memory and percent of its compute."""
+def _claimed_device(result: Mapping[str, Any]) -> ClaimedDevice:
     consumed = mapping(result.get("consumedCapacity"))
     memory_mib: float = _mib(consumed.get("memory"))
     is_share = "shareID" in result or "consumedCapacity" in result
     if not is_share:
         memory_mib = inf  # the claim has the device alone
-    cores = amount(text(consumed.get("cores"))) or 0
-    return text(result.get("pool")), text(result.get("device")), memory_mib, cores
+    return ClaimedDevice(
+        node=text(result.get("pool")),
+        name=text(result.get("device")),
+        memory_mib=memory_mib,
+        percent=amount(text(consumed.get("cores"))) or 0,
+    )

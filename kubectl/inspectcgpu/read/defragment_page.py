@@ -71,17 +71,17 @@ class MovesPage:
 
 def read_moves_page(page: object) -> MovesPage | None:
     """The page of decoded JSON; None if it is none."""
-    found = mapping(page)
-    if "waiting" not in found or "enabled" not in found:
+    values = mapping(page)
+    if "waiting" not in values or "enabled" not in values:
         return None
-    running = mapping(found.get("running"))
+    running = mapping(values.get("running"))
     return MovesPage(
-        moves=number(found.get("moves")) or 0,
-        problem=text(found.get("problem")),
+        moves=number(values.get("moves")) or 0,
+        problem=text(values.get("problem")),
         running=_waiting(running) if running else None,
         phase=text(running.get("phase")),
-        last=text(found.get("last")),
-        waiting=tuple(_waiting(waiting) for waiting in mappings(found.get("waiting"))),
+        last=text(values.get("last")),
+        waiting=tuple(_waiting(waiting) for waiting in mappings(values.get("waiting"))),
     )
 
 

@@ -19,7 +19,9 @@ from inspectcgpu.read.waits import refused, waits_for
 Places = Mapping[str, Mapping[int, int]]
 """Resource to minor number of a GPU to units."""
 
-V2, V1, GROUP = "V2", "V1", "gpu-group"
+V2 = "V2"
+V1 = "V1"
+GROUP = "gpu-group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,21 @@ class GpuPod:
     limit_answer: str = ""
 
 
-def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
+def read_pod(pod: Mapping[str, Any]) -> GpuPod | None:
     """Parse the pod; None where it requests none of these resources, or has ended. Never raises."""
-    spec = mapping(found.get("spec"))
-    status = mapping(found.get("status"))
+    spec = mapping(pod.get("spec"))
+    status = mapping(pod.get("status"))
     # Most pods of most clusters end here.
     if not _may_ask(spec):
         return None
-    parsed = parse_pod(found)
+    parsed = parse_pod(pod)
     was_refused = refused(status)
     if parsed.ended and not was_refused:
         return None
     asks = {name: amount for name in RESOURCES if (amount := asked(parsed, name))}
     if not asks:
         return None
-    reading = _reading(found, parsed, asks)
+    reading = _reading(pod, parsed, asks)
     return GpuPod(
         name=PodName(sys.intern(parsed.name.namespace), parsed.name.name),
         node=sys.intern(text(spec.get("nodeName"))),
@@ -79,24 +81,25 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
         sources=reading.sources,
         visible=reading.visible(),
         faults=tuple(reading.faults),
-        waits=_with_hint(waits_for(found), asks),
+        waits=_with_hint(waits_for(pod), asks),
         refused=was_refused,
         wanted_limit=wanted_limit(parsed.annotations),
         limit_answer=written_answer(parsed.annotations),
     )
 
 
-def _reading(found: Mapping[str, Any], pod: Pod, asks: Mapping[str, int]) -> "_Reading":
+def _reading(pod: Mapping[str, Any], parsed: Pod, asks: Mapping[str, int]) -> "_Reading":
     """What the annotations of a pod say. Those that contradict the pod are faults."""
-    copied = for_another_pod(pod)
-    annotations = {} if copied else mapping(mapping(found.get("metadata")).get("annotations"))
+    copied = for_another_pod(parsed)
+    metadata = mapping(pod.get("metadata"))
+    annotations = {} if copied else mapping(metadata.get("annotations"))
     reading = _Reading(annotations, asks)
     if copied:
         reading.faults.append(f"annotation {copied}")
     for resource, gpus in list(reading.places.items()):
         units = sum(gpus.values())
         # Schedulers leave init containers out.
-        lasting = sum(container.limits.get(resource, 0) for container in pod.containers if not container.init)
+        lasting = sum(container.limits.get(resource, 0) for container in parsed.containers if not container.init)
         is_what_it_asks_for = units > 0 and units in (asks[resource], lasting)
         if not is_what_it_asks_for:
             reading.faults.append(f"its annotation gives it {units} of {resource}, and it asks for {asks[resource]}")
@@ -113,12 +116,14 @@ def _with_hint(waits: str, asks: Mapping[str, int]) -> str:
 
 
 def _may_ask(spec: Mapping[str, Any]) -> bool:
-    return any(
-        name in RESOURCES
-        for kind in ("containers", "initContainers")
-        for container in mappings(spec.get(kind))
-        for name in mapping(mapping(container.get("resources")).get("limits"))
-    )
+    """Whether a container has a limit for one of the resources. This is asked of every pod, so it does not parse it."""
+    for kind in ("containers", "initContainers"):
+        for container in mappings(spec.get(kind)):
+            resources = mapping(container.get("resources"))
+            limits = mapping(resources.get("limits"))
+            if any(name in limits for name in RESOURCES):
+                return True
+    return False
 
 
 class _Reading:
@@ -138,36 +143,44 @@ class _Reading:
             self._group()
 
     def visible(self) -> tuple[str, ...]:
-        found = an.gpu_names(self._annotations, VISIBLE_ANNOTATION) if GPU_WHOLE in self._asks else None
-        return found if isinstance(found, tuple) else ()
+        if GPU_WHOLE not in self._asks:
+            return ()
+        names = an.gpu_names(self._annotations, VISIBLE_ANNOTATION)
+        return names if isinstance(names, tuple) else ()
 
     def _memory(self) -> None:
         if self._shares(GPU_MEM, an.MEMORY_ANNOTATION):
             return
-        found = an.assumed(self._annotations)
-        if isinstance(found, Malformed):
-            self.faults.append(str(found))
-        elif found:
-            self.places[GPU_MEM] = {found.gpu: self._asks[GPU_MEM] if found.units is None else found.units}
+        assumed = an.assumed(self._annotations)
+        if isinstance(assumed, Malformed):
+            self.faults.append(str(assumed))
+        elif assumed:
+            units = self._asks[GPU_MEM] if assumed.units is None else assumed.units
+            self.places[GPU_MEM] = {assumed.gpu: units}
             self.sources[GPU_MEM] = V1
 
     def _shares(self, resource: str, key: str) -> bool:
-        found = an.shares(self._annotations, key)
-        if isinstance(found, Malformed):
-            self.faults.append(str(found))
-        elif found and (gpus := found.by_gpu):
-            self.places[resource] = gpus
+        shares = an.shares(self._annotations, key)
+        if isinstance(shares, Malformed):
+            self.faults.append(str(shares))
+        elif shares and (by_gpu := shares.by_gpu):
+            self.places[resource] = by_gpu
             self.sources[resource] = V2
         return resource in self.places
 
     def _group(self) -> None:
-        found = an.gpu_names(self._annotations, GROUP_ANNOTATION)
-        if found is None:
+        names = an.gpu_names(self._annotations, GROUP_ANNOTATION)
+        if names is None:
             return
-        if isinstance(found, Malformed):
-            self.faults.append(str(found))
-        elif all(name.isascii() and name.isdigit() and len(name) < 5 for name in found):
-            self.places[GPU_WHOLE] = {int(name): 1 for name in found}
+        if isinstance(names, Malformed):
+            self.faults.append(str(names))
+        elif all(map(_is_number, names)):
+            self.places[GPU_WHOLE] = {int(name): 1 for name in names}
             self.sources[GPU_WHOLE] = GROUP
         else:
             self.faults.append(f"annotation {GROUP_ANNOTATION} names GPUs by other than their number")
+
+
+def _is_number(name: str) -> bool:
+    """Whether the name of a GPU is its minor number."""
+    return name.isascii() and name.isdigit() and len(name) < 5

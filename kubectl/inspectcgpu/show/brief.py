@@ -57,10 +57,15 @@ def _fitted(nodes: Nodes, columns: int, *, heads: bool) -> list[Row]:
     for shape in _SHAPES:
         rows = _rows(nodes, shape, heads=heads)
         room = columns - _taken(rows)
-        longest = max((_width(cells[-1]) for cells in rows), default=0)
+        longest = max([_width(cells[-1]) for cells in rows], default=0)
         if room >= min(longest, _LEAST_PROBLEM):
             break
-    return [[*cells[:-1], _cut(cells[-1], max(room, 1))] for cells in rows]
+    return [_with_last_cut(cells, max(room, 1)) for cells in rows]
+
+
+def _with_last_cut(cells: Row, most: int) -> Row:
+    *others, last = cells
+    return [*others, _cut(last, most)]
 
 
 def _taken(rows: Sequence[Row]) -> int:

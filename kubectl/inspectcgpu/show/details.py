@@ -116,11 +116,16 @@ def _resizes(node: NodeReport) -> Iterator[list[Cell]]:
 def _usage(report: PodReport) -> str:
     if report.usage is None:
         return "-"
-    return "/".join("-" if size is None else f"{size / _GIB:.1f}" for size in (report.usage.used, report.usage.limit))
+    return f"{_gib(report.usage.used)}/{_gib(report.usage.limit)}"
+
+
+def _gib(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else f"{size_bytes / _GIB:.1f}"
 
 
 def _sums(node: NodeReport) -> Iterator[Sequence[Cell]]:
     for resource in _resources(node):
-        amount, more = node.amounts[resource], " Core" if resource == GPU_CORE else _both(node, resource)
-        yield row(f"Allocated{more} :", f"{amount.allocated} ({percent(amount)}%)")
-        yield row(f"Total{more} :", str(amount.total))
+        amount = node.amounts[resource]
+        what = " Core" if resource == GPU_CORE else _both(node, resource)
+        yield row(f"Allocated{what} :", f"{amount.allocated} ({percent(amount)}%)")
+        yield row(f"Total{what} :", str(amount.total))

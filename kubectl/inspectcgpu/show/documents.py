@@ -21,16 +21,17 @@ def document(report: ClusterReport) -> dict[str, Any]:
 
 def head(report: ClusterReport) -> dict[str, Any]:
     """The first part of the document."""
-    memory = report.having(GPU_MEM)
+    nodes_by_unit: dict[str, list[NodeReport]] = {}
+    for node in report.having(GPU_MEM):
+        nodes_by_unit.setdefault(node.unit, []).append(node)
+    memory = []
+    for unit, nodes in sorted(nodes_by_unit.items()):
+        amount = report.total(nodes, GPU_MEM)
+        memory.append({"unit": unit} | _sum(amount))
     totals = {
-        "memory": [
-            {"unit": unit, **_sum(report.total([node for node in memory if node.unit == unit], GPU_MEM))}
-            for unit in sorted({node.unit for node in memory})
-        ],
-        **{
-            name: _sum(report.total(report.having(resource), resource))
-            for name, resource in (("core", GPU_CORE), ("gpus", GPU_WHOLE))
-        },
+        "memory": memory,
+        "core": _sum(report.total(report.having(GPU_CORE), GPU_CORE)),
+        "gpus": _sum(report.total(report.having(GPU_WHOLE), GPU_WHOLE)),
     }
     return {"version": VERSION, "totals": totals}
 
@@ -39,7 +40,10 @@ def parts(report: ClusterReport) -> Iterator[tuple[str, Iterator[Any]]]:
     """The lists after the head, made as they are read: for a large cluster they are most of the document."""
     yield "nodes", map(_node, report.nodes)
     yield "waiting", map(_pod, report.waiting)
-    yield "notes", iter(notes(report) + ([f"use is not known: {report.usage_problem}"] if report.usage_problem else []))
+    texts = notes(report)
+    if report.usage_problem:
+        texts.append(f"use is not known: {report.usage_problem}")
+    yield "notes", iter(texts)
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
@@ -49,12 +53,15 @@ def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
 
 def json_lines(report: ClusterReport) -> Iterator[str]:
     """The document as JSON, a node a line, and a pod that waits."""
-    yield json_text(head(report))[:-1] + ","
+    # The head without its last brace: the lists follow.
+    yield json_text(head(report)).removesuffix("}") + ","
     ends = {"nodes": "],", "waiting": "],", "notes": "]}"}
     for name, values in parts(report):
         texts = [json_text(value) for value in values]
         yield f'"{name}": ['
-        yield from (f"{text}{',' if n < len(texts) else ''}" for n, text in enumerate(texts, 1))
+        for text in texts[:-1]:
+            yield f"{text},"
+        yield from texts[-1:]
         yield ends[name]
 
 
@@ -72,7 +79,8 @@ def _sum(amount: Amount) -> dict[str, Any]:
 
 
 def _node(node: NodeReport) -> dict[str, Any]:
-    spec, unit = node.node, node.measure.unit
+    spec = node.node
+    unit = node.measure.unit
     return {
         "name": spec.name,
         "address": spec.address or None,
@@ -110,7 +118,8 @@ def _gpu(gpu: GpuReport) -> dict[str, Any]:
 
 
 def _pod(report: PodReport) -> dict[str, Any]:
-    pod, usage = report.pod, report.usage
+    pod = report.pod
+    usage = report.usage
     return {
         "namespace": pod.name.namespace,
         "name": pod.name.name,

@@ -16,8 +16,9 @@ def moves(page: MovesPage, *, colour: bool) -> list[str]:
     """The lines."""
     lines: list[str] = []
     if page.running:
-        lines += [printable(f"Under way ({page.phase}), for pod {page.running.pod}:")]
-        lines += [*_plan(page.running, colour=colour), ""]
+        lines.append(printable(f"Under way ({page.phase}), for pod {page.running.pod}:"))
+        lines += _plan(page.running, colour=colour)
+        lines.append("")
     for waiting in page.waiting:
         lines += [*_waiting(waiting, colour=colour), ""]
     if not page.waiting:
@@ -66,6 +67,7 @@ def _waiting(waiting: Waiting, *, colour: bool) -> Iterator[str]:
 
 
 def _plan(waiting: Waiting, *, colour: bool) -> list[str]:
+    """A row for each pod that would move, then the pod that gets the room."""
     rows: list[Row] = [row(*_HEADS, style=Style.HEAD)]
     rows += [row(move.pod, move.amounts, move.origin, move.target) for move in waiting.moves]
     rows.append(row(waiting.pod, waiting.wants, "-", waiting.target, style=Style.PENDING))

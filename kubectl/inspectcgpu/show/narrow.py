@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.pages.cells import Style, painted, width
 from gpuagent.system.printable import printable
-from inspectcgpu.report import UNKNOWN, ClusterReport, GpuReport, NodeReport, PodReport
+from inspectcgpu.report import UNKNOWN, Amount, ClusterReport, GpuReport, NodeReport, PodReport
 from inspectcgpu.show.notes import notes
-from inspectcgpu.show.summary import MANY_NOTES, MANY_PODS, address, totals, whole_total
+from inspectcgpu.show.summary import MANY_NOTES, MANY_PODS, address, asked, more, totals, whole_total
 
 _GAP = "   "
 _INDENT = "  "
@@ -21,7 +21,7 @@ def narrow(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> 
     for node in report.nodes:
         if not node.amounts:
             continue
-        head = f"{node.node.name} ({address(node)}){_GAP}{_amounts(node, _sums(node))}"
+        head = f"{node.node.name} ({address(node)}){_GAP}{_amounts(node, _texts(node.amounts))}"
         lines.append(painted(printable(head), Style.HEAD, colour=colour))
         lines += _gpus_with_pods(node, colour=colour) if pods else _gpus(node, columns, colour=colour)
         lines.append("")
@@ -46,8 +46,8 @@ def fits(lines: Iterable[str], columns: int) -> bool:
     return all(width(line) <= columns for line in lines if line.strip("-"))
 
 
-def _sums(node: NodeReport) -> Mapping[str, str]:
-    return {name: str(amount) for name, amount in node.amounts.items()}
+def _texts(amounts: Mapping[str, Amount]) -> Mapping[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
 
 
 def _amounts(node: NodeReport, amounts: Mapping[str, str]) -> str:
@@ -58,8 +58,9 @@ def _amounts(node: NodeReport, amounts: Mapping[str, str]) -> str:
 
 
 def _gpu(node: NodeReport, gpu: GpuReport) -> str:
-    amounts = _amounts(node, {name: str(amount) for name, amount in gpu.amounts.items()})
-    return f"GPU{gpu.number} {amounts}{' !' if gpu.cause else ''}"
+    amounts = _amounts(node, _texts(gpu.amounts))
+    mark = " !" if gpu.cause else ""
+    return f"GPU{gpu.number} {amounts}{mark}"
 
 
 def _style(gpu: GpuReport) -> Style:
@@ -126,18 +127,19 @@ def _resized(report: PodReport) -> str:
 
 
 def _waits(report: PodReport) -> str:
-    asks = ", ".join(f"{amount} {name.rpartition('/')[2]}" for name, amount in report.pending.items())
-    return f"{report.pod.name} on {report.pod.node or 'no node'}, asks {asks}: {report.why}"
+    pod = report.pod
+    return f"{pod.name} on {pod.node or 'no node'}, asks {asked(report)}: {report.why}"
 
 
 def _listed(  # noqa: PLR0913 (by name)
     title: str, texts: Sequence[str], most: int | None, columns: int, style: Style, *, colour: bool
 ) -> list[str]:
+    """The texts as a list with a title, at most `most` of them; nothing if there are none."""
+    if not texts:
+        return []
     shown = texts if most is None else texts[:most]
-    lines = [
-        painted(line, style, colour=colour)
-        for text in shown
-        for line in textwrap.wrap(f"- {printable(text)}", columns, subsequent_indent="  ", break_on_hyphens=False)
-    ]
-    more = [f"and {len(texts) - len(shown)} more (-d shows all)"] if len(texts) > len(shown) else []
-    return ["", title, *lines, *more] if texts else []
+    lines = ["", title]
+    for text in shown:
+        wrapped = textwrap.wrap(f"- {printable(text)}", columns, subsequent_indent="  ", break_on_hyphens=False)
+        lines += [painted(line, style, colour=colour) for line in wrapped]
+    return [*lines, *more(texts, shown)]

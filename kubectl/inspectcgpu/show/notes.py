@@ -1,4 +1,4 @@
-"""Notes below the numbers: unhealthy GPUs, doubts, pods with wrong annotations, agents that were not queried."""
+"""Notes below the numbers: unhealthy GPUs, doubts, pods with wrong annotations, agents that did not answer."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,24 +13,37 @@ MANY = 5
 
 def notes(report: ClusterReport) -> list[str]:
     """All of them, a sentence each."""
-    found = list(report.problems)
-    alike: dict[str, list[str]] = defaultdict(list)
-    for node in report.nodes:
+    texts = list(report.problems)
+    texts += _about_nodes(report.nodes)
+    texts += _about_units(report)
+    for pod in _pods(report):
+        texts += _pod_notes(pod)
+    texts += _unseen(report.nodes)
+    return texts
+
+
+def _about_nodes(nodes: Iterable[NodeReport]) -> Iterator[str]:
+    """What is wrong with nodes; nodes with the same note share a sentence."""
+    names_by_note: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
         for text in node_notes(node):
-            alike[text].append(node.node.name)
-    found.extend(f"node {some(names)}: {text}" for text, names in alike.items())
-    units: dict[str, list[str]] = defaultdict(list)
+            names_by_note[text].append(node.node.name)
+    for text, names in names_by_note.items():
+        yield f"node {some(names)}: {text}"
+
+
+def _about_units(report: ClusterReport) -> Iterator[str]:
+    """Units of memory of which a sum over the nodes makes no sense, or may make none."""
+    names_by_unit: dict[str, list[str]] = defaultdict(list)
     for node in report.having(GPU_MEM):
         if node.node.offered(GPU_MEM):
-            units[node.unit].append(node.node.name)
-    if len(units) > 1:
-        counts = ", ".join(f"{unit} ({len(names)})" for unit, names in sorted(units.items()))
-        found.append(f"nodes count GPU memory in different units: {counts}")
-    if len(unknown := units.get(UNKNOWN, [])) > 1:
-        found.append(f"the unit of node {some(unknown)} is not known: their sum is right if they count alike")
-    for pod in _pods(report):
-        found += _pod_notes(pod)
-    return [*found, *_unseen(report.nodes)]
+            names_by_unit[node.unit].append(node.node.name)
+    if len(names_by_unit) > 1:
+        counts = ", ".join(f"{unit} ({len(names)})" for unit, names in sorted(names_by_unit.items()))
+        yield f"nodes count GPU memory in different units: {counts}"
+    unknown = names_by_unit.get(UNKNOWN, [])
+    if len(unknown) > 1:
+        yield f"the unit of node {some(unknown)} is not known: their sum is right if they count alike"
 
 
 def _pod_notes(report: PodReport) -> Iterator[str]:
@@ -78,9 +91,13 @@ def amount_notes(node: NodeReport) -> Iterator[str]:
     spec = node.node
     unhealthy = any(gpu.cause for gpu in node.gpus)
     for name in RESOURCES:
-        has, shall = spec.allocatable.get(name, 0), spec.capacity.get(name, 0)
-        if has < shall and not (unhealthy and has):
-            yield f"{has} of {shall} {name} are allocatable: GPUs are unhealthy, or the node's agent is away"
+        allocatable = spec.allocatable.get(name, 0)
+        capacity = spec.capacity.get(name, 0)
+        is_explained = unhealthy and allocatable > 0
+        if allocatable < capacity and not is_explained:
+            yield (
+                f"{allocatable} of {capacity} {name} are allocatable: GPUs are unhealthy, or the node's agent is away"
+            )
 
 
 def _unseen(nodes: Iterable[NodeReport]) -> Iterator[str]:

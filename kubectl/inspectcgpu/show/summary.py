@@ -9,7 +9,8 @@ from inspectcgpu.report import Amount, ClusterReport, GpuReport, NodeReport, Pod
 from inspectcgpu.show.notes import notes
 
 NO_ADDRESS = "unknown"
-MANY_PODS, MANY_NOTES = 10, 20
+MANY_PODS = 10
+MANY_NOTES = 20
 """The most pods and notes below the tables; -d, JSON and YAML have all."""
 _DASHES_MORE = 20
 
@@ -42,22 +43,37 @@ def summary_rows(report: ClusterReport, *, wide: bool = False, colour: bool = Fa
 
 def totals(report: ClusterReport, joint: str = "\n") -> list[str]:
     """Totals of memory, for each unit, and of compute, if there is any. `joint` separates a sum and its name."""
+    lines: list[str] = []
     memory = report.having(GPU_MEM)
-    units = sorted({node.unit for node in memory})
-    sums = []
-    for unit in units:
-        amount = report.total([node for node in memory if node.unit == unit], GPU_MEM)
-        sums.append(f"{amount}{f' {unit}' if len(units) > 1 else ''} ({percent(amount)}%)")
-    lines = _titled("Allocated/Total GPU Memory In Cluster:", sums, joint) if memory else []
-    if core := report.having(GPU_CORE):
+    if memory:
+        lines += _titled("Allocated/Total GPU Memory In Cluster:", _memory_sums(report, memory), joint)
+    core = report.having(GPU_CORE)
+    if core:
         amount = report.total(core, GPU_CORE)
-        lines += _titled("Allocated/Total GPU Core In Cluster:", [f"{amount} ({percent(amount)}%)"], joint)
+        lines += _titled("Allocated/Total GPU Core In Cluster:", [_with_percent(amount)], joint)
     return lines
+
+
+def _memory_sums(report: ClusterReport, nodes: Sequence[NodeReport]) -> list[str]:
+    """A sum for each unit. It names its unit only if there are several."""
+    by_unit: dict[str, list[NodeReport]] = {}
+    for node in nodes:
+        by_unit.setdefault(node.unit, []).append(node)
+    sums = []
+    for unit, alike in sorted(by_unit.items()):
+        amount = report.total(alike, GPU_MEM)
+        name = f" {unit}" if len(by_unit) > 1 else ""
+        sums.append(_with_percent(amount, name))
+    return sums
+
+
+def _with_percent(amount: Amount, unit: str = "") -> str:
+    return f"{amount}{unit} ({percent(amount)}%)"
 
 
 def whole_total(report: ClusterReport, joint: str = "\n") -> list[str]:
     amount = report.total(report.having(GPU_WHOLE), GPU_WHOLE)
-    return _titled("Allocated/Total GPUs In Cluster:", [f"{amount} ({percent(amount)}%)"], joint)
+    return _titled("Allocated/Total GPUs In Cluster:", [_with_percent(amount)], joint)
 
 
 def _titled(title: str, sums: Sequence[str], joint: str) -> list[str]:
@@ -71,26 +87,45 @@ def percent(amount: Amount) -> int:
 
 def below(report: ClusterReport, most: int | None, *, colour: bool) -> list[str]:
     """Pods without a GPU, and why; then notes."""
+    return [*_pods_below(report, most, colour=colour), *_notes_below(report, most, colour=colour)]
+
+
+def _pods_below(report: ClusterReport, most: int | None, *, colour: bool) -> list[str]:
     pods = report.without_gpu
-    lines: list[str] = []
-    if pods:
-        rows = [row("NAMESPACE", "NAME", "NODE", "ASKS", "WHY", style=Style.HEAD), *map(_waits, pods[:most])]
-        lines += ["", "Pods without a GPU:", *align(rows, colour=colour)]
-        if most is not None and len(pods) > most:
-            lines.append(f"and {len(pods) - most} more (-d shows all)")
+    if not pods:
+        return []
+    shown = pods[:most]
+    rows = [row("NAMESPACE", "NAME", "NODE", "ASKS", "WHY", style=Style.HEAD), *map(_waits, shown)]
+    return ["", "Pods without a GPU:", *align(rows, colour=colour), *more(pods, shown)]
+
+
+def _notes_below(report: ClusterReport, most: int | None, *, colour: bool) -> list[str]:
     texts = notes(report)
-    if texts:
-        shown = texts if most is None else texts[:MANY_NOTES]
-        lines += ["", "Notes:", *(painted(printable(f"- {text}"), Style.PENDING, colour=colour) for text in shown)]
-        if len(texts) > len(shown):
-            lines.append(f"and {len(texts) - len(shown)} more (-d shows all)")
-    return lines
+    if not texts:
+        return []
+    shown = texts if most is None else texts[:MANY_NOTES]
+    lines = [painted(printable(f"- {text}"), Style.PENDING, colour=colour) for text in shown]
+    return ["", "Notes:", *lines, *more(texts, shown)]
+
+
+def more(values: Sequence[object], shown: Sequence[object]) -> list[str]:
+    """A line that counts those that are not shown; none if all are."""
+    hidden = len(values) - len(shown)
+    return [f"and {hidden} more (-d shows all)"] if hidden else []
 
 
 def _waits(report: PodReport) -> list[Cell]:
     pod = report.pod
-    asks = ", ".join(f"{amount} {name.rpartition('/')[2]}" for name, amount in report.pending.items())
-    return row(pod.name.namespace, pod.name.name, pod.node or "-", asks, report.why)
+    return row(pod.name.namespace, pod.name.name, pod.node or "-", asked(report), report.why)
+
+
+def asked(report: PodReport) -> str:
+    """What the pod asks for and has not, for example ``4 gpu-mem, 20 gpu-core.percentage``."""
+    parts = []
+    for name, amount in report.pending.items():
+        _, _, short_name = name.rpartition("/")
+        parts.append(f"{amount} {short_name}")
+    return ", ".join(parts)
 
 
 def address(node: NodeReport) -> str:
@@ -99,7 +134,8 @@ def address(node: NodeReport) -> str:
 
 def gpu_columns(nodes: Sequence[NodeReport]) -> range:
     """Numbers of the GPUs that have a column."""
-    return range(max((gpu.number for node in nodes for gpu in node.gpus), default=-1) + 1)
+    numbers = [gpu.number for node in nodes for gpu in node.gpus]
+    return range(max(numbers, default=-1) + 1)
 
 
 class _Shared:
@@ -107,14 +143,15 @@ class _Shared:
 
     def __init__(self, nodes: Sequence[NodeReport]) -> None:
         # A node that no longer advertises memory, but still has pods with it, does not show its unit.
-        units = {node.unit for node in nodes if GPU_MEM in node.amounts and node.node.offered(GPU_MEM)}
+        with_memory = [node for node in nodes if GPU_MEM in node.amounts]
+        units = {node.unit for node in with_memory if node.node.offered(GPU_MEM)}
         self._unit = units.pop() if len(units) == 1 else None
         self._gpus = gpu_columns(nodes)
         self._pending = any(node.pending.get(GPU_MEM) for node in nodes)
-        core = [node for node in nodes if GPU_CORE in node.amounts]
-        self._cores = gpu_columns(core)
-        self._core = bool(core)
-        self._core_pending = any(node.pending.get(GPU_CORE) for node in core)
+        with_core = [node for node in nodes if GPU_CORE in node.amounts]
+        self._cores = gpu_columns(with_core)
+        self._core = bool(with_core)
+        self._core_pending = any(node.pending.get(GPU_CORE) for node in with_core)
 
     def head(self) -> Iterator[str]:
         yield from (f"GPU{n}(Allocated/Total)" for n in self._gpus)
@@ -133,14 +170,19 @@ class _Shared:
         if self._pending:
             yield _pending(node, GPU_MEM)
         amount = node.amounts.get(GPU_MEM, Amount(0, 0))
-        named = GPU_MEM in node.amounts and node.unit != self._unit
-        yield Cell(f"{amount} {node.unit}" if named else str(amount))
+        names_unit = GPU_MEM in node.amounts and node.unit != self._unit
+        yield Cell(f"{amount} {node.unit}" if names_unit else str(amount))
         if self._core:
-            has = GPU_CORE in node.amounts
-            yield from (gpu_cell(by_number.get(n), GPU_CORE) if has else Cell("-") for n in self._cores)
-            if self._core_pending:
-                yield _pending(node, GPU_CORE)
-            yield Cell(str(node.amounts[GPU_CORE]) if has else "-")
+            yield from self._core_cells(node)
+
+    def _core_cells(self, node: NodeReport) -> Iterator[Cell]:
+        by_number = {gpu.number: gpu for gpu in node.gpus}
+        has_core = GPU_CORE in node.amounts
+        for n in self._cores:
+            yield gpu_cell(by_number.get(n), GPU_CORE) if has_core else Cell("-")
+        if self._core_pending:
+            yield _pending(node, GPU_CORE)
+        yield Cell(str(node.amounts[GPU_CORE]) if has_core else "-")
 
 
 class _Whole:
@@ -165,17 +207,21 @@ class _Whole:
 
 
 def _table(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool, colour: bool) -> list[str]:
-    more = ["MODE", "PLACEMENT", "UNIT", "MODEL", "PODS"] if wide else []
-    head = row("NAME", "IPADDRESS", *columns.head(), *more, style=Style.HEAD)
-    rows = [head, *_rows(columns, nodes, wide=wide)]
-    return [*align(rows, colour=colour), "-" * dashes(rows[1])]
+    titles = ["NAME", "IPADDRESS", *columns.head()]
+    if wide:
+        titles += ["MODE", "PLACEMENT", "UNIT", "MODEL", "PODS"]
+    rows = _rows(columns, nodes, wide=wide)
+    lines = align([row(*titles, style=Style.HEAD), *rows], colour=colour)
+    return [*lines, "-" * dashes(rows[0])]
 
 
 def _rows(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for node in nodes:
         cells = [*row(node.node.name, address(node)), *columns.cells(node)]
-        rows.append([*cells, *row(*_wide(node))] if wide else cells)
+        if wide:
+            cells += row(*_wide(node))
+        rows.append(cells)
     return rows
 
 
@@ -185,17 +231,20 @@ def dashes(cells: Sequence[Cell]) -> int:
 
 
 def _wide(node: NodeReport) -> tuple[str, ...]:
+    """The further cells of a line: mode, placement, unit, model and number of pods."""
     spec = node.node
-    model = spec.model or next((gpu.model for gpu in node.gpus if gpu.model), "")
+    models = [spec.model, *(gpu.model for gpu in node.gpus)]
+    model = next(filter(None, models), "-")
     unit = node.unit if GPU_MEM in node.amounts else "-"
-    return spec.mode or "-", spec.placement or "-", unit, model or "-", str(len(node.pods))
+    return spec.mode or "-", spec.placement or "-", unit, model, str(len(node.pods))
 
 
 def gpu_cell(gpu: GpuReport | None, resource: str) -> Cell:
     """Allocated and total of one GPU; `!` marks an unhealthy one. A GPU that the node lacks is ``0/0``."""
     if gpu is None or resource not in gpu.amounts:
         return Cell("0/0")
-    return Cell(f"{gpu.amounts[resource]}!", Style.ILL) if gpu.cause else Cell(str(gpu.amounts[resource]))
+    amount = gpu.amounts[resource]
+    return Cell(f"{amount}!", Style.ILL) if gpu.cause else Cell(str(amount))
 
 
 def _pending(node: NodeReport, resource: str) -> Cell:

@@ -100,7 +100,7 @@ def test_a_page_of_another_version_is_shown_as_json_alone(call, agent):
 @pytest.mark.parametrize("answer", [b"<html>", b"[" * 100_000, [], {"version": "1"}])
 def test_another_program_is_not_taken_for_an_agent(call, agent, answer):
     code, _, err = call("status", "n1", *agent(answer))
-    assert (code, "what answers is no gpuagent" in err) == (1, True)
+    assert (code, "what answers is not a gpuagent" in err) == (1, True)
 
 
 def test_an_agent_that_does_not_answer_is_reported_with_its_pod_and_the_condition(server, call):
