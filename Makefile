@@ -61,7 +61,7 @@ mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ON
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the spelling of documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/flake8 gpuagent scheduler/gpuscheduler
+	$(BIN)/flake8 gpuagent installer kubectl scheduler/gpuscheduler
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/codespell --dictionary=- --dictionary=docsite/words.txt
