@@ -201,6 +201,7 @@ class Scheduling:
             self._wake_ups.forget(pod.uid)
             self._hidden_reasons.forget(pod.uid)
         self._bound_pods.count(pod)
+        self.jobs.precedence.endings.seen(pod, now)
         is_new_there = bool(pod.node) and (former is None or not former.node)
         if is_new_there:
             self.jobs.precedence.taken(pod)
@@ -278,6 +279,7 @@ class Scheduling:
         self._hidden_reasons.forget(uid)
         self.reservations.end([uid])
         self._bindings.forget(uid)
+        self.jobs.precedence.endings.forget(uid)
         self._preemption.keep_freed(uid, now)
         self.defragmentation.pod_gone(uid, now)
         if pod:

@@ -407,6 +407,7 @@ class Jobs:
 
     def tick(self, now: float) -> None:
         """Break plans whose pods did not all come, and plan one of the jobs that wait, see `DueJobs.tick`."""
+        self.precedence.endings.tick(now)
         self._due_jobs.tick(now)
 
     def next_due(self, now: float) -> Iterator[float]:

@@ -166,6 +166,25 @@ def test_nothing_is_nominated_while_pods_end_that_kube_scheduler_evicts_by_itsel
     assert cluster.written() == {"a": "n0", "b": "n0"}, "they have not ended"
 
 
+def test_nothing_is_nominated_where_pods_end_anyway(half_free):
+    """Otherwise kube-scheduler might evict others on the node."""
+    half_free.pods["low"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    half_free.scheduling.pod_seen(pod_facts(half_free.pods["low"]), half_free.now)
+    half_free.job("a", "b", whole=4)
+    assert half_free.written() == {}
+    half_free.ends("low")
+    half_free.at(half_free.now + 1)
+    half_free.run("a", "b")
+
+
+def test_evictions_for_a_job_end_when_pods_end_that_make_room_enough(half_free):
+    half_free.job("a", "b", whole=4)
+    half_free.written()
+    half_free.pods["low"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    half_free.scheduling.pod_seen(pod_facts(half_free.pods["low"]), half_free.now)
+    assert half_free.preempted("a", {"n0": ["other"]}) == {}
+
+
 @pytest.mark.parametrize("why", ["too low", "too large", "Never", "a native group", "budget of nodes"])
 def test_nothing_is_nominated_where_evictions_do_not_help(half_free, why):
     given = {"priority": 0 if why == "too low" else HIGH}

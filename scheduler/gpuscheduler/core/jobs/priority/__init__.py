@@ -2,5 +2,6 @@
 
 - `precedence`: keeps nodes for the first jobs that wait, and says where pods may be evicted for a job.
 - `after_evictions`: where the pods of a job would fit if pods of lower priority had ended.
+- `endings`: pods that end without an eviction.
 - `evictions`, `joint_attempt`: have kube-scheduler evict pods for a job of which each pod fits alone.
 """

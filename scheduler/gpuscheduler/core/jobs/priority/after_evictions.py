@@ -1,19 +1,21 @@
 """Where the pods of a job would fit if pods of lower priority had ended."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.resources import NO_RESOURCES
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.gpu_request import NOTHING, RequestKind
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, Passed, plan
+from gpuscheduler.core.jobs.priority.endings import Endings
 from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
+LOWEST_PRIORITY = -(2**31)
+"""No pod has a lower one in Kubernetes."""
 NODES_TRIES = 2 * PLAN_TRIES
 """Work that one choice of nodes may take: it makes a plan for ever more nodes."""
 
@@ -42,6 +44,7 @@ class AfterEvictions:
         usage: nodes and their users.
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
+        endings: pods that end without an eviction.
         work: of all namespaces, to which the tries are added.
     """
 
@@ -50,9 +53,11 @@ class AfterEvictions:
         usage: ClusterUsage,
         links: Links,
         pods: Mapping[str, PodFacts],
+        endings: Endings,
         work: WorkShares,
     ) -> None:
         self._work = work
+        self._endings = endings
         self._usage = usage
         self._links = links
         self._pods = pods
@@ -88,6 +93,13 @@ class AfterEvictions:
             return {}
         return self._places_on(waiting, list(names), {}, Tries(NODES_TRIES))
 
+    def fit_without_evictions(self, waiting: Waiting, without: Collection[str]) -> bool:
+        """Whether enough pods fit once those have ended that end anyway. `without` are nodes that are not for them."""
+        if not self._endings.any_soon:
+            # There is as much room as there was for the last plan, which has failed.
+            return False
+        return bool(self.places(replace(waiting, below=LOWEST_PRIORITY), without))
+
     def _cheapest_first(
         self,
         waiting: Waiting,
@@ -95,13 +107,13 @@ class AfterEvictions:
         proposed: Collection[str],
     ) -> list[str]:
         """The nodes, those with the fewest pods first, and if possible those that are proposed."""
-        reserved = Counter[str]()
+        # Room that is there already costs no pod its life. It may be reserved for a pod of the job.
+        costless = self._endings.by_node()
         for pod in waiting.pods:
-            reserved.update(self._usage.nodes_of(pod.uid))
+            costless.update(self._usage.nodes_of(pod.uid))
 
         def price(name: str) -> tuple[bool, int, str]:
-            # Room that is there already costs no pod its life. It may be reserved for a pod of the job.
-            others = len(self._usage.nodes[name].users) - reserved[name]
+            others = len(self._usage.nodes[name].users) - costless[name]
             is_left_out = bool(proposed) and others > 0 and name not in proposed
             return is_left_out, others, name
 
@@ -148,9 +160,9 @@ class AfterEvictions:
         return {uid: node for uid, (node, _) in places.items()}
 
     def _emptied(self, waiting: Waiting, name: str, emptied: dict[str, NodeUsage]) -> NodeUsage:
-        """The node without the pods that may end, and without those that wait. `emptied` has what was worked out.
+        """The node without the pods that end or may end, and without those that wait.
 
-        GPUs that other pods freed are reserved for the job's pods one by one.
+        `emptied` has what was worked out before. GPUs that other pods freed are reserved for the job's pods one by one.
         """
         node = emptied.get(name)
         if node is not None:
@@ -161,7 +173,7 @@ class AfterEvictions:
         freed = NO_RESOURCES
         for uid in list(node.users):
             pod = self._pods.get(uid)
-            leaves = uid in own or (pod is not None and pod.priority < waiting.below)
+            leaves = uid in own or self._may_end(uid, waiting.below)
             if not leaves:
                 continue
             node.release(uid)
@@ -169,3 +181,12 @@ class AfterEvictions:
                 freed += pod.requests
         node.used -= freed
         return node
+
+    def _may_end(self, uid: str, below: int) -> bool:
+        """Whether a pod of the node ends by itself, or could be evicted for pods of this priority."""
+        if self._endings.ends_soon(uid):
+            return True
+        pod = self._pods.get(uid)
+        is_lower = pod is not None and pod.priority < below
+        # To evict a pod that hangs is of no use.
+        return is_lower and not self._endings.hangs(uid)

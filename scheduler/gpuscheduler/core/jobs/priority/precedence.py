@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import Job, JobKey, key_of
 from gpuscheduler.core.jobs.priority.after_evictions import AfterEvictions, Waiting
+from gpuscheduler.core.jobs.priority.endings import Endings
 from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -81,6 +82,7 @@ class Precedence:
         work: of all namespaces.
 
     Attributes:
+        endings: pods that end without an eviction.
         claims: by job, the first one first.
         outdated: jobs whose nodes are to be chosen with the next ticks. For example, pods have come there that do not
             leave them to the job.
@@ -95,7 +97,8 @@ class Precedence:
         work: WorkShares,
     ) -> None:
         self._usage = usage
-        self._after = AfterEvictions(usage, links, pods, work)
+        self.endings = Endings()
+        self._after = AfterEvictions(usage, links, pods, self.endings, work)
         self.patience_s = patience_s
         self.claims: dict[JobKey, Claim] = {}
         self.outdated: set[JobKey] = set()
@@ -277,7 +280,8 @@ class Precedence:
         """The nodes where a pod of a job may have others evicted: none unless the job then starts whole.
 
         Those are nodes on which all of its pods that wait would fit if pods of lower priority had ended. As many as
-        possible are among those that kube-scheduler proposes: of a large cluster, these are a part.
+        possible are among those that kube-scheduler proposes: of a large cluster, these are a part. There are none if
+        pods that end anyway make room enough, such as those that were evicted for the job before.
         """
         pending = [] if job.plan else job.wants_nodes()
         below = _evicts_below(job, pending)
@@ -286,20 +290,30 @@ class Precedence:
         kept = self.kept_from_job(job)
         # kube-scheduler asks for each pod of the job in turn.
         below = min(below, pod.priority)
-        made_of = self._usage.version, job.rejections, len(pending), below, kept, frozenset(proposed)
+        made_of = (
+            self._usage.version,
+            self.endings.version,
+            job.rejections,
+            len(pending),
+            below,
+            kept,
+            frozenset(proposed),
+        )
         former, nodes = job.evictable
         if former != made_of:
             waiting = _waiting(job, pending, below)
-            places = self._after.places(waiting, kept, proposed)
-            nodes = frozenset(places.values())
+            nodes = frozenset()
+            if not self._after.fit_without_evictions(waiting, kept):
+                places = self._after.places(waiting, kept, proposed)
+                nodes = frozenset(places.values())
             job.evictable = made_of, nodes
         return nodes
 
     def places_after_evictions(self, job: Job, nodes: Collection[str] | None = None) -> dict[str, str]:
         """UID of each pod of a job to the node where it would fit if pods of lower priority had ended.
 
-        It is empty unless the job would start then, and is the one for which nodes are kept. `nodes` are the only ones
-        for it; None for any.
+        It is empty unless the job would start then, and is the one for which nodes are kept. It is also empty if pods
+        that end anyway make room enough. `nodes` are the only ones for it; None for any.
         """
         first = self.claim
         is_first = first is not None and first.key == job.key
@@ -308,6 +322,8 @@ class Precedence:
             return {}
         lowest = min(pod.priority for pod in pending)
         waiting = _waiting(job, pending, lowest)
+        if self._after.fit_without_evictions(waiting, ()):
+            return {}
         return self._after.places(waiting) if nodes is None else self._after.places_on(waiting, nodes)
 
     def ends(self, job: Job, now: float) -> None:
