@@ -18,6 +18,7 @@ from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
 from gpuscheduler.core.defragment.mobility import NOT_ON_NODE, Mobility, mobility
+from gpuscheduler.core.gangs.batch_job import CONTROLLER as JOB_CONTROLLER
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gangs.gang_object import GangRef
 from gpuscheduler.core.gangs.leader_worker_set import GroupRole, group_role
@@ -105,6 +106,7 @@ class PodFacts:
         nominated: `status.nominatedNodeName`.
         unscheduled: why kube-scheduler found no node, in its words; at most `MOST_TEXT` characters.
         owner: UID of its controller; its own where it has none.
+        is_made_by_job: its controller is a Job, which makes no other pod in the place of one that succeeds.
         has_preferences: it states a preference among nodes.
         has_claims: volumes or devices that it claims may keep it off nodes.
         claims: its ResourceClaims, as far as they are made.
@@ -137,6 +139,7 @@ class PodFacts:
     nominated: str = ""
     unscheduled: str = ""
     owner: str = ""
+    is_made_by_job: bool = False
     has_preferences: bool = False
     has_claims: bool = False
     claims: tuple[PodName, ...] = ()
@@ -322,6 +325,7 @@ def pod_template(pod: Mapping[str, Any]) -> PodTemplate:
         in_native_group=bool(spec.get("schedulingGroup")),
         scheduler=shared(text(spec.get("schedulerName"))),
         owner=shared(controller.uid) if controller else "",
+        is_made_by_job=controller_kind == JOB_CONTROLLER,
         has_preferences=_has_preferences(spec),
         has_claims=_has_claims(spec),
         claims=pod_claims({"metadata": metadata, "spec": spec}),

@@ -7,7 +7,7 @@ succeeded, its successor must not wait for them.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gpu_request import RequestKind
@@ -237,13 +237,30 @@ class Members:
 
     def end(self, pod: PodFacts) -> None:
         """Take that a pod has ended on a node. The API server keeps it for a while."""
+        ended = self._as_ended(pod)
         self.remove(pod.uid)
-        self.ended[pod.uid] = pod
+        self.ended[pod.uid] = ended
         if len(self.ended) > MOST_PODS:
             # A job whose pods fail again and again leaves any number of them behind.
             first = next(iter(self.ended))
             del self.ended[first]
         self.changed()
+
+    def _as_ended(self, pod: PodFacts) -> PodFacts:
+        """A pod that has ended, which has done its part only if it had not to end.
+
+        A pod that is evicted may save its state and exit with 0, so that kubelet says it has succeeded. However, its
+        controller makes another one, unless that is a Job.
+        """
+        known = self.ended.get(pod.uid)
+        if known:
+            # Pods that have ended are deleted later.
+            return replace(pod, end=known.end)
+        former = self._pods.get(pod.uid)
+        had_to_end = former is not None and former.deleting
+        if had_to_end and pod.end is PodEnd.SUCCEEDED and not pod.is_made_by_job:
+            return replace(pod, end=PodEnd.FAILED)
+        return pod
 
     def forget_ended(self, uid: str) -> bool:
         """Forget a pod that has ended; whether there was one."""

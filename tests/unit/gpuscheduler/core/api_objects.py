@@ -56,6 +56,7 @@ def pod_object(name=None, *containers, on=None, annotations=None, labels=None, g
     number = next(_UIDS)
     scheduler = given.pop("scheduler", "gpu-scheduler")
     priority, phase, owner = given.pop("priority", 0), given.pop("phase", "Pending"), given.pop("owner", None)
+    kind = given.pop("kind", "R")
     gates = [{"name": gate} for gate in given.pop("gates", ())]
     metadata = {
         "name": name or f"p{number}",
@@ -65,7 +66,7 @@ def pod_object(name=None, *containers, on=None, annotations=None, labels=None, g
         "creationTimestamp": given.pop("created", "2026-01-01T00:00:00Z"),
         "labels": {**(labels or {}), **({GPU_COUNT_LABEL: str(gpu_count)} if gpu_count else {})},
         "annotations": annotations or {},
-        "ownerReferences": [{"apiVersion": "v1", "kind": "R", "name": "r", "uid": owner, "controller": True}]
+        "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "r", "uid": owner, "controller": True}]
         * bool(owner),
     }
     spec = {"containers": list(containers) or [container(**given)], "priority": priority, "schedulerName": scheduler}

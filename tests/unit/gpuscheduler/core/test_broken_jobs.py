@@ -20,10 +20,10 @@ BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 class RunningJob(JobUnderTest):
     """A job of three pods that runs."""
 
-    def __init__(self, *nodes, limits=NO_LIMITS, replicas=3, owner=None, names=NAMES):
+    def __init__(self, *nodes, limits=NO_LIMITS, replicas=3, names=NAMES, **given):
         super().__init__(*(nodes or (whole_node("n1", gpus=8), whole_node("n2", gpus=8))), limits=limits)
         for name in names:
-            self.create(name, replicas=replicas, whole=2, owner=owner)
+            self.create(name, replicas=replicas, whole=2, **given)
         self.run(*names)
         self.done.clear()
 
@@ -140,6 +140,47 @@ def test_a_pod_that_fails_beside_one_that_has_succeeded_breaks_its_job():
     job.end("c", 10.0, "Failed")
     job.tick(10.0 + EVICT_S)
     assert job.evictions() == ["a"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_pod_that_was_deleted_and_exits_with_0_is_lost(is_gone):
+    """Training that is evicted saves its state and exits, so that kubelet says it has succeeded."""
+    job = evicting()
+    job.terminate("b", 5.0)
+    job.end("b", 8.0, "Succeeded")
+    job.terminate("b", 8.0)
+    if is_gone:
+        job.lose("b", 9.0)
+    job.tick(5.0 + BROKEN_S)
+    assert job.events() == [("a", "JobBroken")]
+    job.tick(5.0 + EVICT_S)
+    assert job.evictions() == ["a", "c"]
+
+
+def test_a_job_of_kubernetes_counts_a_pod_that_was_deleted_and_exits_with_0():
+    """It makes no other pod, so the others would wait for ever if they were made again."""
+    job = RunningJob(limits=JobLimits(evict_broken_s=EVICT_S), kind="Job", owner="o")
+    job.terminate("b", 5.0)
+    job.end("b", 8.0, "Succeeded")
+    job.lose("b", 9.0)
+    job.tick(5.0 + 2 * EVICT_S)
+    assert job.events() == []
+    assert job.evictions() == []
+
+
+def test_pods_that_come_again_do_not_start_alone_beside_those_that_were_deleted_and_exit_with_0():
+    job = RunningJob(owner="o")
+    for name in NAMES:
+        job.terminate(name, 5.0)
+        job.end(name, 8.0, "Succeeded")
+    job.lose("a", 9.0)
+    job.create("a2", replicas=3, whole=2, owner="o")
+    assert not job.filter("a2").nodes
+    assert job.reserved() == 0
+    for name in ("b", "c"):
+        job.lose(name, 10.0)
+        job.create(f"{name}2", replicas=3, whole=2, owner="o")
+    job.run("a2", "b2", "c2")
 
 
 # -- the others are evicted --------------------------------------------------------------------------------------------
