@@ -38,7 +38,8 @@ def main() -> int:
     parser.add_argument(
         "--put-back",
         metavar="FAULT",
-        help="put a fault back first, and end when it is found; `list` them; `all`: a table, with --minutes for each",
+        help="put a fault back first, and end when it is found; `list` them; `all` of them, or several with commas "
+        "between them: a table, with --minutes of CPU time of each process for each fault",
     )
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
     parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
@@ -69,7 +70,8 @@ def main() -> int:
         draw = draw_small_world if given.small else draw_world
         first = int(_began_at) if given.first is None else given.first
         if is_table:
-            return print_table(given.put_back, Search(first, given.minutes * 60, given.jobs, root, _clock))
+            cpu_s = given.minutes * 60 * given.jobs
+            return print_table(given.put_back, Search(first, cpu_s, given.jobs, root))
         totals = play_many(
             first,
             given.minutes * 60,

@@ -1,6 +1,6 @@
 """Holds what gpuscheduler keeps for jobs against the promises: nothing for pods that cannot start, and all else starts.
 
-It looks once in a while, because what is held is seen in no entry of the history.
+What is held is seen in no entry of the history. So it looks at that after each decision, and once in a while.
 """
 
 from collections.abc import Callable
@@ -39,6 +39,18 @@ class JobChecks:
         self._world = world
         self._core = core
         self._held_since: dict[str, float] = {}
+
+    def check_reserved(self, core: Scheduling, asked: set[str]) -> None:
+        """Check that kube-scheduler has asked about each pod of a job for which GPUs are reserved.
+
+        Others may never start, and GPUs would be held for them. Single pods may be decided before that.
+        """
+        reserved = core.reservations._all  # noqa: SLF001 (what the process knows)
+        for uid in reserved.keys() - asked:
+            pod = core.pods.get(uid)
+            if pod and core.jobs.is_member(pod):
+                what = f"GPUs are reserved for {pod.name.name}, and kube-scheduler has not asked about it"
+                self._world.history.break_promise(what)
 
     def start(self) -> None:
         kernel().spawn(self._watch, "job checks", Process("job checks"))

@@ -74,13 +74,17 @@ class World:
         ]
         self._stock = StockScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
+        self._job_checks = JobChecks(self, lambda: self._scheduler.living_core)
         self._scheduler = GpuScheduler(
-            self.api, self.history, self.replicas.placements, names_a_part=scenario.names_a_part
+            self.api,
+            self.history,
+            self.replicas.placements,
+            names_a_part=scenario.names_a_part,
+            decided=self._job_checks.check_reserved,
         )
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
-        self._job_checks = JobChecks(self, lambda: self._scheduler.living_core)
         if scenario.names_a_part:
             count_as_large()
         self._pods = 0

@@ -5,6 +5,7 @@ restart loses all that the process knew, and the next one reads every object ane
 """
 
 import random
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -55,14 +56,22 @@ class GpuScheduler:
         history: takes what happens.
         placements: takes what it binds.
         names_a_part: whether kube-scheduler names a part of the nodes, see `nodes_to_name`.
+        decided: called with the core and `asked` after each event that the core took, and after each call.
 
     Attributes:
         core: the product's decisions.
+        asked: UIDs of the pods about which kube-scheduler has asked, in this process or in a former one.
         process: of kube-scheduler and its extender.
     """
 
     def __init__(
-        self, api: SimulatedApi, history: History, placements: Placements, *, names_a_part: bool = False
+        self,
+        api: SimulatedApi,
+        history: History,
+        placements: Placements,
+        *,
+        names_a_part: bool = False,
+        decided: Callable[[Scheduling, set[str]], None],
     ) -> None:
         self._api = api
         self._objects = api.objects
@@ -72,6 +81,8 @@ class GpuScheduler:
         self.process = Process(NAME, alive=False)
         self._is_synced = False
         self.core: Scheduling
+        self.asked: set[str] = set()
+        self._decided = decided
         self._chance_of_nodes = random.Random("named nodes") if names_a_part else None
 
     @property
@@ -221,6 +232,7 @@ class GpuScheduler:
         for names in calls:
             if not names:
                 continue
+            self.asked.add(pod["metadata"]["uid"])
             answer = self.core.filter(pod_facts(pod), names, kernel().now)
             self._settle()
             if answer.nodes:
@@ -275,6 +287,7 @@ class GpuScheduler:
     # -- the core's actions ---------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
+        self._decided(self.core, self.asked)
         for action in self.core.actions():
             kernel().spawn(partial(self._act, action), f"{NAME} {type(action).__name__}")
         self._changed.set()

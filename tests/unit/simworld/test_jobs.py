@@ -65,6 +65,7 @@ def test_nothing_is_held_until_kueue_admits_a_job_and_then_it_runs():
     ("fault", "gated", "is_possible", "told"),
     [
         ("g1_gated_pods_are_there", 2, 1, "GPUs are reserved for work-1-0, which has a scheduling gate"),
+        ("g3_a_tenant_holds_gpus_with_jobs_that_cannot_start", 0, 0, "and kube-scheduler has not asked about it"),
         ("pods_nobody_asked_about_are_planned", 0, 0, "which cannot start"),
     ],
 )
