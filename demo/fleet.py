@@ -177,7 +177,7 @@ def _node(kind: _Kind, number: int) -> dict[str, Any]:
             "annotations": {NODE_GPUS_ANNOTATION: published},
         },
         "status": {
-            "allocatable": {"cpu": "128", **amounts},
+            "allocatable": {"cpu": "128", "memory": "1Ti", "pods": "110", **amounts},
             "conditions": [{"type": "Ready", "status": "True"}, condition],
         },
     }

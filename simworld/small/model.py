@@ -612,7 +612,7 @@ def _node_object(name: str, scope: Scope) -> Json:
     return {
         "metadata": {"name": name, "labels": {MODE_LABEL: str(Mode.SHARE)}, "annotations": {}},
         "status": {
-            "allocatable": {"cpu": "32", GPU_MEM: str(scope.gpus * scope.units)},
+            "allocatable": {"cpu": "32", "memory": "64Gi", "pods": "110", GPU_MEM: str(scope.gpus * scope.units)},
             "nodeInfo": {"kubeletVersion": "v1.36.3"},
         },
     }

@@ -26,7 +26,6 @@ _MILLI_POWERS = {"": 3, "m": 0, "u": -3, "n": -6}
 _LONGEST_KEPT = 32
 """Characters of a quantity whose value is kept, because many pods have it."""
 _OF_GPUS = frozenset({GPU_CORE, GPU_COUNT, GPU_MEM, GPU_WHOLE})
-_OF_NODES = frozenset({"cpu", "memory", "pods"})
 _POD_LEVEL = ("cpu", "memory")
 """Resources that a pod may ask for as a whole, besides huge pages."""
 _InUse = Mapping[str, list[Mapping[str, Any]]]
@@ -119,11 +118,11 @@ class Resources:
         """How many times a node has this free, at most `most`."""
         times = most
         # Without loops and calls, because thousands of nodes are asked for each plan.
-        if self.cpu and allocatable.cpu:
+        if self.cpu:
             times = min(times, (allocatable.cpu - used.cpu) // self.cpu)
-        if self.memory and allocatable.memory:
+        if self.memory:
             times = min(times, (allocatable.memory - used.memory) // self.memory)
-        if self.pods and allocatable.pods:
+        if self.pods:
             times = min(times, (allocatable.pods - used.pods) // self.pods)
         if self.others:
             names = [name for name, _ in self.others]
@@ -139,17 +138,16 @@ NO_RESOURCES = Resources()
 def free_amounts(allocatable: Resources, used: Resources, names: Sequence[str]) -> tuple[int, ...]:
     """How much of these resources a node has free.
 
-    CPU, memory and pods of a node that says nothing of them are not limited, and neither are units of GPUs of a node
-    that names none: these are counted GPU by GPU.
+    As for kube-scheduler, a node has none of what its status does not name. The units of GPUs are different: a node
+    that names none of a kind is not limited in them, because they are counted GPU by GPU.
     """
     there = allocatable.amounts(names)
     taken = used.amounts(names)
     stated = {name for name, _ in allocatable.others}
     free: list[int] = []
     for name, units, of_pods in zip(names, there, taken, strict=True):
-        is_unknown = name in _OF_GPUS and name not in stated
-        is_unlimited = is_unknown or (name in _OF_NODES and not units)
-        free.append(MOST if is_unlimited else units - of_pods)
+        is_counted_by_gpu = name in _OF_GPUS and name not in stated
+        free.append(MOST if is_counted_by_gpu else units - of_pods)
     return tuple(free)
 
 

@@ -12,6 +12,8 @@ from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 
 _UIDS = itertools.count()
+OF_NODES = {"memory": "4Ti", "pods": "1000"}
+"""What nodes have besides CPU and GPUs: enough for any test that is about these."""
 NAMES = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE, "count": GPU_COUNT}
 
 
@@ -45,7 +47,7 @@ def node(name, gpus, cpu="32", held=None, labels=None):
     if held is not None:
         annotations[HELD_GPUS_ANNOTATION] = held_gpus_text(held)
     metadata = {"name": name, "annotations": annotations, "labels": labels or {}}
-    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": cpu}}})
+    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": cpu, **OF_NODES}}})
 
 
 def container(name="c", **limits):

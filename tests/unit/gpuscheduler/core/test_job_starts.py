@@ -390,7 +390,7 @@ def test_a_resource_that_kube_scheduler_does_not_check_keeps_no_job_from_startin
 
 
 def test_a_resource_of_which_the_named_nodes_have_some_is_checked():
-    one_nic = Resources(cpu=96_000, others=(("example.com/nic", 1),))
+    one_nic = Resources(cpu=96_000, pods=110, others=(("example.com/nic", 1),))
     with_nic = [replace(whole_node(name), allocatable=one_nic) for name in ("n1", "n2")]
     cluster = JobUnderTest(*with_nic, whole_node("none"))
     create_with_nic(cluster, "a", "b", "c")

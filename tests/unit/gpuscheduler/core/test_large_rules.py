@@ -9,7 +9,7 @@ from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.ahead import AheadLimits
-from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod_object
+from tests.unit.gpuscheduler.core.api_objects import OF_NODES, LeastFree, pod_object
 from tests.unit.gpuscheduler.core.work import calls_of
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -24,7 +24,7 @@ def node(name):
     labels = {HOST: name, "zone": f"z{int(name[1:]) % 3}"}
     gpus = NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(8)))
     metadata = {"name": name, "labels": labels, "annotations": {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)}}
-    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": "96"}}})
+    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": "96", **OF_NODES}}})
 
 
 def cluster():

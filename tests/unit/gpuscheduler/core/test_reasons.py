@@ -9,7 +9,7 @@ from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM, JOB_LABEL, MODE_LAB
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
-from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object
+from tests.unit.gpuscheduler.core.api_objects import OF_NODES, LeastFree, container, pod, pod_object
 
 
 def labeled(name, gpus, mode, **rules):
@@ -21,6 +21,7 @@ def labeled(name, gpus, mode, **rules):
     }
     allocatable = {
         "cpu": "32",
+        **OF_NODES,
         GPU_MEM: str(sum(gpu.memory for gpu in gpus)),
         "aliyun.com/gpu-core.percentage": str(sum(gpu.core for gpu in gpus)),
         "aliyun.com/gpu": str(sum(gpu.whole for gpu in gpus)),
@@ -42,7 +43,7 @@ def core_mem(name="n1"):
 
 def of_another_plugin(name="n1"):
     """The size of a unit is not known."""
-    amounts = {"cpu": "32", GPU_MEM: "40", GPU_COUNT: "1"}
+    amounts = {"cpu": "32", **OF_NODES, GPU_MEM: "40", GPU_COUNT: "1"}
     return node_facts({"metadata": {"name": name}, "status": {"allocatable": amounts}})
 
 

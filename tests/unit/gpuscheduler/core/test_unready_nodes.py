@@ -10,7 +10,7 @@ from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.policy.accepted_models import MODEL_LABEL
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.pages.usage_page import usage_parts
-from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod
+from tests.unit.gpuscheduler.core.api_objects import OF_NODES, LeastFree, pod
 
 SHARED = [NodeGpu(n, memory=40) for n in range(2)]
 BOTH = [NodeGpu(n, memory=40, core=100) for n in range(2)]
@@ -25,7 +25,7 @@ def node(name, gpus=SHARED, conditions=(), **amounts):
     names = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
     published = node_gpus_text(NodeGpus(tuple(gpus), both=any(gpu.core for gpu in gpus)))
     labels = {MODE_LABEL: "cgpu", MODEL_LABEL: "Tesla-T4"}
-    allocatable = {"cpu": "32", **{names[key]: str(units) for key, units in amounts.items()}}
+    allocatable = {"cpu": "32", **OF_NODES, **{names[key]: str(units) for key, units in amounts.items()}}
     return node_facts(
         {
             "metadata": {"name": name, "annotations": {NODE_GPUS_ANNOTATION: published}, "labels": labels},

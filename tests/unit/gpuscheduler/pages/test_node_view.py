@@ -8,7 +8,7 @@ from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.pages.node_view import Cluster, node_view, pod_views
-from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod
+from tests.unit.gpuscheduler.core.api_objects import OF_NODES, LeastFree, pod
 
 BOTH = [NodeGpu(n, memory=40, core=100) for n in range(2)]
 WHOLE = [NodeGpu(n, whole=True) for n in range(2)]
@@ -32,7 +32,7 @@ def node(name="n1", gpus=BOTH, mode="core_mem", problems=(), ready="True", unit_
         },
         "status": {
             "conditions": [{"type": "Ready", "status": ready}, agent],
-            "allocatable": {"cpu": "32", **{names[key]: str(units) for key, units in amounts.items()}},
+            "allocatable": {"cpu": "32", **OF_NODES, **{names[key]: str(units) for key, units in amounts.items()}},
         },
     }
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from gpuscheduler.core.constraints.resources import MOST_OTHERS, Resources, milli_cpu, node_resources, pod_resources
+from gpuscheduler.core.constraints.resources import (
+    MOST_OTHERS,
+    Resources,
+    free_amounts,
+    milli_cpu,
+    node_resources,
+    pod_resources,
+)
 
 MIB = 2**20
 
@@ -147,8 +154,15 @@ def test_how_often_a_node_has_it_free(wanted, used, times):
     assert wanted.times_in(node_resources(NODE), used, 99) == times
 
 
-def test_a_node_that_says_nothing_is_not_checked_for_cpu_memory_and_pods():
-    assert Resources(cpu=9, memory=9, pods=1).times_in(node_resources({}), Resources(), 5) == 5
+@pytest.mark.parametrize("allocatable", [{}, {"cpu": "0", "memory": "0", "pods": "0"}], ids=["absent", "zero"])
+@pytest.mark.parametrize("wanted", [{"cpu": 1}, {"memory": 1}, {"pods": 1}], ids=str)
+def test_a_node_without_an_amount_and_one_with_zero_have_none_as_for_kube_scheduler(allocatable, wanted):
+    there = node_resources(allocatable)
+    (name,) = wanted
+    assert Resources(**wanted).times_in(there, Resources(), 5) == 0
+    assert Resources(**wanted).short_in(there, Resources()) == name
+    assert free_amounts(there, Resources(), [name]) == (0,)
+    assert Resources().times_in(there, Resources(), 5) == 5, "a pod that asks for nothing fits"
 
 
 def test_sums_lose_nothing():

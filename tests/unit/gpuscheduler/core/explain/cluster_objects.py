@@ -9,6 +9,7 @@ from gpuscheduler.core.explain.claim_facts import read_claim, read_class
 from gpuscheduler.core.explain.claim_reason import ClaimCluster
 from gpuscheduler.core.explain.pod_reason import Cluster, pod_reason
 from gpuscheduler.core.explain.published import published, read_slice
+from tests.unit.gpuscheduler.core.api_objects import OF_NODES
 
 Json = dict[str, Any]
 DRIVER = "gpu.gpuagent.io"
@@ -45,7 +46,7 @@ def node(name, mode="dra", labels=None, taints=(), unschedulable=False, gpus=())
             "annotations": annotations,
         },
         "spec": {"taints": list(taints), "unschedulable": unschedulable},
-        "status": {"allocatable": {"cpu": "64"}},
+        "status": {"allocatable": {"cpu": "64", **OF_NODES}},
     }
 
 

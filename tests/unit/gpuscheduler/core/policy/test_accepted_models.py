@@ -11,7 +11,7 @@ from gpuscheduler.core.policy.accepted_models import MODEL_LABELS, accepts, mode
 from gpuscheduler.core.policy.mix import CHECK_PODS, Mix
 from gpuscheduler.core.policy.strand import Strand
 from gpuscheduler.core.scheduling import Scheduling
-from tests.unit.gpuscheduler.core.api_objects import pod, pod_object
+from tests.unit.gpuscheduler.core.api_objects import OF_NODES, pod, pod_object
 
 NAME, PRODUCT, *_ = MODEL_LABELS
 
@@ -65,7 +65,7 @@ def labeled_node(name, model, instance_type):
         "annotations": {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)},
         "labels": {NAME: model, PRODUCT: model, "node.kubernetes.io/instance-type": instance_type},
     }
-    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": "96"}}})
+    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": "96", **OF_NODES}}})
 
 
 def chosen_after(spec):
