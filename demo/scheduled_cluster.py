@@ -37,9 +37,8 @@ class ScheduledCluster:
         self.events: list[str] = []
         for name, gpus in nodes:
             metadata = {"name": name, "annotations": {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)}}
-            node = node_facts(
-                {"metadata": metadata, "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}}}
-            )
+            allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+            node = node_facts({"metadata": metadata, "status": {"allocatable": allocatable}})
             if node:
                 self._core.node_seen(node)
                 self._names.append(name)

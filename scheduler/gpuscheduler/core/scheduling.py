@@ -1,6 +1,6 @@
 """The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from heapq import nsmallest
 
@@ -98,13 +98,13 @@ class Scheduling:
         self.readings: dict[str, NodeReading] = {}
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
-        self.gang_objects = GangObjects(self.pods)
+        self.others = OtherSchedulers(schedulers)
+        self.gang_objects = GangObjects(ChainMap(self.pods, self.others.kept))
         self.reservations = Reservations(self.usage, self.pods)
-        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, job_limits)
+        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, job_limits, self.others)
         self.refusals: Counter[str] = Counter()
         self._actions = self.jobs.actions
         self._schedulers = schedulers
-        self.others = OtherSchedulers(schedulers)
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._cool_downs = CoolDowns()
         self._single_pods = SinglePods(
@@ -273,7 +273,7 @@ class Scheduling:
         self.gang_objects.gone_beside(uid)
         self.ahead.forget(uid)
         pod = self.pods.pop(uid, None)
-        self.others.forget(uid)
+        self._forget_of_another(uid)
         self._group_cycles.forget(uid)
         self._wake_ups.forget(uid)
         self._hidden_reasons.forget(uid)
@@ -480,13 +480,28 @@ class Scheduling:
         return not pod.node and self._names_another(pod)
 
     def _show_of_another(self, pod: PodFacts) -> None:
-        """Keep a pod for the pages if it waits for GPUs from another scheduler. No scheduler places placeholders."""
-        asks_for_gpus = pod.request.kind is not RequestKind.NONE
+        """Keep a pod that waits for another scheduler, for the pages and the reason of its job.
+
+        No scheduler places placeholders.
+        """
         is_of_another = self._is_of_another(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
-        if asks_for_gpus and is_of_another:
-            self.others.wait(pod)
-        else:
-            self.others.forget(pod.uid)
+        asks_for_gpus = pod.request.kind is not RequestKind.NONE
+        counts = asks_for_gpus or self._counts_without_gpus(pod)
+        if not is_of_another or not counts:
+            self._forget_of_another(pod.uid)
+            return
+        self.gang_objects.keep(pod)
+        changed = self.others.wait(pod)
+        self.jobs.say_again(changed)
+
+    def _forget_of_another(self, uid: str) -> None:
+        """Take that a pod no longer waits for another scheduler, if it did."""
+        former = self.others.kept.get(uid)
+        if former is None:
+            return
+        self.gang_objects.forget(former)
+        changed = self.others.forget(uid)
+        self.jobs.say_again(changed)
 
     def _why_not_moved(self, pod: PodFacts, now: float) -> str:
         """Why a pod must not be moved for a reason that it does not say itself, after "it "; empty if it may."""

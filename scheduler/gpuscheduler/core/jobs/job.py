@@ -444,8 +444,11 @@ class Job:
             return list(pods)
         return [replace(pod, requests=pod.requests.without(self.unchecked)) for pod in pods]
 
-    def missing(self, pod: PodFacts) -> str:
-        """How many pods are there, after the title; empty if the pod need not wait for others."""
+    def missing(self, pod: PodFacts, of_others: str = "") -> str:
+        """How many pods are there, after the title; empty if the pod need not wait for others.
+
+        `of_others` says how many wait for another scheduler; empty if none do.
+        """
         members = self.members
         if pod.uid in members.surplus:
             return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
@@ -454,11 +457,13 @@ class Job:
         wanted = next(iter(members.replicas), None)
         if wanted is None and members.unknown:
             return members.unknown
-        there = f"{self.there} of {wanted} pods are there"
-        if not members.held_back:
-            return there
-        first = next(iter(members.held_back.values()))
-        return f"{there}, and {len(members.held_back)} have scheduling gate {first.foreign_gate}"
+        parts = [f"{self.there} of {wanted} pods are there"]
+        if members.held_back:
+            first = next(iter(members.held_back.values()))
+            parts.append(f"{len(members.held_back)} have scheduling gate {first.foreign_gate}")
+        if of_others:
+            parts.append(of_others)
+        return ", and ".join(parts)
 
     def problem(self) -> str:
         """Why the job can never start, after its title; empty if it can."""

@@ -29,6 +29,7 @@ from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
+from gpuscheduler.core.waiting.other_schedulers import OtherSchedulers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,24 @@ class Jobs:
         links: between the GPUs of nodes.
         pods: by UID, as the watch shows them.
         limits: of the operator.
+        others: pods that another scheduler is to place, which may be of these jobs.
 
     Attributes:
         precedence: keeps nodes for the first jobs that wait.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is another part of the scheduler)
         self,
         usage: ClusterUsage,
         reservations: Reservations,
         links: Links,
         pods: Mapping[str, PodFacts],
         limits: JobLimits,
+        others: OtherSchedulers,
     ) -> None:
         self._usage = usage
         self._pods = pods
+        self._others = others
         self._work = WorkShares()
         self.precedence = Precedence(usage, links, pods, limits.patience_s, self._work)
         self._planning = Planning(usage, reservations, links, pods, self.precedence, self._work)
@@ -113,10 +117,14 @@ class Jobs:
         is_planned = job.place_of(pod.uid) is not None
         if is_planned:
             return ""
-        obstacle = job.problem() or job.missing(pod)
+        obstacle = job.problem() or self._missing(job, pod)
         if not obstacle:
             obstacle = why_waiting(job, self._usage.nodes, self._usage)
         return f"{job.title}: {obstacle}"
+
+    def _missing(self, job: Job, pod: PodFacts) -> str:
+        """How many pods are there, see `Job.missing`."""
+        return job.missing(pod, self._others.in_job(job.key, pod.scheduler))
 
     def states(self) -> Counter[JobState]:
         """Number of jobs by state."""
@@ -156,6 +164,14 @@ class Jobs:
             # The object that has the number of pods came or went, so each pod has another reason.
             self.actions += _nudges_of(job)
         self._due_jobs.settle(job, now)
+
+    def say_again(self, keys: Iterable[JobKey]) -> None:
+        """Have kube-scheduler ask about the pods of jobs that begin or end to have pods of another scheduler."""
+        for key in keys:
+            job = self._jobs.get(key)
+            is_forming = job is not None and job.plan is None and not job.is_complete
+            if job and is_forming and self._planning.ready:
+                self.actions += _nudges_of(job)
 
     def _note_turn(self, job: Job, uid: str, *, was_pending: bool) -> None:
         """Note that a pod begins or ends to wait."""
@@ -238,7 +254,7 @@ class Jobs:
         names: Collection[str],
         now: float,
     ) -> FilterAnswer:
-        why = job.problem() or job.missing(pod)
+        why = job.problem() or self._missing(job, pod)
         if why:
             return _refused(job, names, why)
         place = self._planning.place(job, pod, names, now)
