@@ -30,10 +30,15 @@ class BrokenJobs:
 
     def begin(self, job: Job) -> None:
         """Take a job as it is when this scheduler begins. What it lacks by now was not seen to be lost."""
-        job.losses = Losses(unwitnessed=job.lost)
+        job.losses = Losses(unwitnessed=job.lost, are_unknown=bool(job.members.unknown))
 
     def watch(self, job: Job, now: float) -> None:
         """Note which pods are lost."""
+        if job.losses.are_unknown:
+            self.begin(job)
+        if job.losses.are_unknown:
+            # Its object has not been seen.
+            return
         is_starting = job.plan is not None and job.plan.is_written
         if is_starting:
             job.losses = job.losses.starting()
@@ -135,7 +140,7 @@ class BrokenJobs:
         if not left:
             return
         oldest = min(left, key=lambda pod: (pod.created, pod.name))
-        why = f"{job.title} has lost {_lost(job)} {BROKEN_S:.0f} s ago or longer"
+        why = f"{job.title} {_loss(job)}"
         what = "keep their GPUs: delete them if they cannot go on alone"
         if self._evict_s and self._may_be_evicted(job):
             what = f"are evicted {self._evict_s:.0f} s after the loss, unless the job is whole by then"
@@ -148,5 +153,21 @@ def _eviction_order(pod: PodFacts) -> tuple[object, ...]:
     return pod.request.kind.gives_gpus, pod.created, pod.name
 
 
+def _loss(job: Job) -> str:
+    """What the job lacks, after its title, and how sure that is."""
+    is_witnessed = job.lost > job.losses.unwitnessed
+    if is_witnessed:
+        return f"has lost {_lost(job)} {BROKEN_S:.0f} s ago or longer"
+    why = "they were lost, or have succeeded and are deleted"
+    is_number_older = bool(job.members.start.size) or not job.key.source.is_numbered_by_object
+    if not is_number_older:
+        # An object's number may have been raised while no scheduler looked.
+        why = f"{why}, or the number of its pods was raised after its start"
+    return f"lacks {_lost(job)} since this scheduler began or longer: {why}"
+
+
 def _lost(job: Job) -> str:
-    return f"{job.lost} of its {job.members.wanted} pods"
+    members = job.members
+    # The number may have been raised since the job started with fewer pods.
+    had = min(members.wanted, members.start.size or members.wanted)
+    return f"{job.lost} of its {had} pods"

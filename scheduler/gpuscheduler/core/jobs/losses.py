@@ -47,12 +47,15 @@ class Losses:
         is_said: an Event says so.
         unwitnessed: how many of them were lost before this scheduler began. They may have succeeded, so no pod is
             evicted for them.
+        are_unknown: an object that was not seen yet says how many pods the job has. What it lacks by then was lost
+            before.
         evictions: UID to each pod that is being evicted.
     """
 
     since: float = _NEVER
     is_said: bool = False
     unwitnessed: int = 0
+    are_unknown: bool = False
     evictions: Mapping[str, EvictionTry] = field(default_factory=dict)
 
     def seen(self, lost: int, running: Collection[str], now: float) -> "Losses":

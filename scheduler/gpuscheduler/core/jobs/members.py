@@ -26,7 +26,7 @@ class Start:
         uids: of all of them.
         owners: UIDs of their controllers, which create the pods that come again.
         names: of those without a controller. One that comes again has the same name.
-        size: the most that there were at one time.
+        size: the most that there were at one time; 0 if that is not known, because a former run has started the job.
     """
 
     uids: set[str] = field(default_factory=set)
@@ -233,7 +233,24 @@ class Members:
             self.start.uids |= start.uids
             self.start.owners |= start.owners
             self.start.names |= start.names
+        self.start.size = max(self.start.size, self._size_before([start.uids for start in running]))
         self.changed()
+
+    def _size_before(self, plans: Sequence[Collection[str]]) -> int:
+        """How many pods the job had, at least, when a former run started it by these plans; 0 if that is not known.
+
+        The largest plan is the first one, because later ones have pods that were added or come again.
+        """
+        planned = {uid for uids in plans for uid in uids}
+        are_all_planned = planned.issuperset(self._bound)
+        if not planned or not are_all_planned:
+            # The pod on which the first plan was written is gone, or another scheduler has started pods.
+            return 0
+        largest = max(map(len, plans))
+        # No plan has the pods that ask for no GPUs.
+        besides = [pod for pod in (*self._living.values(), *self.ended.values()) if pod.uid not in planned]
+        without_gpus = sum(pod.request.kind is RequestKind.NONE for pod in besides)
+        return max(largest + without_gpus, len(self._bound))
 
     def end(self, pod: PodFacts) -> None:
         """Take that a pod has ended on a node. The API server keeps it for a while."""

@@ -3,15 +3,17 @@
 import pytest
 
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
-from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge
+from gpuscheduler.core.calls import BindRefused, BindWrite, Evict, Nominate, Nudge, Report
 from gpuscheduler.core.gangs.gang_object import ObjectKey
 from gpuscheduler.core.gangs.job_set import read_job_set
 from gpuscheduler.core.gangs.kinds import ObjectKind
 from gpuscheduler.core.gangs.leader_worker_set import read_leader_worker_set
 from gpuscheduler.core.gangs.pod_group import read_pod_group
 from gpuscheduler.core.gangs.ray_cluster import read_ray_cluster
+from gpuscheduler.core.jobs.broken_jobs import BROKEN_S
 from gpuscheduler.core.jobs.job import JobState
-from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.jobs.jobs import JobLimits
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import MOST_RESOLVED, Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod_object, whole_node
 from tests.unit.gpuscheduler.core.gangs.workloads import (
@@ -583,3 +585,85 @@ def test_a_number_that_is_raised_while_its_pods_run_means_no_loss(cluster):
     assert cluster.scheduling.jobs.states() == {JobState.WAITING: 1}
     cluster.scheduling.pod_gone("b", cluster.now)
     assert cluster.scheduling.jobs.states() == {JobState.BROKEN: 1}
+
+
+def restart(cluster, minimum):
+    """The scheduler ends, and another one reads the pods and the PodGroup, whose number may be another one by now."""
+    cluster.start()
+    cluster.show(read_pod_group(pod_group(minimum)))
+
+
+def said_of_losses(cluster):
+    """What Events say once pods are missing for long enough."""
+    cluster.settle()
+    cluster.done.clear()
+    cluster.now += BROKEN_S
+    cluster.settle()
+    return [action.message for action in cluster.done if isinstance(action, Report)]
+
+
+@pytest.mark.parametrize("launcher", [False, True], ids=["GPUs", "launcher"])
+def test_a_number_that_was_raised_before_a_restart_means_no_loss(cluster, launcher):
+    """The plan on one of the pods says how many started."""
+    had = 3 + launcher
+    cluster.show(read_pod_group(pod_group(had)))
+    if launcher:
+        cluster.see(pod_object("launcher", uid="launcher", labels=PG, on="n1"))
+    for name in ("a", "b", "c"):
+        cluster.see(pod_object(name, uid=name, labels=PG, whole=1))
+    cluster.run("a", "b", "c")
+    restart(cluster, 6)
+    assert cluster.scheduling.jobs.states() == {JobState.RUNNING: 1}
+    assert said_of_losses(cluster) == []
+    cluster.scheduling.pod_gone("b", cluster.now)
+    [said] = said_of_losses(cluster)
+    assert said.startswith(f"PodGroup pg has lost 1 of its {had} pods 60 s ago or longer. The other 2 keep")
+
+
+def test_a_pod_that_came_again_is_no_further_pod_of_the_start(cluster):
+    cluster.show(read_pod_group(pod_group(2)))
+    for name in ("a", "b"):
+        cluster.see(pod_object(name, uid=name, labels=PG, whole=1))
+    cluster.run("b", "a")
+    cluster.scheduling.pod_gone("b", cluster.now)
+    del cluster.pods["b"]
+    cluster.see(pod_object("b2", uid="b2", labels=PG, whole=1))
+    cluster.run("b2")
+    restart(cluster, 3)
+    assert said_of_losses(cluster) == []
+
+
+def test_what_cannot_be_known_after_a_restart_is_said_so(cluster):
+    """The pod with the plan is gone, so nothing says how many there were."""
+    cluster.show(read_pod_group(pod_group(3)))
+    for name in ("a", "b", "c"):
+        cluster.see(pod_object(name, uid=name, labels=PG, whole=1))
+    cluster.run("a", "b", "c")
+    [planned] = [name for name, made in cluster.pods.items() if COMMIT_ANNOTATION in made["metadata"]["annotations"]]
+    del cluster.pods[planned]
+    restart(cluster, 3)
+    [said] = said_of_losses(cluster)
+    assert said.startswith(
+        "PodGroup pg lacks 1 of its 3 pods since this scheduler began or longer: they were lost, or have succeeded and "
+        "are deleted, or the number of its pods was raised after its start. The other 2 keep their GPUs"
+    )
+
+
+def test_what_was_lost_before_a_restart_evicts_no_pod_although_the_number_comes_later(cluster):
+    """The pod may have succeeded, and been deleted since. Objects are seen only after the pods that refer to them."""
+    cluster.limits = JobLimits(evict_broken_s=100.0)
+    cluster.show(read_pod_group(pod_group(3)))
+    for name in ("a", "b", "c"):
+        cluster.see(pod_object(name, uid=name, labels=PG, whole=1))
+    cluster.run("a", "b", "c")
+    del cluster.pods["b"]
+    restart(cluster, 3)
+    for now in (100.0, 1000.0):
+        cluster.now = now
+        cluster.settle()
+    assert not [action for action in cluster.done if isinstance(action, Evict)]
+    cluster.scheduling.pod_gone("c", cluster.now)
+    cluster.settle()
+    cluster.now += 100.0
+    cluster.settle()
+    assert [action.pod.name for action in cluster.done if isinstance(action, Evict)] == ["a"]
