@@ -168,17 +168,20 @@ def pod_resources(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Resourc
     """What kube-scheduler counts for a pod on its node.
 
     These are the containers and sidecars together, or an init container with the sidecars before it where that is more,
-    and the overhead of the pod. A container whose resources are being changed counts with the larger amounts.
+    and the overhead of the pod. What is being resized counts with the larger amounts; if kubelet can never resize it,
+    with those that it has.
     """
     in_use = _in_use(status)
+    can_be_resized = not _is_resize_infeasible(status)
     total: dict[str, int] = {}
     for container in mappings(spec.get("containers")):
-        _add(total, _requested(container, in_use))
+        _add(total, _requested(container, in_use, can_be_resized=can_be_resized))
     before: dict[str, int] = {}
     at_start: dict[str, int] = {}
     for container in mappings(spec.get("initContainers")):
-        requested = _requested(container, in_use)
         is_sidecar = container.get("restartPolicy") == "Always"
+        # Only what runs beside the containers can be resized.
+        requested = _requested(container, in_use if is_sidecar else {}, can_be_resized=can_be_resized)
         if is_sidecar:
             _add(total, requested)
             _add(before, requested)
@@ -187,10 +190,36 @@ def pod_resources(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Resourc
             _add(requested, before)
             _raise(at_start, requested)
     _raise(total, at_start)
-    of_pod = mapping(mapping(spec.get("resources")).get("requests"))
-    total |= {name: units for name, units in _amounts(of_pod).items() if _is_of_pods(name)}
+    total |= _of_pod(spec, status, can_be_resized=can_be_resized)
     _add(total, _amounts(mapping(spec.get("overhead"))))
     return _resources(total, pods=1)
+
+
+def _of_pod(
+    spec: Mapping[str, Any],
+    status: Mapping[str, Any],
+    *,
+    can_be_resized: bool,
+) -> dict[str, int]:
+    """What the pod asks for as a whole, or has where that is more."""
+    requests = mapping(mapping(spec.get("resources")).get("requests"))
+    asked = {name: units for name, units in _amounts(requests).items() if _is_of_pods(name)}
+    resources = status.get("resources")
+    if not asked or not isinstance(resources, Mapping):
+        return asked
+    has = _amounts(mapping(resources.get("requests")))
+    _raise(has, _amounts(mapping(status.get("allocatedResources"))))
+    if can_be_resized:
+        _raise(has, asked)
+    return {name: has.get(name, 0) for name in asked}
+
+
+def _is_resize_infeasible(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet says that the pod's node can never have what the pod asks for by now."""
+    for condition in mappings(status.get("conditions")):
+        if condition.get("type") == "PodResizePending":
+            return bool(condition.get("reason") == "Infeasible")
+    return False
 
 
 def _is_of_pods(name: str) -> bool:
@@ -223,18 +252,29 @@ def _in_use(status: Mapping[str, Any]) -> _InUse:
     for key in ("containerStatuses", "initContainerStatuses"):
         for container in mappings(status.get(key)):
             resources = container.get("resources")
-            if resources:
+            if isinstance(resources, Mapping):
                 requests = mapping(mapping(resources).get("requests"))
                 allocated = mapping(container.get("allocatedResources"))
                 in_use[text(container.get("name"))] = [requests, allocated]
     return in_use
 
 
-def _requested(container: Mapping[str, Any], in_use: _InUse) -> dict[str, int]:
-    """What a container asks for, or has where that is more."""
+def _requested(
+    container: Mapping[str, Any],
+    in_use: _InUse,
+    *,
+    can_be_resized: bool,
+) -> dict[str, int]:
+    """What a container asks for, or has where that is more or it cannot get what it asks for."""
     requests = mapping(mapping(container.get("resources")).get("requests"))
+    has = in_use.get(text(container.get("name")), ())
+    requested: dict[str, int] = {}
+    if has and not can_be_resized:
+        for other in has:
+            _raise(requested, _amounts(other))
+        return requested
     requested = _amounts(requests)
-    for other in in_use.get(text(container.get("name")), ()):
+    for other in has:
         # Most containers have what their spec says, and need not be read again.
         if other != requests:
             _raise(requested, _amounts(other))

@@ -121,6 +121,58 @@ def test_a_container_that_is_resized_counts_with_the_larger_amount(seen, cpu):
     assert pod_resources({"containers": [container(cpu="1")]}, seen).cpu == cpu
 
 
+INFEASIBLE = {"conditions": [{"type": "PodResizePending", "reason": "Infeasible"}]}
+DEFERRED = {"conditions": [{"type": "PodResizePending", "reason": "Deferred"}, 3]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "cpu"),
+    [
+        (INFEASIBLE | status({"cpu": "2"}, {"cpu": "1"}), 2000),
+        (INFEASIBLE | status({}, {"cpu": "1"}), 1000),
+        (INFEASIBLE, 500_000),
+        (DEFERRED | status({"cpu": "2"}, {"cpu": "1"}), 500_000),
+        ({"conditions": 3} | status({"cpu": "2"}, {"cpu": "1"}), 500_000),
+    ],
+)
+def test_a_resize_that_kubelet_cannot_do_counts_as_what_the_container_has(seen, cpu):
+    """Otherwise a pod that asks for more than its node has would keep all other pods off."""
+    assert pod_resources({"containers": [container(cpu="500")]}, seen).cpu == cpu
+
+
+def test_containers_beside_one_that_cannot_be_resized_count_as_they_are():
+    containers = [container(cpu="500"), container("other", cpu="3"), container("unseen", cpu="4")]
+    sidecar, init = container("sidecar", cpu="5", **SIDECAR), container("init", cpu="100")
+    has = {"c": "2", "other": "3", "sidecar": "5", "init": "1"}
+    statuses = {
+        name: {"name": name, "resources": {"requests": {"cpu": cpu}}, "allocatedResources": {"cpu": cpu}}
+        for name, cpu in has.items()
+    }
+    seen = INFEASIBLE | {
+        "containerStatuses": [statuses["c"], statuses["other"]],
+        "initContainerStatuses": [statuses["sidecar"], statuses["init"]],
+    }
+    spec = {"containers": containers, "initContainers": [sidecar]}
+    assert pod_resources(spec, seen).cpu == 14_000
+    with_init = spec | {"initContainers": [sidecar, init]}
+    assert pod_resources(with_init, seen).cpu == 105_000, "what an init container has is not looked at"
+
+
+@pytest.mark.parametrize(
+    ("seen", "cpu"),
+    [
+        ({}, 2000),
+        ({"resources": {"requests": {"cpu": "3"}}}, 3000),
+        ({"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "4", "memory": "1Gi"}}, 4000),
+        (INFEASIBLE | {"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "1"}}, 1000),
+        ({"resources": 3, "allocatedResources": [4]}, 2000),
+    ],
+)
+def test_a_pod_that_is_resized_as_a_whole_counts_with_the_larger_amount(seen, cpu):
+    spec = {"containers": [container(cpu="1", memory="1Mi")], "resources": {"requests": {"cpu": "2"}}}
+    assert pod_resources(spec, seen) == Resources(cpu, MIB, pods=1)
+
+
 def test_other_resources_are_kept_by_name_and_few_of_them():
     requests = {"ephemeral-storage": "1Ki", "a.io/x": "2", "zero.io/x": "0"}
     assert pod_resources({"containers": [container(**requests)]}, {}).others == (
