@@ -274,7 +274,7 @@ def needs_spec(status: Mapping[str, Any]) -> bool:
 
     Containers may have other amounts than the spec says, and its claims get their names.
     """
-    return any(map(status.get, ("containerStatuses", "initContainerStatuses", "resourceClaimStatuses")))
+    return any(map(status.get, ("containerStatuses", "initContainerStatuses", "resources", "resourceClaimStatuses")))
 
 
 def pod_template(pod: Mapping[str, Any]) -> PodTemplate:

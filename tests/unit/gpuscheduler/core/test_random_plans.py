@@ -39,12 +39,18 @@ class RandomCluster:
         for key in KEYS[1:]:
             if random.random() < 0.9:
                 labels[key] = random.choice("uvw")
+        if random.random() < 0.8:
+            labels["age"] = str(random.randint(1, 12))
         spec = {"taints": [{"key": "t", "effect": "NoSchedule"}]} if random.random() < 0.15 else {}
         spec |= {"unschedulable": True} if random.random() < 0.1 else {}
         gpus = NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(random.choice((0, 1, 2, 4, 8)))))
         annotations = {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)} if gpus.gpus else {}
         amounts = {"cpu": f"{random.randint(4, 40)}", "memory": f"{random.randint(4, 40)}Gi", "pods": "6"}
         amounts |= {"rdma/hca": "2"} if random.random() < 0.7 else {}
+        if random.random() < 0.05:
+            amounts[random.choice(("cpu", "memory", "pods"))] = "0"
+        if random.random() < 0.05:
+            del amounts[random.choice(("cpu", "memory", "pods"))]
         if gpus.gpus:
             amounts["aliyun.com/gpu"] = str(len(gpus.gpus))
         metadata = {"name": f"n{number}", "labels": labels, "annotations": annotations}
@@ -56,8 +62,8 @@ class RandomCluster:
         requests |= {"rdma/hca": "1"} if random.random() < 0.1 else {}
         limits = {"aliyun.com/gpu": str(gpus)} if gpus else {}
         container = {"name": "c", "resources": {"requests": requests | limits, "limits": limits}}
-        if random.random() < 0.1:
-            container["ports"] = [{"hostPort": random.choice((80, 81))}]
+        if random.random() < 0.15:
+            container["ports"] = [self.port() for _ in range(random.choice((1, 1, 2)))]
         spec = {"containers": [container]}
         metadata = {"name": name, "uid": name, "namespace": random.choice(("default", "default", "other"))}
         metadata["labels"] = {"app": random.choice(APPS)}
@@ -66,12 +72,34 @@ class RandomCluster:
         if random.random() < 0.2:
             spec["tolerations"] = [{"operator": "Exists"}]
         affinity = spec["affinity"] = {}
+        if random.random() < 0.25:
+            terms = [self.node_term() for _ in range(random.choice((1, 1, 2)))]
+            affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": terms}}
         for kind, chance in (("podAffinity", 0.15), ("podAntiAffinity", 0.25)):
             if random.random() < chance:
                 affinity[kind] = {REQUIRED: [self.term() for _ in range(random.choice((1, 1, 2)))]}
         if random.random() < 0.25:
             spec["topologySpreadConstraints"] = [self.constraint() for _ in range(random.choice((1, 1, 2)))]
         return {"metadata": metadata, "spec": spec, "status": {}}
+
+    def port(self):
+        port = {"hostPort": self.random.choice((80, 81))}
+        more = [{}, {}, {"hostIP": "10.0.0.1"}, {"hostIP": "10.0.0.2"}, {"hostIP": "0.0.0.0"}, {"protocol": "UDP"}]
+        return port | self.random.choice(more)
+
+    def node_term(self):
+        random = self.random
+        if random.random() < 0.2:
+            names = [random.choice(self.nodes)["metadata"]["name"]]
+            return {
+                "matchFields": [{"key": "metadata.name", "operator": random.choice(("In", "NotIn")), "values": names}]
+            }
+        expressions = [
+            {"key": "age", "operator": random.choice(("Gt", "Lt")), "values": [str(random.randint(1, 12))]},
+            {"key": random.choice(KEYS[1:]), "operator": random.choice(("In", "NotIn")), "values": ["u", "v"]},
+            {"key": random.choice(("age", *KEYS[1:])), "operator": random.choice(("Exists", "DoesNotExist"))},
+        ]
+        return {"matchExpressions": random.sample(expressions, k=random.choice((1, 1, 2)))}
 
     def selector(self):
         apps = self.random.sample(APPS, k=self.random.choice((1, 2)))
