@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
+from heapq import nsmallest
 
 from gpuscheduler.core.calls import Nudge, Ungate
 from gpuscheduler.core.jobs.agenda import Agenda
@@ -9,6 +10,7 @@ from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.job import Job, JobKey
 from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, nudges
 from gpuscheduler.core.jobs.priority.evictions import Evictions
+from gpuscheduler.core.jobs.priority.precedence import MOST_CLAIMS, NODES_AGAIN_S
 from gpuscheduler.core.pod_facts import PodFacts
 
 CALL_S = 2.0
@@ -41,6 +43,9 @@ class DueJobs:
         self._agenda = Agenda()
         self._waiting: dict[JobKey, None] = {}
         self._turns: deque[JobKey] = deque()
+        self._unasked: set[JobKey] = set()
+        """Jobs that wait for room, and about which kube-scheduler does not ask because it sees none."""
+        self._look_again_at = float("-inf")
 
     def tick(self, now: float) -> None:
         """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, see `_in_turn`.
@@ -51,6 +56,8 @@ class DueJobs:
             job = self._jobs[key]
             self._take_due(job, now)
             self.settle(job, now)
+        if self._planning.precedence.take_vacancy():
+            self._look_for_unasked()
         self._choose_nodes_again(now)
         if not self._turns and self._planning.may_fit:
             self._begin_turns(now)
@@ -63,11 +70,26 @@ class DueJobs:
             if key not in self._waiting:
                 # kube-scheduler does not ask about its pods, so that it is not planned. Its nodes may have changed.
                 self.settle(self._jobs[key], now)
+        if self._look_again_at <= now:
+            self._look_again_at = now + NODES_AGAIN_S
+            for job in self._look_for_unasked():
+                job.nodes_again_at = now
         waiting = [self._jobs[key] for key in self._waiting]
         ready = [job for job in waiting if job.retry_at <= now]
         ready.sort(key=lambda job: job.age)
         self._planning.look_begins()
         self._turns = deque(job.key for job in _in_turn(ready))
+
+    def _look_for_unasked(self) -> list[Job]:
+        """Have nodes chosen for the first jobs that keep none, and about which kube-scheduler does not ask.
+
+        Otherwise they would have to wait until one of their own pods changes.
+        """
+        precedence = self._planning.precedence
+        without_nodes = [self._jobs[key] for key in self._unasked if key not in precedence.claims]
+        first = nsmallest(MOST_CLAIMS, without_nodes, key=lambda job: (job.age, job.key))
+        precedence.outdated.update(job.key for job in first)
+        return first
 
     def _choose_nodes_again(self, now: float) -> None:
         """Choose nodes for one of the jobs that need others: for the namespace that has taken the least work."""
@@ -106,8 +128,9 @@ class DueJobs:
             self._waiting[job.key] = None
         else:
             self._waiting.pop(job.key, None)
-        self._note_wait(job, now, may_be_planned=waits)
+        # If this has changed, nodes are chosen next.
         self._note_overdue(job, now)
+        self._note_wait(job, now, may_be_planned=waits)
         self._let_in(job)
         self._wait_for_failed(job, now)
         self._wait_for_turns(job, now)
@@ -137,6 +160,7 @@ class DueJobs:
         self._jobs.pop(job.key, None)
         self._planning.precedence.ends(job, now)
         self._waiting.pop(job.key, None)
+        self._unasked.discard(job.key)
         self._agenda.put(job.key, float("inf"))
 
     def _plan_next(self, now: float) -> None:
@@ -184,6 +208,7 @@ class DueJobs:
     def _note_wait(self, job: Job, now: float, *, may_be_planned: bool) -> None:
         """Note since when a job waits for room, also while kube-scheduler sees none and does not ask about it."""
         precedence = self._planning.precedence
+        self._unasked.discard(job.key)
         if job.plan:
             precedence.ends(job, now)
         elif not may_be_planned:
@@ -192,6 +217,7 @@ class DueJobs:
                 precedence.ends(job, now)
                 job.waits_since = float("inf")
                 return
+            self._unasked.add(job.key)
             if self._planning.work.may_go_ahead(job.key.namespace, now):
                 self._want_nodes(job, hopeful, now)
             else:
@@ -212,7 +238,8 @@ class DueJobs:
             return
         job.is_overdue = is_overdue
         precedence.ends(job, now)
-        # It is planned in vain, and then its nodes are chosen. If its time is over, another job has its turn.
+        # It is planned in vain, or waits unasked, and then its nodes are chosen. If its time is over, another job has
+        # its turn.
         job.nodes_tried = None
         job.tried = None
         self._planning.again = True

@@ -108,6 +108,14 @@ class Precedence:
         """Until then no nodes are kept from pods of the same priority, as they were kept in vain before."""
         self._checked: dict[JobKey, object] = {}
         """What each claim was compared with last."""
+        self._has_vacancy = False
+        """A job has left its nodes to others since this was asked for."""
+
+    def take_vacancy(self) -> bool:
+        """Whether a job has left its nodes to others since the last call of this."""
+        has_vacancy = self._has_vacancy
+        self._has_vacancy = False
+        return has_vacancy
 
     @property
     def claim(self) -> Claim | None:
@@ -346,6 +354,7 @@ class Precedence:
         self.claims = {claim.key: claim for claim in in_order[:MOST_CLAIMS]}
         for key in former.keys() - self.claims.keys():
             self._checked.pop(key, None)
+            self._has_vacancy = True
         is_only_added = former.items() <= self.claims.items()
         if not is_only_added or self._have_nodes_in_common():
             # Pods that were refused for a claim may fit now, and jobs that stand behind a new one need other nodes.
