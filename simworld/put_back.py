@@ -21,7 +21,8 @@ from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from gpuagent.kubelet.holdings_watch import HoldingsWatch
 from gpuscheduler.core import pod_facts
 from gpuscheduler.core.bound_pods import BoundPods
-from gpuscheduler.core.jobs.planning import Planning
+from gpuscheduler.core.jobs.planning.nominations import Nominations
+from gpuscheduler.core.jobs.planning.start_plans import StartPlans
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.reservations import Reservations
 from simworld.faults import agent_and_api_server, agent_and_kubelet, agent_and_scheduler, in_scheduler
@@ -106,13 +107,13 @@ def _g1_gated_pods_are_there() -> None:
 def _g2_nominations_of_gated_pods_stay() -> None:
     """The same in a large cluster, where pods of a plan are nominated, and nothing takes that back."""
     _g1_gated_pods_are_there()
-    _set(Planning, "end_nominations", lambda *_: None)
+    _set(Nominations, "end", lambda *_: None)
 
 
 def _g3_a_tenant_holds_gpus_with_jobs_that_cannot_start() -> None:
     """GPUs are reserved for pods that kube-scheduler never asks about, and nothing counts against their namespace."""
     _pods_nobody_asked_about_are_planned()
-    _set(Planning, "note_lapse", lambda *_: None)
+    _set(StartPlans, "note_lapse", lambda *_: None)
 
 
 def _pods_nobody_asked_about_are_planned() -> None:

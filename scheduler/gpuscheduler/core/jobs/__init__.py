@@ -3,7 +3,7 @@
 - `jobs`: the events and calls about jobs. All pods of a job wait in bind for each other.
 - `job`: one job, the stages of its start, and what it waits for.
 - `members`: the pods of a job, those that have ended included.
-- `planning`: makes, keeps and breaks the plans of jobs.
+- `planning`: when a job is planned, and what its plan holds.
 - `places`: nodes and GPUs for all pods of a job.
 - `turns`: which pods kube-scheduler has come to, so that they may be planned.
 - `attached`: pods that it comes to only when others of their job are bound.

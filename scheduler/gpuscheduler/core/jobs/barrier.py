@@ -6,7 +6,8 @@ from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.jobs.commit import commit_text
 from gpuscheduler.core.jobs.job import Job, StartPlan
-from gpuscheduler.core.jobs.planning import BARRIER_S, Planning, still_fit
+from gpuscheduler.core.jobs.planning.planning import Planning
+from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S
 from gpuscheduler.core.pod_facts import PodFacts
 
 
@@ -25,15 +26,15 @@ def entered(
     if planned_node != node:
         return BindRefused(f"{job.title} is planned with this pod on node {planned_node}")
     if job.plan.until <= now:
-        planning.note_absent(job)
-        planning.note_lapse(job, now)
-        planning.drop(job, {pod.uid}, now)
+        planning.plans.note_absent(job)
+        planning.plans.note_lapse(job, now)
+        planning.plans.drop(job, {pod.uid}, now)
         return BindRefused(f"not all pods of {job.title} came within {BARRIER_S:.0f} s")
     was_in_bind = pod.uid in job.plan.in_bind
     plan = job.plan.entered(pod.uid)
     job.plan = plan
-    if not still_fit(job, _to_check(plan, pod.uid), planning.nodes):
-        planning.drop(job, {pod.uid}, now)
+    if not planning.plans.still_fit(job, _to_check(plan, pod.uid)):
+        planning.plans.drop(job, {pod.uid}, now)
         return BindRefused(f"GPUs that {job.title} was planned on are not free any more")
     if plan.is_written:
         return choice
@@ -43,7 +44,7 @@ def entered(
         text = commit_text(plan.places)
         planning.actions.append(CommitJob(pod.name, pod.uid, pod.version, job.key, text))
     elif not was_in_bind:
-        planning.wake_deferred(job)
+        planning.nominations.wake_deferred(job)
     return BindWait(job.key, plan.until)
 
 

@@ -8,7 +8,8 @@ from gpuscheduler.core.calls import Nudge, Ungate
 from gpuscheduler.core.jobs.agenda import Agenda
 from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.job import Job, JobKey
-from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, nudges
+from gpuscheduler.core.jobs.planning.nominations import nudges
+from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE, Planning
 from gpuscheduler.core.jobs.priority.evictions import Evictions
 from gpuscheduler.core.jobs.priority.precedence import MOST_CLAIMS, NODES_AGAIN_S
 from gpuscheduler.core.pod_facts import PodFacts
@@ -59,7 +60,7 @@ class DueJobs:
         if self._planning.precedence.take_vacancy():
             self._look_for_unasked()
         self._choose_nodes_again(now)
-        if not self._turns and self._planning.may_fit:
+        if not self._turns and self._planning.replanning.is_due:
             self._begin_turns(now)
         if self._turns:
             self._plan_next(now)
@@ -77,7 +78,7 @@ class DueJobs:
         waiting = [self._jobs[key] for key in self._waiting]
         ready = [job for job in waiting if job.retry_at <= now]
         ready.sort(key=lambda job: job.age)
-        self._planning.look_begins()
+        self._planning.replanning.begins()
         self._turns = deque(job.key for job in _in_turn(ready))
 
     def _look_for_unasked(self) -> list[Job]:
@@ -115,7 +116,7 @@ class DueJobs:
         at = self._agenda.next_at()
         if at is not None:
             yield at
-        if self._planning.may_fit or self._turns or self._planning.precedence.outdated:
+        if self._planning.replanning.is_due or self._turns or self._planning.precedence.outdated:
             yield now
 
     def settle(self, job: Job, now: float) -> None:
@@ -150,7 +151,7 @@ class DueJobs:
 
     def completed(self, job: Job) -> None:
         """Have a job planned that need not wait for more pods, although none has come."""
-        self._planning.again = True
+        self._planning.replanning.request()
         # kube-scheduler was told that it waits for more pods, and does not ask again by itself.
         pending = list(job.members.pending.values())
         self._planning.actions += nudges(pending[:MOST_AT_ONCE])
@@ -174,7 +175,7 @@ class DueJobs:
     def _take_due(self, job: Job, now: float) -> None:
         """Do what is due for a job."""
         if job.plan and job.plan.until <= now:
-            self._planning.expire(job, now)
+            self._planning.plans.expire(job, now)
         if job.ask_at <= now:
             job.ask_at = float("inf")
             job.unnamed.clear()
@@ -193,7 +194,7 @@ class DueJobs:
             job.alone = True
             self.completed(job)
         if float("-inf") < job.retry_at <= now:
-            self._planning.again = True
+            self._planning.replanning.request()
 
     def _let_in(self, job: Job) -> None:
         """Take our scheduling gate off the pods of a job, once all of them are there."""
@@ -242,7 +243,7 @@ class DueJobs:
         # its turn.
         job.nodes_tried = None
         job.tried = None
-        self._planning.again = True
+        self._planning.replanning.request()
 
     def _wait_for_turns(self, job: Job, now: float) -> None:
         """Give kube-scheduler a while to come to all pods of a job by itself. It has, if this scheduler began later."""

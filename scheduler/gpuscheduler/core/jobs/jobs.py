@@ -20,7 +20,10 @@ from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
 from gpuscheduler.core.jobs.places.plan import Places
-from gpuscheduler.core.jobs.planning import COMMITTED_S, MOST_AT_ONCE, Decisions, Planning, nudges
+from gpuscheduler.core.jobs.planning.nominations import nudges
+from gpuscheduler.core.jobs.planning.placement_search import Decisions
+from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE, Planning
+from gpuscheduler.core.jobs.planning.start_plans import COMMITTED_S
 from gpuscheduler.core.jobs.priority.evictions import Evictions
 from gpuscheduler.core.jobs.priority.precedence import Precedence
 from gpuscheduler.core.jobs.turns import EarlyCalls, EarlyVictimCalls
@@ -80,7 +83,7 @@ class Jobs:
         self._planning = Planning(usage, reservations, links, pods, self.precedence, self._work)
         self._jobs: dict[JobKey, Job] = {}
         self._broken_jobs = BrokenJobs(self._planning.actions, limits.evict_broken_s)
-        self._evictions = Evictions(self._planning)
+        self._evictions = Evictions(self.precedence, self._planning.nominations, self._planning.actions, usage.nodes)
         self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs, self._evictions)
         self._ended: dict[str, JobKey] = {}
         self._early = EarlyCalls()
@@ -89,7 +92,7 @@ class Jobs:
 
     def plan_over(self, decisions: Decisions) -> None:
         """Have decisions give way to plans."""
-        self._planning.decisions = decisions
+        self._planning.search.decisions = decisions
 
     def is_member(self, pod: PodFacts) -> bool:
         """Whether the pod belongs to a job of several pods."""
@@ -148,15 +151,15 @@ class Jobs:
             job.wait_for_failed()
         if job.plan and pod.node:
             job.plan = job.plan.without([pod.uid])
-        self._planning.review(job, now)
+        self._planning.plans.review(job, now)
         if is_new:
             self._pod_came(job, pod, now)
         elif _outlook(job) != before:
             # Such as by the first of its pods that another scheduler binds.
-            self._planning.again = True
+            self._planning.replanning.request()
         if pod.is_kept_from_others and not was_kept_off:
             # It may be near others of the job, so that it can be planned with them.
-            self._planning.again = True
+            self._planning.replanning.request()
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
             self.actions += _nudges_of(job, besides=pod.uid)
@@ -194,7 +197,7 @@ class Jobs:
         if self._planning.may_plan_now(job, now):
             self._planning.try_plan(job, now)
         else:
-            self._planning.again = True
+            self._planning.replanning.request()
 
     def pod_gone(self, pod: PodFacts, now: float) -> None:
         """Forget a member that was deleted or has ended."""
@@ -206,8 +209,8 @@ class Jobs:
         job.nominated.discard(pod.uid)
         job.unnamed.pop(pod.uid, None)
         # It may have kept the others from being planned.
-        self._planning.again = True
-        self._planning.review(job, now)
+        self._planning.replanning.request()
+        self._planning.plans.review(job, now)
         self._due_jobs.settle(job, now)
 
     def pod_ended(self, pod: PodFacts, now: float) -> None:
@@ -267,7 +270,7 @@ class Jobs:
         if is_too_early or (job.plan and pod.uid in job.plan.deferred):
             return _refused(job, names, f"planned on node {node}, which suits the pod after other pods of the job")
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
-        self._planning.nominate(job, pod, node)
+        self._planning.nominations.nominate(job, pod, node)
         return _refused(job, names, f"planned on node {node}, which kube-scheduler tries next")
 
     def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
@@ -341,10 +344,10 @@ class Jobs:
         if written:
             job.plan = job.plan.written(now + COMMITTED_S)
             job.members.started(job.plan.places)
-            self._planning.keep(job, job.plan)
-            self._planning.call_attached(job)
+            self._planning.plans.keep(job, job.plan)
+            self._planning.nominations.wake_attached(job)
         else:
-            self._planning.break_plan(job, now)
+            self._planning.plans.break_plan(job, now)
         self._due_jobs.settle(job, now)
 
     def wants_evicted(self, action: Evict) -> bool:
@@ -374,14 +377,14 @@ class Jobs:
         """
         begins = not self._planning.ready
         self._planning.ready = True
-        self._planning.again = True
+        self._planning.replanning.request()
         for job in self._jobs.values():
             job.turns.call_again()
             # kube-scheduler has tried its pods before, and comes to them by itself only minutes later.
             job.call_at = now if job.turns.uncalled else float("inf")
             job.attempt = None
             if job.plan is None:
-                self._planning.end_nominations(job)
+                self._planning.nominations.end(job)
             self._due_jobs.settle(job, now)
         for key, members in _by_job(pods).items():
             texts = [pod.commit for pod in members.values() if pod.commit]
@@ -400,11 +403,11 @@ class Jobs:
         now: float,
     ) -> None:
         """Reserve what the written plans of a job have for its pods that are not bound yet."""
-        self._planning.forget_unwritten(job)
+        self._planning.plans.forget_unwritten(job)
         plans = [committed_places(text) for text in texts]
         begun = [places for places in plans if _is_bound(places, members)]
         job.members.started_before(begun, members)
-        self._planning.recover(job, begun, now)
+        self._planning.plans.recover(job, begun, now)
         self._due_jobs.settle(job, now)
 
     def _job(self, key: JobKey) -> Job:

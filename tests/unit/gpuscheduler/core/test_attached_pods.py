@@ -6,7 +6,7 @@ from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import BindWait, BindWrite, Nominate
 from gpuscheduler.core.jobs.attached import MOST_STEPS, attached
-from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
+from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import node, pod_object
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest

@@ -11,7 +11,8 @@ from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.jobs.due_jobs import CALL_S
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S
-from gpuscheduler.core.jobs.planning import BARRIER_S, MOST_DEFERRALS, UNSUITABLE_S
+from gpuscheduler.core.jobs.planning.planning import MOST_DEFERRALS, UNSUITABLE_S
+from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S
 from gpuscheduler.core.jobs.turns import MOST_EARLY, EarlyCalls
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import node, pod_object, whole_node

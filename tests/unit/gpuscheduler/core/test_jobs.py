@@ -11,7 +11,8 @@ from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, JobState
 from gpuscheduler.core.jobs.jobs import NO_LIMITS
 from gpuscheduler.core.jobs.places.plan import plan
-from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, UNSUITABLE_S
+from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE, UNSUITABLE_S
+from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuscheduler.core.jobs.job import RETRY_LIMIT_S
-from gpuscheduler.core.jobs.planning import BARRIER_S
+from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S
 from tests.unit.gpuscheduler.core.api_objects import whole_node
 from tests.unit.gpuscheduler.core.test_jobs import JobUnderTest
 

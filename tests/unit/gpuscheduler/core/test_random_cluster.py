@@ -40,7 +40,7 @@ from gpuscheduler.core.gpu_request import WHOLE, RequestKind
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.job import key_of
 from gpuscheduler.core.jobs.places.plan import plan
-from gpuscheduler.core.jobs.planning import BARRIER_S, COMMITTED_S
+from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S, COMMITTED_S
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import Scheduling

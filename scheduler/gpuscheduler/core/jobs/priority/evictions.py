@@ -11,10 +11,14 @@ kube-scheduler is woken only when all nominations are seen to stand.
 
 from collections.abc import Collection, Mapping
 
-from gpuscheduler.core.calls import Nominate
+from gpuscheduler.core.calls import Action, Nominate
 from gpuscheduler.core.jobs.job import Job
-from gpuscheduler.core.jobs.planning import MOST_AT_ONCE, Planning, has_in_sum, nudges
+from gpuscheduler.core.jobs.planning.named_nodes import has_in_sum
+from gpuscheduler.core.jobs.planning.nominations import Nominations, nudges
+from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE
 from gpuscheduler.core.jobs.priority.joint_attempt import JointAttempt
+from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
 BY_ITSELF_S = 2.0
@@ -32,11 +36,23 @@ class Evictions:
     """The attempts of all jobs: one job at a time, that for which nodes are kept. Call `watch` after each change.
 
     Args:
-        planning: of all jobs.
+        precedence: the jobs that nodes are kept for.
+        nominations: of all jobs.
+        actions: to which writes are added.
+        nodes: by name, with their users.
     """
 
-    def __init__(self, planning: Planning) -> None:
-        self._planning = planning
+    def __init__(
+        self,
+        precedence: Precedence,
+        nominations: Nominations,
+        actions: list[Action],
+        nodes: Mapping[str, NodeUsage],
+    ) -> None:
+        self._precedence = precedence
+        self._nominations = nominations
+        self._actions = actions
+        self._nodes = nodes
 
     def watch(self, job: Job, now: float, *, may_be_planned: bool) -> None:
         """Begin to wait for an attempt, go on with it, or end it, by what the watch shows of the job."""
@@ -71,7 +87,7 @@ class Evictions:
         if job.attempt is None or pod.uid not in job.attempt.places:
             return frozenset()
         nodes = frozenset(job.attempt.places.values())
-        if not self._planning.precedence.places_after_evictions(job, nodes):
+        if not self._precedence.places_after_evictions(job, nodes):
             # The cluster has changed since, so the job would not start.
             return frozenset()
         return frozenset([job.attempt.places[pod.uid]])
@@ -85,7 +101,7 @@ class Evictions:
     def _begin(self, job: Job, now: float) -> None:
         """Nominate all pods of a job, if kube-scheduler evicts no pods for it by itself, and could."""
         job.next_attempt_at = now + LOOK_AGAIN_S
-        places = self._planning.precedence.places_after_evictions(job)
+        places = self._precedence.places_after_evictions(job)
         callers = self._callers(job, places)
         if not callers:
             return
@@ -104,7 +120,7 @@ class Evictions:
             on_node.append(job.members[uid])
         callers: list[str] = []
         for name, pods in by_node.items():
-            node = self._planning.nodes[name]
+            node = self._nodes[name]
             lowest = min(pods, key=lambda pod: pod.priority)
             if has_in_sum(node, [lowest]) and not has_in_sum(node, pods):
                 callers.append(lowest.uid)
@@ -121,7 +137,7 @@ class Evictions:
             after = after.renewed(lost)
         elif after.is_ready:
             callers = [pending[uid] for uid in after.callers]
-            self._planning.actions += nudges(callers)
+            self._actions += nudges(callers)
             after = after.woken()
         job.attempt = after
 
@@ -129,7 +145,7 @@ class Evictions:
         for uid in uids:
             pod = job.members.pending.get(uid)
             if pod:
-                self._planning.nominate(job, pod, attempt.places[uid])
+                self._nominations.nominate(job, pod, attempt.places[uid])
 
     def _end(self, job: Job) -> None:
         """End the attempt. Pods that are planned by now are nominated as the plan says."""
@@ -141,7 +157,7 @@ class Evictions:
             pod = job.members.pending.get(uid)
             # Another node is kube-scheduler's own choice, where pods may be ending for this one.
             if pod and pod.nominated in ("", node):
-                self._planning.actions.append(Nominate(pod.name, uid, ""))
+                self._actions.append(Nominate(pod.name, uid, ""))
         job.nominated.difference_update(attempt.places)
 
 
