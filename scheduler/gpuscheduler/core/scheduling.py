@@ -192,8 +192,8 @@ class Scheduling:
         asks_for_nothing = pod.request.kind is RequestKind.NONE and not self._counts_without_gpus(pod)
         if asks_for_nothing or self._is_of_another(pod):
             return
-        self.gang_objects.keep(pod)
         former = self.pods.get(pod.uid)
+        self.gang_objects.keep(pod, former)
         if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         if pod.node:
@@ -490,7 +490,7 @@ class Scheduling:
         if not is_of_another or not counts:
             self._forget_of_another(pod.uid)
             return
-        self.gang_objects.keep(pod)
+        self.gang_objects.keep(pod, self.others.kept.get(pod.uid))
         changed = self.others.wait(pod)
         self.jobs.say_again(changed)
 

@@ -46,8 +46,11 @@ class GangObjects:
         gang = self._gang(ref, pod.name.namespace)
         return pod if gang == pod.job else replace(pod, job=gang)
 
-    def keep(self, pod: PodFacts) -> None:
-        """Know that the pod refers to an object."""
+    def keep(self, pod: PodFacts, former: PodFacts | None = None) -> None:
+        """Know that the pod refers to an object. `former` is the pod as it was kept before."""
+        if former and former.gang_ref != pod.gang_ref:
+            # Its labels were edited.
+            self.forget(former)
         if pod.gang_ref:
             for key in pod.gang_ref.keys_in(pod.name.namespace):
                 self._referring.setdefault(key, {})[pod.uid] = None

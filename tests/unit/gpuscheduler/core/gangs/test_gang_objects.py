@@ -667,3 +667,19 @@ def test_what_was_lost_before_a_restart_evicts_no_pod_although_the_number_comes_
     cluster.now += 100.0
     cluster.settle()
     assert [action.pod.name for action in cluster.done if isinstance(action, Evict)] == ["a"]
+
+
+@pytest.mark.parametrize("scheduler", ["gpu-scheduler", "other"])
+def test_a_pod_whose_labels_are_edited_leaves_nothing_behind(scheduler):
+    """Any author of pods may edit labels as often as they like."""
+    scheduling = Scheduling(LeastFree(), schedulers={"gpu-scheduler"})
+    scheduling.synced(0.0)
+    for number in range(3):
+        labels = {"scheduling.x-k8s.io/pod-group": f"pg-{number}"}
+        made = pod_object("a", uid="a", labels=labels, whole=1, scheduler=scheduler)
+        scheduling.pod_seen(pod_facts(made), 0.0)
+        scheduling.gang_seen(read_pod_group(pod_group(2, name=f"pg-{number}")))
+        scheduling.tick(0.0)
+    assert scheduling.gang_objects.is_referred_to(ObjectKind.POD_GROUP)
+    scheduling.pod_gone("a", 0.0)
+    assert not scheduling.gang_objects.is_referred_to(ObjectKind.POD_GROUP)
