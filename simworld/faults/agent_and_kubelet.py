@@ -19,14 +19,22 @@ from simworld.faults.replacing import put
 
 
 def j1_decided_pods_get_any_gpu_after_a_restart() -> None:
-    """As it was: the wait for pods counts from the start, and nothing tells that a scheduler decides here."""
+    """As it was: the wait for pods counts from the start, and nothing tells that a scheduler decides here.
+
+    And while the pods are not known, none of them counts as unseen.
+    """
     make = AllocatorState.__init__
+    to_read = ContainerSearch._pods_to_read  # noqa: SLF001 (the decision that is taken away)
 
     def init(self: AllocatorState, clock: Callable[[], float]) -> None:
         make(self, clock)
         self._registered_at = clock()
 
+    def none_before_the_list(self: ContainerSearch, requester: Any, query: Any, occupancy: Occupancy) -> Any:  # noqa: ANN401
+        return () if occupancy.snapshot.unread_pods else to_read(self, requester, query, occupancy)
+
     put(AllocatorState, "__init__", init)
+    put(ContainerSearch, "_pods_to_read", none_before_the_list)
     put(first_state, "_stored_pods", lambda *_: Pods())
 
 
