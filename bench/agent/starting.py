@@ -1,5 +1,6 @@
 """From exec to registered: the time that a new agent needs at its start."""
 
+import time
 from collections.abc import Callable
 
 from bench.node import RESOURCES, Node
@@ -8,6 +9,8 @@ from gpuagent.domain.sharing.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
 BAR_MS = 500.0
+GRACE_MS = 10_000.0
+"""`terminationGracePeriodSeconds` of the chart, after which kubelet kills the agent."""
 
 
 def measure(results: Results, runs: int, say: Say) -> None:
@@ -34,12 +37,16 @@ def _restarts(results: Results, runs: int, say: Say) -> None:
     how = "restart, mode stored"
     say(f"start: {how}")
     times: dict[str, list[float]] = {}
+    ends: list[float] = []
     with Node(BOX, "share") as node:
         _once(node, {}, offers=True)
         for _ in range(runs):
+            began = time.monotonic()
             node.stop_agent()
+            ends.append((time.monotonic() - began) * 1000)
             _once(node, times, offers=True)
     _rows(results, how, times)
+    results.reaction("SIGTERM to the agent's end", "start: SIGTERM to the end ms", ends, GRACE_MS)
 
 
 def _once(node: Node, times: dict[str, list[float]], *, offers: bool) -> None:

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -31,6 +33,9 @@ ATTACKS = {
     "a header of 60 MiB": ("bench.agent.endless_headers", "60", "one"),
     "2,000 slow clients": ("bench.agent.slow_clients", str(CLIENTS)),
 }
+PAGES = ("/metrics", "/usage", "/healthz")
+READERS_TIMES = 3.0
+"""The loop may need at most this many times its usual time for a call while pages are read."""
 PORTS = {"pages": "port of pages", "address": "port of calls"}
 
 
@@ -52,6 +57,11 @@ class Scheduler:
         """Resident memory."""
         return fields(self.proc / "status")["VmRSS"] / 1024
 
+    def loop_cpu_s(self) -> float:
+        """Processor seconds that the thread of the event loop, the first one, has had."""
+        nanoseconds, *_ = (self.proc / "task" / self.proc.name / "schedstat").read_text().split()
+        return int(nanoseconds) / 1e9
+
 
 def measure(results: Results, calls: int, say: Say) -> None:
     """Medians of this many filter calls: before each attack, beside it, and after it."""
@@ -64,6 +74,8 @@ def measure(results: Results, calls: int, say: Say) -> None:
                 _attack(
                     results, scheduler, calls, f"{what} on the {where}", (attack[0], scheduler.ports[port], *attack[1:])
                 )
+        say("gpuscheduler: filter calls beside readers of pages")
+        _readers(results, scheduler, calls)
 
 
 def _attack(results: Results, scheduler: Scheduler, calls: int, what: str, command: tuple[str, ...]) -> None:
@@ -81,6 +93,35 @@ def _attack(results: Results, scheduler: Scheduler, calls: int, what: str, comma
     text = f"{median(beside):.2f} ms, usually {median(usual):.2f} ms; memory +{max(grown, 0):.1f} MiB"
     holds = ratio < TIMES and grown < MIB
     results.row(f"filter call beside {what}", text, f"< {TIMES:g} x usual, < {MIB:g} MiB", holds)
+
+
+def _readers(results: Results, scheduler: Scheduler, calls: int) -> None:
+    """Processor time of the loop for a filter call: usually, and while pages are read without a pause."""
+    before = scheduler.loop_cpu_s()
+    for _ in range(calls):
+        scheduler.call()
+    usual_ms = (scheduler.loop_cpu_s() - before) * 1000 / calls
+    ended = threading.Event()
+
+    def read(path: str) -> None:
+        while not ended.is_set():
+            with closing(http.client.HTTPConnection("127.0.0.1", int(scheduler.ports["pages"]), timeout=60)) as reader:
+                reader.request("GET", path)
+                reader.getresponse().read()
+
+    with ThreadPoolExecutor(2 * len(PAGES)) as readers:
+        for path in PAGES * 2:
+            readers.submit(read, path)
+        try:
+            before = scheduler.loop_cpu_s()
+            for _ in range(calls):
+                scheduler.call()
+            beside_ms = (scheduler.loop_cpu_s() - before) * 1000 / calls
+        finally:
+            ended.set()
+    text = f"{beside_ms:.2f} ms, usually {usual_ms:.2f} ms"
+    what = f"processor time of the loop for a filter call beside {2 * len(PAGES)} readers of pages"
+    results.row(what, text, f"< {READERS_TIMES:g} x usual", beside_ms < READERS_TIMES * usual_ms)
 
 
 @contextmanager

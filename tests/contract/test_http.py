@@ -18,8 +18,6 @@ from tests.contract.harness import MEM, Node, box, fetch, pod, wait_for
 
 MakeNode = Callable[..., Node]
 CLIENTS = 2000
-CPU_S = 10.0
-"""Of the agent, for all the attack: some 100 times less than the server with a thread for each connection took."""
 LEAST_FILES = 500
 
 
@@ -35,19 +33,14 @@ def clients() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def cost(pid: int) -> Mapping[str, float]:
-    """Threads, open sockets and processor seconds of a process."""
+def cost(pid: int) -> Mapping[str, int]:
+    """Threads and open sockets of a process. Processor time is measured in the bench's part `attack`."""
     proc = Path(f"/proc/{pid}")
-    fields = (proc / "stat").read_text().rpartition(")")[2].split()
     sockets = 0
     for link in (proc / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             sockets += os.readlink(link).startswith("socket:")
-    return {
-        "threads": float(len(list((proc / "task").iterdir()))),
-        "sockets": float(sockets),
-        "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
-    }
+    return {"threads": len([*(proc / "task").iterdir()]), "sockets": sockets}
 
 
 def reset(client: socket.socket) -> None:
@@ -83,7 +76,6 @@ def test_slow_connections_delay_neither_admission_nor_probes_and_leave_no_trace(
     after = cost(process.pid)
     assert held["sockets"] <= before["sockets"] + MOST_CONNECTIONS + 1
     assert max(held["threads"], after["threads"]) <= before["threads"] + PAGE_THREADS + 2
-    assert after["cpu_s"] - before["cpu_s"] < CPU_S
     output = one.stderr(process)
     assert "Traceback" not in output
     warnings = output.count("Closed a slow HTTP connection")

@@ -78,16 +78,26 @@ def policy(cluster: Cluster) -> Iterator[None]:
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
     ]
-    for manifest in manifests:
-        cluster.apply(manifest)
+    try:
+        for manifest in manifests:
+            cluster.apply(manifest)
+        wait_until_pods_are(cluster, refused=True)
+        yield
+    finally:
+        for manifest in reversed(manifests):
+            cluster.api("DELETE", cluster.client.path_of(manifest))
+        # The API server goes by a deleted policy for about a second. It must not refuse a pod of the next test.
+        wait_until_pods_are(cluster, refused=False)
+
+
+def wait_until_pods_are(cluster: Cluster, *, refused: bool) -> None:
+    """Until the API server refuses what the policy forbids, or no longer does."""
     until = time.monotonic() + WAIT_S
     forbidden = pod_with(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
-    while cluster.api("POST", PODS, forbidden)[0] == 201:
-        assert time.monotonic() < until, "the policy is not in force"
+    wanted = 422 if refused else 201
+    while (answer := cluster.api("POST", PODS, forbidden))[0] != wanted:
+        assert time.monotonic() < until, f"the policy is {'not' if refused else 'still'} in force: {answer}"
         time.sleep(0.2)
-    yield
-    for manifest in reversed(manifests):
-        cluster.api("DELETE", cluster.client.path_of(manifest))
 
 
 def _is_type_checked(policy: Json | None) -> bool:

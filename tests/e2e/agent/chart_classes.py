@@ -17,11 +17,13 @@ from tests.e2e.cluster import Cluster
 def chart_classes(cluster: Cluster, **dra: str) -> Iterator[None]:
     """The classes of a chart with these values of `dra`, as long as the context lasts."""
     classes = _rendered(tuple(dra.items()))
-    for one in classes:
-        cluster.apply(one)
-    yield
-    for one in classes:
-        cluster.api("DELETE", cluster.client.path_of(one))
+    try:
+        for device_class in classes:
+            cluster.apply(device_class)
+        yield
+    finally:
+        for device_class in classes:
+            cluster.api("DELETE", cluster.client.path_of(device_class))
 
 
 @cache

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -93,11 +92,9 @@ class AgentProcess(AgentPages):
         """SIGKILL, as the out-of-memory killer does."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> float:
-        """SIGTERM, as kubelet does; the seconds until it ended."""
-        began = time.monotonic()
+    def stop(self) -> None:
+        """SIGTERM, as kubelet does; wait for the end."""
         self._end(signal.SIGTERM)
-        return time.monotonic() - began
 
     @property
     def exit_code(self) -> int | None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,19 +89,33 @@ def two_agents(cluster: Cluster, workdir: Path, **values: Any) -> Iterator[Agent
         values: further values of the chart.
     """
     cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
-    release = Release(cluster, workdir)
-    # No agent runs: no node has the labels.
-    release.install(nodeLabels=["nobody/has-this"], startupTaint=TAINT, dra={"enabled": True}, **values)
     other = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": OTHER, "labels": {"kubernetes.io/hostname": OTHER}},
     }
-    cluster.apply(other)
-    cluster.apply_rbac(WIDE)
-    pods = [cluster.create_pod(pod_of(f"agent-{n}", node)) for n, node in enumerate((NODE_NAME, OTHER))]
-    tokens = Agents(token(cluster, pods[0]), token(cluster, pods[1]), token(cluster))
-    # Policies and rights take a moment to be in force.
+    # What was made before a failure is removed, too: otherwise it would break the tests that follow.
+    with ExitStack() as endings:
+        release = Release(cluster, workdir)
+        endings.callback(release.uninstall)
+        # No agent runs: no node has the labels.
+        release.install(nodeLabels=["nobody/has-this"], startupTaint=TAINT, dra={"enabled": True}, **values)
+        for manifest in (other, *WIDE):
+            endings.callback(cluster.api, "DELETE", cluster.client.path_of(manifest))
+        cluster.apply(other)
+        cluster.apply_rbac(WIDE)
+        pods = []
+        for n, node in enumerate((NODE_NAME, OTHER)):
+            pods.append(cluster.create_pod(pod_of(f"agent-{n}", node)))
+            path = f"/api/v1/namespaces/kube-system/pods/agent-{n}"
+            endings.callback(cluster.api, "DELETE", path, {"gracePeriodSeconds": 0})
+        tokens = Agents(token(cluster, pods[0]), token(cluster, pods[1]), token(cluster))
+        _wait_in_force(cluster, tokens)
+        yield tokens
+
+
+def _wait_in_force(cluster: Cluster, tokens: Agents) -> None:
+    """Policies and rights take a moment to be in force."""
     deadline = time.monotonic() + WAIT_S
     for path in (
         NODE,
@@ -115,14 +129,6 @@ def two_agents(cluster: Cluster, workdir: Path, **values: Any) -> Iterator[Agent
         while "ValidatingAdmissionPolicy" not in refusal(cluster, tokens.ours, path):
             assert time.monotonic() < deadline, refusal(cluster, tokens.ours, path)
             time.sleep(0.1)
-    yield tokens
-    for pod in pods:
-        cluster.api(
-            "DELETE", f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
-        )
-    for manifest in (*reversed(WIDE), other):
-        cluster.api("DELETE", cluster.client.path_of(manifest))
-    release.uninstall()
 
 
 def refusal(cluster: Cluster, agent: str, path: str) -> str:

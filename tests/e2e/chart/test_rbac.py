@@ -70,10 +70,12 @@ def test_the_agent_uses_exactly_the_rights_for_claims_that_it_has(
     request["exactly"]["tolerations"] = [{"key": "gpu.gpuagent.io/fenced", "operator": "Exists"}]
     pod["spec"]["hostNetwork"] = True  # the cluster has no network for pods
     cluster.apply(template)
-    node.run(pod)
-    assert len(node.gpus_of(pod["metadata"]["name"])) == 1
-    node.end(pod["metadata"]["name"])
-    cluster.api("DELETE", cluster.client.path_of(template))
+    try:
+        node.run(pod)
+        assert len(node.gpus_of(pod["metadata"]["name"])) == 1
+        node.end(pod["metadata"]["name"])
+    finally:
+        cluster.api("DELETE", cluster.client.path_of(template))
     node.switch("share", mem=640)
     cluster.client.wait(SLICES, SLICE, lambda found: found is None)
     of_claims = {resource for resource, _ in rights}

@@ -187,7 +187,7 @@ def test_a_wait_that_fails_for_no_gpu_blames_none_and_comes_back(simulate, watch
     first = set(simulator.sets)
     simulator.fail("nvmlEventSetWait", "UNKNOWN")
     with simulator.changed:
-        assert simulator.changed.wait_for(lambda: not first & set(simulator.sets), 5), "the watch is rebuilt"
+        assert simulator.changed.wait_for(lambda: not first & set(simulator.sets), PATIENCE_S), "the watch is rebuilt"
     simulator.fail("nvmlEventSetWait", None)
     watched.watching(0, 1)
     simulator.xid(0, 13)

@@ -12,15 +12,20 @@ from tests.e2e.cluster import WAIT_S, Cluster
 
 
 @pytest.fixture
-def classes(cluster: Cluster) -> Iterator[None]:
+def no_cdi_files() -> None:
+    """None of a test that failed, or of a run that was ended: tests count them."""
+    for path in files(CDI_DIR):
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def classes(cluster: Cluster, no_cdi_files: None) -> Iterator[None]:
     """The chart's classes, and templates."""
     manifests = [
         template("share-8g", "gpu-share.gpuagent.io", memory="8Gi"),
         template("share-4g", "gpu-share.gpuagent.io", memory="4Gi"),
         template("two", "gpu.gpuagent.io", count=2),
     ]
-    for path in files(CDI_DIR):  # of a run that was ended
-        path.unlink(missing_ok=True)
     with chart_classes(cluster):
         for manifest in manifests:
             cluster.apply(manifest)
@@ -30,7 +35,7 @@ def classes(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def no_claims(cluster: Cluster) -> None:
+def no_claims(cluster: Cluster, no_cdi_files: None) -> None:
     """Wait until the controllers have deleted the claims of the test before: until then they count as allocated."""
     end = time.monotonic() + WAIT_S
     while claims := cluster.client.expect("GET", CLAIMS)["items"]:

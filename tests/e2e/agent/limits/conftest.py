@@ -15,9 +15,19 @@ from tests.e2e.cluster import Cluster
 def pod_cgroups(cluster: Cluster) -> Iterator[Cluster]:
     """Kubelet makes a control group for each pod."""
     kept_agent.end()
-    cluster.restart_kubelet(pod_cgroups=True)
+    _restart_kubelet(cluster, pod_cgroups=True)
     yield cluster
-    cluster.restart_kubelet(pod_cgroups=False)
+    _restart_kubelet(cluster, pod_cgroups=False)
+
+
+def _restart_kubelet(cluster: Cluster, *, pod_cgroups: bool) -> None:
+    """With this setting, and without the containers of before.
+
+    Those of a pod that was deleted by force may still be there. Kubelet would look for them in other control groups.
+    """
+    cluster.stop_kubelet()
+    cluster.remove_containers()
+    cluster.start_kubelet(pod_cgroups=pod_cgroups)
 
 
 @pytest.fixture(params=["dmem", "misc"], scope="module")

@@ -17,6 +17,7 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import snapshot
+from standin.waiting import PATIENCE_S
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
 from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeIsolation, FakeKubelet
 from tests.unit.domain.builders import (
@@ -77,7 +78,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(memory, fails, monk
             asked.result(0.05)
         node.pods(decided("a", 3))
         allocator.publish(node.snap)
-        uuids = {node.snap.units[device_id] for device_id in asked.result(20)}
+        uuids = {node.snap.units[device_id] for device_id in asked.result(PATIENCE_S)}
     assert uuids == {uuid(3)}
 
 
