@@ -14,7 +14,7 @@ from tests.e2e.scheduler.replica import Replica
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 EVICT_S = 3
-IN_TIME_S = 20
+IN_TIME_S = 45
 """The time for a pod that comes again before that: this test, kwok and kube-scheduler may be slow meanwhile."""
 
 
