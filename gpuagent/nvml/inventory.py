@@ -50,6 +50,23 @@ class GpuReading:
     hangs_in: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One GPU in the inventory.
+
+    Attributes:
+        index: NVML's.
+        gpu: None if nothing is known of it.
+        wiring: as much as is known of it.
+        problem: why it is unreadable; empty if it is not.
+    """
+
+    index: int
+    gpu: Gpu | None = None
+    wiring: Wiring = Wiring()
+    problem: str = ""
+
+
 class Readings:
     """Reads all GPUs: each GPU's own data, then the links of those that answered, and their PCIe paths to the others.
 
@@ -218,32 +235,46 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     Raises:
         DriverError: a reading failed because of the driver as a whole.
     """
-    # Indexes move when a GPU is lost: the GPU that hangs is not the one that has its former index now.
-    read_uuids = {reading.gpu.uuid for reading in readings if reading.gpu}
-    known: dict[int, Gpu] = {}
-    if former:
-        known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in read_uuids}
-    gpus: list[Gpu] = []
-    unreadable: list[UnreadableGpu] = []
-    wiring: dict[str, Wiring] = {}
+    known = _still_known(former, readings)
+    entries = []
     for reading in readings:
-        index = reading.index
         if reading.hangs_in:
-            unreadable.append(UnreadableGpu(index, f"{reading.hangs_in} has not returned for {patience_s:g} s"))
-            gpu = known.get(index)
-            if former and gpu:
-                # It stays as it was read last, because it may answer again soon.
-                gpus.append(gpu)
-                wiring[gpu.uuid] = former.wiring[gpu.uuid]
+            problem = f"{reading.hangs_in} has not returned for {patience_s:g} s"
+            entries.append(_entry_while_it_hangs(reading.index, known.get(reading.index), former, problem))
         elif reading.error:
-            unreadable.append(UnreadableGpu(index, _own_error(reading.error)))
+            entries.append(_Entry(reading.index, problem=_own_error(reading.error)))
         elif reading.gpu:
-            gpus.append(reading.gpu)
-            wiring[reading.gpu.uuid] = reading.wiring
-            if index in hung:
-                unreadable.append(UnreadableGpu(index, hung[index]))
-    absent = {} if unreadable else _absent(gpus, on_bus or {})
-    return Inventory(tuple(gpus), tuple(unreadable), version, nodes, wiring, absent)
+            problem = hung.get(reading.index, "")
+            entries.append(_Entry(reading.index, reading.gpu, reading.wiring, problem))
+    gpus = [entry.gpu for entry in entries if entry.gpu]
+    unreadable = [UnreadableGpu(entry.index, entry.problem) for entry in entries if entry.problem]
+    return Inventory(
+        gpus=tuple(gpus),
+        unreadable=tuple(unreadable),
+        driver_version=version,
+        device_nodes=nodes,
+        wiring={entry.gpu.uuid: entry.wiring for entry in entries if entry.gpu},
+        # A GPU that cannot be read is on the bus too, and nobody knows at which address.
+        absent={} if unreadable else _absent(gpus, on_bus or {}),
+    )
+
+
+def _still_known(former: Inventory | None, readings: Collection[GpuReading]) -> dict[int, Gpu]:
+    """The GPUs of the last inventory that no reading shows, by index.
+
+    Indexes move when a GPU is lost: the GPU that hangs is not the one that has its former index now.
+    """
+    if former is None:
+        return {}
+    read_uuids = {reading.gpu.uuid for reading in readings if reading.gpu}
+    return {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in read_uuids}
+
+
+def _entry_while_it_hangs(index: int, gpu: Gpu | None, former: Inventory | None, problem: str) -> _Entry:
+    """A GPU whose reading hangs stays as it was read last, because it may answer again soon."""
+    if gpu is None or former is None:
+        return _Entry(index, problem=problem)
+    return _Entry(index, gpu, former.wiring[gpu.uuid], problem)
 
 
 def _own_error(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuagent.domain.dra.claim_users import check_users, users_of
@@ -29,6 +29,19 @@ ReadClaim = Callable[[str, str], Mapping[str, Any]]
 """Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
 MOST_READ = 16
 """Further claims that are read for one call. A pod may name any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedClaim:
+    """A claim that its GPUs and its isolation driver can serve now.
+
+    Attributes:
+        prepared: the claim with its GPUs, as it is once these are held.
+        coming: names of further claims with devices of this driver that a container of its pods waits for.
+    """
+
+    prepared: PreparedClaim
+    coming: frozenset[str]
 
 
 class ClaimIsolation:
@@ -60,10 +73,8 @@ class ClaimIsolation:
         self._claims = claims
         self._read_claim = read_claim
 
-    def isolated(self, call: Call, claim: Mapping[str, Any]) -> tuple[PreparedClaim, frozenset[str]]:
-        """The claim (decoded JSON) as it is once its GPUs are held, and which claims of its pods are still coming.
-
-        Returns as soon as the GPUs and the isolation driver can serve the claim.
+    def isolated(self, call: Call, claim: Mapping[str, Any]) -> IsolatedClaim:
+        """The claim (decoded JSON), as soon as its GPUs and the isolation driver can serve it.
 
         Raises:
             Refusal: they cannot within the time of the call, or never.
@@ -71,31 +82,35 @@ class ClaimIsolation:
         while True:
             # Anew after each wait, in which the GPUs and their holders may have changed.
             state = self._known_state(call)
-            gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
-            used = [gpu for gpu in gpus if not gpu.admin]
-            self._claims.check_other_front_end(call.uid, used, state)
-            kept = self._claims.kept_by(call.uid)
-            unusable = unusable_gpu(claim, gpus, kept, state, of_administrators=call.of_administrators)
-            if unusable is not None:
-                if not unusable.passing or self._latest.is_over(call):
-                    raise unusable.refusal
-                call.waits_for(unusable.refusal)
-                self._latest.wait(waits.RETRY_S)
-                continue
-            try:
-                return self._isolate(call, claim, gpus, state)
-            except CannotIsolateError as err:
-                raise _refusal(err) from err
-            except IsolationError as err:
-                not_yet = _refusal(err)
-            except Refusal as refusal:
-                if refusal.reason is not Reason.NOT_READY:
-                    raise
-                not_yet = refusal
-            call.waits_for(not_yet)
-            self._latest.wait(waits.RETRY_S)
+            result = self._try_isolate(call, claim, state)
+            if isinstance(result, IsolatedClaim):
+                return result
             if self._latest.is_over(call):
-                raise not_yet
+                raise result
+            call.waits_for(result)
+            self._latest.wait(waits.RETRY_S)
+
+    def _try_isolate(self, call: Call, claim: Mapping[str, Any], state: State) -> IsolatedClaim | Refusal:
+        """The claim, or why it cannot be served yet. Raises Refusal: it never can."""
+        gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
+        used = [gpu for gpu in gpus if not gpu.admin]
+        self._claims.check_other_front_end(call.uid, used, state)
+        kept = self._claims.kept_by(call.uid)
+        unusable = unusable_gpu(claim, gpus, kept, state, of_administrators=call.of_administrators)
+        if unusable is not None:
+            if unusable.passing:
+                return unusable.refusal
+            raise unusable.refusal
+        try:
+            return self._isolate(call, claim, gpus, state)
+        except CannotIsolateError as err:
+            raise _refusal(err) from err
+        except IsolationError as err:
+            return _refusal(err)
+        except Refusal as refusal:
+            if refusal.reason is Reason.NOT_READY:
+                return refusal
+            raise
 
     def _known_state(self, call: Call) -> State:
         """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
@@ -108,9 +123,7 @@ class ClaimIsolation:
                     raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
                 self._latest.wait(waits.RETRY_S)
 
-    def _isolate(
-        self, call: Call, claim: Mapping[str, Any], gpus: Gpus, state: State
-    ) -> tuple[PreparedClaim, frozenset[str]]:
+    def _isolate(self, call: Call, claim: Mapping[str, Any], gpus: Gpus, state: State) -> IsolatedClaim:
         """Raises IsolationError and Refusal; with `Reason.NOT_READY`, it pays to wait."""
         mode, name = serving_driver(claim, gpus, state)
         prepared = PreparedClaim(
@@ -133,7 +146,7 @@ class ClaimIsolation:
             starting = Starting(None, pods, shares=shares)
             for share in container.shares:
                 self._drivers[name].verify(share, starting)
-        return prepared, coming
+        return IsolatedClaim(prepared, coming)
 
     def _coming(self, call: Call, prepared: PreparedClaim, state: State) -> frozenset[str]:
         """Claims with devices of this driver that a container of the claim's pods waits for."""

@@ -144,9 +144,10 @@ class Preparer:
         # Only the pods show which GPUs of the claim a container gets, and whether it uses another claim as well.
         self._wait_for_pods(call, reserved_for(claim))
         # Before the GPUs are held: while the call waits for a driver, other claims may have them.
-        prepared, coming = self._isolation.isolated(call, claim)
-        self._hold.hold(call, claim, prepared, coming)
-        others = self._write_files(call, claim, prepared, coming)
+        isolated = self._isolation.isolated(call, claim)
+        prepared = isolated.prepared
+        self._hold.hold(call, claim, prepared, isolated.coming)
+        others = self._write_files(call, claim, prepared, isolated.coming)
         uuids = ",".join(gpu.uuid for gpu in prepared.gpus)
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": uuids})
         return prepared, others

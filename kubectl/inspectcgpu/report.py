@@ -306,25 +306,45 @@ def _pod(
     places: dict[str, Mapping[int, int]] = {}
     sources: dict[str, str] = {}
     for resource, annotated in pod.places.items():
-        unknown = [] if known is None else sorted(set(annotated) - set(known))
+        unknown = _unknown_gpus(annotated, known)
         if unknown:
             faults.append(f"its annotation names GPU {unknown[0]}, and the node has {_spoken(known or ())}")
             continue
         places[resource] = annotated
         sources[resource] = pod.sources[resource]
-    differs = ""
     by_kubelet = view.places.get(pod.name, {}) if view else {}
+    differs = _difference(places, by_kubelet)
     for resource, allocated in by_kubelet.items():
-        planned = places.get(resource, allocated)
-        if dict(planned) != dict(allocated):
-            differs = f"its annotation gives it {_units(planned)}, and kubelet gave it {_units(allocated)}"
         if resource in pod.asks:
             places[resource] = allocated
             sources[resource] = AGENT
     pending = {resource: amount for resource, amount in pod.asks.items() if resource not in places}
     why = _why(pod, faults, view, unseen, newer=pod.name in facts.newer) if pending else "; ".join(faults)
-    usage = facts.usage.get(pod.name)
-    return PodReport(pod, places, sources, pending, why, differs, usage, _resize(pod, view))
+    return PodReport(
+        pod=pod,
+        places=places,
+        sources=sources,
+        pending=pending,
+        why=why,
+        differs=differs,
+        usage=facts.usage.get(pod.name),
+        resize=_resize(pod, view),
+    )
+
+
+def _unknown_gpus(annotated: Mapping[int, int], known: Sequence[int] | None) -> list[int]:
+    """The GPUs of an annotation that the node does not have; none if its GPUs are not known."""
+    return [] if known is None else sorted(set(annotated) - set(known))
+
+
+def _difference(annotated: Places, by_kubelet: Places) -> str:
+    """How kubelet's allocations differ from the annotations, for the last resource that does; empty if none does."""
+    difference = ""
+    for resource, allocated in by_kubelet.items():
+        planned = annotated.get(resource, allocated)
+        if dict(planned) != dict(allocated):
+            difference = f"its annotation gives it {_units(planned)}, and kubelet gave it {_units(allocated)}"
+    return difference
 
 
 def _resize(pod: GpuPod, view: AgentView | None) -> Resize | None:

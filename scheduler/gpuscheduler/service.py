@@ -215,15 +215,15 @@ class Service:
                 self.core.jobs.left_bind(refused)
             self._settle()
             return "refused", answer.reason
-        outcome, why = await self._writes.bind(answer)
-        self.core.bound(call.uid, outcome)
+        result = await self._writes.bind(answer)
+        self.core.bound(call.uid, result.outcome)
         self._settle()
         pod = self.core.pods.get(call.uid)
         # The watch may have been faster than the answer.
         is_unseen = pod is not None and not pod.node
-        if outcome is BindOutcome.BOUND and is_unseen:
+        if result.outcome is BindOutcome.BOUND and is_unseen:
             self._bound_at[call.uid] = time.monotonic()
-        return outcome.name.lower(), why
+        return result.outcome.name.lower(), result.why
 
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Choose victims, see `Scheduling.preempt`; none while filter calls get an error."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.pods.json_values import mapping
@@ -75,6 +76,21 @@ class _InQueue:
     has_failed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BindResult:
+    """The result of a Binding.
+
+    Attributes:
+        outcome: whether the pod is bound.
+        why: why it is not, or may not be; empty if it is.
+        may_retry: whether another try may succeed.
+    """
+
+    outcome: BindOutcome
+    why: str = ""
+    may_retry: bool = False
+
+
 class Writes:
     """Writes of the scheduler.
 
@@ -111,36 +127,40 @@ class Writes:
         """How many writes are queued."""
         return len(self._queue)
 
-    async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
-        """Bind a pod, with its annotations in the same transaction; the outcome, and why it is not bound."""
-        why = "the API server gives no answer in time"
-        if_refused = BindOutcome.REFUSED
-        try:
+    async def bind(self, write: BindWrite) -> BindResult:
+        """Bind a pod, with its annotations in the same transaction."""
+        # Why the last try failed that may have been carried out.
+        unknown: BindResult | None = None
+        with suppress(TimeoutError):
             async with asyncio.timeout(BIND_S):
                 for number in range(TRIES):
                     if number:
                         await asyncio.sleep(PAUSE_S)
                         await self._read_lease()
-                    try:
-                        is_ours = await self._bind(write)
-                    except NotLeadingError as err:
-                        why = f"{why}; it is not tried again, because {err}" if number else str(err)
-                        return if_refused, why
-                    except KubeError as err:
-                        why = str(err)
-                        is_refusal = isinstance(err, ApiError) and not err.passing
-                        if is_refusal:
-                            return if_refused, why
-                        # It may have been carried out. So the refusal of the next try does not say that it was not.
-                        if_refused = BindOutcome.UNKNOWN
-                    else:
-                        if is_ours:
-                            return BindOutcome.BOUND, ""
-                        why = f"the pod is on node {write.node} already, with another decision than this Binding's"
-                        return BindOutcome.UNKNOWN, why
-        except TimeoutError:
-            pass
-        return BindOutcome.UNKNOWN, why
+                    result = await self._try_bind(write, unknown)
+                    if not result.may_retry:
+                        return result
+                    unknown = result
+        return unknown or BindResult(BindOutcome.UNKNOWN, "the API server gives no answer in time")
+
+    async def _try_bind(self, write: BindWrite, unknown: BindResult | None) -> BindResult:
+        """Try once. `unknown` is the result of an earlier try, which may have been carried out."""
+        # With an earlier try, the refusal of this one does not say that the pod is not bound.
+        if_refused = BindOutcome.UNKNOWN if unknown else BindOutcome.REFUSED
+        try:
+            is_ours = await self._bind(write)
+        except NotLeadingError as err:
+            why = f"{unknown.why}; it is not tried again, because {err}" if unknown else str(err)
+            return BindResult(if_refused, why)
+        except KubeError as err:
+            is_refusal = isinstance(err, ApiError) and not err.passing
+            if is_refusal:
+                return BindResult(if_refused, str(err))
+            return BindResult(BindOutcome.UNKNOWN, str(err), may_retry=True)
+        if is_ours:
+            return BindResult(BindOutcome.BOUND)
+        why = f"the pod is on node {write.node} already, with another decision than this Binding's"
+        return BindResult(BindOutcome.UNKNOWN, why)
 
     async def _bind(self, write: BindWrite) -> bool:
         """Bind a pod; whether it has this decision. Otherwise another scheduler has bound it to the node."""
