@@ -10,4 +10,7 @@ core except `status` and `reconcile`. It answers in six verbs.
 
 `mode_rules` has what holds in each call, `job` the GPUs of a pod's job. `counts` serves kubelets before 1.19, which do
 not ask which ids to take.
+
+`resizing` changes the memory limits of pods that run, a step at a time. `resize_request` has what can be granted,
+`resize_units` which further units are free, and `resize_allocations` what kubelet has allocated to a pod.
 """

@@ -14,36 +14,25 @@ state directory no longer has them.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Collection
+from dataclasses import replace
 
-from gpuagent.domain.deviceplugin.memory_shares import device_shares, share_bytes, spread
-from gpuagent.domain.node_state.device_lists import DeviceRange
+from gpuagent.domain.deviceplugin.memory_shares import device_shares, share_bytes
+from gpuagent.domain.deviceplugin.resize_allocations import AllocatedMemory, Limits, Units, enough_units, lacking_units
+from gpuagent.domain.deviceplugin.resize_request import NotGranted, ResizeRequests, words
+from gpuagent.domain.deviceplugin.resize_units import FreeUnits
 from gpuagent.domain.node_state.resizes import Growth, Verdict, limits_in_force
-from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, Malformed
+from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION
 from gpuagent.domain.pods.holdings import lists_ended
-from gpuagent.domain.pods.memory_limit import limits_text, memory_limits
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Pod, PodName
+from gpuagent.domain.pods.memory_limit import limits_text
+from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.sharing.memory_shares import PodShares
-from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.sharing.resize import Resize
-from gpuagent.domain.sharing.units import UnitId, parse_id, units_of
 from gpuagent.domain.state import State
 
 LEAVE_S = 0.25
 """How long units are shown as unhealthy before Allocate refuses them: kubelet hears of it within milliseconds."""
-
-OnGpu = tuple[str, Kind]
-"""Key of a GPU and kind of units."""
-Units = Mapping[OnGpu, int]
-Limits = Mapping[str, int]
-"""Name of a container to its units in all."""
-
-IMMUTABLE_CLAIM = (
-    "its memory is of a ResourceClaim, and resource.k8s.io/v1 has no change of a claim that is allocated: "
-    "create a pod with another claim"
-)
 
 
 def resized(state: State, at: float) -> State:
@@ -57,10 +46,15 @@ def resized(state: State, at: float) -> State:
     is_known = state.pods.known and state.holdings.listed is not None and state.node.mode_known
     if not is_known:
         return state
-    work = _Work(state, at)
+    resize_pass = _ResizePass(state, at)
     for uid in uids:
-        work.look_at(uid)
-    after = replace(resizes, to_store=work.to_store, growing=work.growing, verdicts=work.verdicts)
+        resize_pass.look_at(uid)
+    after = replace(
+        resizes,
+        to_store=resize_pass.to_store,
+        growing=resize_pass.growing,
+        verdicts=resize_pass.verdicts,
+    )
     if after == resizes:
         # Not an equal copy: this one keeps its cached properties.
         return state
@@ -122,19 +116,11 @@ def withheld_bytes(state: State) -> Counter[str]:
     return withheld
 
 
-@dataclass(frozen=True, slots=True)
-class _No:
-    """Why a request is not granted. Its `cause` stays the same while amounts in the text change."""
-
-    cause: str
-    text: str
-
-
-class _Work:
-    """One look at all resizes.
+class _ResizePass:
+    """One pass over all resizes.
 
     Attributes:
-        to_store: as in `Resizes`, after this look.
+        to_store: as in `Resizes`, after this pass.
         growing: the same.
         verdicts: the same.
     """
@@ -144,8 +130,10 @@ class _Work:
         self._at = at
         self._resizes = state.resizes
         self._living = {pod.uid: pod for pod in state.pods.seen if not pod.ended}
-        self._held = _held_ids(state)
         self._by_key = {gpu.key: gpu for gpu in state.gpus.by_uuid.values()}
+        self._requests = ResizeRequests(state, self._by_key)
+        self._held = _held_ids(state)
+        self._free_units = FreeUnits(state, self._by_key, self._living, self._held)
         self._modes = [mode for mode in Mode if state.layer_of(mode).limits_pods]
         self.to_store = dict(state.resizes.to_store)
         self.growing = dict(state.resizes.growing)
@@ -158,16 +146,16 @@ class _Work:
             if self._is_gone(uid):
                 self._forget(uid)
             return
-        book = _Book.of(pod, self._state)
+        allocated = AllocatedMemory.of(pod, self._state)
         self._give_up_lost_units(pod)
-        problem: _No | None
-        goal, problem = self._goal(pod, book)
-        if goal is None or not book.lasting:
+        goal = self._requests.goal(pod, allocated)
+        problem = goal.problem
+        if goal.limits is None or not allocated.lasting:
             self.growing.pop(uid, None)
         else:
-            self._trim(pod, book)
-            problem = self._move(pod, book, goal) or problem
-        self._judge(pod, book, goal, problem)
+            self._trim(pod, allocated)
+            problem = self._move(pod, allocated, goal.limits) or problem
+        self._judge(pod, allocated, goal.limits, problem)
 
     # -- pods that have ended ------------------------------------------------------------------------------------
 
@@ -194,89 +182,6 @@ class _Work:
         self.growing.pop(uid, None)
         self.verdicts.pop(uid, None)
 
-    # -- the request ---------------------------------------------------------------------------------------------
-
-    def _goal(self, pod: Pod, book: "_Book") -> tuple[Limits | None, _No | None]:
-        """The limits of the containers that are to differ from kubelet's allocations, and why not those requested.
-
-        None for the first one: what is in force stays.
-        """
-        text = pod.annotations.get(LIMIT_ANNOTATION)
-        if text is None:
-            return {}, None
-        if not self._state.policy.live_resize:
-            return {}, _No("off", "live resizing is off on this node: the agent's setting --live-resize turns it on")
-        problem = self._unfit_pod(pod, book)
-        if problem:
-            return None, problem
-        limits = memory_limits(text, book.lasting)
-        if isinstance(limits, Malformed):
-            return None, _No("text", limits.problem)
-        for container, units in limits.items():
-            problem = self._unfit_container(pod, book, container, units)
-            if problem:
-                return None, problem
-        return {name: units for name, units in limits.items() if units != book.units(name)}, None
-
-    def _unfit_pod(self, pod: Pod, book: "_Book") -> _No | None:
-        """Why no limit of this pod can be changed."""
-        if pod.static:
-            return _No("static", "it is a static pod: change its file on the node instead")
-        if self._state.holdings.counts_only:
-            return _No("kubelet", "kubelet before 1.19 does not say which units a container has")
-        if book.lasting:
-            return None
-        if self._claimed_containers(pod):
-            return _No("claim", IMMUTABLE_CLAIM)
-        if not pod.container_ids or not self._state.holdings.recorded:
-            # Kubelet has not recorded its devices yet, or its checkpoint cannot be read.
-            return _No("", "")
-        return _No("share", f"none of its containers has a share: kubelet has allocated no {GPU_MEM} to them")
-
-    def _claimed_containers(self, pod: Pod) -> set[str]:
-        """Names of the pod's containers that use a claim of this agent."""
-        prepared = {(claim.namespace, claim.name) for claim in self._state.claims.prepared.values()}
-        containers: set[str] = set()
-        for claim, users in pod.claims.items():
-            if (pod.name.namespace, claim) in prepared:
-                containers.update(users)
-        return containers
-
-    def _unfit_container(self, pod: Pod, book: "_Book", name: str, units: int) -> _No | None:
-        """Why the limit of a container cannot be that many units."""
-        on_gpus = book.lasting.get(name)
-        if on_gpus is None:
-            if name in self._claimed_containers(pod):
-                return _No("claim", f"container {name}: {IMMUTABLE_CLAIM}")
-            others = ", ".join(sorted(book.lasting))
-            return _No("container", f"container {name} has no {GPU_MEM} by kubelet's allocations; {others} has")
-        if units % len(on_gpus):
-            text = f"{name}={units} cannot be spread evenly over the {len(on_gpus)} GPUs of the container"
-            return _No("spread", f"{text}: write a multiple of {len(on_gpus)}")
-        for (key, kind), limit in spread(on_gpus, units).items():
-            problem = self._unfit_mode(kind.mode) or self._unfit_gpu(key, kind, name, limit)
-            if problem:
-                return problem
-        return None
-
-    def _unfit_gpu(self, key: str, kind: Kind, name: str, limit: int) -> _No | None:
-        """Why a container cannot have that many units of one of its GPUs."""
-        gpu = self._by_key.get(key)
-        if gpu is None:
-            return _No("gpu", f"container {name} has units of a GPU that the driver does not list")
-        has = units_of(gpu, kind, self._state.policy.unit)
-        if limit <= has:
-            return None
-        return _No("size", f"{self._words(limit)} for {name} is more than GPU {gpu.index} has: {self._words(has)}")
-
-    def _unfit_mode(self, mode: Mode) -> _No | None:
-        """Why no limit can be changed in a mode."""
-        layer = self._state.layer_of(mode)
-        if layer.limits_pods:
-            return None
-        text = f"isolation driver {layer.driver} of mode {mode} cannot change the limit of a container that runs"
-        return _No("driver", f"{text}: driver limits can, which needs NVIDIA's driver 615 or later")
-
     # -- towards the goal ----------------------------------------------------------------------------------------
 
     def _current(self, uid: str) -> Resize | None:
@@ -293,20 +198,20 @@ class _Work:
             # What is left covers no limit above kubelet's allocations for certain.
             self.to_store[uid] = Resize(pod.name, {}, {}, current.extra - self._held)
 
-    def _move(self, pod: Pod, book: "_Book", goal: Limits) -> _No | None:
+    def _move(self, pod: Pod, allocated: AllocatedMemory, goal: Limits) -> NotGranted | None:
         """One step towards the limits in `goal`. Returns why they cannot be reached now."""
         uid = pod.uid
         current = self._current(uid)
-        most = book.larger(goal, current.most if current else {})
+        most = allocated.larger(goal, current.most if current else {})
         extra = current.extra if current else frozenset[str]()
-        lacking = _lacking(book.beyond(most), extra)
+        lacking = lacking_units(allocated.beyond(most), extra)
         if not lacking:
             self.growing.pop(uid, None)
             self._set(uid, Resize(pod.name, goal, most, extra))
             return None
         if current is not None:
             # What the pod gives up must not wait for what it gets.
-            lower = book.smaller(current.limits, goal)
+            lower = allocated.smaller(current.limits, goal)
             self._set(uid, replace(current, limits=lower))
         if pod.deleting:
             self.growing.pop(uid, None)
@@ -320,14 +225,14 @@ class _Work:
         else:
             self.to_store[uid] = resize
 
-    def _trim(self, pod: Pod, book: "_Book") -> None:
+    def _trim(self, pod: Pod, allocated: AllocatedMemory) -> None:
         """Give back the extra units that no limit in force needs any more."""
         current = self._current(pod.uid)
         if current is None or not self._is_applied(pod.uid, current):
             return
         # Only a limit above the allocation takes extra units.
-        most = book.larger(current.limits, {})
-        extra = _enough(book.beyond(most), current.extra)
+        most = allocated.larger(current.limits, {})
+        extra = enough_units(allocated.beyond(most), current.extra)
         self._set(pod.uid, Resize(pod.name, current.limits, most, extra))
 
     def _is_applied(self, uid: str, resize: Resize) -> bool:
@@ -340,12 +245,12 @@ class _Work:
 
     # -- growth --------------------------------------------------------------------------------------------------
 
-    def _grow(self, pod: Pod, resize: Resize, lacking: Units) -> _No | None:
+    def _grow(self, pod: Pod, resize: Resize, lacking: Units) -> NotGranted | None:
         """Get the lacking units for a pod: the next of the steps that the module describes."""
         uid = pod.uid
         growth = self.growing.pop(uid, None)
         for key, kind in lacking:
-            problem = self._unusable(key, kind)
+            problem = self._free_units.unusable(key, kind)
             if problem:
                 return problem
         is_same = growth is not None and _is_for(growth, resize)
@@ -365,12 +270,12 @@ class _Work:
             self._set(uid, growth.resize)
         return None
 
-    def _begin(self, uid: str, resize: Resize, lacking: Units) -> _No | None:
+    def _begin(self, uid: str, resize: Resize, lacking: Units) -> NotGranted | None:
         """Choose the units."""
         picked: list[str] = []
         for (key, kind), count in lacking.items():
-            free = self._free_ids(key, kind)
-            promised = self._promised(uid, key)
+            free = self._free_units.free_ids(key, kind, self.to_store.values(), self.growing.values())
+            promised = self._free_units.promised(uid, key)
             spare = len(free) - promised
             if spare < count:
                 return self._too_few(key, spare, count)
@@ -381,99 +286,36 @@ class _Work:
         self.growing[uid] = Growth(whole, ids, since=self._at)
         return None
 
-    def _too_few(self, key: str, spare: int, count: int) -> _No:
+    def _too_few(self, key: str, spare: int, count: int) -> NotGranted:
         gpu = self._by_key[key]
-        has = self._words(max(spare, 0))
-        text = f"GPU {gpu.index} has {has} that no pod holds or is promised, and {self._words(count)} more are needed"
-        return _No(f"units of GPU {gpu.index}", f"{text}; the agent tries again when a pod ends")
-
-    def _words(self, units: int) -> str:
-        return f"{units} {self._state.policy.unit.phrase}"
-
-    def _unusable(self, key: str, kind: Kind) -> _No | None:
-        """Why a GPU gives no further units now."""
-        state = self._state
-        gpu = self._by_key[key]
-        name = f"GPU {gpu.index}"
-        reason = state.unhealthy.get(gpu.uuid)
-        if reason:
-            return _No(f"health of {name}", f"{name} is unhealthy and gives no more memory: {reason}")
-        if gpu.uuid in state.former_units:
-            text = f"{name} gives no more memory: containers have units of it from before its units changed"
-            return _No(f"units of {name}", text)
-        layer = state.layer_of(kind.mode)
-        problem = layer.problem_in(kind.mode) or layer.left_out.get(gpu.uuid)
-        if problem:
-            return _No(f"isolation of {name}", f"{name} gives no more memory: {problem}")
-        block = self._block(gpu.uuid, kind)
-        if block is None or not block.healthy:
-            return _No(f"list of {name}", f"{name} gives no more memory: it is on no device list of mode {kind.mode}")
-        return None
-
-    def _block(self, uuid: str, kind: Kind) -> DeviceRange | None:
-        """The GPU's units on the device list."""
-        for block in self._state.advertised.lists.get(GPU_MEM, ()):
-            if block.key == (uuid, kind):
-                return block
-        return None
-
-    def _free_ids(self, key: str, kind: Kind) -> list[str]:
-        """Ids of the GPU that no container has and none is about to get, in order."""
-        block = self._block(self._by_key[key].uuid, kind)
-        if block is None:
-            return []
-        taken = {*self._held, *self._resizes.withheld}
-        for resize in self.to_store.values():
-            taken |= resize.extra
-        for growth in self.growing.values():
-            taken |= growth.ids
-        ids = [str(UnitId(key, kind, number)) for number in range(block.count)]
-        return [device_id for device_id in ids if device_id not in taken]
-
-    def _promised(self, uid: str, key: str) -> int:
-        """Units of a GPU that pods may be about to get: they are bound to this node and hold nothing yet.
-
-        A pod for which a scheduler chose GPUs takes them from these. Another one may take them from any GPU.
-        """
-        minor = self._by_key[key].minor
-        waiting = 0
-        for pod in self._living.values():
-            is_waiting = pod.uid != uid and not pod.deleting and not pod.container_ids
-            if not is_waiting or pod.name in self._holders:
-                continue
-            may_use = pod.share_gpus is None or minor in pod.share_gpus
-            if may_use:
-                waiting += sum(container.limits.get(GPU_MEM, 0) for container in pod.containers)
-        return waiting
-
-    @cached_property
-    def _holders(self) -> set[PodName]:
-        """Names of the pods that hold devices."""
-        return {holding.owner.pod for holding in self._state.living_holdings}
+        has = words(max(spare, 0), self._state)
+        needed = words(count, self._state)
+        text = f"GPU {gpu.index} has {has} that no pod holds or is promised, and {needed} more are needed"
+        return NotGranted(f"units of GPU {gpu.index}", f"{text}; the agent tries again when a pod ends")
 
     # -- the verdict ---------------------------------------------------------------------------------------------
 
-    def _judge(self, pod: Pod, book: "_Book", goal: Limits | None, problem: _No | None) -> None:
+    def _judge(self, pod: Pod, allocated: AllocatedMemory, goal: Limits | None, problem: NotGranted | None) -> None:
         """Say what became of the request. While it is on its way, the former verdict stays."""
         uid = pod.uid
         request = pod.annotations.get(LIMIT_ANNOTATION, "")
         current = self._current(uid)
         refused_by_driver = self._refused_by_driver(uid)
         if problem is None and refused_by_driver:
-            problem = _No("use", refused_by_driver)
+            problem = NotGranted("use", refused_by_driver)
         if problem is None and self._resizes.unsaved and current != self._resizes.stored.get(uid):
-            problem = _No("unsaved", self._resizes.unsaved)
+            problem = NotGranted("unsaved", self._resizes.unsaved)
         if problem is not None:
-            self._refuse(pod, book, request, problem)
+            self._refuse(pod, allocated, request, problem)
             return
         is_reached = goal is not None and dict(current.limits if current else {}) == dict(goal)
-        if not book.lasting or not is_reached or uid in self.growing:
+        if not allocated.lasting or not is_reached or uid in self.growing:
             return
         if current is None or self._is_applied(uid, current):
-            in_force = limits_text(book.all_units(goal or {}))
+            in_force = limits_text(allocated.all_units(goal or {}))
             self.verdicts[uid] = Verdict(pod.name, "InForce", in_force, request)
 
-    def _refuse(self, pod: Pod, book: "_Book", request: str, problem: _No) -> None:
+    def _refuse(self, pod: Pod, allocated: AllocatedMemory, request: str, problem: NotGranted) -> None:
         if not problem.text:
             return
         former = self.verdicts.get(pod.uid)
@@ -483,8 +325,8 @@ class _Work:
             return
         text = problem.text
         stored = self._resizes.stored.get(pod.uid)
-        if book.lasting:
-            in_force = book.all_units(stored.most if stored else {})
+        if allocated.lasting:
+            in_force = allocated.all_units(stored.most if stored else {})
             text = f"{text}; in force: {limits_text(in_force)}"
         self.verdicts[pod.uid] = Verdict(pod.name, "Refused", text, request, problem.cause)
 
@@ -494,99 +336,6 @@ class _Work:
             if text:
                 return text
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Book:
-    """What kubelet allocated to the containers of a pod.
-
-    Attributes:
-        lasting: name of each container with memory, without init containers that end before the others begin.
-    """
-
-    lasting: Mapping[str, Units]
-
-    @classmethod
-    def of(cls, pod: Pod, state: State) -> "_Book":
-        init_names = pod.init_names
-        lasting = {}
-        for entry in state.holdings.checkpoint:
-            is_own = entry.pod_uid == pod.uid and entry.resource == GPU_MEM
-            if is_own and entry.container not in init_names:
-                units = _memory_units(entry)
-                if units:
-                    lasting[entry.container] = units
-        return cls(lasting)
-
-    def units(self, container: str) -> int:
-        """Units of a container in all."""
-        return sum(self.lasting.get(container, {}).values())
-
-    def all_units(self, limits: Limits) -> Limits:
-        """The units of every container, with these limits in place of the allocations."""
-        return {name: limits.get(name, self.units(name)) for name in self.lasting}
-
-    def larger(self, limits: Limits, others: Limits) -> Limits:
-        """For each container the larger limit, as far as it is above the allocation."""
-        larger = {}
-        for name in self.lasting:
-            units = self.units(name)
-            highest = max(limits.get(name, units), others.get(name, units))
-            if highest > units:
-                larger[name] = highest
-        return larger
-
-    def smaller(self, limits: Limits, others: Limits) -> Limits:
-        """For each container the smaller limit, as far as it differs from the allocation."""
-        smaller = {}
-        for name in self.lasting:
-            units = self.units(name)
-            lowest = min(limits.get(name, units), others.get(name, units))
-            if lowest != units:
-                smaller[name] = lowest
-        return smaller
-
-    def beyond(self, limits: Limits) -> Units:
-        """The units that these limits take beyond the allocations."""
-        beyond: Counter[OnGpu] = Counter()
-        for name, limit in limits.items():
-            on_gpus = self.lasting.get(name)
-            if on_gpus:
-                beyond.update(spread(on_gpus, limit))
-                beyond.subtract(on_gpus)
-        return {key: count for key, count in beyond.items() if count > 0}
-
-
-def _memory_units(entry: CheckpointEntry) -> Units:
-    return _count(entry.ids)
-
-
-def _count(ids: Collection[str]) -> Counter[OnGpu]:
-    """Memory units by GPU and kind."""
-    counts: Counter[OnGpu] = Counter()
-    for unit in map(parse_id, ids):
-        if unit is not None and unit.kind.is_memory:
-            counts[unit.gpu_key, unit.kind] += 1
-    return counts
-
-
-def _lacking(needed: Units, extra: frozenset[str]) -> Units:
-    """The units that are needed and not there."""
-    lacking = Counter(needed)
-    lacking.subtract(_count(extra))
-    return {key: count for key, count in sorted(lacking.items()) if count > 0}
-
-
-def _enough(needed: Units, extra: frozenset[str]) -> frozenset[str]:
-    """As many of the extra units as are needed."""
-    missing = Counter(needed)
-    kept = set()
-    for device_id in sorted(extra):
-        unit = parse_id(device_id)
-        if unit is not None and missing[unit.gpu_key, unit.kind] > 0:
-            missing[unit.gpu_key, unit.kind] -= 1
-            kept.add(device_id)
-    return frozenset(kept)
 
 
 def _is_for(growth: Growth, resize: Resize) -> bool:
