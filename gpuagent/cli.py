@@ -331,7 +331,7 @@ def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
         reason = err.reason if isinstance(err, urllib.error.URLError) else err
         raise NoAgentError(f"no agent answers at {url}: {_words(reason)}") from err
     except ValueError as err:
-        raise OtherAgentError(f"what answers at {url} is no gpuagent") from err
+        raise OtherAgentError(f"what answers at {url} is not a gpuagent") from err
     if not isinstance(page, dict) or not keys <= page.keys():
         is_ours = isinstance(page, dict) and "version" in page
         which = f"gpuagent {page['version']}" if is_ours else "no gpuagent"

@@ -36,7 +36,7 @@ _PODS_ROOT = re.compile(r"kubepods|(?:[A-Za-z0-9_.\\]+-)*kubepods\.slice")
 _CONTAINER = re.compile(r"((?:[a-z]+-)*)([0-9a-f]{64})(?:\.scope)?")
 """containerd ``<id>`` and ``cri-containerd-<id>.scope``; CRI-O ``crio-<id>`` with or without ``.scope``; Docker."""
 _MONITOR = "conmon-"
-"""CRI-O's monitor of a container has a cgroup beside it. It is no container and uses no GPU."""
+"""CRI-O's monitor of a container has a cgroup beside it. It is not a container and uses no GPU."""
 _IS_A_LINK = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 
@@ -97,7 +97,7 @@ class PodsRoot:
             yield qos, self._class_directory(qos)
 
     def pod_in(self, qos: str, name: str) -> str | None:
-        """UID of the pod whose cgroup has this name in the directory of a class; None if it is no pod's."""
+        """UID of the pod whose cgroup has this name in the directory of a class; None if it is not a pod's."""
         # A UID has no "p", so this is its beginning.
         _, _, uid = name.removesuffix(".slice").rpartition("pod")
         pod = uid.replace("_", "-")

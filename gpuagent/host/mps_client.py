@@ -291,7 +291,7 @@ class Control:
         """
         odd = self._odd_answer(deadline_s)
         if odd is not None:
-            # One odd answer is no death. A real daemon gave one beside many other commands.
+            # One odd answer does not mean that the daemon died. A real one gave it beside many other commands.
             odd = self._odd_answer(deadline_s)
         if odd is None:
             return

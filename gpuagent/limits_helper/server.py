@@ -130,7 +130,7 @@ class LimitsServer:
                     return
                 connection.settimeout(max(until - time.monotonic(), 0.001))
                 more = connection.recv(MOST_LINE)
-                data = data + more if more else b""  # half a line is no request
+                data = data + more if more else b""  # half a line is not a request
             if not data:
                 return
             line, end, data = data.partition(b"\n")

@@ -56,7 +56,7 @@ class Table(Generic[T]):
     Args:
         kind: a dataclass whose fields are made with `setting`.
         program: its name, with which its environment variables begin.
-        others: further variables of the program, which are no settings.
+        others: further variables of the program, which are not settings.
         groups: title in the help to the fields below it; those of none are below "settings".
     """
 

@@ -134,7 +134,7 @@ def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
     ("page", "expected"),
     [
         ({"/topology": {"version": "0.0.1", "links": []}}, "is gpuagent 0.0.1; this command is of gpuagent"),
-        ({"/topology": []}, "is no gpuagent"),
+        ({"/topology": []}, "is not a gpuagent"),
         ({"/topology": dict.fromkeys(TOPOLOGY_KEYS) | {"version": "9.9"}}, "the page is of gpuagent 9.9"),
         ({"/status": {}}, "has no page /topology (404 Not Found)"),
     ],

@@ -208,7 +208,7 @@ class LimitsKeeper:
         is_known = self._in_force.plan_of(uid) is not None
         outcome = self._in_force.of_running(uid, shares)
         self._new_containers.follow(uid)
-        # A pod that is about to start has no limit yet, which is no fault.
+        # A pod that is about to start has no limit yet, and that is not a fault.
         if is_known or not self.has_audited:
             self._in_force.count(outcome.repaired)
         self._clear_other_gpus(uid, shares.total)

@@ -85,7 +85,7 @@ class Resized:
 
     Attributes:
         former: the limits that were in force before the change; empty if the agent has been restarted since.
-        most: the largest limits that were granted. If the driver cannot lower one of these yet, that is no escape.
+        most: the largest limits that were granted. If the driver cannot lower one of these yet, that is not an escape.
     """
 
     former: PodPlan = field(default_factory=PodPlan)

@@ -40,7 +40,7 @@ class HealthCalls(GpuCalls):
         )
 
     def _mig_if_reported(self, gpu: Handle) -> bool | None:
-        # MIG mode is no matter of health, so a failure to report it must not hide the other values.
+        # MIG mode does not belong to health, so a failure to report it must not hide the other values.
         try:
             return self.mig_enabled(gpu)
         except CallError as err:

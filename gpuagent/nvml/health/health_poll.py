@@ -293,7 +293,7 @@ class HealthPoll:
     def _post_lost(self, uuid: str, err: CallError) -> None:
         reason = gpu_reason(err)
         was_lost = self._gpu.lost
-        # Any other failure is no sign of a reset.
+        # Any other failure does not show a reset.
         self._gpu = self._gpu.is_lost(reason, away=err.code == GPU_IS_LOST)
         if was_lost:
             return

@@ -87,7 +87,7 @@ class HealthQuery:
         """Read the other values, or keep the former ones if that takes long; why they are missing, or empty."""
         name = f"nvml-condition-{self._index}"
         query = self._queries.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
-        # The size of its memory is no matter of health. In a thread of its own, it neither hides nor delays the rest.
+        # The memory size does not belong to health. In a thread of its own, it neither hides nor delays the rest.
         memory = self._queries.ask("memory", f"nvml-memory-{self._index}", lambda nvml: [_memory(nvml, gpu)])
         if self._asked_at is None:
             self._asked_at = self._clock()

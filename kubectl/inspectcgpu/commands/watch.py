@@ -71,9 +71,12 @@ def _pause(seconds: float) -> None:
 
 def _shown(facts: ClusterFacts, lines: Lines, options: argparse.Namespace) -> list[str]:
     report = arranged(build(facts), options)
-    there = {node.node.name for node in report.nodes}
-    missing = [name for name in options.nodes if name not in there]
+    names = {node.node.name for node in report.nodes}
+    missing = [name for name in options.nodes if name not in names]
     if missing:
         note = f"no GPU node is called {', '.join(missing)} now"
         report = replace(report, problems=(*report.problems, note))
-    return lines(report) or ([] if options.output in FOR_PROGRAMS else [nothing(options)])
+    shown = lines(report)
+    if shown or options.output in FOR_PROGRAMS:
+        return shown
+    return [nothing(options)]

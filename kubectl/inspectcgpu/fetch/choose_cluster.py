@@ -76,11 +76,12 @@ def named(kubeconfig: str | None, kind: str, environ: Mapping[str, str]) -> list
 
 
 def _files(environ: Mapping[str, str], *, is_needed: bool) -> list[str]:
-    if named := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
-        there = [path for path in named if os.path.exists(path)]  # noqa: PTH110 (a path of any length)
-        if not there and is_needed:
+    named = [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    if named:
+        existing = [path for path in named if os.path.exists(path)]  # noqa: PTH110 (a path of any length)
+        if not existing and is_needed:
             raise UsageError(f"KUBECONFIG names no file that exists: {os.pathsep.join(named)}")
-        return there
+        return existing
     default = Path(environ.get("HOME") or "/") / ".kube" / "config"
     if os.path.exists(default):  # noqa: PTH110 (a home of any length)
         return [str(default)]

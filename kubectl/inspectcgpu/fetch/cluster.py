@@ -96,8 +96,8 @@ def by_name(nodes: Iterable[GpuNode]) -> tuple[GpuNode, ...]:
     return tuple(sorted(nodes, key=lambda node: node.name))
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    return text(mapping(found.get("metadata")).get("name"))
+def _name(node: Mapping[str, Any]) -> str:
+    return text(mapping(node.get("metadata")).get("name"))
 
 
 def _object(client: Client, path: str) -> Mapping[str, Any] | None:

@@ -48,20 +48,21 @@ def fetch(client: Client, tasks: Sequence[Task], timeout_s: float) -> dict[str, 
     """Node to its agent's answer. Never raises."""
     late = f"no answer within {timeout_s:g} s"
     pages = {task.node: Page(problem=late, metrics_problem=late) for task in tasks}
-    ends = time.monotonic() + deadline_s(timeout_s, len(tasks))
-    todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    deadline = time.monotonic() + deadline_s(timeout_s, len(tasks))
+    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Task, str, str | KubeError]] = queue.SimpleQueue()
     for task in tasks:
-        todo.put(task)
+        waiting.put(task)
     given_up = threading.Event()
     # Daemons: a thread that waits for a silent agent must not delay the end of the program.
     for _ in range(min(AT_A_TIME, len(tasks))):
-        threading.Thread(target=_work, args=(client, todo, done, given_up), daemon=True).start()
-    left = sum(1 + task.metrics for task in tasks)
+        threading.Thread(target=_work, args=(client, waiting, done, given_up), daemon=True).start()
+    missing_pages = sum(1 + task.metrics for task in tasks)
     with suppress(queue.Empty):
-        while left:
-            task, which, answer = done.get(timeout=max(0.01, min(timeout_s, ends - time.monotonic())))
-            left -= 1
+        while missing_pages:
+            remaining_s = deadline - time.monotonic()
+            task, which, answer = done.get(timeout=max(0.01, min(timeout_s, remaining_s)))
+            missing_pages -= 1
             _read(pages[task.node], which, answer)
     given_up.set()
     return pages
@@ -85,7 +86,7 @@ def _read(page: Page, which: str, answer: str | KubeError) -> None:
 
 def _work(
     client: Client,
-    todo: "queue.SimpleQueue[Task]",
+    waiting: "queue.SimpleQueue[Task]",
     done: "queue.SimpleQueue[tuple[Task, str, str | KubeError]]",
     given_up: threading.Event,
 ) -> None:
@@ -93,7 +94,7 @@ def _work(
     refused: KubeError | None = None
     with suppress(queue.Empty):
         while not given_up.is_set():
-            task = todo.get_nowait()
+            task = waiting.get_nowait()
             # RBAC refuses the same for all pods.
             failed = refused
             pages = ("status", "metrics") if task.metrics else ("status",)

@@ -49,8 +49,8 @@ class Collection(Generic[T]):
 
     # Follow calls these methods
 
-    def read(self, found: Json) -> tuple[Key, T | None]:
-        return _key(found), self._read(found)
+    def read(self, stored: Json) -> tuple[Key, T | None]:
+        return _key(stored), self._read(stored)
 
     def listed(self, items: Sequence[tuple[Key, T | None]]) -> None:
         with self._lock:
@@ -65,8 +65,9 @@ class Collection(Generic[T]):
             before = self._known.pop(key, None)
             if kept is not None and kind != "DELETED":
                 self._known[key] = kept
-            same = before == self._known.get(key)
-        if not same:  # kubelets rewrite each Node every few minutes or more often
+            is_same = before == self._known.get(key)
+        # Kubelets rewrite each Node every few minutes or more often.
+        if not is_same:
             self._updated.set()
 
     def failed(self, reason: str) -> None:
@@ -87,8 +88,8 @@ class Collection(Generic[T]):
             return self._problem
 
 
-def _key(found: Mapping[str, Any]) -> Key:
-    meta = mapping(found.get("metadata"))
+def _key(stored: Mapping[str, Any]) -> Key:
+    meta = mapping(stored.get("metadata"))
     return text(meta.get("namespace")), text(meta.get("name"))
 
 

@@ -62,8 +62,8 @@ def read_workload_why(client: Client, namespace: str, workload: Workload) -> Wor
     others = [pod for pod in pods if settled(pod)]
     explained = waiting[:MOST_EXPLAINED]
     wanted = pods_wanted(kind, stored)
-    there = sum(mapping(pod.get("status")).get("phase") not in _ENDED for pod in pods)
-    missing = None if wanted is None else max(0, wanted - there)
+    living = sum(mapping(pod.get("status")).get("phase") not in _ENDED for pod in pods)
+    missing = None if wanted is None else max(0, wanted - living)
     return WorkloadWhy(
         kind=kind.kind,
         name=name,

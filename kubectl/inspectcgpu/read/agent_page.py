@@ -56,29 +56,46 @@ class AgentView:
     uses: Sequence[HeldUse] | None = None
 
 
+_PlacesByPod = dict[PodName, dict[str, dict[int, int]]]
+"""Each pod's units, by resource and minor number of the GPU."""
+
+
 def read_page(page: str) -> AgentView | None:
     """Parse the page (JSON text); None where it is not an agent's. Never raises."""
     try:
-        found = json.loads(page)
+        values = json.loads(page)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not {"gpus", "memory_unit"} <= found.keys():
+    if not isinstance(values, dict) or not {"gpus", "memory_unit"} <= values.keys():
         return None
     gpus: dict[int, SeenGpu] = {}
-    places: dict[PodName, dict[str, dict[int, int]]] = {}
-    for gpu in mappings(found["gpus"]):
+    places: _PlacesByPod = {}
+    for gpu in mappings(values["gpus"]):
         minor = number(gpu.get("minor"))
         if minor is None or minor >= MOST_GPUS:
             continue
         gpus[minor] = _gpu(gpu, minor)
         for holder in mappings(gpu.get("containers")):
-            match = _CONTAINER.fullmatch(text(holder.get("container")))
-            units, resource = _amount(holder.get("units")), text(holder.get("resource"))
-            if match and units and resource in RESOURCES:
-                mine = places.setdefault(PodName(match[1], match[2]), {}).setdefault(resource, {})
-                mine[minor] = mine.get(minor, 0) + units
-    found_problems = tuple(map(_problem, mappings(found.get("problems"))))
-    return AgentView(_unit(found["memory_unit"]), gpus, places, found_problems, _resizes(found), read_held_uses(found))
+            _add_holder(places, minor, holder)
+    return AgentView(
+        unit=_unit(values["memory_unit"]),
+        gpus=gpus,
+        places=places,
+        problems=tuple(map(_problem, mappings(values.get("problems")))),
+        resizes=_resizes(values),
+        uses=read_held_uses(values),
+    )
+
+
+def _add_holder(places: _PlacesByPod, minor: int, holder: Mapping[str, Any]) -> None:
+    """Add what a container holds of a GPU to what its pod holds."""
+    name = _CONTAINER.fullmatch(text(holder.get("container")))
+    units = _amount(holder.get("units"))
+    resource = text(holder.get("resource"))
+    if name and units and resource in RESOURCES:
+        by_resource = places.setdefault(PodName(name[1], name[2]), {})
+        by_gpu = by_resource.setdefault(resource, {})
+        by_gpu[minor] = by_gpu.get(minor, 0) + units
 
 
 def _resizes(page: Mapping[str, Any]) -> dict[PodName, str] | None:
@@ -94,7 +111,8 @@ def _resizes(page: Mapping[str, Any]) -> dict[PodName, str] | None:
 
 def _problem(problem: Mapping[str, Any]) -> SeenProblem:
     severity = text(problem.get("severity"))
-    if severity not in SEVERITIES:  # an agent before 0.1.0 reports only whether it is a warning
+    if severity not in SEVERITIES:
+        # An agent before 0.1.0 reports only whether it is a warning.
         severity = "info" if problem.get("warning") is False else "warning"
     return SeenProblem(severity, sentence(problem.get("reason")), sentence(problem.get("message"), MOST_MESSAGE))
 
@@ -112,8 +130,8 @@ def _gpu(gpu: Mapping[str, Any], minor: int) -> SeenGpu:
 
 
 def _amount(value: object) -> int | None:
-    found = number(value)
-    return found if found is not None and found <= MOST_UNITS else None
+    amount = number(value)
+    return amount if amount is not None and amount <= MOST_UNITS else None
 
 
 def _unit(value: object) -> MemoryUnit | None:

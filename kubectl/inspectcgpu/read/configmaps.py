@@ -30,10 +30,10 @@ class GpuConfigMap:
     links: tuple[tuple[str, ...], ...] = ()
 
 
-def read_config_map(found: Mapping[str, Any]) -> GpuConfigMap | None:
+def read_config_map(configmap: Mapping[str, Any]) -> GpuConfigMap | None:
     """Parse a ConfigMap; None where it is about something else. Never raises."""
-    metadata = mapping(found.get("metadata"))
-    data = mapping(found.get("data"))
+    metadata = mapping(configmap.get("metadata"))
+    data = mapping(configmap.get("data"))
     name = text(metadata.get("name"))
     if name.startswith(UNHEALTHY):
         return _unhealthy_gpus(name.removeprefix(UNHEALTHY), data)
@@ -79,8 +79,9 @@ def _json(value: object) -> object:
         return None
 
 
-def _links(found: object) -> tuple[tuple[str, ...], ...]:
-    rows = found if isinstance(found, list) else []
+def _links(value: object) -> tuple[tuple[str, ...], ...]:
+    """The links of each GPU to each other; none if these are not as many in each row as there are rows."""
+    rows = value if isinstance(value, list) else []
     lines = []
     for row in rows:
         is_as_long = isinstance(row, list) and len(row) == len(rows)

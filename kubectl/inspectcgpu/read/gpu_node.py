@@ -82,14 +82,16 @@ class GpuNode:
         return self.mode in WITHOUT_AMOUNTS and not self.problem and not has_amounts
 
 
-def read_node(found: Mapping[str, Any]) -> GpuNode | None:
+def read_node(node: Mapping[str, Any]) -> GpuNode | None:
     """Parse the node; None where it has none of these resources, and no agent. Never raises."""
-    meta, status = mapping(found.get("metadata")), mapping(found.get("status"))
+    meta = mapping(node.get("metadata"))
+    status = mapping(node.get("status"))
     labels = mapping(meta.get("labels"))
-    capacity, allocatable = (_amounts(mapping(status.get(side))) for side in ("capacity", "allocatable"))
+    capacity = _amounts(mapping(status.get("capacity")))
+    allocatable = _amounts(mapping(status.get("allocatable")))
     mode = text(labels.get(MODE_LABEL))
-    reading = node_reading(found)
-    has_amount = any(amounts.get(name) for amounts in (capacity, allocatable) for name in RESOURCES)
+    reading = node_reading(node)
+    has_amount = any(capacity.get(name) or allocatable.get(name) for name in RESOURCES)
     should_have_amounts = mode not in WITHOUT_AMOUNTS
     # An agent that has a problem may advertise nothing, whatever the label: without one, the mode before stays.
     has_agent = bool(reading and reading.report)
@@ -109,10 +111,10 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
     )
 
 
-def read_node_with_gpus(found: Mapping[str, Any]) -> GpuNode | None:
+def read_node_with_gpus(node: Mapping[str, Any]) -> GpuNode | None:
     """Parse the node as `read_node` does; None also where it needs no amounts."""
-    node = read_node(found)
-    return None if node is None or node.needs_no_amounts else node
+    read = read_node(node)
+    return None if read is None or read.needs_no_amounts else read
 
 
 ReadNode = Callable[[Mapping[str, Any]], GpuNode | None]
@@ -136,9 +138,14 @@ def _gpu_count(capacity: Mapping[str, int], allocatable: Mapping[str, int], labe
 
 
 def _address(status: Mapping[str, Any]) -> str:
-    addresses = mappings(status.get("addresses"))
-    return next((text(one.get("address")) for one in addresses if one.get("type") == "InternalIP"), "")
+    for address in mappings(status.get("addresses")):
+        if address.get("type") == "InternalIP":
+            return text(address.get("address"))
+    return ""
 
 
 def _mib(label: str) -> int | None:
-    return (amount(label.removesuffix("MiB")) or None) if label.endswith("MiB") else None
+    """The memory that a label such as ``15109MiB`` names; None for anything else."""
+    if not label.endswith("MiB"):
+        return None
+    return amount(label.removesuffix("MiB")) or None
