@@ -334,7 +334,7 @@ def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
         raise OtherAgentError(f"what answers at {url} is not a gpuagent") from err
     if not isinstance(page, dict) or not keys <= page.keys():
         is_ours = isinstance(page, dict) and "version" in page
-        which = f"gpuagent {page['version']}" if is_ours else "no gpuagent"
+        which = f"gpuagent {page['version']}" if is_ours else "not a gpuagent"
         raise OtherAgentError(f"what answers at {url} is {which}; this command is of gpuagent {__version__}")
     return page
 
