@@ -1,11 +1,12 @@
 """Faults of gpuscheduler's edges that are put back: its lease, its watches, its writers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gpuscheduler import app
 from gpuscheduler.cluster_api.lease import Lease
-from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.cluster_api.writes import BindResult, Writes
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.calls import BindOutcome, BindWrite, Nudge
 from gpuscheduler.core.scheduling import Scheduling
@@ -27,9 +28,10 @@ def _a_broken_watch_is_not_noticed() -> None:
 def _a_lost_answer_to_a_binding_counts_as_a_refusal() -> None:
     bind = Writes.bind
 
-    async def refused(self: Writes, write: BindWrite) -> tuple[BindOutcome, str]:
-        outcome, why = await bind(self, write)
-        return (BindOutcome.REFUSED if outcome is BindOutcome.UNKNOWN else outcome), why
+    async def refused(self: Writes, write: BindWrite) -> BindResult:
+        result = await bind(self, write)
+        is_unknown = result.outcome is BindOutcome.UNKNOWN
+        return replace(result, outcome=BindOutcome.REFUSED) if is_unknown else result
 
     _set(Writes, "bind", refused)
 
@@ -37,10 +39,10 @@ def _a_lost_answer_to_a_binding_counts_as_a_refusal() -> None:
 def _a_binding_that_meets_a_conflict_counts_as_done() -> None:
     bind = Writes.bind
 
-    async def bound(self: Writes, write: BindWrite) -> tuple[BindOutcome, str]:
-        outcome, why = await bind(self, write)
-        is_conflict = outcome is BindOutcome.REFUSED
-        return (BindOutcome.BOUND if is_conflict else outcome), "" if is_conflict else why
+    async def bound(self: Writes, write: BindWrite) -> BindResult:
+        result = await bind(self, write)
+        is_conflict = result.outcome is BindOutcome.REFUSED
+        return BindResult(BindOutcome.BOUND) if is_conflict else result
 
     _set(Writes, "bind", bound)
 
