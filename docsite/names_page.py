@@ -11,7 +11,7 @@ from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.usage.idle_policy import WHEN_IDLE_LABEL
 from gpuscheduler.cluster_api.placeholder_pods import FOR_LABEL
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
-from gpuscheduler.core.gangs import batch_job, job_set, kueue, leader_worker_set, ray_cluster
+from gpuscheduler.core.gangs import batch_job, job_set, kueue, leader_worker_set, pod_group_labels, ray_cluster
 from gpuscheduler.core.gangs.gang_object import GANG_ANNOTATION, POD_GROUP_LABEL
 from gpuscheduler.core.gangs.labels import WORKLOAD_LABELS
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE
@@ -59,6 +59,8 @@ LABELS = (
             (ray_cluster.GROUP, "KubeRay"),
             (ray_cluster.REPLICA, "KubeRay"),
             (POD_GROUP_LABEL, "you, for the coscheduling plugin"),
+            (pod_group_labels.NAME, "you, for ACK's scheduler or Koordinator"),
+            (pod_group_labels.MINIMUM, "you, for ACK's scheduler or Koordinator"),
             (kueue.GROUP, "you, Kueue"),
             *((name, "the controller of PyTorchJobs or RayClusters, or Spark") for name in WORKLOAD_LABELS),
         )

@@ -20,6 +20,8 @@ class GangSource(StrEnum):
     """One group of a LeaderWorkerSet."""
     POD_GROUP = "pod-group"
     """A PodGroup of the coscheduling plugin."""
+    POD_GROUP_LABELS = "pod-group-labels"
+    """The labels `pod-group.scheduling.sigs.k8s.io/name` and `/min-available`, without an object."""
     NATIVE_POD_GROUP = "native-pod-group"
     """A PodGroup of Kubernetes' own API, or a group of its Workload."""
     RAY_REPLICA = "ray-replica"
@@ -40,7 +42,7 @@ class GangSource(StrEnum):
     @property
     def is_numbered_by_object(self) -> bool:
         """Whether an object says how many pods a gang has, so that all of its pods have the latest number."""
-        return self not in (GangSource.LABELS, GangSource.KUEUE)
+        return self not in _NUMBERED_BY_PODS
 
 
 _NOUNS = {
@@ -50,13 +52,17 @@ _NOUNS = {
     GangSource.CHILD_JOB: "Job",
     GangSource.LEADER_WORKER_SET: "LeaderWorkerSet group",
     GangSource.POD_GROUP: "PodGroup",
+    GangSource.POD_GROUP_LABELS: "pod group",
     GangSource.NATIVE_POD_GROUP: "PodGroup",
     GangSource.RAY_REPLICA: "Ray replica",
     GangSource.KUEUE: "Kueue pod group",
 }
 
+_NUMBERED_BY_PODS = (GangSource.LABELS, GangSource.POD_GROUP_LABELS, GangSource.KUEUE)
+
 _NUMBER_IN = {
     GangSource.LABELS: "label gpu-topology-replica",
+    GangSource.POD_GROUP_LABELS: "label pod-group.scheduling.sigs.k8s.io/min-available",
     GangSource.KUEUE: "annotation kueue.x-k8s.io/pod-group-total-count",
 }
 

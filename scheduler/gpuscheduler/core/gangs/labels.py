@@ -24,11 +24,15 @@ def gang_of_labels(labels: Mapping[str, str]) -> Gang | None:
     if not name:
         return None
     pods = count_of(labels.get(REPLICAS_LABEL))
-    gang = Gang(GangSource.LABELS, name, pods)
+    return of_workload(Gang(GangSource.LABELS, name, pods), labels)
+
+
+def of_workload(gang: Gang, labels: Mapping[str, str]) -> Gang:
+    """The gang that labels of a template name, apart from those of other workloads that are made from the template."""
     for label in WORKLOAD_LABELS:
         workload = labels.get(label)
         # A label that names the workload itself, as people are told to choose it, needs no second name.
-        if workload and workload != name:
+        if workload and workload != gang.name:
             return part_of(gang, workload)
     return gang
 

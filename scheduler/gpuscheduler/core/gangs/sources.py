@@ -3,7 +3,8 @@
 The first of these counts:
 
 1. This project's labels: their author asks this scheduler.
-2. PodGroups of Kubernetes' own API, then those of the coscheduling plugin: their author says what starts together.
+2. PodGroups of Kubernetes' own API, then those of the coscheduling plugin, then its labels without an object: their
+   author says what starts together.
 3. LeaderWorkerSet, JobSet, then RayCluster: what starts together follows from how they work.
 4. Kueue's pod groups, which Kueue also writes on pods of other controllers, such as LeaderWorkerSet.
 """
@@ -21,6 +22,7 @@ from gpuscheduler.core.gangs.labels import gang_of_labels
 from gpuscheduler.core.gangs.leader_worker_set import leader_worker_set_ref
 from gpuscheduler.core.gangs.native_pod_group import native_pod_group_ref
 from gpuscheduler.core.gangs.pod_group import pod_group_ref
+from gpuscheduler.core.gangs.pod_group_labels import pod_group_of_labels
 from gpuscheduler.core.gangs.ray_cluster import ray_cluster_ref
 
 
@@ -46,7 +48,10 @@ def gang_or_ref(
     if annotations.get(GANG_ANNOTATION) == ALONE:
         return None
     ref = native_pod_group_ref(mapping(pod.get("spec"))) or pod_group_ref(labels, annotations, controller)
-    if ref is None and asks_for_gpus:
+    by_author = ref or pod_group_of_labels(labels)
+    if by_author:
+        return by_author
+    if asks_for_gpus:
         ref = _workload_ref(labels, annotations, controller)
     return ref or kueue_gang(labels, annotations)
 

@@ -388,7 +388,7 @@ class Members:
         living = _by_age(self._living.values(), self.start.uids)
         own = living[:wanted]
         gang = own[0].job
-        if gang and (gang.source.is_numbered_by_object or gang.has_no_namesake):
+        if gang and (gang.source.is_numbered_by_object or gang.minimum or gang.has_no_namesake):
             # It may have a smaller number than it has pods.
             return frozenset()
         own_owners = {pod.owner for pod in own}

@@ -7,6 +7,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.choose_gpus import fit
+from gpuscheduler.core.gangs.pod_group_labels import MINIMUM, NAME
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.job import RETRY_FIRST_S, JobState
 from gpuscheduler.core.jobs.jobs import NO_LIMITS
@@ -45,7 +46,7 @@ class JobUnderTest:
 
     def create(self, name, job="j", replicas=2, asked=True, **given):
         """A new pod, about which kube-scheduler asks once, if no scheduling gate holds it back."""
-        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(replicas)} if job else {}
+        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(replicas)} if job else given.pop("labels", {})
         made = self.pods[name] = pod_object(name, uid=name, labels=labels, **given)
         self.scheduling.pod_seen(pod_facts(made), self.now)
         self.act()
@@ -666,6 +667,21 @@ def test_a_hundred_named_nodes_may_be_where_kube_scheduler_stopped(named):
 def test_a_job_whose_labels_make_no_sense_says_so(two_nodes, replicas, words):
     for name, number in zip("ab", replicas, strict=True):
         two_nodes.create(name, whole=1, replicas=number)
+    assert words in two_nodes.filter("a").unresolvable["n1"]
+    assert two_nodes.reserved() == 0
+
+
+@pytest.mark.parametrize(
+    ("minimums", "words"),
+    [
+        (("2", "3"), "disagree on label pod-group.scheduling.sigs.k8s.io/min-available (2 and 3)"),
+        (("x", "x"), "label pod-group.scheduling.sigs.k8s.io/min-available is no number of pods"),
+        (("3", "3"), "pod group train: 2 of 3 pods are there"),
+    ],
+)
+def test_a_pod_group_by_labels_that_cannot_start_says_why(two_nodes, minimums, words):
+    for name, minimum in zip("ab", minimums, strict=True):
+        two_nodes.create(name, job=None, whole=1, labels={NAME: "train", MINIMUM: minimum})
     assert words in two_nodes.filter("a").unresolvable["n1"]
     assert two_nodes.reserved() == 0
 

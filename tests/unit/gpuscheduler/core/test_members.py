@@ -3,6 +3,7 @@
 import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.gangs.pod_group_labels import MINIMUM, NAME
 from gpuscheduler.core.jobs.members import MOST_PODS, Members, Start
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import container, pod, pod_object
@@ -199,3 +200,14 @@ def test_pods_beyond_the_number_are_of_another_job_if_their_controller_is(first,
     members = members_of(*first, *second)
     assert members.surplus == extra
     assert {each.uid for each in [*members.bound(), *members.to_place()]} == members.living.keys() - extra
+
+
+@pytest.mark.parametrize("owners", ["oooo", "opop"], ids=["of one controller", "of two"])
+def test_no_pod_of_a_group_that_has_a_minimum_is_extra(owners):
+    """For example, a parameter server and workers that have controllers of their own."""
+    labels = {NAME: "train", MINIMUM: "2"}
+    group = [pod(uid, uid=uid, whole=1, labels=labels, owner=owner) for uid, owner in zip("abcd", owners, strict=True)]
+    members = members_of(*group)
+    assert members.wanted == 2
+    assert members.surplus == set()
+    assert len(members.to_place()) == 4

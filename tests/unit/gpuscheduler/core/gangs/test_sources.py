@@ -30,6 +30,8 @@ EXCLUSIVE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
 BY_NODE_SELECTOR = {**EXCLUSIVE, "alpha.jobset.sigs.k8s.io/node-selector": "true"}
 KUEUE = {"kueue.x-k8s.io/pod-group-name": "g"}
 PG = {"scheduling.x-k8s.io/pod-group": "pg"}
+POD_GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name"
+MIN_AVAILABLE = "pod-group.scheduling.sigs.k8s.io/min-available"
 COUNT = {"kueue.x-k8s.io/pod-group-total-count": "3"}
 
 
@@ -478,12 +480,30 @@ def test_a_kueue_pod_group_is_a_gang_unless_its_pods_come_one_by_one(mark):
     assert gang(pod_object(labels=KUEUE, annotations={**COUNT, mark: "true"}, whole=1)) is None
 
 
+def test_pod_group_labels_without_an_object_make_a_gang():
+    labels = {POD_GROUP_NAME: "train", MIN_AVAILABLE: "3"}
+    assert gang(pod_object(labels=labels, whole=1)) == ("pod group train", 3)
+    # All of its pods count, as they do for ACK's scheduler.
+    assert gang(pod_object(labels=labels)) == ("pod group train", 3)
+
+
+def test_pod_group_labels_of_two_workloads_of_one_template_make_two_gangs():
+    labels = {POD_GROUP_NAME: "train", MIN_AVAILABLE: "3", "training.kubeflow.org/job-name": "run-7"}
+    assert gang(pod_object(labels=labels, whole=1)) == ("pod group train/run-7", 3)
+
+
+@pytest.mark.parametrize("labels", [{POD_GROUP_NAME: "train"}, {MIN_AVAILABLE: "3"}])
+def test_half_of_the_pod_group_labels_makes_no_gang(labels):
+    assert gang(pod_object(labels=labels, whole=1)) is None
+
+
 def test_the_more_explicit_source_counts():
     """Each source is taken away in its turn."""
     made = group_pod("w", 1, 0, labels={JOB_LABEL: "j", REPLICAS_LABEL: "5", **KUEUE}, annotations=COUNT)
     made["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "pg"
     made["spec"]["schedulingGroup"] = {"podGroupName": "pg"}
     labels = made["metadata"]["labels"]
+    labels.update({POD_GROUP_NAME: "pgl", MIN_AVAILABLE: "4"})
 
     known = GangObjects({})
     known.seen(read_leader_worker_set(leader_worker_set()))
@@ -497,6 +517,8 @@ def test_the_more_explicit_source_counts():
     del made["spec"]["schedulingGroup"]
     assert source() is GangSource.POD_GROUP
     del labels["scheduling.x-k8s.io/pod-group"]
+    assert source() is GangSource.POD_GROUP_LABELS
+    del labels[MIN_AVAILABLE]
     assert source() is GangSource.LEADER_WORKER_SET
     del labels["leaderworkerset.sigs.k8s.io/name"]
     assert source() is GangSource.KUEUE
