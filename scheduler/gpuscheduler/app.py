@@ -228,7 +228,7 @@ class App:
         No other part tells those of the stock scheduler. Without devices of ours, none of them waits for some.
         """
         is_of_another = scheduler != PLACEHOLDER_SCHEDULER and self._claims.has_devices
-        return is_of_another or self._core.places(scheduler)
+        return is_of_another or self._core.scheduler_names.include(scheduler)
 
     def _placeholder_pods(self, connection: Connection, writes: Writes) -> PlaceholderPods | None:
         """What has an autoscaler add nodes, if it is wanted."""

@@ -1,6 +1,6 @@
 """The nodes for a request, cheapest first. Costs are kept for equal requests, and renewed for nodes that changed."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_arrays import Floats, Ints, NodeArrays
+from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.policy.accepted_models import ModelTerms
 from gpuscheduler.core.policy.fleet import MOST_GPUS, CostPolicy, Demand
 from gpuscheduler.core.policy.mix import Mix
 
+MOST_WARMED = 16
+"""Different requests whose nodes are rated at the start."""
 MOST_TABLES = 1024
 """Different requests whose costs are kept, in a small cluster."""
 TABLES_BYTES = 16 << 20
@@ -126,11 +129,17 @@ class Ranking:
         # With the current version, the row counts as rated until its node changes.
         table.versions[rows] = self._nodes.columns.version[rows]
 
-    def warm(self, requests: Iterable[tuple[GpuRequest, float]]) -> None:
-        """Rate all nodes for these requests and cores, before the first pod that asks for them waits for it."""
+    def begin(self, pods: Collection[PodFacts]) -> None:
+        """Learn from the pods that are there at the start, and rate all nodes for what most of them ask for.
+
+        Otherwise, the first pod that asks for it would wait for that.
+        """
+        # In the order in which they came, so that the mix is the one that a scheduler has which saw them come.
+        for pod in sorted(pods, key=lambda pod: (pod.created, pod.uid)):
+            self.learn(pod.request, pod.cpu, pod.models)
         self._read_changes()
         all_rows = np.arange(len(self._nodes.names))
-        for request, cpu in requests:
+        for request, cpu in _common_requests(pods):
             self._table(request, cpu, all_rows, most=len(all_rows))
 
     def learn(self, request: GpuRequest, cpu: float, terms: ModelTerms = ()) -> None:
@@ -317,3 +326,14 @@ def _states(rows: Ints, states: Ints, limit: int) -> tuple[Ints, Ints]:
     index_of = np.empty(limit, dtype=np.int64)
     index_of[states[firsts]] = np.arange(len(firsts))
     return rows[firsts], index_of[states]
+
+
+def _common_requests(pods: Iterable[PodFacts]) -> list[_Asked]:
+    """The requests, with their cores, of most pods."""
+    counts: Counter[_Asked] = Counter()
+    for pod in pods:
+        request = pod.request
+        if request.kind is not RequestKind.NONE and not request.problem:
+            counts[request, pod.cpu] += 1
+    most_common = counts.most_common(MOST_WARMED)
+    return [asked for asked, _ in most_common]

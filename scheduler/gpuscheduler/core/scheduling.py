@@ -1,7 +1,16 @@
-"""The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
+"""The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out.
+
+The watch shows nodes, pods, and the objects that say which pods belong together. kube-scheduler calls about one pod at
+a time. Its filter call is answered with the node on which GPUs are reserved for the pod, its bind call with a Binding
+that names them, and its preempt call with the pods to evict. `tick` does what is due. What has to be written besides is
+kept as actions, which the caller takes and carries out.
+
+A pod either starts alone (`single_pods`) or with the others of its job (`jobs`). Most methods here find out which, and
+tell the parts in the right order. The parts decide, and keep what they need for that.
+"""
 
 from collections import ChainMap, Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from heapq import nsmallest
 
 from gpuagent.domain.fleet.node_summary import NodeReading
@@ -23,11 +32,10 @@ from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.defragment.budgets import Budgets
 from gpuscheduler.core.defragment.defragmentation import Defragmentation, DefragmentLimits
 from gpuscheduler.core.defragment.surroundings import Surroundings
-from gpuscheduler.core.gangs.gang import Gang, GangSource
 from gpuscheduler.core.gangs.gang_object import GangObject, ObjectKey
 from gpuscheduler.core.gangs.gang_objects import GangObjects
 from gpuscheduler.core.gangs.kinds import ObjectKind
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.job import JobKey
 from gpuscheduler.core.jobs.jobs import NO_LIMITS, JobLimits, Jobs
 from gpuscheduler.core.links import Links
@@ -46,9 +54,9 @@ from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from gpuscheduler.core.waiting.group_cycles import GroupCycles
 from gpuscheduler.core.waiting.hidden_reasons import HiddenReasons
 from gpuscheduler.core.waiting.other_schedulers import OtherSchedulers
+from gpuscheduler.core.waiting.pod_changes import has_changed, is_elsewhere
+from gpuscheduler.core.waiting.scheduler_names import SchedulerNames
 
-MOST_WARMED = 16
-"""Different requests whose nodes are rated at the start."""
 MOST_FOR_A_MEMBER = 16
 """Nodes that are answered where pods may be evicted for a pod of a job. In the end, pods are evicted on all nodes of
 the job, so that there is little to choose."""
@@ -74,6 +82,7 @@ class Scheduling:
         usage: units in use on each node, reservations included.
         readings: by name, what the Node objects say to people, also of nodes that offer no GPUs.
         pods: by UID, the living pods that ask for GPUs.
+        scheduler_names: which pods are placed here.
         others: pods that wait for another scheduler.
         reservations: GPUs that are kept for pods that are not bound.
         jobs: of several pods.
@@ -104,7 +113,7 @@ class Scheduling:
         self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, job_limits, self.others)
         self.refusals: Counter[str] = Counter()
         self._actions = self.jobs.actions
-        self._schedulers = schedulers
+        self.scheduler_names = SchedulerNames(schedulers)
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._cool_downs = CoolDowns()
         self._single_pods = SinglePods(
@@ -154,6 +163,8 @@ class Scheduling:
         self._ended_members: list[PodFacts] = []
         self._ready = False
 
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
     def node_seen(self, node: NodeFacts) -> None:
         """Take a node as it is now."""
         former = self.usage.nodes.get(node.name)
@@ -176,6 +187,8 @@ class Scheduling:
         """Forget a node."""
         self.usage.node_gone(name)
 
+    # -- pods, and what says which of them belong together ---------------------------------------------------------
+
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now, and for what was decided before: as it was then."""
         pod = self._bound_pods.as_decided(pod)
@@ -190,16 +203,14 @@ class Scheduling:
         self._leave_job(pod, now)
         self._let_in(pod)
         asks_for_nothing = pod.request.kind is RequestKind.NONE and not self._counts_without_gpus(pod)
-        if asks_for_nothing or self._is_of_another(pod):
+        if asks_for_nothing or self.scheduler_names.leave_out(pod):
             return
         former = self.pods.get(pod.uid)
         self.gang_objects.keep(pod, former)
         if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
         if pod.node:
-            self._group_cycles.forget(pod.uid)
-            self._wake_ups.forget(pod.uid)
-            self._hidden_reasons.forget(pod.uid)
+            self._no_longer_waits(pod.uid)
         self._bound_pods.count(pod)
         self.jobs.precedence.endings.seen(pod, now)
         is_new_there = bool(pod.node) and (former is None or not former.node)
@@ -213,7 +224,7 @@ class Scheduling:
             self.ahead.withdraw(pod)
             self.jobs.pod_seen(pod, now)
         elif self._ready:
-            self._line_up(pod, former, now)
+            self.ahead.seen(pod, former, now)
         if self._ready:
             self._actions += self._hidden_reasons.seen(pod, now)
 
@@ -227,17 +238,7 @@ class Scheduling:
 
     def _is_kept_in_vain(self, pod: PodFacts) -> bool:
         """Whether our gate alone keeps a pod back, and no other pod that comes takes it off."""
-        return pod.has_our_gate_only and not self.jobs.is_member(pod) and not self._is_of_another(pod)
-
-    def _line_up(self, pod: PodFacts, former: PodFacts | None, now: float) -> None:
-        """Have a single pod decided ahead, or end that."""
-        was_ungated = former is not None and former.gated and not pod.gated
-        if pod.node:
-            self.ahead.forget(pod.uid)
-        elif former is None or was_ungated:
-            self.ahead.came(pod)
-        else:
-            self.ahead.changed(pod, now)
+        return pod.has_our_gate_only and not self.jobs.is_member(pod) and not self.scheduler_names.leave_out(pod)
 
     def _pod_ended(self, pod: PodFacts, now: float) -> None:
         """Count a pod no longer that succeeded or failed."""
@@ -274,9 +275,7 @@ class Scheduling:
         self.ahead.forget(uid)
         pod = self.pods.pop(uid, None)
         self._forget_of_another(uid)
-        self._group_cycles.forget(uid)
-        self._wake_ups.forget(uid)
-        self._hidden_reasons.forget(uid)
+        self._no_longer_waits(uid)
         self.reservations.end([uid])
         self._bindings.forget(uid)
         self.jobs.precedence.endings.forget(uid)
@@ -286,6 +285,14 @@ class Scheduling:
             self.gang_objects.forget(pod)
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
+
+    def _no_longer_waits(self, uid: str) -> None:
+        """Take that a pod is on a node, or gone."""
+        self._group_cycles.forget(uid)
+        self._wake_ups.forget(uid)
+        self._hidden_reasons.forget(uid)
+
+    # -- the beginning, and what is due ----------------------------------------------------------------------------
 
     def synced(self, now: float) -> None:
         """Answer calls from now on, as all nodes and pods were seen.
@@ -297,18 +304,8 @@ class Scheduling:
         members = [pod for pod in pods if self.jobs.is_member(pod)]
         self.jobs.recover([*members, *self._ended_members], now)
         self._ended_members.clear()
-        # In the order in which they came, so that the mix is the one that a scheduler has which saw them come.
-        for pod in sorted(pods, key=lambda pod: (pod.created, pod.uid)):
-            self._ranking.learn(pod.request, pod.cpu, pod.models)
-        self._ranking.warm(_common_requests(pods))
-        for pod in pods:
-            # A former run may have refused it for GPUs that it reserved.
-            may_wait = not pod.node and not pod.gated
-            if may_wait and not self.jobs.is_member(pod):
-                self._wake_ups.refused(pod.uid, now)
-                # If kube-scheduler has tried it, it is no longer in line.
-                if not pod.unscheduled:
-                    self.ahead.was_there(pod)
+        self._ranking.begin(pods)
+        self._single_pods.begin([pod for pod in pods if not self.jobs.is_member(pod)], now)
         self._hidden_reasons.begin(pods)
         for node in self.usage.nodes.values():
             # Otherwise the first pod that fits nowhere would wait for it.
@@ -351,6 +348,8 @@ class Scheduling:
         actions = list(self._actions)
         self._actions.clear()
         return actions
+
+    # -- kube-scheduler's calls ------------------------------------------------------------------------------------
 
     def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         """Choose the node for a pod among `names`, and reserve its GPUs there."""
@@ -431,12 +430,7 @@ class Scheduling:
         if self.jobs.is_member(pod):
             # One by one, they might evict pods for a job that does not start.
             allowed = self.jobs.preemptable(pod, proposed.keys(), now)
-            forbidden = violations or {}
-            cheapest = nsmallest(
-                MOST_FOR_A_MEMBER,
-                allowed.intersection(proposed),
-                key=lambda name: (forbidden.get(name, 0), len(proposed[name]), name),
-            )
+            cheapest = _fewest_victims(allowed, proposed, violations or {})
             proposed = {name: proposed[name] for name in cheapest}
         return self._preemption.victims(pod, proposed, violations or {}, now)
 
@@ -467,24 +461,20 @@ class Scheduling:
 
     def _why_not_placed(self, pod: PodFacts) -> str:
         """Why a pod of a call is not placed now, whatever room there is; empty if it is."""
-        if self._is_of_another(pod):
+        if self.scheduler_names.leave_out(pod):
             return f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
         if pod.gated:
             return f"pod {pod.name} has scheduling gates, so it cannot be bound"
-        if _has_changed(pod, self.pods.get(pod.uid)):
+        if has_changed(pod, self.pods.get(pod.uid)):
             return f"pod {pod.name} has changed; kube-scheduler tries it again"
         return ""
-
-    def _is_of_another(self, pod: PodFacts) -> bool:
-        """Whether another scheduler places the pod, which has not done so yet."""
-        return not pod.node and self._names_another(pod)
 
     def _show_of_another(self, pod: PodFacts) -> None:
         """Keep a pod that waits for another scheduler, for the pages and the reason of its job.
 
         No scheduler places placeholders.
         """
-        is_of_another = self._is_of_another(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
+        is_of_another = self.scheduler_names.leave_out(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
         asks_for_gpus = pod.request.kind is not RequestKind.NONE
         counts = asks_for_gpus or self._counts_without_gpus(pod)
         if not is_of_another or not counts:
@@ -493,6 +483,10 @@ class Scheduling:
         self.gang_objects.keep(pod, self.others.kept.get(pod.uid))
         changed = self.others.wait(pod)
         self.jobs.say_again(changed)
+
+    def _counts_without_gpus(self, pod: PodFacts) -> bool:
+        """Whether a pod without GPUs counts among pods that start together."""
+        return self.jobs.is_member(pod) and self.scheduler_names.count_without_gpus(pod)
 
     def _forget_of_another(self, uid: str) -> None:
         """Take that a pod no longer waits for another scheduler, if it did."""
@@ -505,26 +499,9 @@ class Scheduling:
 
     def _why_not_moved(self, pod: PodFacts, now: float) -> str:
         """Why a pod must not be moved for a reason that it does not say itself, after "it "; empty if it may."""
-        if self._names_another(pod):
+        if not self.scheduler_names.include(pod.scheduler):
             return f"is placed by scheduler {pod.scheduler}"
         return self.defragmentation.why_kept(pod, now)
-
-    def _names_another(self, pod: PodFacts) -> bool:
-        return not self.places(pod.scheduler)
-
-    def places(self, scheduler: str) -> bool:
-        """Whether pods that name this scheduler are placed here."""
-        is_left_out = bool(self._schedulers) and scheduler not in self._schedulers
-        return not is_left_out and scheduler != PLACEHOLDER_SCHEDULER
-
-    def _counts_without_gpus(self, pod: PodFacts) -> bool:
-        """Whether a pod without GPUs counts among pods that start together."""
-        if pod.job is None or not self.jobs.is_member(pod):
-            return False
-        # Its author may not know of this scheduler, so a group of another one is left alone.
-        waits_with_labels = pod.gang_ref is not None and pod.gang_ref.fallback is not None
-        is_by_labels = pod.job.source is GangSource.LABELS or waits_with_labels
-        return is_by_labels or not self._names_another(pod)
 
     def _leave_job(self, pod: PodFacts, now: float) -> None:
         """Forget what a pod was to its job, and what is reserved for it, if its labels were changed."""
@@ -532,7 +509,7 @@ class Scheduling:
         if former is None:
             return
         asks_for_others = not pod.node and former.request != pod.request
-        if _is_elsewhere(former.job, pod.job) or asks_for_others:
+        if is_elsewhere(former.job, pod.job) or asks_for_others:
             self.ahead.withdraw(former)
             self.jobs.pod_gone(former, now)
             self.reservations.give_back([pod.uid])
@@ -542,36 +519,14 @@ class Scheduling:
                 self._wake_ups.refused(pod.uid, now, again=True)
 
 
-def _common_requests(pods: Iterable[PodFacts]) -> list[tuple[GpuRequest, float]]:
-    """The requests, with their cores, of most pods."""
-    counts: Counter[tuple[GpuRequest, float]] = Counter()
-    for pod in pods:
-        request = pod.request
-        if request.kind is not RequestKind.NONE and not request.problem:
-            counts[request, pod.cpu] += 1
-    most_common = counts.most_common(MOST_WARMED)
-    return [asked for asked, _ in most_common]
-
-
-def _has_changed(pod: PodFacts, seen: PodFacts | None) -> bool:
-    """Whether kube-scheduler and the watch show a pod differently, or it no longer waits.
-
-    One of the two may not have seen a change yet. Authors may edit the labels of a pod while it waits.
-    """
-    if pod.deleting:
-        return True
-    if seen is None:
-        return False
-    asks_for_others = _is_elsewhere(seen.job, pod.job) or seen.request != pod.request
-    return bool(seen.node) or seen.deleting or asks_for_others
-
-
-def _is_elsewhere(former: Gang | None, gang: Gang | None) -> bool:
-    """Whether a pod has gone to another gang, or says another number of pods."""
-    if former is None or gang is None:
-        return former is not gang
-    may_start_alone = former.pods == 1 or gang.pods == 1
-    if may_start_alone or not gang.source.is_numbered_by_object:
-        return former != gang
-    # The object's number is one number for all of its pods: those of a plan that is written stay in it.
-    return (former.source, former.name) != (gang.source, gang.name)
+def _fewest_victims(
+    names: Collection[str],
+    proposed: Mapping[str, Sequence[str]],
+    violations: Mapping[str, int],
+) -> list[str]:
+    """The nodes of `names` with the fewest pods to evict, those first where no PodDisruptionBudget forbids it."""
+    return nsmallest(
+        MOST_FOR_A_MEMBER,
+        proposed.keys() & names,
+        key=lambda name: (violations.get(name, 0), len(proposed[name]), name),
+    )

@@ -119,7 +119,17 @@ class Ahead:
 
     # -- what the watch shows --------------------------------------------------------------------------------------
 
-    def came(self, pod: PodFacts) -> None:
+    def seen(self, pod: PodFacts, former: PodFacts | None, now: float) -> None:
+        """Take a pod as it is now; `former` is as it was seen before, None if it is new."""
+        was_ungated = former is not None and former.gated and not pod.gated
+        if pod.node:
+            self.forget(pod.uid)
+        elif former is None or was_ungated:
+            self._came(pod)
+        else:
+            self._changed(pod, now)
+
+    def _came(self, pod: PodFacts) -> None:
         """Take a pod that waits from now on, in the order in which kube-scheduler sees it, too."""
         is_small = len(self._usage.nodes) <= self._limits.nodes
         if is_small or not _may_wait(pod):
@@ -136,7 +146,7 @@ class Ahead:
         """Take a pod that waited before this process began, about which kube-scheduler asks in an unknown order."""
         self._unordered.add(pod.uid)
 
-    def changed(self, pod: PodFacts, now: float) -> None:
+    def _changed(self, pod: PodFacts, now: float) -> None:
         """Take a pod in line as it is now, and end its decision if kube-scheduler will not ask about it."""
         if pod.unscheduled or not _may_wait(pod):
             self._unordered.discard(pod.uid)

@@ -1,6 +1,6 @@
 """Pods that are in no job: the node and GPUs of each, or why it waits."""
 
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from gpuscheduler.core.calls import Action, BindRefused, FilterAnswer, Nominate, Report
@@ -180,6 +180,17 @@ class SinglePods:
             links=self._links,
             tries=tries,
         )
+
+    def begin(self, pods: Iterable[PodFacts], now: float) -> None:
+        """Take the pods that were there before this process began."""
+        for pod in pods:
+            if pod.node or pod.gated:
+                continue
+            # A former run may have refused it for GPUs that it reserved.
+            self.wake_ups.refused(pod.uid, now)
+            # If kube-scheduler has tried it, it is no longer in line.
+            if not pod.unscheduled:
+                self.ahead.was_there(pod)
 
     def node_refused(self, pod: PodFacts, now: float) -> None:
         """Have pods of the owner pass over the node that refused a pod."""
