@@ -4,14 +4,14 @@ gpuscheduler nominates pods for their nodes there. A hundred real nodes would ta
 from which it does so are replaced. Nothing that decides is.
 """
 
-from gpuscheduler.core.jobs import planning
 from gpuscheduler.core.jobs.places import plan
+from gpuscheduler.core.jobs.planning import named_nodes, nominations
 from gpuscheduler.core.waiting import wake_ups
 
 
 def count_as_large() -> None:
     """Have gpuscheduler count each cluster of two nodes or more as large, in this process."""
-    for module in (planning, plan, wake_ups):
+    for module in (named_nodes, nominations, plan, wake_ups):
         if not hasattr(module, "ALL_NAMED"):
             raise AttributeError(f"{module} has no ALL_NAMED: the number has to be replaced in another place")
         setattr(module, "ALL_NAMED", 1)  # noqa: B010 (mypy knows no such attribute of a module)

@@ -69,7 +69,7 @@ class Planning:
         self.precedence = precedence
         self.work = work
         self.actions: list[Action] = []
-        self.nominations = Nominations(self.actions, usage.nodes.keys())
+        self.nominations = Nominations(self.actions, usage.nodes)
         self.replanning = Replanning(usage)
         self.plans = StartPlans(
             usage.nodes,
