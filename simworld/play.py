@@ -49,6 +49,7 @@ class Outcome:
         seconds: virtual seconds.
         starts: containers that started.
         story: entries of the history, one a line.
+        error: why the simulation itself failed, which is the promise that is broken then; empty if it did not.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class Outcome:
     seconds: float
     starts: int
     story: tuple[str, ...]
+    error: str = ""
 
 
 def play(scenario: Scenario, root: Path, *, until_broken: bool = False) -> Outcome:
@@ -105,6 +107,7 @@ def _print_story(scenario: Scenario, outcome: Outcome) -> None:
     size = f"{len(kubelets)} nodes of {scenario.gpus} GPUs"
     print(f"{size} in mode {scenario.mode}, kubelets {kubelets}")
     print("\n".join(outcome.story))
+    print(outcome.error, end="")
     broken = len(outcome.broken)
     length = f"{outcome.turns} turns, {outcome.seconds:.0f} virtual seconds"
     print(f"seed {scenario.seed}: {broken} broken, {length}")
@@ -156,7 +159,8 @@ class Fork:
             text = json.dumps({"error": f"it took longer than {LONGEST_S} s of CPU time, or its process died"})
         answer = json.loads(text)
         if "error" in answer:
-            return Outcome(self.scenario.seed, (f"the simulation failed: {answer['error']}",), 0, 0.0, 0, ())
+            error = f"the simulation failed: {answer['error']}"
+            return Outcome(self.scenario.seed, (error,), 0, 0.0, 0, (), error)
         answer["broken"] = tuple(answer["broken"])
         answer["story"] = tuple(answer["story"])
         return Outcome(**answer)

@@ -5,6 +5,7 @@ because in real time it would depend on what else the machine does.
 """
 
 import resource
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,10 @@ class Search:
         for outcome in self._outcomes(name, until):
             turns += outcome.turns
             seed = outcome.seed
+            if outcome.error:
+                # No promise has found the fault: for example, the decision that it takes away has another place now.
+                print(f"{name}, seed {seed}: {outcome.error}", file=sys.stderr, flush=True)
+                continue
             # A seed that fails without the fault says nothing about it.
             if outcome.broken and not self._fails_anyway(seed):
                 return Finding(name, outcome.broken[0], seed, _cpu_s() - began, turns)

@@ -13,6 +13,20 @@ for put_back in FAULTS.values():
 print(len(FAULTS))
 """
 
+CANNOT_BE_PUT_BACK = """
+import sys, tempfile
+from pathlib import Path
+from simworld.runtime.replace import replace_machine
+replace_machine()
+from simworld import put_back_table
+def put_back():
+    raise AttributeError("that decision has another place now")
+put_back_table.FAULTS["moved"] = put_back
+with tempfile.TemporaryDirectory() as root:
+    search = put_back_table.Search(first=1, seconds=0.01, jobs=1, root=Path(root))
+    sys.exit(put_back_table.print_table("moved", search))
+"""
+
 
 def run(*arguments):
     """Exit status and output of a Python that has the product for itself."""
@@ -28,3 +42,9 @@ def test_each_fault_finds_the_decision_that_it_takes_away():
     status, output = run("-c", PUT_ALL_BACK)
     assert status == 0
     assert int(output) > 40
+
+
+def test_a_fault_that_cannot_be_put_back_is_not_found():
+    status, output = run("-c", CANNOT_BE_PUT_BACK)
+    assert status == 1
+    assert "| moved | no |" in output
