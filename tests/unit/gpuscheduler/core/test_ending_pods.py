@@ -4,20 +4,12 @@ import pytest
 
 from gpuscheduler.core.jobs.priority.endings import ENDING_S
 from gpuscheduler.core.pod_facts import pod_facts
-from tests.unit.gpuscheduler.core.api_objects import whole_node
-from tests.unit.gpuscheduler.core.test_precedence import Cluster, kept, waiting_job
+from tests.unit.gpuscheduler.core.test_precedence import half_full_cluster, kept, waiting_job
 
 
 @pytest.fixture
 def cluster():
-    """Three nodes of 4 GPUs. The pod `r0` has half of the node `n0`, and so on."""
-    made = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(3)))
-    for number in range(3):
-        name = f"r{number}"
-        made.create(name, job=None, asked=False, whole=2)
-        assert made.filter(name, [f"n{number}"]).nodes
-        made.write(name, made.bind(name, f"n{number}"))
-    return made
+    return half_full_cluster()
 
 
 def is_being_deleted(cluster, name):

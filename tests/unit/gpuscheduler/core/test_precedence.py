@@ -49,8 +49,8 @@ class Cluster(JobUnderTest):
         self.act()
 
 
-@pytest.fixture
-def cluster():
+def half_full_cluster():
+    """Three nodes of 4 GPUs. The pod `r0` has half of the node `n0`, and so on."""
     made = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(3)))
     for number in range(3):
         name = f"r{number}"
@@ -58,6 +58,11 @@ def cluster():
         assert made.filter(name, [f"n{number}"]).nodes
         made.write(name, made.bind(name, f"n{number}"))
     return made
+
+
+@pytest.fixture
+def cluster():
+    return half_full_cluster()
 
 
 def waiting_job(cluster, **given):

@@ -7,20 +7,14 @@ import pytest
 
 from gpuscheduler.core.jobs.priority.precedence import NODES_AGAIN_S
 from gpuscheduler.core.pod_facts import pod_facts
-from tests.unit.gpuscheduler.core.api_objects import whole_node
-from tests.unit.gpuscheduler.core.test_precedence import LATER, PATIENCE_S, SHORT, Cluster, kept, unasked_job
+from tests.unit.gpuscheduler.core.test_precedence import LATER, PATIENCE_S, SHORT, half_full_cluster, kept, unasked_job
 
 
 @pytest.fixture
 def cluster():
-    """Three nodes of 4 GPUs, with a running pod on each, and an operator's patience."""
-    made = Cluster(*(whole_node(f"n{number}", gpus=4) for number in range(3)))
+    """With an operator's patience."""
+    made = half_full_cluster()
     made.scheduling.jobs.precedence.patience_s = PATIENCE_S
-    for number in range(3):
-        name = f"r{number}"
-        made.create(name, job=None, asked=False, whole=2)
-        assert made.filter(name, [f"n{number}"]).nodes
-        made.write(name, made.bind(name, f"n{number}"))
     return made
 
 
