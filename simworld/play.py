@@ -107,7 +107,8 @@ def _print_story(scenario: Scenario, outcome: Outcome) -> None:
     size = f"{len(kubelets)} nodes of {scenario.gpus} GPUs"
     print(f"{size} in mode {scenario.mode}, kubelets {kubelets}")
     print("\n".join(outcome.story))
-    print(outcome.error, end="")
+    if outcome.error:
+        print(outcome.error)
     broken = len(outcome.broken)
     length = f"{outcome.turns} turns, {outcome.seconds:.0f} virtual seconds"
     print(f"seed {scenario.seed}: {broken} broken, {length}")
@@ -144,7 +145,7 @@ class Fork:
             outcome = play(self.scenario, folder, until_broken=self._put_back is not None)
             answer: dict[str, Any] = {name: getattr(outcome, name) for name in Outcome.__slots__}
         except BaseException:  # noqa: BLE001 (everything is an outcome)
-            answer = {"error": traceback.format_exc()}
+            answer = {"failure": traceback.format_exc()}
         with os.fdopen(write, "w") as pipe:
             json.dump(answer, pipe)
         shutil.rmtree(folder, ignore_errors=True)
@@ -156,10 +157,10 @@ class Fork:
             text = pipe.read()
         os.waitpid(self.pid, 0)
         if not text:
-            text = json.dumps({"error": f"it took longer than {LONGEST_S} s of CPU time, or its process died"})
+            text = json.dumps({"failure": f"it took longer than {LONGEST_S} s of CPU time, or its process died"})
         answer = json.loads(text)
-        if "error" in answer:
-            error = f"the simulation failed: {answer['error']}"
+        if "failure" in answer:
+            error = f"the simulation failed: {answer['failure']}"
             return Outcome(self.scenario.seed, (error,), 0, 0.0, 0, (), error)
         answer["broken"] = tuple(answer["broken"])
         answer["story"] = tuple(answer["story"])
