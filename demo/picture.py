@@ -3,9 +3,11 @@
 import asyncio
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
@@ -27,14 +29,28 @@ WHOLE_BOX = ViewportSize(width=1280, height=1180)
 NARROW = ViewportSize(width=940, height=800)
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """Names of the browser's program; Debian's package `chromium-headless-shell` has the first."""
-BUSY = {0: 72, 1: 35}
-"""By number of the GPU: the percentage of its time that it works."""
-USED = {"asr": (0, 13, 12), "chat": (0, 7, 14), "embed": (0, 9, 24), "rank": (0, 14, 22), "ocr": (1, 31, 35)}
-"""By pod: number of its GPU, GiB of memory that it uses, percentage of its time that the GPU works for it."""
 FIRST_MINUTE_MS = 180_000
 """How long to wait at most for the drawing of the last hour, which has a step for each whole minute."""
-SHARES = {"asr": (16, 15), "chat": (8, 20), "embed": (10, 30), "rank": (20, 25), "ocr": (40, 60)}
-"""Pods with memory in GiB and percent of compute."""
+
+
+class Share(NamedTuple):
+    """A share of a GPU: GiB of memory and percent of compute, held and used."""
+
+    gpu: int
+    held_gib: int
+    held_percent: int
+    used_gib: int
+    used_percent: int
+
+
+SHARES = {
+    "asr": Share(gpu=0, held_gib=16, held_percent=15, used_gib=13, used_percent=12),
+    "chat": Share(gpu=0, held_gib=8, held_percent=20, used_gib=7, used_percent=14),
+    "embed": Share(gpu=0, held_gib=10, held_percent=30, used_gib=9, used_percent=24),
+    "rank": Share(gpu=0, held_gib=20, held_percent=25, used_gib=14, used_percent=22),
+    "ocr": Share(gpu=1, held_gib=40, held_percent=60, used_gib=31, used_percent=35),
+}
+"""By name of the pod."""
 
 
 def main() -> int:
@@ -64,14 +80,15 @@ def _shares(chromium: str) -> None:
         node.install_mps()
         node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
         until(node, offers(node, "aliyun.com/gpu-mem", 640))
-        for name, (mem, core) in SHARES.items():
-            run(node, name, mem=mem, core=core)
-        for gpu, percent in BUSY.items():
-            node.inject(fault="busy", gpu=gpu, percent=percent)
-        for name, (gpu, gib, percent) in USED.items():
+        busy = Counter[int]()
+        for name, share in SHARES.items():
+            run(node, name, mem=share.held_gib, core=share.held_percent)
             uid = node.api.objects.get(("pods", "default", name))["metadata"]["uid"]
             pid = users.enter_context(gpu_user(uid))
-            node.inject(fault="process", gpu=gpu, pid=pid, mib=gib << 10, sm=percent)
+            node.inject(fault="process", gpu=share.gpu, pid=pid, mib=share.used_gib << 10, sm=share.used_percent)
+            busy[share.gpu] += share.used_percent
+        for gpu, percent in busy.items():
+            node.inject(fault="busy", gpu=gpu, percent=percent)
         node.inject(fault="xid", gpu=6, code=79)
         until(node, lambda page: page["gpus"][6]["health"] == "Unhealthy")
 

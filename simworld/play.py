@@ -8,9 +8,8 @@ import shutil
 import signal
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from gpuagent.kube.api import transport
 from gpuagent.system import inotify
@@ -119,6 +118,12 @@ def _first_broken(scenario: Scenario, root: Path) -> str:
     return broken[0] if broken else ""
 
 
+def _failed(scenario: Scenario, why: str) -> Outcome:
+    """The outcome of a scenario that could not be played to its end."""
+    error = f"the simulation failed: {why}"
+    return Outcome(scenario.seed, (error,), turns=0, seconds=0.0, starts=0, story=(), error=error)
+
+
 class Fork:
     """A scenario that is played in a process of its own: as it is, or with a fault until that breaks a promise."""
 
@@ -143,11 +148,10 @@ class Fork:
             if self._put_back is not None:
                 self._put_back()
             outcome = play(self.scenario, folder, until_broken=self._put_back is not None)
-            answer: dict[str, Any] = {name: getattr(outcome, name) for name in Outcome.__slots__}
         except BaseException:  # noqa: BLE001 (everything is an outcome)
-            answer = {"failure": traceback.format_exc()}
+            outcome = _failed(self.scenario, traceback.format_exc())
         with os.fdopen(write, "w") as pipe:
-            json.dump(answer, pipe)
+            json.dump(asdict(outcome), pipe)
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
@@ -157,11 +161,8 @@ class Fork:
             text = pipe.read()
         os.waitpid(self.pid, 0)
         if not text:
-            text = json.dumps({"failure": f"it took longer than {LONGEST_S} s of CPU time, or its process died"})
+            return _failed(self.scenario, f"it took longer than {LONGEST_S} s of CPU time, or its process died")
         answer = json.loads(text)
-        if "failure" in answer:
-            error = f"the simulation failed: {answer['failure']}"
-            return Outcome(self.scenario.seed, (error,), 0, 0.0, 0, (), error)
         answer["broken"] = tuple(answer["broken"])
         answer["story"] = tuple(answer["story"])
         return Outcome(**answer)

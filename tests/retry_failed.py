@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ _RETRY = ("--last-failed", "--last-failed-no-failures", "none")
 class FailureSummary:
     """What of a run has failed."""
 
-    tests: tuple[str, ...]
+    tests: Sequence[str]
     """IDs of the tests that failed while they were set up or ran."""
-    audits: tuple[str, ...]
+    audits: Sequence[str]
     """IDs of the tests after which the teardown failed."""
     crashes: int
     """Processes of pytest-xdist that ended amid their tests."""
@@ -66,8 +66,7 @@ def _pytest(arguments: Sequence[str], environment: dict[str, str] | os._Environ[
 
 
 def _read(file: Path) -> FailureSummary:
-    fields = json.loads(file.read_text())
-    return FailureSummary(tuple(fields["tests"]), tuple(fields["audits"]), fields["crashes"])
+    return FailureSummary(**json.loads(file.read_text()))
 
 
 def _say(sentence: str, tests: Sequence[str]) -> None:
@@ -96,8 +95,8 @@ class FailureRecorder:
             self._crashes += 1
 
     def pytest_sessionfinish(self) -> None:
-        fields = {"tests": list(self._tests), "audits": list(self._audits), "crashes": self._crashes}
-        self._file.write_text(json.dumps(fields))
+        summary = FailureSummary(list(self._tests), list(self._audits), self._crashes)
+        self._file.write_text(json.dumps(asdict(summary)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -254,7 +254,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
         driver_version=version,
         device_nodes=nodes,
         wiring={entry.gpu.uuid: entry.wiring for entry in entries if entry.gpu},
-        # A GPU that cannot be read is on the bus too, and nobody knows at which address.
+        # The address of a GPU that cannot be read is unknown, so any address may be its.
         absent={} if unreadable else _absent(gpus, on_bus or {}),
     )
 

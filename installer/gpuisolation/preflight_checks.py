@@ -304,7 +304,8 @@ def mig(q: Question) -> Row:
 def mps(q: Question) -> Row:
     wanted = "nvidia-cuda-mps-control, and GPUs from Volta on"
     program = "nvidia-cuda-mps-control" if q.facts.mps_control else "no nvidia-cuda-mps-control"
-    old = sorted({gpu.model or "unknown" for gpu in q.facts.gpus if matrix.before_volta(gpu.model)})
+    old_gpus = [gpu for gpu in q.facts.gpus if matrix.before_volta(gpu.model)]
+    old = sorted({gpu.model or "unknown" for gpu in old_gpus})
     gpus = f"not from Volta on: {', '.join(old)}" if old else f"{len(q.facts.gpus)} GPUs"
     found = f"{program}, {gpus}"
     if q.facts.mps_control and q.facts.gpus and not old:

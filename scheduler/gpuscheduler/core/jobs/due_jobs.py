@@ -239,8 +239,8 @@ class DueJobs:
             return
         job.is_overdue = is_overdue
         precedence.ends(job, now)
-        # It is planned in vain, or waits unasked, and then its nodes are chosen. If its time is over, another job has
-        # its turn.
+        # The next look chooses nodes for the job: after a plan that finds no places, or at once if kube-scheduler has
+        # not asked about its pods. If it no longer keeps nodes, the next look chooses them for another job.
         job.nodes_tried = None
         job.tried = None
         self._planning.replanning.request()

@@ -160,9 +160,10 @@ class PlacementSearch:
         return replace(placement, fitting=fitting)
 
     def _on_decided(self, job: Job, pending: Collection[PodFacts], placement: Placement) -> Placement:
-        """The places if pods give way that are behind the job, and only decided; the former ones if that is no help.
+        """The places of the job once pods that come after it have lost their decided ones.
 
-        kube-scheduler has asked about all pods of the job, and about none of those.
+        kube-scheduler has asked about all pods of the job, and about none of those. If the job does not fit even so,
+        they keep their places, and `placement` is returned.
         """
         if self.decisions is None or placement.gave_up:
             return placement
