@@ -162,7 +162,7 @@ class App:
             service = Service(
                 core=self._core,
                 claims=self._claims,
-                claim_jobs=ClaimJobs(self._claims, self._settings.scheduler_name),
+                claim_jobs=ClaimJobs(self._claims, self._core.scheduler_names),
                 writes=writes,
                 evictions=Evictions(connection, self._leading, read_lease, self._metrics.evicted),
                 problem=self._problem,

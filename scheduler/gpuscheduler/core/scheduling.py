@@ -46,7 +46,7 @@ from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.ahead import AheadLimits
-from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER, Placeholder, Placeholders
+from gpuscheduler.core.single_pods.placeholders import Placeholder, Placeholders
 from gpuscheduler.core.single_pods.preemption import Preemption
 from gpuscheduler.core.single_pods.scores import scores
 from gpuscheduler.core.single_pods.single_pods import SinglePods
@@ -107,13 +107,13 @@ class Scheduling:
         self.readings: dict[str, NodeReading] = {}
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
-        self.others = OtherSchedulers(schedulers)
+        self.scheduler_names = SchedulerNames(schedulers)
+        self.others = OtherSchedulers(self.scheduler_names)
         self.gang_objects = GangObjects(ChainMap(self.pods, self.others.kept))
         self.reservations = Reservations(self.usage, self.pods)
         self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods, job_limits, self.others)
         self.refusals: Counter[str] = Counter()
         self._actions = self.jobs.actions
-        self.scheduler_names = SchedulerNames(schedulers)
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._cool_downs = CoolDowns()
         self._single_pods = SinglePods(
@@ -470,14 +470,10 @@ class Scheduling:
         return ""
 
     def _show_of_another(self, pod: PodFacts) -> None:
-        """Keep a pod that waits for another scheduler, for the pages and the reason of its job.
-
-        No scheduler places placeholders.
-        """
-        is_of_another = self.scheduler_names.leave_out(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
+        """Keep a pod that waits for another scheduler, for the pages and the reason of its job."""
         asks_for_gpus = pod.request.kind is not RequestKind.NONE
         counts = asks_for_gpus or self._counts_without_gpus(pod)
-        if not is_of_another or not counts:
+        if not self.scheduler_names.is_anothers(pod) or not counts:
             self._forget_of_another(pod.uid)
             return
         self.gang_objects.keep(pod, self.others.kept.get(pod.uid))

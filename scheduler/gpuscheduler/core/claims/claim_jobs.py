@@ -5,12 +5,12 @@ groups start together.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection
 
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.claims.claim_nodes import ClaimNodes
 from gpuscheduler.core.gangs.gang import Gang, GangKey, GangSource
 from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.waiting.scheduler_names import SchedulerNames
 
 MOST_TOLD = 1000
 """Jobs of which it is known that people were told."""
@@ -21,10 +21,10 @@ class ClaimJobs:
 
     Args:
         claims: knows which claims are for GPUs.
-        schedulers: `spec.schedulerName` of the pods that count; empty for any.
+        schedulers: whose pods count.
     """
 
-    def __init__(self, claims: ClaimNodes, schedulers: Collection[str] = ()) -> None:
+    def __init__(self, claims: ClaimNodes, schedulers: SchedulerNames) -> None:
         self._claims = claims
         self._schedulers = schedulers
         self._told: OrderedDict[GangKey, None] = OrderedDict()
@@ -49,7 +49,7 @@ class ClaimJobs:
         return Report(pod.name, pod.uid, "JobNotWhole", text)
 
     def _starts_in_part(self, pod: PodFacts, job: Gang) -> bool:
-        is_of_another = bool(self._schedulers) and pod.scheduler not in self._schedulers
+        is_of_another = not self._schedulers.include(pod.scheduler)
         is_alone = job.pods == 1
         # kube-scheduler allots the devices for all pods of such a group before it binds the first.
         is_native = job.source is GangSource.NATIVE_POD_GROUP

@@ -1,6 +1,5 @@
 """Pods that another scheduler is to place. They are only shown, because that scheduler may not exist."""
 
-from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
 from gpuscheduler.core.explain import words
@@ -8,6 +7,7 @@ from gpuscheduler.core.explain.scheduler_name import STOCK_SCHEDULER, untried
 from gpuscheduler.core.gangs.gang import GangKey
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.waiting.scheduler_names import SchedulerNames
 
 _NO_JOBS: frozenset[GangKey] = frozenset()
 
@@ -16,15 +16,15 @@ class OtherSchedulers:
     """Pods that have no node and name another scheduler: they ask for GPUs, or start together with others.
 
     Args:
-        schedulers: `spec.schedulerName` of the pods that are placed here.
+        ours: which pods are placed here.
 
     Attributes:
         pods: by UID, those that ask for GPUs.
         kept: by UID, all of them.
     """
 
-    def __init__(self, schedulers: Collection[str]) -> None:
-        self._schedulers = schedulers
+    def __init__(self, ours: SchedulerNames) -> None:
+        self._ours = ours
         self.pods: dict[str, PodFacts] = {}
         self.kept: dict[str, PodFacts] = {}
         self._by_job: dict[GangKey, dict[str, PodFacts]] = {}
@@ -65,7 +65,7 @@ class OtherSchedulers:
         """
         if pod.unscheduled or pod.uid not in self.pods:
             return pod.unscheduled
-        return untried(pod.scheduler or STOCK_SCHEDULER, self._schedulers)
+        return untried(pod.scheduler or STOCK_SCHEDULER, self._ours.names)
 
     def in_job(self, key: GangKey, scheduler: str) -> str:
         """How many pods of a job wait for another scheduler, and what to do; empty if none do.

@@ -1,4 +1,7 @@
-"""Which pods are placed here, by the scheduler that they name. Pods of others count once they are on a node."""
+"""Which pods are placed here, by the scheduler that they name. Pods of others count once they are on a node.
+
+Every part that tells our pods from those of other schedulers asks here.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -26,6 +29,10 @@ class SchedulerNames:
     def leave_out(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""
         return not pod.node and not self.include(pod.scheduler)
+
+    def is_anothers(self, pod: PodFacts) -> bool:
+        """Whether the pod waits for another scheduler. Placeholders wait for none."""
+        return self.leave_out(pod) and pod.scheduler != PLACEHOLDER_SCHEDULER
 
     def count_without_gpus(self, member: PodFacts) -> bool:
         """Whether a member of a job that asks for no GPUs counts among the pods that start together."""

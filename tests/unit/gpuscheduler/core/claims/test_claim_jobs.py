@@ -9,7 +9,10 @@ from gpuscheduler.core.claims.gpu_claims import read_claim
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.policy.binpack_spread import Binpack
 from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.waiting.scheduler_names import SchedulerNames
 from tests.unit.gpuscheduler.core.claims.dra_cluster import claim_object
+
+ANY = SchedulerNames(())
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def member(name="p0", job="train", replicas="2", claim="gpu", scheduler="gpu-sch
 
 
 def test_a_job_with_claims_is_reported_once(claims):
-    jobs = ClaimJobs(claims)
+    jobs = ClaimJobs(claims, ANY)
     report = jobs.report(member("p0"))
     assert (report.uid, report.reason) == ("p0", "JobNotWhole")
     assert report.message.startswith("Pods of job train have ResourceClaims for GPUs")
@@ -53,7 +56,7 @@ def test_a_job_with_claims_is_reported_once(claims):
     ids=["no job", "alone", "another device", "another scheduler", "deleted"],
 )
 def test_other_pods_are_not_reported(claims, pod):
-    assert ClaimJobs(claims, {"gpu-scheduler"}).report(pod) is None
+    assert ClaimJobs(claims, SchedulerNames({"gpu-scheduler"})).report(pod) is None
 
 
 def test_a_native_pod_group_starts_whole(claims):
@@ -65,11 +68,11 @@ def test_a_native_pod_group_starts_whole(claims):
             "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
         },
     }
-    assert ClaimJobs(claims).report(pod_facts(pod)) is None
+    assert ClaimJobs(claims, ANY).report(pod_facts(pod)) is None
 
 
 def test_what_is_remembered_of_jobs_is_bounded(claims):
-    jobs = ClaimJobs(claims)
+    jobs = ClaimJobs(claims, ANY)
     for number in range(MOST_TOLD + 10):
         assert jobs.report(member(job=f"job-{number}"))
     assert jobs.report(member(job="job-0")), "the oldest are forgotten"
