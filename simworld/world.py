@@ -14,7 +14,6 @@ from simworld.job_checks import JobChecks
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
 from simworld.parts.job_controllers import JobControllers
-from simworld.parts.large_cluster import count_as_large
 from simworld.parts.node import SimulatedNode
 from simworld.parts.scheduler_replicas import SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
@@ -85,8 +84,6 @@ class World:
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
-        if scenario.names_a_part:
-            count_as_large()
         self._pods = 0
         self._gangs = 0
         self._probes = 0

@@ -21,6 +21,7 @@ from gpuscheduler.core.calls import (
     Nudge,
     Ungate,
 )
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE, pod_facts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.strand import Strand
@@ -55,7 +56,8 @@ class GpuScheduler:
         api: of the cluster.
         history: takes what happens.
         placements: takes what it binds.
-        names_a_part: whether kube-scheduler names a part of the nodes, see `nodes_to_name`.
+        names_a_part: whether kube-scheduler names a part of the nodes, see `nodes_to_name`. Then two nodes are a large
+            cluster to the product: a hundred would take too long to simulate.
         decided: called with the core and `asked` after each event that the core took, and after each call.
 
     Attributes:
@@ -84,6 +86,7 @@ class GpuScheduler:
         self.asked: set[str] = set()
         self._decided = decided
         self._chance_of_nodes = random.Random("named nodes") if names_a_part else None
+        self._min_feasible = 1 if names_a_part else MIN_FEASIBLE_NODES
 
     @property
     def living_core(self) -> Scheduling | None:
@@ -102,7 +105,7 @@ class GpuScheduler:
 
     def _run(self) -> None:
         mix = Mix()
-        self.core = Scheduling(Strand(mix), mix, [NAME])
+        self.core = Scheduling(Strand(mix), mix, [NAME], min_feasible=self._min_feasible)
         self._changed = Event()
         self._due = Event()
         self._binding: set[str] = set()

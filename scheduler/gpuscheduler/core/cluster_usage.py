@@ -12,11 +12,19 @@ from gpuscheduler.core.gpu_request import Amounts, GpuRequest, Used
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.node_usage import NodeUsage
 
+MIN_FEASIBLE_NODES = 100
+"""kube-scheduler's `minFeasibleNodesToFind`. It looks at all nodes of a cluster up to this size. Among more nodes
+it may stop once so many accept the pod. So there, the pod is nominated for the node that is chosen here."""
+
 
 class ClusterUsage:
     """The nodes by name. A use on a node that was not seen yet is kept, and counts as soon as the node is seen.
 
+    Args:
+        min_feasible: of kube-scheduler, see `MIN_FEASIBLE_NODES`.
+
     Attributes:
+        min_feasible: as above.
         nodes: by name.
         changed: names of the nodes that changed since a reader emptied it.
         version: how often anything changed.
@@ -25,7 +33,8 @@ class ClusterUsage:
         pods_matter: a job waits that may fit when another pod comes. Its planning sets this.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, min_feasible: int = MIN_FEASIBLE_NODES) -> None:
+        self.min_feasible = min_feasible
         self.nodes: dict[str, NodeUsage] = {}
         self.changed: set[str] = set()
         self.frees = 0
@@ -38,6 +47,10 @@ class ClusterUsage:
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
         self._on: dict[str, tuple[str, ...]] = {}
         self._used: dict[str, Resources] = {}
+
+    def is_large(self) -> bool:
+        """Whether kube-scheduler may look at a part of the nodes only."""
+        return len(self.nodes) > self.min_feasible
 
     def node_seen(self, facts: NodeFacts) -> None:
         """Add a node, or take it as it is now."""

@@ -27,7 +27,7 @@ from gpuscheduler.core.calls import (
     Nominate,
     Ungate,
 )
-from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES, ClusterUsage
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.defragment.budgets import Budgets
 from gpuscheduler.core.defragment.defragmentation import Defragmentation, DefragmentLimits
@@ -77,6 +77,7 @@ class Scheduling:
         ahead: when and how far ahead pods are decided before kube-scheduler asks about them.
         job_limits: what the operator sets for jobs.
         defragment: whether pods may be moved so that others start, and how many.
+        min_feasible: of kube-scheduler, see `MIN_FEASIBLE_NODES`.
 
     Attributes:
         usage: units in use on each node, reservations included.
@@ -102,8 +103,9 @@ class Scheduling:
         ahead: AheadLimits | None = None,
         job_limits: JobLimits = NO_LIMITS,
         defragment: DefragmentLimits | None = None,
+        min_feasible: int = MIN_FEASIBLE_NODES,
     ) -> None:
-        self.usage = ClusterUsage()
+        self.usage = ClusterUsage(min_feasible)
         self.readings: dict[str, NodeReading] = {}
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()

@@ -31,9 +31,6 @@ MOST_TRIED = 16
 """Nodes that a pod was nominated for without success, which are passed over."""
 MOST_LOOKED_AT = 64
 """Nodes whose labels and taints are compared with the rules of one pod."""
-ALL_NAMED = 100
-"""kube-scheduler names all nodes of a cluster up to this size. In a larger one, a pod is nominated for its node."""
-
 
 _Alike = tuple[GpuRequest, float, frozenset[str]]
 """What decides where a pod fits: its request, its cores, and the nodes that are passed over for it."""
@@ -89,7 +86,7 @@ class WakeUps:
             self._keep_early(uid, refused)
             return
         self._keep(uid, refused)
-        if again or self._is_large():
+        if again or self._usage.is_large():
             # Other nodes than those that kube-scheduler named may fit, although nothing becomes free.
             self._next = min(self._next, refused.wake_at)
 
@@ -206,7 +203,7 @@ class WakeUps:
     ) -> Nudge | Nominate | None:
         # A pod that is nominated for another node waits there for pods that kube-scheduler evicts for it.
         may_nominate = pod.nominated in {"", *refused.tried}
-        if not self._is_large() or not may_nominate:
+        if not self._usage.is_large() or not may_nominate:
             return Nudge(pod.name, pod.uid)
         fitting = self._fitting(pod, now)
         untried = (name for name in fitting if name not in nominated_for and name not in refused.tried)
@@ -226,9 +223,6 @@ class WakeUps:
         if node is None or not pod.rules.are_light:
             return True
         return not pod.rules.obstacle(node.facts.site)
-
-    def _is_large(self) -> bool:
-        return len(self._usage.nodes) > ALL_NAMED
 
 
 def _order(pod: PodFacts) -> tuple[int, str]:

@@ -2,16 +2,17 @@
 
 import pytest
 
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.jobs.job import LeftOut
-from gpuscheduler.core.jobs.places.plan import ALL_NAMED, OtherThan
+from gpuscheduler.core.jobs.places.plan import OtherThan
 from gpuscheduler.core.jobs.planning.named_nodes import NamedNodes, left_out, passed_with
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, whole_node
 
 SMALL = {f"n{number}": NodeUsage(whole_node(f"n{number}")) for number in range(3)}
-LARGE = dict.fromkeys([f"n{number}" for number in range(ALL_NAMED + 1)], SMALL["n0"])
-ENOUGH = [f"n{number}" for number in range(ALL_NAMED)]
+LARGE = dict.fromkeys([f"n{number}" for number in range(MIN_FEASIBLE_NODES + 1)], SMALL["n0"])
+ENOUGH = [f"n{number}" for number in range(MIN_FEASIBLE_NODES)]
 
 
 def nominated_for(node):
@@ -42,9 +43,9 @@ def test_the_nominated_node_is_tried_first_and_may_be_the_only_one_that_was():
     only = NamedNodes(nominated_for("n0"), ["n0"], SMALL)
     assert not only.are_all
     assert not only.rejects("n1")
-    among_many = NamedNodes(nominated_for(f"n{ALL_NAMED}"), ENOUGH, LARGE)
+    among_many = NamedNodes(nominated_for(f"n{MIN_FEASIBLE_NODES}"), ENOUGH, LARGE)
     assert not among_many.are_all
-    assert among_many.rejects(f"n{ALL_NAMED}")
+    assert among_many.rejects(f"n{MIN_FEASIBLE_NODES}")
 
 
 def test_the_others_of_a_large_cluster_are_not_listed():

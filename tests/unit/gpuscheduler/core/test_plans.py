@@ -2,11 +2,12 @@
 
 import pytest
 
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.constraints.tries import Tries
-from gpuscheduler.core.jobs.places.plan import ALL_NAMED, plan
+from gpuscheduler.core.jobs.places.plan import plan
 from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import node_facts
@@ -50,7 +51,7 @@ def test_a_gang_with_rules_fits_at_the_first_try(rule, pods, nodes):
     assert len(places) == pods
     on_node = [list(places.values()).count(name) for name in set(places.values())]
     # In a cluster where pods are nominated, kube-scheduler would count two on one node against the spread.
-    is_apart = rule == "apart by node" or (rule == "even by zone" and nodes > ALL_NAMED)
+    is_apart = rule == "apart by node" or (rule == "even by zone" and nodes > MIN_FEASIBLE_NODES)
     assert max(on_node) == (1 if is_apart else 2), "two have RAM on a node"
 
 

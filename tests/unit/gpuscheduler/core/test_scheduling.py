@@ -23,6 +23,7 @@ from gpuagent.domain.sharing.mode import (
 )
 from gpuscheduler.core.bindings import CONFIRMED_S
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWrite, Nominate, Nudge, Report
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
@@ -30,7 +31,7 @@ from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.core.single_pods.preemption import EVICTED_S
 from gpuscheduler.core.single_pods.single_pods import RESERVED_S
 from gpuscheduler.core.waiting.cool_downs import FIRST_COOL_DOWN_S
-from gpuscheduler.core.waiting.wake_ups import ALL_NAMED, FIRST_S
+from gpuscheduler.core.waiting.wake_ups import FIRST_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod, pod_object, shared_node, whole_node
 
 WALL_NS = 1_800_000_000 * 10**9
@@ -564,7 +565,7 @@ def test_a_pod_that_is_woken_without_success_is_woken_less_often():
 
 
 def test_in_a_large_cluster_pods_are_nominated_for_nodes_that_kube_scheduler_did_not_name():
-    names = [f"n{n:03}" for n in range(ALL_NAMED + 1)]
+    names = [f"n{n:03}" for n in range(MIN_FEASIBLE_NODES + 1)]
     scheduling = cluster(*[shared_node(name, gpus=1, memory=10 if name < "n002" else 4) for name in names])
     waiting = [pod(mem=10, priority=n) for n in range(3)]
     for one in waiting:

@@ -29,13 +29,12 @@ class Held:
         self.actions = []
         self.replanning = Replanning(self.usage)
         self.replanning.begins()
-        nodes = self.usage.nodes
         self.plans = StartPlans(
-            nodes,
+            self.usage.nodes,
             Reservations(self.usage, MEMBERS),
             MEMBERS,
             self.actions,
-            Nominations(self.actions, nodes),
+            Nominations(self.actions, self.usage.is_large),
             self.replanning,
         )
         self.job = Job(key_of(MEMBERS["a"]))

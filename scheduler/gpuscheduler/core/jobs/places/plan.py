@@ -8,6 +8,7 @@ tried, and then a search, before the job is said not to fit.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.constraints.admission import Admission
 from gpuscheduler.core.constraints.neighborhood import Neighborhood
 from gpuscheduler.core.constraints.tries import Tries
@@ -23,8 +24,6 @@ __all__ = ["PLAN_TRIES", "OtherThan", "Passed", "Places", "plan"]
 
 PLAN_TRIES = 20_000
 """Work that one plan may take, see `Tries`: other calls wait meanwhile."""
-ALL_NAMED = 100
-"""Up to so many nodes, kube-scheduler looks at all. Among more it may stop, so the planned node is nominated."""
 MOST_GROUPS = 16
 """Groups of different pods for which places are searched. The work grows with each group."""
 _Hardness = Callable[[Group], tuple[object, ...]]
@@ -40,6 +39,7 @@ def plan(  # noqa: PLR0913 (by name)
     tries: Tries | None = None,
     beside: Neighborhood | None = None,
     prefer: Mapping[str, str] | None = None,
+    min_feasible: int = MIN_FEASIBLE_NODES,
 ) -> Places:
     """Nodes and GPUs for the pods; fewer than all if they do not fit together, or the tries are used up.
 
@@ -52,12 +52,13 @@ def plan(  # noqa: PLR0913 (by name)
         tries: of the plan.
         beside: all nodes and the pods on them, for the rules of pods; None for `nodes` without pods that have any.
         prefer: UID to the node on which the pod stays if it fits there, together with the others.
+        min_feasible: among more nodes, each pod is nominated for its own.
     """
     tries = Tries(PLAN_TRIES) if tries is None else tries
     if beside is None:
         beside = Neighborhood(node.facts.site for node in nodes.values())
     groups, admission = groups_of(pods, without or {}, beside, tries)
-    planner = _Planner(groups, nodes, links, near, admission, tries)
+    planner = _Planner(groups, nodes, links, near, admission, tries, min_feasible)
     most = Places()
     for attempt in planner.attempts(prefer or {}):
         if tries.gave_up:
@@ -82,6 +83,7 @@ class _Planner:
         near: Collection[str],
         admission: Admission,
         tries: Tries,
+        min_feasible: int,
     ) -> None:
         self._groups = groups
         self._nodes = nodes
@@ -89,6 +91,7 @@ class _Planner:
         self._near = near
         self._admission = admission
         self._tries = tries
+        self._are_nominated = len(nodes) > min_feasible
 
     def attempts(self, prefer: Mapping[str, str]) -> Sequence[Callable[[], Places]]:
         """The ways, the best first."""
@@ -211,7 +214,7 @@ class _Planner:
             names.remove(name)
             # Later pods prefer this node, too, unless each is nominated for its node: kube-scheduler counts a nominated
             # pod there, which then breaks the spread of the next one.
-            is_last = bool(group.pods[0].rules.spread) and len(self._nodes) > ALL_NAMED
+            is_last = bool(group.pods[0].rules.spread) and self._are_nominated
             names.insert(len(names) if is_last else 0, name)
         return pods
 

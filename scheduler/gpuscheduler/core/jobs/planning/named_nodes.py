@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.constraints.resources import NO_RESOURCES
 from gpuscheduler.core.gpu_request import NOTHING, RequestKind
 from gpuscheduler.core.jobs.job import LeftOut
-from gpuscheduler.core.jobs.places.plan import ALL_NAMED, OtherThan, Passed
+from gpuscheduler.core.jobs.places.plan import OtherThan, Passed
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
@@ -27,19 +28,26 @@ class NamedNodes:
         pod: the pod of the call.
         names: the nodes that kube-scheduler accepts for it.
         nodes: all nodes with GPUs, by name.
+        min_feasible: of kube-scheduler, see `MIN_FEASIBLE_NODES`.
     """
 
     pod: PodFacts
     names: Collection[str]
     nodes: Mapping[str, NodeUsage]
+    min_feasible: int = MIN_FEASIBLE_NODES
 
     @property
     def are_all(self) -> bool:
         """Whether kube-scheduler has looked at every node, so that it rejects those that it does not name."""
         if self._is_nominated_only:
             return False
-        # It stops at a hundred accepted nodes or more, and not before: with fewer, it has come to the end.
-        return len(self.nodes) <= ALL_NAMED or len(self.names) < ALL_NAMED
+        # It does not stop before so many nodes accept the pod: with fewer, it has come to the end.
+        return not self._are_many or len(self.names) < self.min_feasible
+
+    @property
+    def _are_many(self) -> bool:
+        """Whether kube-scheduler may look at a part of the nodes only."""
+        return len(self.nodes) > self.min_feasible
 
     @property
     def _is_nominated_only(self) -> bool:
@@ -56,7 +64,7 @@ class NamedNodes:
     def others(self) -> Passed:
         """The nodes that kube-scheduler did not name."""
         named = frozenset(self.names)
-        if len(self.nodes) > ALL_NAMED:
+        if self._are_many:
             return OtherThan(named)
         return frozenset(self.nodes) - named
 

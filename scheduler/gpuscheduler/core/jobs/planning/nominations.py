@@ -5,12 +5,11 @@ many nodes it may stop before it comes to the planned one, so the pod is nominat
 first. It counts a nominated pod on its node, so a nomination is taken back when its plan ends.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
 from gpuscheduler.core.jobs.job import Job, StartPlan
-from gpuscheduler.core.jobs.places.plan import ALL_NAMED
 from gpuscheduler.core.pod_facts import PodFacts
 
 
@@ -19,12 +18,12 @@ class Nominations:
 
     Args:
         actions: to which writes are added.
-        nodes: names of all nodes with GPUs.
+        is_large: whether kube-scheduler may look at a part of the nodes only.
     """
 
-    def __init__(self, actions: list[Action], nodes: Collection[str]) -> None:
+    def __init__(self, actions: list[Action], is_large: Callable[[], bool]) -> None:
         self._actions = actions
-        self._nodes = nodes
+        self._is_large = is_large
 
     def wake(
         self,
@@ -43,7 +42,7 @@ class Nominations:
             pods = [job.members[next_uid]] if next_uid else []
         pods = [pod for pod in pods if pod.uid != calling]
         # Pods that are nominated already would count where they were nominated.
-        if len(self._nodes) > ALL_NAMED or job.nominated:
+        if self._is_large() or job.nominated:
             self._nominate_as_planned(job, plan, pods)
         self._actions += nudges(pods)
 

@@ -219,6 +219,7 @@ class PlacementSearch:
             tries=tries,
             beside=self._usage.pods,
             prefer=prefer,
+            min_feasible=self._usage.min_feasible,
         )
         self._work.add(left_before - tries.left)
         if len(places) < len(demand.pods) and any(pod.rules.depend_on_pods for pod in demand.pods):

@@ -69,7 +69,7 @@ class Planning:
         self.precedence = precedence
         self.work = work
         self.actions: list[Action] = []
-        self.nominations = Nominations(self.actions, usage.nodes)
+        self.nominations = Nominations(self.actions, usage.is_large)
         self.replanning = Replanning(usage)
         self.plans = StartPlans(
             usage.nodes,
@@ -97,7 +97,7 @@ class Planning:
 
         `names` are of the nodes that kube-scheduler accepts for the pod.
         """
-        named = NamedNodes(pod, names, self._usage.nodes)
+        named = NamedNodes(pod, names, self._usage.nodes, self._usage.min_feasible)
         place = job.place_of(pod.uid)
         if place is None:
             if job.plan is None:

@@ -153,6 +153,7 @@ class AfterEvictions:
             without=waiting.unsuitable,
             tries=tries,
             beside=self._usage.pods,
+            min_feasible=self._usage.min_feasible,
         )
         self._work.add(left_before - tries.left)
         if len(places) < waiting.needed:
