@@ -13,7 +13,7 @@ from gpuagent.kube.api.timestamp import rfc3339
 from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded, pod_path
 from gpuscheduler.core.constraints.resources import Resources
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER, Placeholder
+from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER, Look, Placeholder
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ FOR_LABEL = "gpuagent.io/placeholder-for"
 """Of a placeholder: UID of the pod that it is for. The annotation of this name has namespace and name."""
 CHECK_S = 5.0
 """How often it is worked out which placeholders are wanted."""
+STEP_GAP_S = 0.01
+"""Pause between two steps of that, in which calls are answered."""
 LOOK_S = 0.2
 """How soon a placeholder ends whose pod has got a place: an autoscaler might add a second node for both."""
 _NOT_FOUND = 404
@@ -31,8 +33,8 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 class Core(Protocol):
     """Decides which placeholders there are."""
 
-    def placeholders(self, now: float) -> list[Placeholder]:
-        """Those that are to be there now."""
+    def look_for_placeholders(self, now: float) -> Look:
+        """Find those that are to be there now."""
 
     def needs_placeholder(self, uid: str) -> bool:
         """Whether a pod still waits; without a look at the nodes."""
@@ -100,7 +102,7 @@ class PlaceholderPods:
     async def _settle(self) -> dict[str, Json]:
         """Compare what is there with what is wanted; returns what is there then, by the UID of the waiting pod."""
         listed = decoded(await self._connection.get(self._pods, {"labelSelector": FOR_LABEL}))
-        wanted = {placeholder.uid: placeholder for placeholder in self._core.placeholders(time.monotonic())}
+        wanted = {placeholder.uid: placeholder for placeholder in await self._wanted()}
         existing: dict[str, Json] = {}
         for pod in mappings(listed.get("items")):
             uid = text(mapping_at(pod, "metadata", "labels").get(FOR_LABEL))
@@ -116,6 +118,17 @@ class PlaceholderPods:
                 await self._mark(text(mapping_at(existing[uid], "metadata").get("name")), placeholder)
         made = {uid: _reference(placeholder) for uid, placeholder in wanted.items() if uid not in existing}
         return existing | made
+
+    async def _wanted(self) -> list[Placeholder]:
+        """The placeholders that are to be there. Between the steps of the look at all nodes, calls are answered."""
+        look = self._core.look_for_placeholders(time.monotonic())
+        while True:
+            try:
+                next(look)
+            except StopIteration as end:
+                wanted: list[Placeholder] = end.value
+                return wanted
+            await asyncio.sleep(STEP_GAP_S)
 
     async def _create(self, placeholder: Placeholder) -> None:
         waiting = await self._waiting_pod(placeholder)

@@ -52,9 +52,7 @@ def fit(  # noqa: PLR0913 (by name)
     """
     if tries is None:
         tries = Tries()
-    # To look at a node takes as long as a try for every second of its GPUs.
-    look_tries = 1 + len(node.free) // 2
-    if request.problem or not tries.spend(look_tries):
+    if request.problem or not tries.spend(_look_tries(node)):
         return None
     if request.kind is RequestKind.WHOLE:
         return _fit_whole(request, node, links, among)
@@ -155,6 +153,25 @@ def fits(request: GpuRequest, node: NodeUsage, tries: Tries) -> bool:
         return False
     free = (node.free[position] for position, _ in node.usable())
     return any(map(request.need.within, free))
+
+
+def tries_without_search(request: GpuRequest, node: NodeUsage) -> int:
+    """Tries that `fits` and `fit` take on a node that has no room, or has it where they look first.
+
+    A call that looks at each of many nodes has so many for each, and shares what it may search besides.
+    """
+    sets = 1 + len(request.groups)
+    return _look_tries(node) + sets * _tries_a_set(len(node.free), request.gpus)
+
+
+def _look_tries(node: NodeUsage) -> int:
+    # To look at a node takes as long as a try for every second of its GPUs.
+    return 1 + len(node.free) // 2
+
+
+def _tries_a_set(of_node: int, gpus: int) -> int:
+    # A try looks at each GPU of the node, and at each of the set.
+    return 1 + of_node * gpus // 16
 
 
 def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
@@ -314,8 +331,7 @@ class _Search:
 
     def _spend(self) -> bool:
         """Take the tries for one set of GPUs; False if they are used up."""
-        # A try looks at each GPU of the node, and at each of the set.
-        tries_a_set = 1 + len(self.order) * self.gpus // 16
+        tries_a_set = _tries_a_set(len(self.order), self.gpus)
         return self.of_node.spend(tries_a_set) and self.tries.spend(tries_a_set)
 
 

@@ -46,7 +46,7 @@ from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.single_pods.ahead import AheadLimits
-from gpuscheduler.core.single_pods.placeholders import Placeholder, Placeholders
+from gpuscheduler.core.single_pods.placeholders import Look, Placeholders
 from gpuscheduler.core.single_pods.preemption import Preemption
 from gpuscheduler.core.single_pods.scores import scores
 from gpuscheduler.core.single_pods.single_pods import SinglePods
@@ -444,9 +444,12 @@ class Scheduling:
         """Take the result of a MoveAway."""
         self.defragmentation.answered(uid, outcome, why, now)
 
-    def placeholders(self, now: float) -> list[Placeholder]:
-        """Pods that are to be there, so that a cluster autoscaler adds nodes, see `Placeholders.wanted`."""
-        return self._placeholders.wanted(now) if self._ready else []
+    def look_for_placeholders(self, now: float) -> Look:
+        """Pods that are to be there, so that a cluster autoscaler adds nodes, see `Placeholders.look`."""
+        if not self._ready:
+            return []
+        wanted = yield from self._placeholders.look(now)
+        return wanted
 
     def needs_placeholder(self, uid: str) -> bool:
         """Whether a pod still waits, so that its placeholder may be of use."""

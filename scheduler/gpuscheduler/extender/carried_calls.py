@@ -44,7 +44,7 @@ class CarriedCalls:
 
     async def _answer(self, call: FilterCall) -> FilterAnswer:
         pod = pod_facts(call.pod)
-        nodes = CarriedNodes(pod, self._known, len(call.nodes))
+        nodes = CarriedNodes(pod, self._known)
         for number, (name, raw) in enumerate(call.nodes.items()):
             if number % NODES_A_TURN == 0:
                 await asyncio.sleep(0)

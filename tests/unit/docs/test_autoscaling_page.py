@@ -32,7 +32,7 @@ def answer(amounts, **asked) -> FilterAnswer:
     """About a node that an autoscaler makes up from these amounts."""
     quantities = {"cpu": "48"} | {name: str(amount) for name, amount in amounts.items()}
     template = {"metadata": {"name": "template"}, "status": {"capacity": quantities, "allocatable": quantities}}
-    nodes = CarriedNodes(pod(**asked), {}, 1)
+    nodes = CarriedNodes(pod(**asked), {})
     nodes.add("template", node_facts(template))
     return nodes.answer()
 

@@ -8,9 +8,12 @@ import pytest
 
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GPU_WHOLE
+from gpuscheduler.core.single_pods.carried_nodes import CarriedNodes
 from gpuscheduler.extender.carried_calls import MOST_CALLS, NODES_A_TURN, CarriedCalls
 from gpuscheduler.extender.protocol import filter_call
 from gpuscheduler.extender.routes import MOST_BODY
+from tests.unit.gpuscheduler.core.api_objects import pod as core_pod
+from tests.unit.gpuscheduler.core.api_objects import shared_node, whole_node
 from tests.unit.gpuscheduler.running_scheduler import request
 
 RECORDED = json.loads((Path(__file__).parent / "extender/go-types-1.37.1/filter-nodes.json").read_bytes())
@@ -91,6 +94,17 @@ def test_the_amounts_of_a_node_group_are_enough(cluster, scheduler, amounts, pod
     asked = cluster.api.create_pod("p", limits, node="")
     found, _ = ask(scheduler, asked, node("template", {"cpu": "8"} | amounts))
     assert (found == ["template"]) is fits
+
+
+@pytest.mark.parametrize("asked", [{"whole": 8}, {"mem": 16, "gpu_count": 2}])
+def test_each_of_many_nodes_is_judged(asked):
+    """The pod needs no search on any of them, so that their number does not matter."""
+    facts = whole_node("like") if "whole" in asked else shared_node("like", gpus=8)
+    nodes = CarriedNodes(core_pod(**asked), {})
+    names = tuple(f"n{number}" for number in range(1500))
+    for name in names:
+        nodes.add(name, facts)
+    assert nodes.answer().nodes == names
 
 
 def test_nothing_is_reserved_and_the_pod_keeps_its_place(cluster, scheduler):

@@ -22,6 +22,11 @@ class Tries:
         """Whether a search ended for lack of tries, so that its answer is not certain."""
         return self.left < 0
 
+    def allow(self, count: int) -> None:
+        """Have more tries, for one more node that the call is about. A search that gave up does not go on."""
+        if not self.gave_up:
+            self.left += count
+
     def spend(self, count: int = 1) -> bool:
         """Take tries; False if so many are not left."""
         self.left -= count

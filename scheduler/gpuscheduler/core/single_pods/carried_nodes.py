@@ -6,7 +6,7 @@ They are answered from these objects. Nothing is reserved and nothing is remembe
 from collections.abc import Mapping
 
 from gpuscheduler.core.calls import FilterAnswer
-from gpuscheduler.core.choose_gpus import fits
+from gpuscheduler.core.choose_gpus import fits, tries_without_search
 from gpuscheduler.core.constraints.tries import CALL_TRIES, Tries
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.node_facts import NodeFacts
@@ -24,14 +24,12 @@ class CarriedNodes:
     Args:
         pod: that the call is about.
         known: the nodes of the cluster by name, with their users. They are only read.
-        count: number of nodes in the call.
     """
 
-    def __init__(self, pod: PodFacts, known: Mapping[str, NodeUsage], count: int) -> None:
+    def __init__(self, pod: PodFacts, known: Mapping[str, NodeUsage]) -> None:
         self._pod = pod
         self._known = known
-        # A request for one GPU takes one try for each node.
-        self._tries = Tries(CALL_TRIES + count)
+        self._tries = Tries()
         self._nodes: dict[str, NodeUsage] = {}
         self._fitting: list[str] = []
         self._full: list[str] = []
@@ -47,6 +45,8 @@ class CarriedNodes:
             return
         node = self._with_users(name, facts)
         self._nodes[name] = node
+        # However many nodes the call carries, each is looked at. Only searches share the tries of the call.
+        self._tries.allow(tries_without_search(request, node))
         if fits(request, node, self._tries):
             self._fitting.append(name)
         else:

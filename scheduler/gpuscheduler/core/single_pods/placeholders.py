@@ -5,16 +5,17 @@ so that no node is added. A placeholder asks for one unit more than any of these
 seem to fit. A new node like those of the cluster does have as much, because it is empty.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuscheduler.core.calls import Report
-from gpuscheduler.core.choose_gpus import fits
+from gpuscheduler.core.choose_gpus import fits, tries_without_search
 from gpuscheduler.core.constraints.resources import NO_RESOURCES
 from gpuscheduler.core.constraints.tries import Tries
-from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 
@@ -24,8 +25,10 @@ AFTER_S = 30.0
 """How long a pod waits because of scattered units before it gets a placeholder: others may end meanwhile."""
 MOST = 10
 """Placeholders at one time."""
-MOST_RATED = 8
-"""Different kinds of pods that are compared with all nodes in one call."""
+MOST_RATED = 4
+"""Different kinds of pods that are compared with all nodes in one look, besides those that have placeholders."""
+NODES_A_STEP = 250
+"""Nodes that are compared without another call in between."""
 _MEMORY = (GPU_MEM,)
 
 
@@ -42,6 +45,11 @@ class Placeholder:
     pod: PodName
     uid: str
     units: int
+
+
+Look = Generator[None, None, list[Placeholder]]
+"""A look at all nodes in steps of a few milliseconds, after which the placeholders are known that are to be there."""
+_Rating = Generator[None, None, int | None]
 
 
 class Placeholders:
@@ -64,20 +72,20 @@ class Placeholders:
         self._waits = waits
         self._since: dict[str, float] = {}
         self._units: dict[str, int] = {}
+        self._rated: dict[Hashable, int | None] = {}
+        """Kind of waiting pods to the units of a placeholder for one of them. The kind rated longest ago is first."""
 
-    def wanted(self, now: float) -> list[Placeholder]:
-        """The placeholders that are to be there now: for pods of the highest priority first, then the oldest."""
-        candidates = sorted(filter(self.may_need, self._pods.values()), key=_order)
-        sizes: dict[Hashable, int | None] = {}
+    def look(self, now: float) -> Look:
+        """Find the placeholders that are to be there now.
+
+        Those for pods of the highest priority come first, then one for each namespace in turn, then the oldest.
+        """
+        yield from self._rate(_in_turn(self._candidates()))
         since: dict[str, float] = {}
         wanted: list[Placeholder] = []
-        for pod in candidates:
-            alike = pod.request, pod.requests, pod.rules
-            if alike not in sizes:
-                if len(sizes) == MOST_RATED:
-                    continue
-                sizes[alike] = self.units(pod)
-            units = sizes[alike]
+        # Some may have been placed meanwhile, and others may have come.
+        for pod in _in_turn(self._candidates()):
+            units = self._rated.get(_kind(pod))
             if units is None:
                 continue
             since[pod.uid] = self._since.get(pod.uid, now)
@@ -95,7 +103,31 @@ class Placeholders:
         can_start = not pod.gated and not pod.deleting
         return is_share and was_tried and can_start and self._waits(pod)
 
-    def units(self, pod: PodFacts) -> int | None:
+    def _candidates(self) -> list[PodFacts]:
+        return [pod for pod in self._pods.values() if self.may_need(pod)]
+
+    def _rate(self, candidates: Iterable[PodFacts]) -> Generator[None, None, None]:
+        """Compare some kinds of pods with all nodes.
+
+        A tenant may have pods of any number of kinds that fit nowhere, so each kind has its turn.
+        """
+        pod_of: dict[Hashable, PodFacts] = {}
+        with_placeholders: dict[Hashable, None] = {}
+        for pod in candidates:
+            kind = _kind(pod)
+            pod_of.setdefault(kind, pod)
+            if pod.uid in self._units:
+                with_placeholders[kind] = None
+        self._rated = {kind: units for kind, units in self._rated.items() if kind in pod_of}
+        never_rated = [kind for kind in pod_of if kind not in self._rated]
+        others = [kind for kind in (*never_rated, *self._rated) if kind not in with_placeholders]
+        for kind in (*with_placeholders, *others[:MOST_RATED]):
+            units = yield from self._needed_units(pod_of[kind])
+            # It goes to the end, as the one that was rated last.
+            self._rated.pop(kind, None)
+            self._rated[kind] = units
+
+    def _needed_units(self, pod: PodFacts) -> _Rating:
         """Units of memory that a placeholder for the pod asks for: none of the nodes that seem to fit has them free.
 
         None if no placeholder is needed. Either a node takes the pod, or no node seems to, so that one is added anyway.
@@ -104,33 +136,70 @@ class Placeholders:
         tries = Tries()
         most_free = 0
         most_of_helpful = 0
-        helpful: dict[Hashable, bool] = {}
-        for node in self._accepted(pod):
+        of_empty: dict[Hashable, int] = {}
+        for number, name in enumerate(list(self._nodes)):
+            if number % NODES_A_STEP == 0:
+                yield
+            node = self._nodes.get(name)
+            if node is None or not _is_accepted(pod, node):
+                continue
             facts = node.facts
-            if facts.kind not in helpful:
-                helpful[facts.kind] = fits(pod.request, NodeUsage(facts), tries)
-            (total,) = facts.allocatable.amounts(_MEMORY)
-            can_take_it_empty = not pod.requests.short_in(facts.allocatable, NO_RESOURCES)
-            if helpful[facts.kind] and can_take_it_empty:
-                most_of_helpful = max(most_of_helpful, total)
+            # Nodes of one kind share these values.
+            kind = facts.kind, id(facts.allocatable)
+            if kind not in of_empty:
+                of_empty[kind] = _units_if_empty(pod, node, tries)
+            most_of_helpful = max(most_of_helpful, of_empty[kind])
             if pod.requests.short_in(facts.allocatable, node.used):
                 continue
-            if fits(pod.request, node, tries) or tries.gave_up:
+            if _has_room(pod.request, node, tries) or tries.gave_up:
                 return None
+            (total,) = facts.allocatable.amounts(_MEMORY)
             (used,) = node.used.amounts(_MEMORY)
             most_free = max(most_free, total - used)
         units = most_free + 1
         return units if most_free and units <= most_of_helpful else None
 
-    def _accepted(self, pod: PodFacts) -> Iterable[NodeUsage]:
-        """Nodes that the pod may be on by its selector, affinity and tolerations."""
-        for node in self._nodes.values():
-            if not node.facts.unready and not pod.rules.obstacle(node.facts.site):
-                yield node
+
+def _kind(pod: PodFacts) -> Hashable:
+    """Equal for pods that fit on the same nodes."""
+    return pod.request, pod.requests, pod.rules
 
 
-def _order(pod: PodFacts) -> tuple[int, str, str]:
-    return -pod.priority, pod.created, pod.uid
+def _is_accepted(pod: PodFacts, node: NodeUsage) -> bool:
+    """Whether the pod may be on a node by its selector, affinity and tolerations."""
+    return not node.facts.unready and not pod.rules.obstacle(node.facts.site)
+
+
+def _units_if_empty(pod: PodFacts, node: NodeUsage, tries: Tries) -> int:
+    """Units of memory of a node that takes the pod if no other is there; 0 of one that does not."""
+    facts = node.facts
+    is_too_small = pod.requests.short_in(facts.allocatable, NO_RESOURCES)
+    if is_too_small or not _has_room(pod.request, NodeUsage(facts), tries):
+        return 0
+    (total,) = facts.allocatable.amounts(_MEMORY)
+    return total
+
+
+def _has_room(request: GpuRequest, node: NodeUsage, tries: Tries) -> bool:
+    # However many nodes there are, each is looked at. Only searches share the tries.
+    tries.allow(tries_without_search(request, node))
+    return fits(request, node, tries)
+
+
+def _in_turn(pods: Iterable[PodFacts]) -> list[PodFacts]:
+    """The highest priority first, then a pod of each namespace in turn, then the oldest.
+
+    A tenant may have any number of pods that wait, and those of others do not wait for all of these.
+    """
+    by_age = sorted(pods, key=lambda pod: (-pod.priority, pod.created, pod.uid))
+    earlier: Counter[tuple[str, int]] = Counter()
+    ranks: dict[str, tuple[int, int]] = {}
+    for pod in by_age:
+        of_namespace = pod.name.namespace, pod.priority
+        ranks[pod.uid] = -pod.priority, earlier[of_namespace]
+        earlier[of_namespace] += 1
+    # Equal ranks stay in the order of their age.
+    return sorted(by_age, key=lambda pod: ranks[pod.uid])
 
 
 def scale_up_report(placeholder: Placeholder, name: str) -> Report:

@@ -10,7 +10,7 @@ from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.core.single_pods.placeholders import AFTER_S, MOST, PLACEHOLDER_SCHEDULER
+from gpuscheduler.core.single_pods.placeholders import AFTER_S, MOST, MOST_RATED, PLACEHOLDER_SCHEDULER
 from tests.unit.gpuscheduler.core.api_objects import container, pod_object
 
 WAITS = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
@@ -59,9 +59,19 @@ def scattered(name="old", used=12, **node_given):
     return node(name, **node_given), [on(name, minor, used) for minor in range(4)]
 
 
+def look(scheduling, at):
+    """One look at the cluster, without anything else in between."""
+    steps = scheduling.look_for_placeholders(at)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
 def wanted(scheduling, at=LATER):
-    scheduling.placeholders(0.0)
-    return scheduling.placeholders(at)
+    look(scheduling, 0.0)
+    return look(scheduling, at)
 
 
 def test_one_unit_more_than_the_node_has_in_all():
@@ -131,7 +141,7 @@ def test_one_that_is_larger_than_needed_stays():
     scheduling = cluster(facts, pods=[*pods, waiting(20, uid="large")])
     assert [placeholder.units for placeholder in wanted(scheduling)] == [41]
     scheduling.pod_seen(on("old", 0, 5), 1.0)
-    assert [placeholder.units for placeholder in scheduling.placeholders(LATER + 1)] == [41]
+    assert [placeholder.units for placeholder in look(scheduling, LATER + 1)] == [41]
 
 
 def test_their_number_is_bounded_and_the_first_are_those_of_high_priority():
@@ -141,3 +151,58 @@ def test_their_number_is_bounded_and_the_first_are_those_of_high_priority():
     placeholders = wanted(scheduling)
     assert len(placeholders) == MOST
     assert placeholders[0].uid == "high"
+
+
+def test_there_is_one_however_many_nodes_are_too_full():
+    """Each node is looked at: what one look may search is not spent on them."""
+    scheduling = cluster(*[scattered(f"n{number}")[0] for number in range(1200)])
+    for number in range(1200):
+        for pod in scattered(f"n{number}")[1]:
+            scheduling.pod_seen(pod, 0.0)
+    scheduling.pod_seen(waiting(20, uid="large"), 0.0)
+    assert [placeholder.units for placeholder in wanted(scheduling)] == [41]
+
+
+def elsewhere(number):
+    """A pod of a tenant that no node takes, each of another kind."""
+    return waiting(20, {"no": f"node-{number}"}, namespace="theirs", created="2025-01-01T00:00:00Z")
+
+
+def test_pods_that_no_node_takes_keep_no_other_from_having_one():
+    facts, pods = scattered()
+    useless = [elsewhere(number) for number in range(3 * MOST_RATED)]
+    scheduling = cluster(facts, pods=[*pods, *useless, waiting(20, uid="large")])
+    assert [placeholder.uid for placeholder in wanted(scheduling)] == ["large"]
+
+
+def test_each_kind_of_the_pods_of_one_namespace_has_its_turn():
+    facts, pods = scattered()
+    useless = [elsewhere(number) for number in range(3 * MOST_RATED)]
+    scheduling = cluster(facts, pods=[*pods, *useless, waiting(20, uid="large", namespace="theirs")])
+    for _ in range(4):
+        look(scheduling, 0.0)
+    assert [placeholder.uid for placeholder in look(scheduling, LATER)] == ["large"]
+    for _ in range(8):
+        assert [placeholder.uid for placeholder in look(scheduling, LATER)] == ["large"]
+
+
+def test_no_namespace_has_all_of_them():
+    facts, pods = scattered()
+    older = [waiting(20, namespace="theirs", created="2025-01-01T00:00:00Z") for _ in range(2 * MOST)]
+    scheduling = cluster(facts, pods=[*pods, *older, waiting(20, uid="large")])
+    uids = [placeholder.uid for placeholder in wanted(scheduling)]
+    assert len(uids) == MOST
+    assert "large" in uids
+    assert [placeholder.uid for placeholder in look(scheduling, LATER)] == uids, "they stay the same"
+
+
+def test_a_pod_that_goes_during_a_look_gets_none():
+    facts, pods = scattered()
+    scheduling = cluster(facts, pods=[*pods, waiting(20, uid="large"), waiting(20, uid="gone")])
+    look(scheduling, 0.0)
+    steps = scheduling.look_for_placeholders(LATER)
+    next(steps)
+    scheduling.pod_gone("gone", LATER)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert [placeholder.uid for placeholder in end.value.value] == ["large"]
