@@ -33,6 +33,8 @@ PROBE_S = 20.0
 """How long a pod in a quiet world may take to run."""
 QUIET_S = 10.0
 """How long the pods of one test are left in peace before the next one."""
+XID_S = 5.0
+"""How long the driver may take to report an XID."""
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
@@ -87,6 +89,7 @@ class World:
         self._pods = 0
         self._gangs = 0
         self._probes = 0
+        self._xids_on_their_way = 0
         self._people = Process("people")
         for product in ("gpuagent", "gpuscheduler", "asyncio"):
             logging.getLogger(product).addHandler(_ErrorsToHistory(product, self.history))
@@ -151,6 +154,8 @@ class World:
         act(*action.args)
 
     def _repair(self) -> None:
+        # If every process stood still until now, an XID of before would come after the repair, and stay.
+        kernel().run(lambda: not self._xids_on_their_way, XID_S)
         self.history.note("world", "everything is repaired and left in peace")
         self.start_api()
         self.api.resume()
@@ -503,7 +508,13 @@ class World:
         node = self._some_node(which)
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"reports XID {xid} on GPU {index}")
-        kernel().spawn(lambda: node.driver.simulator.xid(index, xid), "xid", self._people)
+        self._xids_on_their_way += 1
+
+        def report() -> None:
+            node.driver.simulator.xid(index, xid)
+            self._xids_on_their_way -= 1
+
+        kernel().spawn(report, "xid", self._people)
 
     def lose_gpu(self, which: int, gpu: int, _xid: int) -> None:
         node = self._some_node(which)

@@ -69,6 +69,10 @@ class KubeScheduler:
         self._not_before: dict[str, float] = {}
         self._without_node: set[str] = set()
         """Pods that wait for an event."""
+        self._in_cycle = ""
+        """UID of the pod whose cycle runs."""
+        self._is_event_in_cycle = False
+        """Whether an event has come during the cycle that may make its pod schedulable."""
 
     def run(self) -> None:
         """Follow the cluster, wait for the lease, and schedule until it is lost."""
@@ -86,7 +90,11 @@ class KubeScheduler:
         pods, version = self._objects.all("pods")
         nodes, _ = self._objects.all("nodes")
         self._nodes = {node["metadata"]["name"]: node for node in nodes}
-        self._pods = {}
+        there = {pod["metadata"]["uid"] for pod in pods}
+        # It has assumed some of them, whose last state it has not seen.
+        for known in list(self._pods.values()):
+            if known["metadata"]["uid"] not in there:
+                self._drop_pod(known)
         for pod in pods:
             self._see_pod(pod)
         self._move_all()
@@ -135,6 +143,7 @@ class KubeScheduler:
             self._move_all()
         elif before is not None and _wakes(before, pod):
             self._without_node.discard(uid)
+            self._is_event_in_cycle = self._is_event_in_cycle or uid == self._in_cycle
             self._changed.set()
         else:
             self._changed.set()
@@ -147,8 +156,9 @@ class KubeScheduler:
             self._move_all()
 
     def _move_all(self) -> None:
-        """Have the pods that wait for an event be tried again after their back-off."""
+        """Have the pods that wait for an event be tried again after their back-off, with the one whose cycle runs."""
         self._without_node.clear()
+        self._is_event_in_cycle = True
         self._changed.set()
 
     # -- the queue ------------------------------------------------------------------------------------------------
@@ -203,6 +213,8 @@ class KubeScheduler:
     def _schedule(self, pod: Json) -> None:
         kernel().sleep(self._chance.random() * 0.005)
         uid = pod["metadata"]["uid"]
+        self._in_cycle = uid
+        self._is_event_in_cycle = False
         names = self._roomy(pod)
         nominated = (pod.get("status") or {}).get("nominatedNodeName")
         answers: list[str] = []
@@ -212,7 +224,8 @@ class KubeScheduler:
         if names and not answers and not failed:
             answers, failed = self._filtered(pod, names)
         if not answers:
-            self._back_off(uid, needs_event=not failed)
+            # An event that has come meanwhile is not lost: kube-scheduler keeps it until the cycle ends.
+            self._back_off(uid, needs_event=not (failed or self._is_event_in_cycle))
             return
         node = self._best(pod, answers)
         self._assumed[uid] = {**pod, "spec": {**pod["spec"], "nodeName": node}}
