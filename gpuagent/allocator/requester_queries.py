@@ -188,7 +188,9 @@ class ContainerSearch:
         that another pod has its name now.
         """
         snap = occupancy.snapshot
-        is_resting = not snap.pod_list.known or self._state.clock() < self._rest_until
+        # If the first list has failed, the API server may answer long before the list is tried again.
+        is_list_to_come = not snap.pod_list.known and snap.pod_list.problem is None
+        is_resting = is_list_to_come or self._state.clock() < self._rest_until
         if is_resting and not snap.schedulers.may_have_decided:
             # The agent never sees a static pod in time, so each of its calls would wait.
             return []

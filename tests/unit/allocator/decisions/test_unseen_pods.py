@@ -171,6 +171,35 @@ def test_a_node_s_first_decided_pod_is_read_from_the_api_server():
     assert at(kubelet, "first") == [3]
 
 
+def kubelet_of_an_agent_without_pods() -> FakeKubelet:
+    """No scheduler was ever seen on the node, and the first list of pods has failed."""
+    kubelet = FakeKubelet(in_force(Mode.SHARE, box(4)))
+    kubelet.node.send(ev.ApiUnavailable("connection refused", 0.0, "pods"))
+    kubelet.publish()
+    assert not kubelet.node.snap.pod_list.known
+    return kubelet
+
+
+def test_a_decided_pod_is_read_before_the_list_that_has_failed_is_tried_again():
+    """The API server is back, and the list waits for its next try."""
+    kubelet = kubelet_of_an_agent_without_pods()
+    kubelet.unseen = [decided("first", 3)]
+    serve(kubelet, "first")
+    assert at(kubelet, "first") == [3]
+
+
+def test_an_api_server_that_stays_away_costs_a_read_every_few_seconds():
+    kubelet = kubelet_of_an_agent_without_pods()
+    kubelet.unseen = None
+    for name in ("first", "second", "third"):
+        serve(kubelet, name)
+        assert at(kubelet, name) == [0]
+    assert kubelet.fetches == 1
+    kubelet.node.now += REST_S
+    serve(kubelet, "fourth")
+    assert kubelet.fetches == 2
+
+
 def test_a_pod_that_the_api_server_does_not_have_gets_what_is_not_reserved():
     """A static pod: it appears when it runs."""
     kubelet = kubelet_with(decided("served", 0), decided("a", 1, size=16, second=1), gpus=2)
