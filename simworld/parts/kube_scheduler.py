@@ -67,8 +67,8 @@ class KubeScheduler:
         self._since: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
-        self._without_node: set[str] = set()
-        """Pods that wait for an event."""
+        self._without_node: dict[str, float] = {}
+        """Pods that wait for an event, and since when."""
         self._in_cycle = ""
         """UID of the pod whose cycle runs."""
         self._is_event_in_cycle = False
@@ -142,7 +142,7 @@ class KubeScheduler:
             self._assumed.pop(uid, None)
             self._move_all()
         elif before is not None and _wakes(before, pod):
-            self._without_node.discard(uid)
+            self._without_node.pop(uid, None)
             self._is_event_in_cycle = self._is_event_in_cycle or uid == self._in_cycle
             self._changed.set()
         else:
@@ -200,12 +200,15 @@ class KubeScheduler:
         now = kernel().now
         self._not_before[uid] = now + min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**tries)
         if needs_event:
-            self._without_node.add(uid)
-            kernel().spawn(partial(self._flush, uid), f"{NAME} flush")
+            self._without_node[uid] = now
+            kernel().spawn(partial(self._flush, uid, now), f"{NAME} flush")
 
-    def _flush(self, uid: str) -> None:
+    def _flush(self, uid: str, since: float) -> None:
+        """Have a pod be tried again that no event has woken since then."""
         kernel().sleep(FLUSH_S)
-        self._without_node.discard(uid)
+        if self._without_node.get(uid) != since:
+            return
+        del self._without_node[uid]
         self._changed.set()
 
     # -- one pod --------------------------------------------------------------------------------------------------

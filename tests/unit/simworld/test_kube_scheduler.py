@@ -88,3 +88,24 @@ asked = lambda: [body for body in calls if "Pod" in body and body["Pod"]["metada
 assert machine.run(asked, 60.0), calls
 assert not machine.failed
 """)
+
+
+def test_a_pod_waits_for_five_minutes_from_its_last_try_on():
+    play("""
+has_room(80)
+create("waits", 8)
+tried_at = []
+
+def call(verb, body):
+    tried_at.append(kernel().now)
+    return {"NodeNames": []}
+
+run(call)
+machine.run(lambda: False, 200.0)
+create("comes", 8, node="node-1")
+machine.run(lambda: False, 400.0)
+assert not machine.failed
+first, woken, flushed = tried_at
+assert 200.0 < woken - first < 210.0, tried_at
+assert 300.0 < flushed - woken < 310.0, tried_at
+""")
