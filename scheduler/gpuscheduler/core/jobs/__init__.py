@@ -1,7 +1,9 @@
 """Jobs start whole or not at all.
 
 - `jobs`: the events and calls about jobs. All pods of a job wait in bind for each other.
-- `job`: one job, the stages of its start, and what it waits for.
+- `job`: one job, and what it waits for.
+- `start_plan`: the plan by which a job starts, and its stages.
+- `rejected_nodes`: nodes that kube-scheduler does not accept for pods of a job.
 - `members`: the pods of a job, those that have ended included.
 - `planning`: when a job is planned, and what its plan holds.
 - `places`: nodes and GPUs for all pods of a job.

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.jobs.commit import commit_text
-from gpuscheduler.core.jobs.job import Job, StartPlan
+from gpuscheduler.core.jobs.job import Job
 from gpuscheduler.core.jobs.planning.planning import Planning
 from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.pod_facts import PodFacts
 
 

@@ -178,8 +178,7 @@ class DueJobs:
             self._planning.plans.expire(job, now)
         if job.ask_at <= now:
             job.ask_at = float("inf")
-            job.unnamed.clear()
-            job.tried = None
+            job.rejected.forget_all()
             # kube-scheduler names the nodes for this pod again, which count for all of equal requests.
             for pod in job.members.to_place()[:1]:
                 self._planning.actions.append(Nudge(pod.name, pod.uid))

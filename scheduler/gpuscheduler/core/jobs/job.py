@@ -1,8 +1,14 @@
-"""One job: its pods, the stage of its plan, and what it waits for. All of it is worked out from these alone."""
+"""One job: its pods, the stage of its plan, and what it waits for.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+A job has pods first (`members`), and is complete once as many are there as have to start together. kube-scheduler comes
+to its pods in turn (`turns`), and rejects nodes for some of them (`rejected`). Those to which it has come are planned:
+there is room for them (`plan`), or there is not (`searched`). In that case, the job waits. Its state follows from these
+alone. The times at which something is tried again are beside them.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gangs.gang import GangKey, GangSource
@@ -11,6 +17,8 @@ from gpuscheduler.core.jobs.losses import NO_LOSSES, Losses
 from gpuscheduler.core.jobs.members import MOST_PODS, Members
 from gpuscheduler.core.jobs.places.plan import Passed
 from gpuscheduler.core.jobs.priority.joint_attempt import JointAttempt
+from gpuscheduler.core.jobs.rejected_nodes import RejectedNodes
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.pod_facts import PodFacts
 
@@ -42,123 +50,22 @@ class JobState(Enum):
     """Its labels or requests cannot be served."""
 
 
-class PlanStage(Enum):
-    """How far the start of a job has come, in this order."""
-
-    GATHERING = auto()
-    """Its pods come into bind, where each waits for the others."""
-    WRITING = auto()
-    """All are in bind. The plan is being written on one of them."""
-    WRITTEN = auto()
-    """The plan outlives the scheduler, and its pods are bound now. A job that has begun must not lose its GPUs."""
-
-
 @dataclass(frozen=True, slots=True)
-class StartPlan:
-    """Nodes and GPUs for pods of a job that are not bound yet. Each event makes another value of it.
+class Searched:
+    """The result of a search for places, for the reason why the job waits.
 
     Attributes:
-        places: by UID.
-        until: when it breaks unless its pods are bound.
-        stage: of the start.
-        in_bind: UIDs of the pods whose bind call waits.
-        refused: UID to the nodes that kube-scheduler did not accept for the pod. Other pods of this plan that it has
-            placed by then may be why, so this counts no longer than the plan.
-        deferred: UIDs of the pods whose place kube-scheduler may accept once others of this plan are on theirs.
-        deferrals: how often pods were deferred.
-        attached: UIDs of the pods that kube-scheduler accepts only when others of the plan are on nodes. The plan is
-            written without waiting for them.
-        in_order: each pod waits for those before it in `places`, because kube-scheduler accepts the places in this
-            order, and came to the pods in another one before.
+        fitting: how many of its pods fit.
+        gave_up: it took too many tries, so that more pods may fit.
+        shortage: what the pods without a place need, and what keeps them off nodes.
     """
 
-    places: Mapping[str, tuple[str, Choice]]
-    until: float
-    stage: PlanStage = PlanStage.GATHERING
-    in_bind: frozenset[str] = frozenset()
-    refused: Mapping[str, Passed] = field(default_factory=dict)
-    deferred: frozenset[str] = frozenset()
-    deferrals: int = 0
-    attached: frozenset[str] = frozenset()
-    in_order: bool = False
-
-    @property
-    def is_written(self) -> bool:
-        """Whether its pods are bound now."""
-        return self.stage is PlanStage.WRITTEN
-
-    @property
-    def is_gathered(self) -> bool:
-        """Whether all pods are in bind that can be, so that the plan has to be written."""
-        to_come = self.places.keys() - self.attached
-        return self.stage is PlanStage.GATHERING and self.in_bind >= to_come
-
-    def entered(self, uid: str) -> "StartPlan":
-        """A pod has come into bind. If the plan is written, the pod need not wait."""
-        if self.is_written:
-            return self
-        return replace(self, in_bind=self.in_bind | {uid})
-
-    def left(self, uid: str) -> "StartPlan":
-        """A pod's bind call has ended without a Binding."""
-        if self.is_written:
-            return self
-        return replace(self, in_bind=self.in_bind - {uid})
-
-    def defers(self, uid: str) -> "StartPlan":
-        """kube-scheduler does not accept the pod's place now, and may do so when others of the plan are on theirs."""
-        return replace(self, deferred=self.deferred | {uid}, deferrals=self.deferrals + 1)
-
-    def comes_after_others(self, uid: str) -> bool:
-        """Whether pods of the plan are still to come, on which kube-scheduler's answer about this one may depend."""
-        to_come = self.places.keys() - self.in_bind - self.deferred - self.attached - {uid}
-        return bool(to_come)
-
-    def next_in_order(self) -> str | None:
-        """The UID of the first pod in `places` that is not in bind; None if all are that can be."""
-        to_come = (uid for uid in self.places if uid not in self.in_bind and uid not in self.attached)
-        return next(to_come, None)
-
-    def is_too_early(self, uid: str) -> bool:
-        """Whether kube-scheduler has to place others before this pod, so that it accepts all of them."""
-        is_gathering_in_order = self.in_order and self.stage is PlanStage.GATHERING
-        if not is_gathering_in_order or uid in self.attached or uid in self.in_bind:
-            return False
-        return self.next_in_order() != uid
-
-    def writing(self) -> "StartPlan":
-        """The plan is being written from now on."""
-        return replace(self, stage=PlanStage.WRITING)
-
-    def written(self, until: float) -> "StartPlan":
-        """The plan is written, and its GPUs stay reserved until then."""
-        return replace(self, stage=PlanStage.WRITTEN, until=until)
-
-    def moved(self, places: Mapping[str, tuple[str, Choice]], refused: Mapping[str, Passed]) -> "StartPlan":
-        """The plan with other places. Pods that keep theirs stay in bind, and it breaks at the same time as before."""
-        in_bind = frozenset(uid for uid in self.in_bind if places.get(uid) == self.places[uid])
-        return replace(self, places=places, in_bind=in_bind, refused=refused)
-
-    def without(self, uids: Collection[str]) -> "StartPlan":
-        """The plan for the other pods."""
-        if self.places.keys().isdisjoint(uids):
-            return self
-        places = {uid: place for uid, place in self.places.items() if uid not in uids}
-        return replace(self, places=places, deferred=self.deferred.difference(uids))
+    fitting: int = 0
+    gave_up: bool = False
+    shortage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Nodes that kube-scheduler does not accept for a pod.
-
-    Attributes:
-        nodes: all of them.
-        with_room: those that have as much free as the pod asks for. So it is not other pods that keep this one off, but
-            for example a volume.
-    """
-
-    nodes: Passed
-    with_room: frozenset[str] = frozenset()
+NOT_SEARCHED = Searched()
 
 
 @dataclass(slots=True)
@@ -169,16 +76,14 @@ class Job:
         key: tells it from other jobs.
         members: its pods.
         plan: for the pods that are not bound; None if there is none.
-        unchecked: resources that kube-scheduler does not check, see `checks_all_but`.
-        unnamed: by UID, the nodes that kube-scheduler left out for the pod; the latest last.
-        rejections: how often it has changed which of these nodes have room.
+        rejected: the nodes that kube-scheduler does not accept for its pods.
         ask_at: when a pod that waits for lack of named nodes has kube-scheduler ask again.
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
         is_paused: it is not planned before `retry_at`, because plans of its namespace lapsed.
         is_postponed: it is planned with one of the next ticks, because calls of others wait meanwhile.
         starts_in_order: kube-scheduler has to place the pods of the next plan in its order, see `StartPlan.in_order`.
-        fitting: how many of its pods fit when it was planned last.
+        searched: the result of the last search for places.
         turns: which of its pods kube-scheduler has come to. Only those are planned.
         call_at: when kube-scheduler is woken for those that it has not come to; infinite if it need not be.
         nominated: UIDs of the pods that were nominated for nodes of its plan.
@@ -194,8 +99,6 @@ class Job:
         waits_since: when it began to wait for room; infinite while it does not.
         losses: what is known of the pods that it has lost.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
-        gave_up: the last plan took too many tries.
-        shortage: what its pods without a place in the last plan need, and what keeps them off nodes.
         tried: what the last plan that failed was made of. Another one is made when that has changed.
         reason: why a pod of the job waits, and what it was worked out from.
     """
@@ -203,16 +106,14 @@ class Job:
     key: JobKey
     members: Members = field(default_factory=Members)
     plan: StartPlan | None = None
-    unchecked: frozenset[str] = frozenset()
-    unnamed: dict[str, LeftOut] = field(default_factory=dict)
-    rejections: int = 0
+    rejected: RejectedNodes = field(default_factory=RejectedNodes)
     ask_at: float = float("inf")
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     is_paused: bool = False
     is_postponed: bool = False
     starts_in_order: bool = False
-    fitting: int = 0
+    searched: Searched = NOT_SEARCHED
     turns: Turns = field(default_factory=Turns)
     call_at: float = float("inf")
     nominated: set[str] = field(default_factory=set)
@@ -228,8 +129,6 @@ class Job:
     waits_since: float = float("inf")
     losses: Losses = NO_LOSSES
     let_in: bool = False
-    gave_up: bool = False
-    shortage: str = ""
     tried: object = None
     reason: tuple[object, str] = (None, "")
 
@@ -398,12 +297,7 @@ class Job:
     def unsuitable(self) -> dict[str, Passed]:
         """UID of each pod to the nodes that kube-scheduler did not accept for it."""
         refused = self.plan.refused if self.plan else {}
-        unnamed = {uid: left_out.nodes for uid, left_out in self.unnamed.items()}
-        return {**unnamed, **refused}
-
-    def never_suitable(self) -> dict[str, Passed]:
-        """UID of each pod to the nodes that kube-scheduler would not accept for it if other pods there had ended."""
-        return {uid: left_out.with_room for uid, left_out in self.unnamed.items()}
+        return {**self.rejected.nodes(), **refused}
 
     def wait_for_failed(self) -> None:
         """Have the pods that come again wait for members that failed, from now on: they may come one after another."""
@@ -414,35 +308,6 @@ class Job:
         """Plan the job again after a while, which is longer each time."""
         self.retry_at = now + self.delay_s
         self.delay_s = min(self.delay_s * 2, RETRY_LIMIT_S)
-
-    def passes_over(self, uid: str, left_out: LeftOut) -> None:
-        """Record which nodes kube-scheduler does not accept for a pod."""
-        former = self.unnamed.pop(uid, None)
-        if former is None or former.nodes != left_out.nodes:
-            # With other nodes, or with this pod, a plan that failed may succeed.
-            self.tried = None
-        had_room = former.with_room if former else frozenset[str]()
-        if had_room != left_out.with_room:
-            self.rejections += 1
-        # The entry goes to the end, as the latest one.
-        self.unnamed[uid] = left_out
-
-    def checks_all_but(self, pod: PodFacts, absent: Collection[str]) -> None:
-        """Record of which resources of a pod kube-scheduler accepts a node that has none.
-
-        Its configuration may ignore them, another extender may check them, or a driver of DRA gives them.
-        """
-        checked = {name for name, _ in pod.requests.others if name not in absent}
-        unchecked = (self.unchecked - checked) | frozenset(absent)
-        if unchecked != self.unchecked:
-            self.unchecked = unchecked
-            self.tried = None
-
-    def as_checked(self, pods: Iterable[PodFacts]) -> list[PodFacts]:
-        """The pods with what kube-scheduler checks of their requests."""
-        if not self.unchecked:
-            return list(pods)
-        return [replace(pod, requests=pod.requests.without(self.unchecked)) for pod in pods]
 
     def missing(self, pod: PodFacts, of_others: str = "") -> str:
         """How many pods are there, after the title; empty if the pod need not wait for others.

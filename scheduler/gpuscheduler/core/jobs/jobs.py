@@ -18,7 +18,7 @@ from gpuscheduler.core.jobs.barrier import entered
 from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
-from gpuscheduler.core.jobs.job import Job, JobKey, JobState, PlanStage, key_of
+from gpuscheduler.core.jobs.job import Job, JobKey, JobState, key_of
 from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning.nominations import nudges
 from gpuscheduler.core.jobs.planning.placement_search import Decisions
@@ -26,6 +26,7 @@ from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE, Planning
 from gpuscheduler.core.jobs.planning.start_plans import COMMITTED_S
 from gpuscheduler.core.jobs.priority.evictions import Evictions
 from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.jobs.start_plan import PlanStage
 from gpuscheduler.core.jobs.turns import EarlyCalls, EarlyVictimCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
 from gpuscheduler.core.jobs.work_shares import WorkShares
@@ -207,7 +208,7 @@ class Jobs:
         job.members.remove(pod.uid)
         job.turns.forget(pod.uid)
         job.nominated.discard(pod.uid)
-        job.unnamed.pop(pod.uid, None)
+        job.rejected.forget(pod.uid)
         # It may have kept the others from being planned.
         self._planning.replanning.request()
         self._planning.plans.review(job, now)

@@ -27,8 +27,7 @@ def why_waiting(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
         usage.version,
         job.members.version,
         len(job.turns.unasked),
-        job.fitting,
-        job.gave_up,
+        job.searched,
         job.is_paused,
         job.is_postponed,
         job.ask_at,
@@ -58,7 +57,7 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     why_later = _why_planned_later(job)
     if why_later:
         return why_later
-    if job.gave_up:
+    if job.searched.gave_up:
         what = f"{len({(pod.request, pod.requests) for pod in pending})} different requests"
         size = sum(pod.rules.size for pod in pending)
         if size > count * FEW_REQUIREMENTS:
@@ -67,9 +66,9 @@ def _why_no_plan(job: Job, names: Collection[str], usage: ClusterUsage) -> str:
     # Other nodes may have room: the job waits until kube-scheduler names its nodes again.
     waits_for_names = job.ask_at < float("inf")
     where = " on the nodes that kube-scheduler names" if waits_for_names else ""
-    fitting = f"at most {job.fitting} of them do now{where}"
-    if job.shortage:
-        return f"its {count} pods do not fit together, {fitting}; {job.shortage}"
+    fitting = f"at most {job.searched.fitting} of them do now{where}"
+    if job.searched.shortage:
+        return f"its {count} pods do not fit together, {fitting}; {job.searched.shortage}"
     # The reason of the largest pod: where that one fits, the others usually do.
     largest = max(pending, key=_size)
     reason = main_reason(largest.request, names, usage.nodes)
@@ -81,7 +80,7 @@ def _why_planned_later(job: Job) -> str:
     """Why the job is planned after a delay, whatever room there is; empty if it is not."""
     if job.is_paused:
         return f"pods of its namespace did not come to their GPUs, and it is planned within {PAUSE_LIMIT_S:.0f} s"
-    if job.to_plan() and job.fitting >= job.needed and not job.gave_up:
+    if job.to_plan() and job.searched.fitting >= job.needed and not job.searched.gave_up:
         return f"its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     if job.to_plan() and job.is_postponed:
         return "its turn to be planned comes next, after jobs of other namespaces"

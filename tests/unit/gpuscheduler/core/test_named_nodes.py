@@ -3,9 +3,9 @@
 import pytest
 
 from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
-from gpuscheduler.core.jobs.job import LeftOut
 from gpuscheduler.core.jobs.places.plan import OtherThan
 from gpuscheduler.core.jobs.planning.named_nodes import NamedNodes, left_out, passed_with
+from gpuscheduler.core.jobs.rejected_nodes import LeftOut
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, whole_node

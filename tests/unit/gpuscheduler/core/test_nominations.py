@@ -5,8 +5,9 @@ import pytest
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Nominate, Nudge
 from gpuscheduler.core.choose_gpus import Choice
-from gpuscheduler.core.jobs.job import Job, StartPlan, key_of
+from gpuscheduler.core.jobs.job import Job, key_of
 from gpuscheduler.core.jobs.planning.nominations import Nominations
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from tests.unit.gpuscheduler.core.api_objects import pod
 
 LABELS = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}

@@ -3,9 +3,10 @@
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import WHOLE
-from gpuscheduler.core.jobs.job import Job, StartPlan, key_of
+from gpuscheduler.core.jobs.job import Job, key_of
 from gpuscheduler.core.jobs.planning.placement_search import PlacementSearch
 from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from tests.unit.gpuscheduler.core.api_objects import pod, whole_node

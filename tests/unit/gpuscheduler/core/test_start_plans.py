@@ -6,10 +6,11 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import Amounts
-from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, StartPlan, key_of
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, key_of
 from gpuscheduler.core.jobs.planning.nominations import Nominations
 from gpuscheduler.core.jobs.planning.replanning import Replanning
 from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S, COMMITTED_S, StartPlans
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.reservations import Reservations
 from tests.unit.gpuscheduler.core.api_objects import pod, shared_node
 

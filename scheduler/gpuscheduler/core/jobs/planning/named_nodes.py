@@ -11,8 +11,8 @@ from itertools import islice
 from gpuscheduler.core.cluster_usage import MIN_FEASIBLE_NODES
 from gpuscheduler.core.constraints.resources import NO_RESOURCES
 from gpuscheduler.core.gpu_request import NOTHING, RequestKind
-from gpuscheduler.core.jobs.job import LeftOut
 from gpuscheduler.core.jobs.places.plan import OtherThan, Passed
+from gpuscheduler.core.jobs.rejected_nodes import LeftOut
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 

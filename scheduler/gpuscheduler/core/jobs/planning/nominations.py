@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpuscheduler.core.calls import Action, Nominate, Nudge
-from gpuscheduler.core.jobs.job import Job, StartPlan
+from gpuscheduler.core.jobs.job import Job
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.pod_facts import PodFacts
 
 

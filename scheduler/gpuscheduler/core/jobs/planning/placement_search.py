@@ -16,11 +16,12 @@ from typing import Protocol
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.tries import Tries
-from gpuscheduler.core.jobs.job import Job, StartPlan
+from gpuscheduler.core.jobs.job import Job
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, Passed, Places, plan
 from gpuscheduler.core.jobs.places.shortage import shortage
 from gpuscheduler.core.jobs.planning.named_nodes import passed_with
 from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -194,7 +195,7 @@ class PlacementSearch:
 
     def _demand(self, job: Job, pods: Iterable[PodFacts], passed: Mapping[str, Passed]) -> _Demand:
         """The pods as kube-scheduler checks them, which must not be on nodes that are kept for another job, either."""
-        checked = job.as_checked(pods)
+        checked = job.rejected.as_checked(pods)
         kept = self._precedence.kept_from_job(job)
         if kept:
             passed = {pod.uid: passed_with(passed.get(pod.uid), kept) for pod in checked}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from gpuscheduler.core.calls import Action
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.jobs.job import Job, PlanStage, StartPlan
+from gpuscheduler.core.jobs.job import Job, Searched
 from gpuscheduler.core.jobs.places.plan import Passed
 from gpuscheduler.core.jobs.planning.named_nodes import NamedNodes, left_out, passed_with
 from gpuscheduler.core.jobs.planning.nominations import Nominations
@@ -22,6 +22,7 @@ from gpuscheduler.core.jobs.planning.placement_search import Placement, Placemen
 from gpuscheduler.core.jobs.planning.replanning import Replanning
 from gpuscheduler.core.jobs.planning.start_plans import BARRIER_S, StartPlans
 from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.jobs.start_plan import PlanStage, StartPlan
 from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
@@ -116,9 +117,9 @@ class Planning:
         """Note which nodes kube-scheduler accepts for a pod while it has placed no other pod of the job."""
         pod = named.pod
         if named.are_all:
-            job.passes_over(pod.uid, left_out(pod, named.others(), self._usage.nodes))
+            job.rejected.passes_over(pod.uid, left_out(pod, named.others(), self._usage.nodes))
         if pod.requests.others:
-            job.checks_all_but(pod, named.unchecked())
+            job.rejected.checks_all_but(pod, named.unchecked())
 
     def _first_plan(self, job: Job, pod: PodFacts, now: float) -> None:
         if self.may_plan_now(job, now):
@@ -197,13 +198,13 @@ class Planning:
         job.tried = self._made_of(job)
         if any(job.unsuitable().values()):
             job.ask_at = now + UNSUITABLE_S
-        if len(pending) > MOST_AT_ONCE or job.gave_up:
+        if len(pending) > MOST_AT_ONCE or job.searched.gave_up:
             # To plan it takes long, and others wait meanwhile.
             job.delay(now)
 
     def _made_of(self, job: Job) -> object:
         """What a plan depends on: one that failed fails again as long as this is equal."""
-        return self._usage.frees, job.members.version, job.alone
+        return self._usage.frees, job.members.version, job.rejected.version, job.alone
 
     # -- a place that kube-scheduler rejects -----------------------------------------------------------------------
 
@@ -255,15 +256,13 @@ class Planning:
             return
         # Until kube-scheduler asks again: the next plan would be the same one.
         for uid, nodes in {**plan.refused, pod.uid: passed}.items():
-            job.passes_over(uid, left_out(job.members[uid], nodes, self._usage.nodes))
+            job.rejected.passes_over(uid, left_out(job.members[uid], nodes, self._usage.nodes))
         job.ask_at = now + UNSUITABLE_S
 
 
 def _note_result(job: Job, placement: Placement) -> None:
     """Keep what the last search found out, for the reason why the job waits."""
-    job.fitting = placement.fitting
-    job.gave_up = placement.gave_up
-    job.shortage = placement.shortage
+    job.searched = Searched(placement.fitting, placement.gave_up, placement.shortage)
 
 
 def _to_pass_over(job: Job, named: NamedNodes, planned_node: str) -> list[Passed]:

@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from gpuscheduler.core.calls import Action
 from gpuscheduler.core.choose_gpus import Choice, serves, still_fits
-from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job, PlanStage, StartPlan
+from gpuscheduler.core.jobs.job import RETRY_FIRST_S, Job
 from gpuscheduler.core.jobs.lapses import Lapses
 from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning.nominations import Nominations, nudges
 from gpuscheduler.core.jobs.planning.replanning import Replanning
+from gpuscheduler.core.jobs.start_plan import PlanStage, StartPlan
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations

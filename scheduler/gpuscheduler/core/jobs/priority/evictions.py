@@ -62,7 +62,7 @@ class Evictions:
                 self._go_on(job, job.attempt)
             else:
                 self._end(job)
-        is_one_by_one = 0 < job.fitting < job.needed
+        is_one_by_one = 0 < job.searched.fitting < job.needed
         if not (waits and is_one_by_one and _may_evict(job)):
             job.attempt_at = _NEVER
         elif job.attempt is None and job.attempt_at == _NEVER:

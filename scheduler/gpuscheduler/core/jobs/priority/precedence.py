@@ -218,11 +218,11 @@ class Precedence:
             return
         before = self._nodes_before(job)
         # Each event of the job comes here, and to compare its claim with the cluster takes a plan.
-        compared_with = self._usage.frees, job.age, job.rejections, overdue, before
+        compared_with = self._usage.frees, job.age, job.rejected.room_changes, overdue, before
         if own and self._checked.get(job.key) == compared_with:
             return
         # Where there are none, each event of the job would have them looked for again.
-        made_of = len(self._usage.nodes), job.members.version, job.rejections, overdue, before
+        made_of = len(self._usage.nodes), job.members.version, job.rejected.room_changes, overdue, before
         is_in_vain = own is None and job.nodes_tried == made_of
         if is_in_vain and now < job.nodes_again_at:
             return
@@ -301,7 +301,7 @@ class Precedence:
         made_of = (
             self._usage.version,
             self.endings.version,
-            job.rejections,
+            job.rejected.room_changes,
             len(pending),
             below,
             kept,
@@ -379,7 +379,7 @@ def _why(claim: Claim, namespace: str) -> str:
 def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
     """Pods of a job, for which pods of a lower priority than `below` may end."""
     needed = min(job.needed, len(pending))
-    return Waiting(job.as_checked(pending), needed, job.never_suitable(), below)
+    return Waiting(job.rejected.as_checked(pending), needed, job.rejected.nodes_with_room(), below)
 
 
 def _evicts_below(job: Job, pending: Collection[PodFacts]) -> int | None:
