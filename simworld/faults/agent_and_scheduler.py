@@ -8,14 +8,15 @@ from gpuagent.domain.deviceplugin import job
 from gpuagent.domain.reconcile import pod_annotations, published_gpus, published_holdings
 from gpuagent.domain.scheduling import decision
 from gpuagent.domain.scheduling.node_gpus import NodeGpus, node_gpus
-from gpuscheduler.core import node_facts, pod_facts
+from gpuscheduler.core import node_facts
 from gpuscheduler.core.bound_pods import BoundPods
+from gpuscheduler.core.decisions import decided_use
 from simworld.faults.replacing import put
 
 
 def a_decision_on_a_former_pod_counts() -> None:
     """Annotations that were copied from a pod with its YAML decide on the copy."""
-    for module in (decision, job, pod_annotations, published_holdings, pod_facts):
+    for module in (decision, job, pod_annotations, published_holdings, decided_use):
         put(module, "for_another_pod", lambda _pod: "")
 
 

@@ -8,8 +8,8 @@ from gpuscheduler.core.gangs.gang import GangKey
 from gpuscheduler.core.jobs import jobs
 from gpuscheduler.core.jobs.job import Job, key_of
 from gpuscheduler.core.jobs.jobs import Jobs
-from gpuscheduler.core.jobs.members import Members
-from gpuscheduler.core.jobs.start import Start
+from gpuscheduler.core.jobs.pods.members import Members
+from gpuscheduler.core.jobs.pods.start import Start
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.scheduling import Scheduling

@@ -18,5 +18,6 @@
 - `constraints`: what kube-scheduler checks for a pod besides its GPUs.
 - `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.
 - `node_usage`, `cluster_usage`: what pods and reservations use.
-- `calls`, `decision_text`: the values that leave, and the annotations of a decision.
+- `calls`: the values that leave.
+- `decisions`: decisions as annotations of pods.
 """

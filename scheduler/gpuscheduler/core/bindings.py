@@ -4,7 +4,7 @@ from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, BindWrite
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.decision_text import decision_annotations
+from gpuscheduler.core.decisions.decision_text import decision_annotations
 from gpuscheduler.core.jobs.jobs import Jobs
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservation, Reservations

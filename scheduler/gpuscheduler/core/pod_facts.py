@@ -1,22 +1,26 @@
-"""A pod as the scheduler keeps it: small, because a cluster has tens of thousands."""
+"""A pod as the scheduler keeps it: small, because a cluster has tens of thousands.
+
+A Pod object is read in two steps. Most of it is equal for all pods of one controller, so that part is read once, as a
+template (`pod_template`). The rest is another with each pod, or changes while it lives, such as its node, status and
+annotations. It is read each time (`facts_by_template`).
+"""
 
 import enum
-from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from gpuagent.domain.pods.annotations import WRITTEN_KEYS, bounded, gpu_names
+from gpuagent.domain.pods.annotations import WRITTEN_KEYS, bounded
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import REJECTED, Pod, PodName, parse_pod
-from gpuagent.domain.scheduling.decision import ContainerUnits, Ignored, decided_units, for_another_pod
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
+from gpuagent.domain.sharing.mode import GPU_COUNT
 from gpuscheduler.core.claims.gpu_claims import pod_claims
 from gpuscheduler.core.constraints.labels import MOST_LABELS, NO_LABELS, Labels, labels_of, labels_on_node
 from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
 from gpuscheduler.core.constraints.pod_rules import NO_RULES, PodRules, pod_rules
 from gpuscheduler.core.constraints.resources import NO_RESOURCES, Resources, pod_resources
+from gpuscheduler.core.decisions.decided_use import decided_use
 from gpuscheduler.core.defragment.mobility import NOT_ON_NODE, Mobility, mobility
 from gpuscheduler.core.gangs.batch_job import CONTROLLER as JOB_CONTROLLER
 from gpuscheduler.core.gangs.gang import Gang
@@ -25,10 +29,7 @@ from gpuscheduler.core.gangs.leader_worker_set import GroupRole, group_role
 from gpuscheduler.core.gangs.sources import gang_or_ref
 from gpuscheduler.core.gpu_request import (
     NO_REQUEST,
-    NOTHING,
     RESOURCES,
-    WHOLE,
-    Amounts,
     GpuRequest,
     RequestKind,
     Used,
@@ -235,15 +236,6 @@ def facts_by_template(pod: Mapping[str, Any], template: PodTemplate) -> PodFacts
     annotations = mapping(metadata.get("annotations"))
     uid = text(metadata.get("uid"))
     created = shared(text(metadata.get("creationTimestamp")))
-    used: Used | None = None
-    if template.parsed and not _DECISIONS.isdisjoint(annotations):
-        parsed = replace(
-            template.parsed,
-            uid=uid,
-            created=created,
-            annotations=bounded(annotations),
-        )
-        used = shared(_used(parsed, of_template.request))
     requests = of_template.requests
     claims = of_template.claims
     if needs_spec(status):
@@ -256,7 +248,7 @@ def facts_by_template(pod: Mapping[str, Any], template: PodTemplate) -> PodFacts
         version=text(metadata.get("resourceVersion")),
         node=shared(text(spec.get("nodeName"))),
         requests=requests,
-        used=used,
+        used=_used(template, uid, created, annotations),
         created=created,
         end=_end(status),
         deleting="deletionTimestamp" in metadata,
@@ -269,6 +261,24 @@ def facts_by_template(pod: Mapping[str, Any], template: PodTemplate) -> PodFacts
     )
 
 
+def _used(
+    template: PodTemplate,
+    uid: str,
+    created: str,
+    annotations: Mapping[str, Any],
+) -> Used | None:
+    """What a pod of the template uses of each GPU, by its annotations."""
+    if template.parsed is None or _DECISIONS.isdisjoint(annotations):
+        return None
+    parsed = replace(
+        template.parsed,
+        uid=uid,
+        created=created,
+        annotations=bounded(annotations),
+    )
+    return shared(decided_use(parsed, template.facts.request))
+
+
 def needs_spec(status: Mapping[str, Any]) -> bool:
     """Whether all of the spec is needed beside a template; otherwise `spec.nodeName` is enough.
 
@@ -279,32 +289,30 @@ def needs_spec(status: Mapping[str, Any]) -> bool:
 
 def pod_template(pod: Mapping[str, Any]) -> PodTemplate:
     """Read all of a Pod object (decoded JSON) but its `VOLATILE` parts."""
-    metadata = mapping(pod.get("metadata"))
-    spec = mapping(pod.get("spec"))
-    too_many = _too_many_containers(spec)
+    too_many = _too_many_containers(mapping(pod.get("spec")))
     if too_many is not None:
         # To read them takes tens of milliseconds, in each call about the pod.
         pod = _without_containers(pod)
-        spec = mapping(pod.get("spec"))
+    metadata = mapping(pod.get("metadata"))
+    spec = mapping(pod.get("spec"))
     parsed = parse_pod({"metadata": metadata, "spec": spec})
     request = shared(too_many or gpu_request(parsed))
-    priority = spec.get("priority")
+    asks_for_gpus = request.kind is not RequestKind.NONE
     controller = parsed.controller
     controller_kind = controller.kind if controller else ""
-    asks_for_gpus = request.kind is not RequestKind.NONE
     gang = gang_or_ref(pod, parsed.labels, controller_kind, asks_for_gpus=asks_for_gpus)
     ref = shared(gang) if isinstance(gang, GangRef) else None
     job = ref.provisional if ref else cast(Gang | None, gang)
-    gates = _gates(spec)
     is_on_node = bool(spec.get("nodeName"))
     # Pods that come again may have to be near one pod of their job, such as rank 0.
-    is_sought = gang is not None or request.kind is not RequestKind.NONE
+    is_sought = gang is not None or asks_for_gpus
     labels = labels_of(parsed.labels) if is_sought or not is_on_node else labels_on_node(parsed.labels)
     rules = pod_rules(spec, parsed.name.namespace, labels)
-    unread = f"more than {MOST_LABELS} labels" if len(parsed.labels) > MOST_LABELS else rules.unread
-    if gang is not None and unread and not request.problem and not is_on_node:
-        # The plan of its job would not know all of its rules, and kube-scheduler would refuse the planned nodes.
-        request = shared(replace(request, problem=f"has {unread}; a pod of a job may not"))
+    is_to_be_planned = gang is not None and not is_on_node
+    if is_to_be_planned:
+        request = _request_in_plan(request, parsed, rules)
+    gates = _gates(spec)
+    priority = spec.get("priority")
     holds_gpus = is_on_node and request.kind.gives_gpus
     facts = PodFacts(
         name=PodName(shared(parsed.name.namespace), ""),
@@ -333,6 +341,17 @@ def pod_template(pod: Mapping[str, Any]) -> PodTemplate:
         mobility=mobility(pod) if holds_gpus else NOT_ON_NODE,
     )
     return PodTemplate(facts, parsed if request.kind.gives_gpus else None)
+
+
+def _request_in_plan(request: GpuRequest, pod: Pod, rules: PodRules) -> GpuRequest:
+    """The request of a pod that waits with its job. It has a problem if not all of the pod's rules were read.
+
+    The plan of the job would not know these, and kube-scheduler would refuse the planned nodes.
+    """
+    unread = f"more than {MOST_LABELS} labels" if len(pod.labels) > MOST_LABELS else rules.unread
+    if not unread or request.problem:
+        return request
+    return shared(replace(request, problem=f"has {unread}; a pod of a job may not"))
 
 
 def changed_on_node(pod: Mapping[str, Any], former: PodFacts) -> PodFacts:
@@ -405,86 +424,6 @@ def _too_many_containers(spec: Mapping[str, Any]) -> GpuRequest | None:
     return NO_REQUEST
 
 
-def _used(pod: Pod, request: GpuRequest) -> Used | None:
-    """The use of each GPU by the annotations; None where they are no decision that gives the pod just its limits."""
-    if request.kind is RequestKind.WHOLE:
-        # Annotations of another pod, copied from a template, stay beside those of the Binding.
-        if for_another_pod(pod):
-            return None
-        return _whole(pod, request.gpus)
-    core_resource = GPU_CORE if request.need.core else None
-    decided = decided_units(pod, GPU_MEM, core_resource, {})
-    if decided is None or isinstance(decided, Ignored):
-        return None
-    _, tables = decided
-    memory = _by_gpu(tables.get(GPU_MEM, {}))
-    core = _by_gpu(tables.get(GPU_CORE, {}))
-    containers = _containers_by_gpu(pod, tables)
-    needs = _needs(request, containers)
-    used: list[tuple[int, Amounts]] = []
-    for minor in sorted(needs):
-        given = Amounts(memory[minor], core[minor])
-        amounts = given.at_least(needs[minor])
-        used.append((minor, amounts))
-    return tuple(used)
-
-
-def _by_gpu(units: ContainerUnits) -> Counter[int]:
-    """Units of one resource on each GPU, of all containers together."""
-    total = Counter[int]()
-    for gpus in units.values():
-        total.update(gpus)
-    return total
-
-
-def _containers_by_gpu(pod: Pod, tables: Mapping[str, ContainerUnits]) -> dict[int, set[int]]:
-    """Minor number of each GPU to the indexes in `spec.containers` of the containers with units there."""
-    number_of: dict[str, int] = {}
-    for number, container in enumerate(pod.app_containers):
-        number_of[container.name] = number
-    containers: dict[int, set[int]] = {}
-    for units in tables.values():
-        for name, gpus in units.items():
-            for minor in gpus:
-                on_gpu = containers.setdefault(minor, set())
-                on_gpu.add(number_of[name])
-    return containers
-
-
-def _whole(pod: Pod, count: int) -> Used | None:
-    """The whole GPUs that the annotation names; None unless they are as many as the pod asks for."""
-    names = gpu_names(pod.annotations, GROUP_ANNOTATION)
-    if not isinstance(names, tuple):
-        return None
-    # UUIDs are for agents: this scheduler knows GPUs by number.
-    are_numbers = all(name.isdecimal() for name in names)
-    if not are_numbers:
-        return None
-    minors = sorted({int(name) for name in names})
-    if len(minors) != count:
-        return None
-    return tuple((minor, WHOLE) for minor in minors)
-
-
-def _needs(request: GpuRequest, containers: Mapping[int, Collection[int]]) -> dict[int, Amounts]:
-    """What Kubernetes counts on each GPU: the annotations do not name init containers and sidecars.
-
-    `containers` has the indexes of the containers by GPU.
-    """
-    all_on_same_gpus = len(containers) == request.gpus
-    if all_on_same_gpus:
-        each = request.need.over(request.gpus)
-        return dict.fromkeys(containers, each)
-    needs = dict.fromkeys(containers, NOTHING)
-    for group in request.groups:
-        numbers = {number for number, _ in group.containers}
-        each = group.need.over(request.gpus)
-        for minor, on_gpu in containers.items():
-            if not numbers.isdisjoint(on_gpu):
-                needs[minor] += each
-    return needs
-
-
 def _unscheduled(status: Mapping[str, Any]) -> str:
     """Why kube-scheduler found no node, in its words; empty if it says nothing."""
     for condition in mappings(status.get("conditions")):
@@ -495,8 +434,10 @@ def _unscheduled(status: Mapping[str, Any]) -> str:
 
 def _has_claims(spec: Mapping[str, Any]) -> bool:
     """Whether the pod claims volumes or devices, which may be on some nodes only."""
+    if spec.get("resourceClaims"):
+        return True
     volumes = mappings(spec.get("volumes"))
-    return bool(spec.get("resourceClaims")) or not all(map(_CLAIMED.isdisjoint, volumes))
+    return not all(map(_CLAIMED.isdisjoint, volumes))
 
 
 def _has_preferences(spec: Mapping[str, Any]) -> bool:

@@ -4,10 +4,7 @@
 - `job`: one job, and what it waits for.
 - `start_plan`: the plan by which a job starts, and its stages.
 - `rejected_nodes`: nodes that kube-scheduler does not accept for pods of a job.
-- `members`, `ended_pods`: the pods of a job.
-- `label_numbers`: how many pods the labels of a job say, where they may disagree.
-- `start`: with which pods a job has started, so that those which come again are known.
-- `surplus`: pods that another job of the same name seems to have.
+- `pods`: the pods of a job, those that have ended included, and with which of them it has started.
 - `planning`: when a job is planned, and what its plan holds.
 - `places`: nodes and GPUs for all pods of a job.
 - `turns`: which pods kube-scheduler has come to, so that they may be planned.

@@ -14,11 +14,11 @@ from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gangs.gang import GangKey, GangSource
 from gpuscheduler.core.jobs.attached import attached
 from gpuscheduler.core.jobs.losses import NO_LOSSES, Losses
-from gpuscheduler.core.jobs.members import Members
 from gpuscheduler.core.jobs.places.plan import Passed
+from gpuscheduler.core.jobs.pods.members import Members
+from gpuscheduler.core.jobs.pods.start import MOST_PODS
 from gpuscheduler.core.jobs.priority.joint_attempt import JointAttempt
 from gpuscheduler.core.jobs.rejected_nodes import RejectedNodes
-from gpuscheduler.core.jobs.start import MOST_PODS
 from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.pod_facts import PodFacts

@@ -7,7 +7,7 @@ from gpuscheduler.core.calls import Nudge
 from gpuscheduler.core.constraints.tries import Tries
 from gpuscheduler.core.jobs.places.plan import PLAN_TRIES, OtherThan, plan
 from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE
-from gpuscheduler.core.jobs.start import MOST_PODS
+from gpuscheduler.core.jobs.pods.start import MOST_PODS
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.scheduling import Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod, whole_node

@@ -4,8 +4,8 @@ import pytest
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.gangs.pod_group_labels import MINIMUM, NAME
-from gpuscheduler.core.jobs.members import Members
-from gpuscheduler.core.jobs.start import MOST_PODS, Start
+from gpuscheduler.core.jobs.pods.members import Members
+from gpuscheduler.core.jobs.pods.start import MOST_PODS, Start
 from gpuscheduler.core.pod_facts import pod_facts
 from tests.unit.gpuscheduler.core.api_objects import container, pod, pod_object
 

@@ -35,7 +35,7 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JO
 from gpuscheduler.core.bindings import CONFIRMED_S
 from gpuscheduler.core.calls import BindOutcome, BindRefused, BindWait, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.choose_gpus import fit, keeps_rules
-from gpuscheduler.core.decision_text import decision_annotations
+from gpuscheduler.core.decisions.decision_text import decision_annotations
 from gpuscheduler.core.gpu_request import WHOLE, RequestKind
 from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.job import key_of

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpuscheduler.core.gangs.gang import Gang
 from gpuscheduler.core.gpu_request import RequestKind
-from gpuscheduler.core.jobs.ended_pods import EndedPods
-from gpuscheduler.core.jobs.label_numbers import LabelNumbers
-from gpuscheduler.core.jobs.latest_run import LatestRun
-from gpuscheduler.core.jobs.start import MOST_PODS, Start, running_starts
-from gpuscheduler.core.jobs.surplus import surplus_pods
+from gpuscheduler.core.jobs.pods.ended_pods import EndedPods
+from gpuscheduler.core.jobs.pods.label_numbers import LabelNumbers
+from gpuscheduler.core.jobs.pods.latest_run import LatestRun
+from gpuscheduler.core.jobs.pods.start import MOST_PODS, Start, running_starts
+from gpuscheduler.core.jobs.pods.surplus import surplus_pods
 from gpuscheduler.core.pod_facts import PodEnd, PodFacts
 
 

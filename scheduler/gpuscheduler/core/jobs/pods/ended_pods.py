@@ -7,8 +7,8 @@ others have succeeded, its successor must not wait for them.
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from gpuscheduler.core.jobs.latest_run import run_of
-from gpuscheduler.core.jobs.start import MOST_PODS, Start
+from gpuscheduler.core.jobs.pods.latest_run import run_of
+from gpuscheduler.core.jobs.pods.start import MOST_PODS, Start
 from gpuscheduler.core.pod_facts import PodEnd, PodFacts
 
 
