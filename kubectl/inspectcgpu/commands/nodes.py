@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
+from inspectcgpu.assemble.cluster_report import build
 from inspectcgpu.commands.printing import complain
 from inspectcgpu.commands.rendering import (
     FOR_PROGRAMS,
@@ -18,7 +19,6 @@ from inspectcgpu.commands.rendering import (
 )
 from inspectcgpu.fetch.cluster import facts, on_nodes, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.no_such_node import no_such_nodes
-from inspectcgpu.report import build
 from inspectcgpu.show.health import has_problem
 
 

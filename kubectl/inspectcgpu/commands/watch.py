@@ -10,9 +10,10 @@ from dataclasses import replace
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.output import has_colour
+from inspectcgpu.assemble.cluster_facts import ClusterFacts
+from inspectcgpu.assemble.cluster_report import build
 from inspectcgpu.commands.rendering import FOR_PROGRAMS, Lines, arranged, asking, lines_of, nothing, wanted
 from inspectcgpu.fetch.following import Following
-from inspectcgpu.report import ClusterFacts, build
 from inspectcgpu.show.screen import Screen
 
 CTRL_C_S = 0.5

@@ -12,13 +12,13 @@ from gpuagent.domain.sharing.mode import DRA_DRIVER, GPU_CORE, GPU_MEM, GPU_WHOL
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
+from inspectcgpu.assemble.cluster_facts import ClusterFacts
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.read.claims import Claims, by_node, read_claim, read_slice
 from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
 from inspectcgpu.read.gpu_node import RESOURCES, GpuNode, ReadNode, read_node_with_gpus
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.unit import measure, part_of_each
-from inspectcgpu.report import ClusterFacts
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 SLICES, CLAIMS = (f"/apis/resource.k8s.io/v1/resource{kind}" for kind in ("slices", "claims"))

@@ -9,6 +9,7 @@ from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.follow import Follow
+from inspectcgpu.assemble.cluster_facts import ClusterFacts
 from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.cluster import (
     NODES,
@@ -24,7 +25,6 @@ from inspectcgpu.fetch.cluster import (
 )
 from inspectcgpu.read.gpu_node import GpuNode
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
-from inspectcgpu.report import ClusterFacts
 
 T = TypeVar("T")
 Json = dict[str, Any]

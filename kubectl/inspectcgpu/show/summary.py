@@ -1,6 +1,7 @@
 """The tables for people: a row for each node, as the documented tool prints them, and what it leaves out below."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.pages.cells import Cell, Style, align, painted, row
@@ -21,12 +22,12 @@ def summary(report: ClusterReport, *, wide: bool = False, colour: bool = False) 
     whole = report.having(GPU_WHOLE)
     lines: list[str] = []
     if shared:
-        lines += _table(_Shared(shared), shared, wide=wide, colour=colour)
+        lines += _table(_shared(shared), shared, wide=wide, colour=colour)
         lines += totals(report)
     if shared and whole:
         lines.append("")
     if whole:
-        lines += _table(_Whole(whole), whole, wide=wide, colour=colour)
+        lines += _table(_whole(whole), whole, wide=wide, colour=colour)
         lines += whole_total(report)
     return lines + below(report, MANY_PODS, colour=colour)
 
@@ -36,8 +37,8 @@ def summary_rows(report: ClusterReport, *, wide: bool = False, colour: bool = Fa
     shared = report.sharing
     whole = report.having(GPU_WHOLE)
     # Each table has columns of its own, so each is aligned alone.
-    rows_of_shared = _rows(_Shared(shared), shared, wide=wide)
-    rows_of_whole = _rows(_Whole(whole), whole, wide=wide)
+    rows_of_shared = _rows(_shared(shared), shared, wide=wide)
+    rows_of_whole = _rows(_whole(whole), whole, wide=wide)
     return [*align(rows_of_shared, colour=colour), *align(rows_of_whole, colour=colour)]
 
 
@@ -77,7 +78,8 @@ def whole_total(report: ClusterReport, joint: str = "\n") -> list[str]:
 
 
 def _titled(title: str, sums: Sequence[str], joint: str) -> list[str]:
-    return f"{title}{joint}{joint.join(sums)}".split("\n")
+    text = joint.join([title, *sums])
+    return text.split("\n")
 
 
 def percent(amount: Amount) -> int:
@@ -138,76 +140,101 @@ def gpu_columns(nodes: Sequence[NodeReport]) -> range:
     return range(max(numbers, default=-1) + 1)
 
 
-class _Shared:
-    """Memory, then compute where a node advertises it."""
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of one resource: one for each GPU, one for requests without a GPU, and one for the whole node.
 
-    def __init__(self, nodes: Sequence[NodeReport]) -> None:
-        # A node that no longer advertises memory, but still has pods with it, does not show its unit.
-        with_memory = [node for node in nodes if GPU_MEM in node.amounts]
-        units = {node.unit for node in with_memory if node.node.offered(GPU_MEM)}
-        self._unit = units.pop() if len(units) == 1 else None
-        self._gpus = gpu_columns(nodes)
-        self._pending = any(node.pending.get(GPU_MEM) for node in nodes)
-        with_core = [node for node in nodes if GPU_CORE in node.amounts]
-        self._cores = gpu_columns(with_core)
-        self._core = bool(with_core)
-        self._core_pending = any(node.pending.get(GPU_CORE) for node in with_core)
+    Attributes:
+        resource: its name.
+        gpus: numbers of the GPUs.
+        gpu_title: with ``{}`` for the number of a GPU.
+        pending_title: empty if no node has requests without a GPU.
+        node_title: of the last column.
+        unit: of memory, which `node_title` names; None if it names none.
+        absent: what stands for a node without the resource.
+    """
+
+    resource: str
+    gpus: range
+    gpu_title: str
+    pending_title: str
+    node_title: str
+    unit: str | None = None
+    absent: str = "0/0"
 
     def head(self) -> Iterator[str]:
-        yield from (f"GPU{n}(Allocated/Total)" for n in self._gpus)
-        if self._pending:
-            yield "PENDING(Allocated)"
-        yield f"GPU Memory({self._unit})" if self._unit else "GPU Memory"
-        if self._core:
-            yield from (f"GPU{n} Core(%)" for n in self._cores)
-            if self._core_pending:
-                yield "PENDING Core(%)"
-            yield "GPU Core(%)"
+        """The titles."""
+        yield from map(self.gpu_title.format, self.gpus)
+        if self.pending_title:
+            yield self.pending_title
+        yield self.node_title
 
     def cells(self, node: NodeReport) -> Iterator[Cell]:
+        """A node's part of its row."""
+        has_resource = self.resource in node.amounts
         by_number = {gpu.number: gpu for gpu in node.gpus}
-        yield from (gpu_cell(by_number.get(n), GPU_MEM) for n in self._gpus)
-        if self._pending:
-            yield _pending(node, GPU_MEM)
-        amount = node.amounts.get(GPU_MEM, Amount(0, 0))
-        names_unit = GPU_MEM in node.amounts and node.unit != self._unit
-        yield Cell(f"{amount} {node.unit}" if names_unit else str(amount))
-        if self._core:
-            yield from self._core_cells(node)
+        for number in self.gpus:
+            yield gpu_cell(by_number.get(number), self.resource) if has_resource else Cell(self.absent)
+        if self.pending_title:
+            yield _pending(node, self.resource)
+        yield Cell(self._of_node(node))
 
-    def _core_cells(self, node: NodeReport) -> Iterator[Cell]:
-        by_number = {gpu.number: gpu for gpu in node.gpus}
-        has_core = GPU_CORE in node.amounts
-        for n in self._cores:
-            yield gpu_cell(by_number.get(n), GPU_CORE) if has_core else Cell("-")
-        if self._core_pending:
-            yield _pending(node, GPU_CORE)
-        yield Cell(str(node.amounts[GPU_CORE]) if has_core else "-")
+    def _of_node(self, node: NodeReport) -> str:
+        amount = node.amounts.get(self.resource)
+        if amount is None:
+            return self.absent
+        names_unit = self.resource == GPU_MEM and node.unit != self.unit
+        return f"{amount} {node.unit}" if names_unit else str(amount)
 
 
-class _Whole:
+def _shared(nodes: Sequence[NodeReport]) -> list[_Columns]:
+    """Memory, then compute if a node advertises it."""
+    # A node that no longer advertises memory, but still has pods with it, does not show its unit.
+    units = {node.unit for node in nodes if GPU_MEM in node.amounts and node.node.offered(GPU_MEM)}
+    unit = units.pop() if len(units) == 1 else None
+    memory = _Columns(
+        GPU_MEM,
+        gpu_columns(nodes),
+        gpu_title="GPU{}(Allocated/Total)",
+        pending_title=_if_pending(nodes, GPU_MEM, "PENDING(Allocated)"),
+        node_title=f"GPU Memory({unit})" if unit else "GPU Memory",
+        unit=unit,
+    )
+    with_core = [node for node in nodes if GPU_CORE in node.amounts]
+    if not with_core:
+        return [memory]
+    core = _Columns(
+        GPU_CORE,
+        gpu_columns(with_core),
+        gpu_title="GPU{} Core(%)",
+        pending_title=_if_pending(with_core, GPU_CORE, "PENDING Core(%)"),
+        node_title="GPU Core(%)",
+        absent="-",
+    )
+    return [memory, core]
+
+
+def _whole(nodes: Sequence[NodeReport]) -> list[_Columns]:
     """Whole GPUs, mode `topology`."""
-
-    def __init__(self, nodes: Sequence[NodeReport]) -> None:
-        self._gpus = gpu_columns(nodes)
-        self._pending = any(node.pending.get(GPU_WHOLE) for node in nodes)
-
-    def head(self) -> Iterator[str]:
-        yield from (f"GPU{n}(Allocated/Total)" for n in self._gpus)
-        if self._pending:
-            yield "PENDING(Allocated)"
-        yield "GPUs(Allocated/Total)"
-
-    def cells(self, node: NodeReport) -> Iterator[Cell]:
-        by_number = {gpu.number: gpu for gpu in node.gpus}
-        yield from (gpu_cell(by_number.get(n), GPU_WHOLE) for n in self._gpus)
-        if self._pending:
-            yield _pending(node, GPU_WHOLE)
-        yield Cell(str(node.amounts[GPU_WHOLE]))
+    whole = _Columns(
+        GPU_WHOLE,
+        gpu_columns(nodes),
+        gpu_title="GPU{}(Allocated/Total)",
+        pending_title=_if_pending(nodes, GPU_WHOLE, "PENDING(Allocated)"),
+        node_title="GPUs(Allocated/Total)",
+    )
+    return [whole]
 
 
-def _table(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool, colour: bool) -> list[str]:
-    titles = ["NAME", "IPADDRESS", *columns.head()]
+def _if_pending(nodes: Iterable[NodeReport], resource: str, title: str) -> str:
+    """The title of the column for requests without a GPU; empty if there are none."""
+    return title if any(node.pending.get(resource) for node in nodes) else ""
+
+
+def _table(columns: Sequence[_Columns], nodes: Sequence[NodeReport], *, wide: bool, colour: bool) -> list[str]:
+    titles = ["NAME", "IPADDRESS"]
+    for part in columns:
+        titles += part.head()
     if wide:
         titles += ["MODE", "PLACEMENT", "UNIT", "MODEL", "PODS"]
     rows = _rows(columns, nodes, wide=wide)
@@ -215,10 +242,12 @@ def _table(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool
     return [*lines, "-" * dashes(rows[0])]
 
 
-def _rows(columns: _Shared | _Whole, nodes: Sequence[NodeReport], *, wide: bool) -> list[list[Cell]]:
+def _rows(columns: Sequence[_Columns], nodes: Sequence[NodeReport], *, wide: bool) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for node in nodes:
-        cells = [*row(node.node.name, address(node)), *columns.cells(node)]
+        cells = row(node.node.name, address(node))
+        for part in columns:
+            cells += part.cells(node)
         if wide:
             cells += row(*_wide(node))
         rows.append(cells)

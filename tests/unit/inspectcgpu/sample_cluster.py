@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from inspectcgpu.assemble.cluster_facts import ClusterFacts
+from inspectcgpu.assemble.cluster_report import build
 from inspectcgpu.read.agent_page import AgentView
 from inspectcgpu.read.gpu_node import GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
-from inspectcgpu.report import ClusterFacts, ClusterReport, build
+from inspectcgpu.report import ClusterReport
 
 V2, V2_CORE = "scheduler.framework.gpushare.allocation", "gpushare.alibabacloud.com/core-percentage"
 Json = dict[str, Any]

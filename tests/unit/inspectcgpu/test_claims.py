@@ -9,13 +9,13 @@ from gpuagent.domain.dra.gpu_sets import set_name
 from gpuagent.domain.dra.resource_slice import device_name, slice_spec, slice_specs
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
+from inspectcgpu.assemble.cluster_report import build
 from inspectcgpu.cli import run
 from inspectcgpu.fetch.agents import Answers
 from inspectcgpu.fetch.cluster import OtherSources, facts
 from inspectcgpu.read.claims import Claims, by_node, read_claim, read_slice
 from inspectcgpu.read.gpu_node import read_node
 from inspectcgpu.read.gpu_pod import read_pod
-from inspectcgpu.report import build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document
 from inspectcgpu.show.notes import notes

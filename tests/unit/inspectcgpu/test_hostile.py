@@ -9,12 +9,13 @@ from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.pages.cells import Cell, Style, align, width
 from gpuagent.system import yaml_text
+from inspectcgpu.assemble.cluster_facts import ClusterFacts
+from inspectcgpu.assemble.cluster_report import build
 from inspectcgpu.read.agent_page import AgentView, read_page
 from inspectcgpu.read.configmaps import GpuConfigMap, read_config_map
 from inspectcgpu.read.gpu_node import GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.usage import read_usage
-from inspectcgpu.report import ClusterFacts, build
 from inspectcgpu.show import documents
 from inspectcgpu.show.details import details
 from inspectcgpu.show.summary import summary
