@@ -4,16 +4,14 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
-import yaml
 
 from .build import KUBERNETES, kubernetes_sources
 from .cluster import WAIT_S, Cluster, pod_manifest
 from .cluster.manifests import Json
+from .documents import DOCS, objects
 
-ROOT = Path(__file__).parents[2]
 PODS = "/api/v1/namespaces/default/pods?dryRun=All"
 POLICY = "no-gpu-environment"
 NAMESPACES = {"default", "kube-system"}
@@ -23,17 +21,7 @@ OF_OTHERS = {"jobset.x-k8s.io", "kubeflow.org", "kueue.x-k8s.io", "leaderworkers
 FROM_1_37 = {"DeviceTaintRule"}
 """Kinds that Kubernetes serves by default from 1.37 on."""
 
-
-def objects(page: Path) -> Iterator[Json]:
-    """Whole objects in the page's YAML, in here-documents too; parts of one are left out."""
-    text = page.read_text(encoding="utf-8")
-    for block in re.findall(r"^ *```yaml\n(.*?)^ *```$|<<'YAML'\n(.*?)^YAML$", text, re.DOTALL | re.MULTILINE):
-        for found in yaml.safe_load_all(dedent("".join(block))):
-            if isinstance(found, dict) and {"apiVersion", "kind"} <= found.keys():
-                yield found
-
-
-PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if any(objects(page))]
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if any(objects(page))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -65,7 +53,7 @@ def test_the_page_of_kubernetes_tests_has_all_of_them(source: str) -> None:
     """Those of the version that the cluster is built from."""
     text = (kubernetes_sources() / "test" / source).read_text(encoding="utf-8")
     names = set(re.findall(r'\b(?:It|DescribeTable)\(\s*"((?:[^"\\]|\\.)*)"', text))
-    page = (ROOT / "docs/reference/kubernetes-dra-tests.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference/kubernetes-dra-tests.md").read_text(encoding="utf-8")
     assert len(names) > 30
     assert names - set(re.findall(r"`([^`]+)`", page)) == set()
 
@@ -73,7 +61,7 @@ def test_the_page_of_kubernetes_tests_has_all_of_them(source: str) -> None:
 @pytest.fixture
 def policy(cluster: Cluster) -> Iterator[None]:
     """The policy of docs/security.md, in force."""
-    manifests = [found for found in objects(ROOT / "docs/security.md") if found["metadata"]["name"] == POLICY]
+    manifests = [found for found in objects(DOCS / "security.md") if found["metadata"]["name"] == POLICY]
     assert [found["kind"] for found in manifests] == [
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",

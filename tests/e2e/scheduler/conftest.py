@@ -1,6 +1,6 @@
 """One control plane for all tests; each test has nodes and replicas of its own, and ends with the audit."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -9,7 +9,7 @@ from tests.e2e.build import bin_dir
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import BINARIES, ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
-from tests.e2e.scheduler.replica import Replica
+from tests.e2e.scheduler.replica import PROGRAM, Replica
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +47,14 @@ def make_replica(control_plane: ControlPlane) -> Iterator[Callable[..., Replica]
     """Starts a kube-scheduler with its extender, and waits until both are ready."""
     with ExitStack() as stack:
 
-        def make(name: str, *flags: str, alone: bool = True, scores: str = "") -> Replica:
-            replica = Replica(control_plane, name, flags, alone=alone, scores=scores)
+        def make(
+            name: str,
+            *flags: str,
+            alone: bool = True,
+            scores: str = "",
+            program: Sequence[str] = PROGRAM,
+        ) -> Replica:
+            replica = Replica(control_plane, name, flags, alone=alone, scores=scores, program=program)
             stack.callback(replica.stop)
             replica.start()
             return replica

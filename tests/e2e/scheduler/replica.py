@@ -5,7 +5,7 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -25,6 +25,8 @@ LEASE_OF_ONE = {"leaseDuration": "600s", "renewDeadline": "500s", "retryPeriod":
 _LEASE_OF_SEVERAL = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
 CALL_LIMIT = "30s"
 """How long a call to the extender may take."""
+PROGRAM = ("-m", "gpuscheduler")
+"""Python's arguments for the extender."""
 
 Result = TypeVar("Result")
 
@@ -59,6 +61,7 @@ class Replica:
         certificates: folder with those of the documentation, by which the extender recognizes kube-scheduler.
         scheduler_flags: further flags of kube-scheduler.
         scores: the verb by which the extender also scores nodes, `prioritize` or `prioritize-claims`; empty for none.
+        program: Python's arguments for the extender, before its own.
 
     Attributes:
         name: the host name of both.
@@ -79,6 +82,7 @@ class Replica:
         certificates: Path | None = None,
         scheduler_flags: Iterable[str] = (),
         scores: str = "",
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
@@ -88,7 +92,7 @@ class Replica:
         address = f"127.0.0.1:{self.port}"
         kubeconfig = self._through_link(control_plane.kubeconfig(pki.GPU_SCHEDULER))
         extender = (
-            *(sys.executable, "-m", "gpuscheduler", "run", "--kubeconfig", str(kubeconfig)),
+            *(sys.executable, *program, "run", "--kubeconfig", str(kubeconfig)),
             *("--listen", address, "--http-address", f"127.0.0.1:{self.pages_port}"),
             *("--lease", f"kube-system/{LEASE}"),
         )

@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.control_plane import EVENTS, ControlPlane
+from tests.e2e.scheduler.control_plane import EVENTS, PODS, ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import whole_node
 from tests.e2e.scheduler.pods import job
@@ -14,6 +14,13 @@ from tests.e2e.scheduler.replica import Replica
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 EVICT_S = 3
+_HASTY = """
+from gpuscheduler import __main__
+from gpuscheduler.core.jobs import broken_jobs
+broken_jobs.BROKEN_S = 1.0
+__main__.main()
+"""
+"""The extender, which says after a second instead of a minute that a job is broken."""
 IN_TIME_S = 45
 """The time for a pod that comes again before that: this test, kwok and kube-scheduler may be slow meanwhile."""
 
@@ -83,6 +90,30 @@ def test_the_pods_come_again_and_start_as_a_whole(control_plane: ControlPlane, r
     control_plane.delete_pods(["job-0"])
     control_plane.pods.wait(lambda pods: not pods)
     _start(control_plane)
+    assert _metric(replica, "evicted") == 2
+
+
+@pytest.mark.usefixtures("allocations")
+def test_a_pod_that_is_evicted_and_exits_with_0_is_lost(
+    control_plane: ControlPlane, make_replica: Callable[..., Replica]
+) -> None:
+    """Training saves its state then. kubelet says that it has succeeded, and its controller makes another pod."""
+    replica = make_replica("a", "--job-evict-broken", str(EVICT_S), program=("-c", _HASTY))
+    evicted, *others = job("job", 3, {GPU_WHOLE: 4})
+    # As kubelet does, keep the pod until its process has ended.
+    evicted["metadata"]["finalizers"] = ["gpuagent.test/ends"]
+    control_plane.add_pods([evicted, *others])
+    control_plane.pods.wait(lambda pods: len(_running(pods)) == 3)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "job-0"}}
+    control_plane.client.expect("POST", f"{PODS}/job-0/eviction", eviction)
+    control_plane.pods.wait(lambda pods: "deletionTimestamp" in pods["job-0"]["metadata"])
+    succeeded = {"status": {"phase": "Succeeded"}}
+    control_plane.client.expect("PATCH", f"{PODS}/job-0/status", succeeded, "application/merge-patch+json")
+    control_plane.change_pod("job-0", {"metadata": {"finalizers": None}})
+    lost = "job job has lost 1 of its 3 pods 1 s ago or longer"
+    others_go = f"The other 2 are evicted {EVICT_S} s after the loss, unless the job is whole by then"
+    replica.extender.wait_for(lambda: _said(control_plane, "JobBroken") == {"job-1": f"{lost}. {others_go}."})
+    control_plane.pods.wait(lambda pods: not pods)
     assert _metric(replica, "evicted") == 2
 
 

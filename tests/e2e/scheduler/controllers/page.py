@@ -3,16 +3,14 @@
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import yaml
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE
 from tests.e2e.cluster import WAIT_S, pki
+from tests.e2e.documents import DOCS
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
-
-DOCS = Path(__file__).parents[4] / "docs"
 
 
 def fill_by_page(

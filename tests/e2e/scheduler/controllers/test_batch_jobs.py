@@ -7,7 +7,8 @@ import pytest
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.documents import DOCS, objects
+from tests.e2e.scheduler.control_plane import NODES, ControlPlane
 from tests.e2e.scheduler.controllers.controller import kubernetes_controllers
 from tests.e2e.scheduler.controllers.workloads import template
 from tests.e2e.scheduler.gpu_allocations import OF_EACH_JOB, Allocations
@@ -68,6 +69,27 @@ def test_two_jobs_that_make_the_number_together_start_together(
     control_plane.pods.wait(lambda pods: len(pods) == 1 and all(waits in why(pods, name) for name in pods))
     create([_job("workers", "launch", 3, 4)])
     control_plane.pods.wait(lambda pods: sum("nodeName" in pod["spec"] for pod in pods.values()) == 4)
+    assert allocations.problems() == []
+
+
+def test_the_job_of_the_page_starts_with_as_many_pods_as_the_labels_of_acks_scheduler_say(
+    control_plane: ControlPlane,
+    make_allocations: Callable[[Iterable[Json]], Allocations],
+    make_replica: Callable[..., Replica],
+    create: Callable[[Iterable[Json]], None],
+) -> None:
+    """Each of its three pods needs a node. With the second node, the two start that have to start together."""
+    nodes = [whole_node(f"node-{n}") for n in range(3)]
+    allocations = make_allocations(nodes)
+    for node in nodes[1:]:
+        control_plane.client.expect("DELETE", f"{NODES}/{node['metadata']['name']}")
+    make_replica("a")
+    create(made for made in objects(DOCS / "gpuscheduler.md") if made["kind"] == "Job")
+    waits = "pod group tune: its 3 pods do not fit together"
+    control_plane.pods.wait(lambda pods: len(pods) == 3 and all(waits in why(pods, name) for name in pods))
+    for number, node in enumerate(nodes[1:], 2):
+        control_plane.add_nodes([node])
+        control_plane.pods.wait(partial(_is_quiet, bound=number))
     assert allocations.problems() == []
 
 
