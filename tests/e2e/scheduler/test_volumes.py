@@ -50,8 +50,8 @@ def test_a_pod_gets_another_node_if_its_volume_is_taken_on_the_planned_one(
     """Two pods of 4 GPUs are planned on one node, which has one volume. The other pods fill a node each."""
     allocations = make_allocations(map(whole_node, _NODES))
     make_replica("a")
-    refusals = _Refusals(allocations)
-    control_plane.pods.listen(refusals)
+    failures = _FailedPlans(allocations)
+    control_plane.pods.listen(failures)
     small, large = (job("job", 4, {GPU_WHOLE: gpus}) for gpus in (4, 8))
     members = [*small[:2], *large[2:]]
     for member, claim in zip(members, volumes, strict=False):
@@ -63,15 +63,15 @@ def test_a_pod_gets_another_node_if_its_volume_is_taken_on_the_planned_one(
     )
     assert {pod["spec"]["nodeName"] for pod in pods.values()} == {*_NODES}
     assert allocations.problems() == []
-    # The plan was kept for the others: otherwise, they would have been told why they wait once more.
-    assert refusals.reasons == []
+    # A plan that breaks as a whole says so.
+    assert failures.reasons == []
 
 
-class _Refusals:
+class _FailedPlans:
     """A listener of the watch of pods, in front of the audit.
 
     Attributes:
-        reasons: why pods waited, apart from waiting for other pods of their job.
+        reasons: of pods that waited because the plan of their job broke.
     """
 
     def __init__(self, audit: Allocations) -> None:
@@ -81,7 +81,7 @@ class _Refusals:
     def seen(self, pod: Json) -> None:
         name = pod["metadata"]["name"]
         reason = why({name: pod}, name)
-        if reason and "pods are there" not in reason:
+        if "its last plan failed" in reason:
             self.reasons.append(f"{name}: {reason}")
         self._audit.seen(pod)
 
