@@ -85,7 +85,7 @@ def test_the_job_of_the_page_starts_with_as_many_pods_as_the_labels_of_acks_sche
         control_plane.client.expect("DELETE", f"{NODES}/{node['metadata']['name']}")
     make_replica("a")
     create(made for made in objects(DOCS / "gpuscheduler.md") if made["kind"] == "Job")
-    waits = "pod group tune: its 3 pods do not fit together"
+    waits = "pod group tune: it asks for 16 of aliyun.com/gpu, and the cluster has 8"
     control_plane.pods.wait(lambda pods: len(pods) == 3 and all(waits in why(pods, name) for name in pods))
     for number, node in enumerate(nodes[1:], 2):
         control_plane.add_nodes([node])
