@@ -7,9 +7,9 @@ from gpuscheduler.core.calls import BindOutcome
 from gpuscheduler.core.gangs.gang import GangKey
 from gpuscheduler.core.jobs import jobs
 from gpuscheduler.core.jobs.job import Job, key_of
-from gpuscheduler.core.jobs.jobs import Jobs
 from gpuscheduler.core.jobs.pods.members import Members
 from gpuscheduler.core.jobs.pods.start import Start
+from gpuscheduler.core.jobs.recovery import Recovery
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.scheduling import Scheduling
@@ -86,7 +86,7 @@ def a_job_begins_with_half_of_its_pods() -> None:
 
 def a_written_plan_is_not_read_back() -> None:
     """A scheduler that starts again plans the rest of a job anew, if there is room."""
-    put(Jobs, "_recover", lambda *_: None)
+    put(Recovery, "reserve_written", lambda *_: None)
 
 
 def a_binding_on_its_way_reserves_nothing() -> None:

@@ -61,9 +61,10 @@ class PodRules:
     @property
     def size(self) -> int:
         """How many steps it takes to look through them."""
-        of_pods = sum(term.size for term in (*self.affinity, *self.anti_affinity))
+        affinity = sum(term.size for term in self.affinity)
+        anti_affinity = sum(term.size for term in self.anti_affinity)
         spread = sum(1 + len(constraint.selector.requirements) for constraint in self.spread)
-        return self.nodes.size + of_pods + spread + len(self.ports)
+        return self.nodes.size + affinity + anti_affinity + spread + len(self.ports)
 
     @property
     def are_light(self) -> bool:

@@ -160,8 +160,10 @@ class Funnel:
 
     def _too_small(self) -> str:
         checks = self._at(Stage.TOO_SMALL)
-        [(word, _)] = Counter(each.word for each in checks if each.word).most_common(1)
-        largest = max((each.device for each in checks if word in each.device.capacity), key=_most_of(word))
+        counts = Counter(each.word for each in checks if each.word)
+        [(word, _)] = counts.most_common(1)
+        with_word = [each.device for each in checks if word in each.device.capacity]
+        largest = max(with_word, key=_most_of(word))
         most = words.amount_words(word.name, largest.capacity[word].most)
         return f"the largest {self.noun} has {most}, such as {largest.title}"
 
@@ -242,15 +244,17 @@ class Funnel:
 
     def _roomiest(self, word: Word, checks: Sequence[Check]) -> tuple[int, Device]:
         devices = [each.device for each in checks if each.word == word]
-        free = [(self.held.free(device, word), device) for device in devices]
-        return max(free, key=lambda each: each[0])
+        roomiest = max(devices, key=lambda device: self.held.free(device, word))
+        return self.held.free(roomiest, word), roomiest
 
     def _best(self, stage: Stage) -> tuple[str, int]:
         """The node with most devices that come to a check, and how many these are."""
         counts = self._by_node(stage)
         if not counts:
             return "", 0
-        return max(sorted(counts.items()), key=lambda item: item[1])
+        # Of equal numbers, the node with the first name.
+        name = max(sorted(counts), key=lambda name: counts[name])
+        return name, counts[name]
 
 
 def funnel(asked: Demand, devices: Sequence[Device], held: Held, off: Mapping[str, str], work: Work) -> Funnel:

@@ -13,5 +13,6 @@
 - `work_shares`: how much work the plans of each namespace may take in calls.
 - `commit`: the plan as text, written before the first pod is bound.
 - `why_waiting`: why a job whose pods are all there waits.
+- `recovery`: begins where a former run of the scheduler has ended.
 - `due_jobs`, `agenda`: what is due for jobs, and which of those that wait is planned next.
 """

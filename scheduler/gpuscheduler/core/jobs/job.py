@@ -240,15 +240,15 @@ class Job:
     def to_plan(self) -> list[PodFacts]:
         """The pods that may be planned now; empty until kube-scheduler has come to enough of them."""
         asked = [pod for pod in self.may_start() if self._is_asked(pod)]
-        return self._if_enough([*asked, *self._attached_to(asked)])
+        return self._if_enough(asked + self._attached_to(asked))
 
     def wants_nodes(self) -> list[PodFacts]:
         """The pods for which nodes may be kept; empty if there are not enough.
 
         kube-scheduler has come to them, or would if other pods ended.
         """
-        hopeful = [pod for pod in self.may_start() if self._is_asked(pod) or self._is_short(pod)]
-        return self._if_enough([*hopeful, *self._attached_to(hopeful)])
+        hopeful = [pod for pod in self.may_start() if self._is_hopeful(pod)]
+        return self._if_enough(hopeful + self._attached_to(hopeful))
 
     def _attached_to(self, pods: Collection[PodFacts]) -> list[PodFacts]:
         """The pods to which kube-scheduler comes once these are bound."""
@@ -259,9 +259,11 @@ class Job:
         refused = [pod for pod in self.may_start() if pod.uid in waiting and pod.is_kept_from_others]
         return attached(refused, pods) if refused else []
 
-    def _is_short(self, pod: PodFacts) -> bool:
-        """Whether kube-scheduler says that the pod lacks what others use. It calls before it writes that."""
-        return pod.is_short or pod.uid in self.turns.short
+    def _is_hopeful(self, pod: PodFacts) -> bool:
+        """Whether kube-scheduler has come to a pod, or says that it lacks what others use."""
+        # kube-scheduler calls before it writes that.
+        is_short = pod.is_short or pod.uid in self.turns.short
+        return is_short or self._is_asked(pod)
 
     def _if_enough(self, pods: list[PodFacts]) -> list[PodFacts]:
         """The pods, if the job can start with them."""

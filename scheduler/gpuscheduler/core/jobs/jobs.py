@@ -16,16 +16,15 @@ from gpuscheduler.core.gangs.gang import GangSource
 from gpuscheduler.core.gpu_request import Used
 from gpuscheduler.core.jobs.barrier import entered
 from gpuscheduler.core.jobs.broken_jobs import BrokenJobs
-from gpuscheduler.core.jobs.commit import committed_places
 from gpuscheduler.core.jobs.due_jobs import DueJobs
 from gpuscheduler.core.jobs.job import Job, JobKey, JobState, key_of
-from gpuscheduler.core.jobs.places.plan import Places
 from gpuscheduler.core.jobs.planning.nominations import nudges
 from gpuscheduler.core.jobs.planning.placement_search import Decisions
 from gpuscheduler.core.jobs.planning.planning import MOST_AT_ONCE, Planning
 from gpuscheduler.core.jobs.planning.start_plans import COMMITTED_S
 from gpuscheduler.core.jobs.priority.evictions import Evictions
 from gpuscheduler.core.jobs.priority.precedence import Precedence
+from gpuscheduler.core.jobs.recovery import Recovery
 from gpuscheduler.core.jobs.start_plan import PlanStage
 from gpuscheduler.core.jobs.turns import EarlyCalls, EarlyVictimCalls
 from gpuscheduler.core.jobs.why_waiting import why_waiting
@@ -86,6 +85,7 @@ class Jobs:
         self._broken_jobs = BrokenJobs(self._planning.actions, limits.evict_broken_s)
         self._evictions = Evictions(self.precedence, self._planning.nominations, self._planning.actions, usage.nodes)
         self._due_jobs = DueJobs(self._jobs, self._planning, self._broken_jobs, self._evictions)
+        self._recovery = Recovery(self._jobs, self._planning, self._due_jobs, self._broken_jobs)
         self._ended: dict[str, JobKey] = {}
         self._early = EarlyCalls()
         self._early_victim_calls = EarlyVictimCalls()
@@ -372,44 +372,8 @@ class Jobs:
             self._due_jobs.settle(job, now)
 
     def recover(self, pods: Iterable[PodFacts], now: float) -> None:
-        """Begin to plan, or lead. First reserve what written plans have for jobs that are bound in part.
-
-        `pods` are all members, with those that have ended on a node.
-        """
-        begins = not self._planning.ready
-        self._planning.ready = True
-        self._planning.replanning.request()
-        for job in self._jobs.values():
-            job.turns.call_again()
-            # kube-scheduler has tried its pods before, and comes to them by itself only minutes later.
-            job.call_at = now if job.turns.uncalled else float("inf")
-            job.attempt = None
-            if job.plan is None:
-                self._planning.nominations.end(job)
-            self._due_jobs.settle(job, now)
-        for key, members in _by_job(pods).items():
-            texts = [pod.commit for pod in members.values() if pod.commit]
-            if key in self._jobs and texts:
-                self._recover(self._jobs[key], members, texts, now)
-        if begins:
-            for job in self._jobs.values():
-                self._broken_jobs.begin(job)
-                self._due_jobs.settle(job, now)
-
-    def _recover(
-        self,
-        job: Job,
-        members: Mapping[str, PodFacts],
-        texts: Iterable[str],
-        now: float,
-    ) -> None:
-        """Reserve what the written plans of a job have for its pods that are not bound yet."""
-        self._planning.plans.forget_unwritten(job)
-        plans = [committed_places(text) for text in texts]
-        begun = [places for places in plans if _is_bound(places, members)]
-        job.members.started_before(begun, members)
-        self._planning.plans.recover(job, begun, now)
-        self._due_jobs.settle(job, now)
+        """Begin to plan, or lead, see `Recovery.begin`."""
+        self._recovery.begin(pods, now)
 
     def _job(self, key: JobKey) -> Job:
         """The job of this name, or a new one."""
@@ -441,15 +405,6 @@ def _refused(job: Job, names: Collection[str], obstacle: str) -> FilterAnswer:
     return FilterAnswer(unresolvable=dict.fromkeys(names, why), cause="job")
 
 
-def _by_job(pods: Iterable[PodFacts]) -> dict[JobKey, dict[str, PodFacts]]:
-    """Job to its pods by UID."""
-    jobs: dict[JobKey, dict[str, PodFacts]] = {}
-    for pod in pods:
-        members = jobs.setdefault(key_of(pod), {})
-        members[pod.uid] = pod
-    return jobs
-
-
 def _nudges_of(job: Job, besides: str = "") -> list[Nudge]:
     """Have kube-scheduler ask about the pods of a job besides one: it shows the former reason of each."""
     pending = job.members.pending.values()
@@ -479,8 +434,3 @@ def _minors(used: Used | None) -> set[int]:
 def _outlook(job: Job) -> tuple[bool, bool]:
     """Whether the job can never start, and whether all of its pods are there."""
     return bool(job.problem()), job.is_complete
-
-
-def _is_bound(places: Places, members: Mapping[str, PodFacts]) -> bool:
-    """Whether pods of a written plan are on nodes, or have ended there."""
-    return any(uid in members and members[uid].node for uid in places)

@@ -107,8 +107,9 @@ class StartPlan:
 
     def moved(self, places: Mapping[str, tuple[str, Choice]], refused: Mapping[str, Passed]) -> "StartPlan":
         """The plan with other places. Pods that keep theirs stay in bind, and it breaks at the same time as before."""
-        unmoved = {uid for uid, place in self.places.items() if places.get(uid) == place}
-        return replace(self, places=places, in_bind=self.in_bind & unmoved, refused=refused)
+        moved = {uid for uid, place in self.places.items() if places.get(uid) != place}
+        in_bind = self.in_bind - moved
+        return replace(self, places=places, in_bind=in_bind, refused=refused)
 
     def without(self, uids: Collection[str]) -> "StartPlan":
         """The plan for the other pods."""

@@ -276,7 +276,8 @@ class Ahead:
         is_asked = now - self._called_at < self._limits.held_s
         # Some of them may never be asked about. So they count only while others of them are.
         is_ordered = len(self._unordered) <= self._lead or now >= self._unordered_until
-        return bool(self._line) and is_asked and is_ordered and len(self._near) < self._limits.most
+        has_room = len(self._near) < self._limits.most
+        return bool(self._line) and is_asked and is_ordered and has_room
 
     def _decide(self, pod: PodFacts, now: float) -> bool:
         """Decide on the next pod in line, if it may be; whether its place was searched."""
@@ -334,7 +335,12 @@ def _may_wait(pod: PodFacts) -> bool:
 
 def _may_be_decided(pod: PodFacts) -> bool:
     """Whether kube-scheduler is likely to accept the best node, and to find no other better."""
-    # A nominated pod may wait for pods that are evicted for it. A search for several containers takes long.
-    is_simple = len(pod.request.groups) <= 1 and not pod.request.problem
-    has_wishes = pod.has_preferences or pod.has_claims or pod.rules.depend_on_pods or bool(pod.rules.unread)
-    return is_simple and pod.rules.are_light and not has_wishes and not pod.nominated and _may_wait(pod)
+    if pod.nominated or not _may_wait(pod):
+        # A nominated pod may wait for pods that are evicted for it.
+        return False
+    if len(pod.request.groups) > 1 or pod.request.problem:
+        # A search for several containers takes long.
+        return False
+    rules = pod.rules
+    are_simple = rules.are_light and not rules.depend_on_pods and not rules.unread
+    return are_simple and not pod.has_preferences and not pod.has_claims

@@ -49,5 +49,8 @@ class Pauses:
 
     def any(self, kinds: Iterable[Kind], now: float) -> bool:
         """Whether pods of one of the kinds pause."""
-        of_kinds = [self._refused.get(kind) for kind in kinds]
-        return any(refused is not None and now < refused.until for refused in of_kinds)
+        for kind in kinds:
+            refused = self._refused.get(kind)
+            if refused is not None and now < refused.until:
+                return True
+        return False

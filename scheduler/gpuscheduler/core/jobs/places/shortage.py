@@ -134,5 +134,7 @@ def _needs(group: Group) -> str:
 
 def _words(obstacles: Counter[str]) -> str:
     """The obstacles, and how many nodes each leaves out."""
-    by_number = sorted(obstacles.items(), key=lambda obstacle: (-obstacle[1], obstacle[0]))
-    return ", ".join(f"{count} {why}" for why, count in by_number[:MOST_OBSTACLES])
+    by_name = Counter(dict(sorted(obstacles.items())))
+    # Equal numbers stay in the order of the names.
+    most_common = by_name.most_common(MOST_OBSTACLES)
+    return ", ".join(f"{count} {why}" for why, count in most_common)

@@ -9,7 +9,6 @@ pauses. There may be many such jobs. Therefore one of them keeps nodes at one ti
 they keep nodes for half of the time at most.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.jobs.job import Job, JobKey, key_of
 from gpuscheduler.core.jobs.priority.after_evictions import AfterEvictions, Waiting
 from gpuscheduler.core.jobs.priority.endings import Endings
+from gpuscheduler.core.jobs.priority.overdue_turns import OverdueTurn, overdue_turn
 from gpuscheduler.core.jobs.work_shares import WorkShares
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
 
 NODES_AGAIN_S = 10.0
 """Time between two choices of nodes for a job for which there were none, if only their pods have changed."""
-PAUSE_FROM = 2 / 3
-"""Mantissa of a time from which a job pauses. A power of 2 is 0.5 of the next one: the pause is twice as long."""
 ROUNDING_S = 0.001
 """What a sum of times may be off."""
 MOST_CLAIMS = 8
@@ -165,40 +163,25 @@ class Precedence:
                 self._checked.pop(claim.key, None)
 
     def is_overdue(self, job: Job, now: float) -> bool:
-        """Whether the job has waited for too long, and it is no pause.
-
-        It keeps nodes for as long as the patience, and pauses for twice as long. Each time, both are twice as long as
-        before: in the end, it is as long as other pods run.
-        """
+        """Whether the job has waited for too long, and it is its turn, see `overdue_turn`."""
         own = self.claims.get(job.key)
         is_its_own = own is not None and own.overdue
-        if now < self._rests_until and not is_its_own:
+        rests = now < self._rests_until and not is_its_own
+        if not self.patience_s or rests:
             return False
-        return _keeps_nodes(*self._waited(job, now))
+        return self._turn(job, now).keeps_nodes
 
     def overdue_changes_at(self, job: Job, now: float) -> float:
         """When `is_overdue` changes next; infinite if it does not."""
         if not self.patience_s or job.waits_since == float("inf"):
             return float("inf")
-        share, exponent = self._waited(job, now)
-        ends_at_share = PAUSE_FROM if _keeps_nodes(share, exponent) else 1.0
-        end = math.ldexp(ends_at_share, exponent)
-        # The inverse of what `_waited` counts.
-        patiences = 3 * end - 2
-        changes_at = job.waits_since + patiences * self.patience_s
+        changes_at = job.waits_since + self._turn(job, now).until_s
         rests = now < self._rests_until
         return min(changes_at, self._rests_until) if rests else changes_at
 
-    def _waited(self, job: Job, now: float) -> tuple[float, int]:
-        """How long the job has waited, as mantissa and exponent of 2.
-
-        It is counted so that a power of 2 is reached after the patience, and then at the end of each pause: after 1, 4,
-        10 and 22 times the patience.
-        """
-        waits = now - job.waits_since + ROUNDING_S
-        if not self.patience_s or waits < 0:
-            return math.frexp(0.5)
-        return math.frexp((waits / self.patience_s + 2) / 3)
+    def _turn(self, job: Job, now: float) -> OverdueTurn:
+        waited_s = now - job.waits_since + ROUNDING_S
+        return overdue_turn(waited_s, self.patience_s)
 
     def wanted(
         self,
@@ -208,18 +191,14 @@ class Precedence:
     ) -> None:
         """Take that there is no room for a job now. It gets nodes if it is one of the first that wait."""
         overdue = self.is_overdue(job, now) and not self._is_overdue_before(job)
-        negative_priority, _ = job.age
-        priority = -negative_priority
-        if priority <= self._lowest and not overdue:
-            # No pod that has come is behind it, and to choose nodes takes a while.
-            return
         own = self.claims.get(job.key)
-        if own is None and not self._is_among_first(job):
+        if not self._may_keep_nodes(job, own, overdue=overdue):
             return
         before = self._nodes_before(job)
         # Each event of the job comes here, and to compare its claim with the cluster takes a plan.
         compared_with = self._usage.frees, job.age, job.rejected.room_changes, overdue, before
-        if own and self._checked.get(job.key) == compared_with:
+        is_compared = self._checked.get(job.key) == compared_with
+        if own and is_compared:
             return
         # Where there are none, each event of the job would have them looked for again.
         made_of = len(self._usage.nodes), job.members.version, job.rejected.room_changes, overdue, before
@@ -229,7 +208,7 @@ class Precedence:
         job.nodes_tried = made_of
         job.nodes_again_at = now + NODES_AGAIN_S
         # Pods of a higher priority do not leave their nodes to it.
-        waiting = _waiting(job, pending, priority + 1)
+        waiting = _waiting(job, pending, _priority(job) + 1)
         if own and self._holds(own, job, waiting, before, overdue=overdue):
             self._checked[job.key] = compared_with
             return
@@ -242,6 +221,14 @@ class Precedence:
         since = former_overdue.since if former_overdue else now
         self._put(Claim(job.key, job.age, overdue, since, nodes), now)
         self._checked[job.key] = compared_with
+
+    def _may_keep_nodes(self, job: Job, own: Claim | None, *, overdue: bool) -> bool:
+        """Whether pods may come that have to leave nodes to the job, and it is one of the first. `own` is its claim."""
+        any_behind = _priority(job) > self._lowest
+        if not any_behind and not overdue:
+            # To choose nodes takes a while.
+            return False
+        return own is not None or self._is_among_first(job)
 
     def _is_overdue_before(self, job: Job) -> bool:
         """Whether another job that stands before this one has waited for too long, too, and keeps nodes."""
@@ -376,6 +363,12 @@ def _why(claim: Claim, namespace: str) -> str:
     return f"node(s) were kept for {title}, which comes first"
 
 
+def _priority(job: Job) -> int:
+    """The highest of its pods."""
+    negative_priority, _ = job.age
+    return -negative_priority
+
+
 def _waiting(job: Job, pending: Collection[PodFacts], below: int) -> Waiting:
     """Pods of a job, for which pods of a lower priority than `below` may end."""
     needed = min(job.needed, len(pending))
@@ -393,8 +386,3 @@ def _evicts_below(job: Job, pending: Collection[PodFacts]) -> int | None:
         return None
     willing.sort(reverse=True)
     return willing[needed - 1]
-
-
-def _keeps_nodes(mantissa: float, exponent: int) -> bool:
-    """Whether a job keeps nodes after such a time, see `Precedence._waited`: from a power of 2, from 1 on."""
-    return exponent > 0 and mantissa < PAUSE_FROM
