@@ -30,7 +30,13 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one check: what was found, what is wanted, the verdict, and what to do (empty if nothing is)."""
+    """The result of one check. The fields are those of the documents for programs.
+
+    Attributes:
+        found: what the host has, in words.
+        wanted: what it should have.
+        todo: what to do; empty if nothing is.
+    """
 
     check: str
     found: str
@@ -61,15 +67,15 @@ class Question:
 
 
 def system(q: Question) -> Row:
-    found = q.facts.os_name or "unknown"
+    name = q.facts.os_name or "unknown"
     if q.layer is not LayerKind.CGPU:
-        return Row("os", found, "any with the NVIDIA driver", Verdict.OK)
+        return Row("os", name, "any with the NVIDIA driver", Verdict.OK)
     version = q.facts.os_version
     listed_versions = matrix.SYSTEMS.get(q.facts.os_id, ())
-    listed = any(version == prefix or version.startswith(f"{prefix}.") for prefix in listed_versions)
-    if listed:
-        return Row("os", found, matrix.SYSTEMS_TEXT, Verdict.OK)
-    return Row("os", found, matrix.SYSTEMS_TEXT, Verdict.BAD, "use a listed system, or MPS: preflight --layer mps")
+    is_listed = any(version == prefix or version.startswith(f"{prefix}.") for prefix in listed_versions)
+    if is_listed:
+        return Row("os", name, matrix.SYSTEMS_TEXT, Verdict.OK)
+    return Row("os", name, matrix.SYSTEMS_TEXT, Verdict.BAD, "use a listed system, or MPS: preflight --layer mps")
 
 
 def kernel(q: Question) -> Row:
@@ -85,17 +91,17 @@ def kernel(q: Question) -> Row:
 def driver(q: Question) -> Row:
     needs_limits = q.layer is LayerKind.LIMITS
     since = matrix.LIMITS_DRIVER_SINCE if needs_limits else matrix.DRIVER_SINCE
-    found = q.facts.driver
+    version = q.facts.driver
     wanted = f">= {since}"
-    if not found:
+    if not version:
         todo = "install the NVIDIA driver and load it (nvidia-smi must work)"
         return Row("driver", "not loaded", wanted, Verdict.BAD, todo)
-    if matrix.at_least(found, since):
-        return Row("driver", found, wanted, Verdict.OK)
+    if matrix.at_least(version, since):
+        return Row("driver", version, wanted, Verdict.OK)
     todo = f"upgrade the driver to {since} or later"
     if needs_limits:
         todo = f"older drivers have no memory limits: {todo}, or use MPS: preflight --layer mps"
-    return Row("driver", found, wanted, Verdict.BAD, todo)
+    return Row("driver", version, wanted, Verdict.BAD, todo)
 
 
 def cgpu_version(q: Question) -> Row:
@@ -119,29 +125,29 @@ def cgpu_driver(q: Question) -> Row:
         return _any_cgpu_for_driver(q)
     check = "cgpu-driver"
     driver = q.facts.driver
-    found = f"{driver or 'no driver'} with cGPU {version}"
+    pair = f"{driver or 'no driver'} with cGPU {version}"
     row = matrix.drivers_of(version)
     if row is None:
         todo = f"no document names the drivers of cGPU {version}: ask Alibaba Cloud, or take another version"
-        return Row(check, found, "a pair in the matrix", Verdict.WARN, todo)
+        return Row(check, pair, "a pair in the matrix", Verdict.WARN, todo)
     wanted = matrix.text_of(row)
     if matrix.takes(row, driver):
-        return Row(check, found, wanted, Verdict.OK)
+        return Row(check, pair, wanted, Verdict.OK)
     fitting = _cgpu_versions_for(driver)
     todo = f"take cGPU {fitting}, or another driver" if fitting else "take a driver of the matrix"
-    return Row(check, found, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row(check, pair, wanted, q.bad_for(LayerKind.CGPU), todo)
 
 
 def _any_cgpu_for_driver(q: Question) -> Row:
     """The check while it is not known which cGPU will be installed."""
     check = "cgpu-driver"
-    found = q.facts.driver or "no driver"
+    present = q.facts.driver or "no driver"
     fitting = _cgpu_versions_for(q.facts.driver)
     if fitting:
-        return Row(check, found, f"cGPU {fitting}", Verdict.OK)
+        return Row(check, present, f"cGPU {fitting}", Verdict.OK)
     newest = matrix.DRIVERS[0]
     wanted = f"one in cGPU's matrix ({newest.last})"
-    return Row(check, found, wanted, q.bad_for(LayerKind.CGPU), f"use a driver of {matrix.text_of(newest)}")
+    return Row(check, present, wanted, q.bad_for(LayerKind.CGPU), f"use a driver of {matrix.text_of(newest)}")
 
 
 def _cgpu_versions_for(driver: str) -> str:
@@ -161,29 +167,29 @@ def runtime(q: Question) -> Row:
         installed.append(f"containerd {containerd}")
     if not installed:
         return Row(check, "none found", wanted, q.bad_for(LayerKind.CGPU), "install one of them")
-    found = ", ".join(installed)
+    versions = ", ".join(installed)
     # A runtime that is not installed has the empty version, which is older than any other.
     if matrix.at_least(docker, matrix.DOCKER_SINCE) or matrix.at_least(containerd, matrix.CONTAINERD_SINCE):
-        return Row(check, found, wanted, Verdict.OK)
-    return Row(check, found, wanted, q.bad_for(LayerKind.CGPU), "upgrade the container runtime")
+        return Row(check, versions, wanted, Verdict.OK)
+    return Row(check, versions, wanted, q.bad_for(LayerKind.CGPU), "upgrade the container runtime")
 
 
 def toolkit(q: Question) -> Row:
     programs = {HOOK: q.facts.hook, TOOLKIT: q.facts.toolkit}
-    found = ", ".join(path for path, exists in programs.items() if exists) or "none"
+    paths = ", ".join(path for path, exists in programs.items() if exists) or "none"
     wanted = "the NVIDIA container toolkit"
     if q.layer is LayerKind.LIMITS:
-        return _toolkit_for_limits(q.facts.toolkit_version, found)
+        return _toolkit_for_limits(q.facts.toolkit_version, paths)
     if q.facts.toolkit or q.facts.hook:
-        return Row("toolkit", found, wanted, Verdict.OK)
+        return Row("toolkit", paths, wanted, Verdict.OK)
     todo = "install the NVIDIA container toolkit: the wrapper hands on to it"
-    return Row("toolkit", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("toolkit", paths, wanted, q.bad_for(LayerKind.CGPU), todo)
 
 
-def _toolkit_for_limits(version: str, found: str) -> Row:
+def _toolkit_for_limits(version: str, paths: str) -> Row:
     """The check for limits: a later toolkit's hook sets them too, as variables of the container say."""
     wanted = f"any; from {matrix.LIMITS_HOOK_SINCE} on its hook sets limits, too"
-    shown = f"{found}, version {version}" if version else found
+    shown = f"{paths}, version {version}" if version else paths
     if not matrix.at_least(version, matrix.LIMITS_HOOK_SINCE):
         return Row("toolkit", shown, wanted, Verdict.OK)
     todo = (
@@ -199,21 +205,21 @@ def gpu_family(q: Question) -> Row:
     if not models:
         todo = "load the NVIDIA driver (nvidia-smi must list the GPUs)"
         return Row("gpu-family", "no GPU", wanted, Verdict.BAD, todo)
-    found = ", ".join(models)
+    names = ", ".join(models)
     strange = [model for model in models if matrix.family(model) not in set(matrix.FAMILIES)]
     if not strange:
-        return Row("gpu-family", found, wanted, Verdict.OK)
+        return Row("gpu-family", names, wanted, Verdict.OK)
     todo = f"no document names {', '.join(strange)} for cGPU; use MPS if the mps row allows it"
-    return Row("gpu-family", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("gpu-family", names, wanted, q.bad_for(LayerKind.CGPU), todo)
 
 
 def ecs(q: Question) -> Row:
-    found = q.facts.vendor or "unknown"
+    vendor = q.facts.vendor or "unknown"
     wanted = "Alibaba Cloud ECS"
-    if "alibaba cloud" in found.lower():
-        return Row("ecs", found, wanted, Verdict.OK)
+    if "alibaba cloud" in vendor.lower():
+        return Row("ecs", vendor, wanted, Verdict.OK)
     todo = "cGPU works on ECS only; try preflight --layer limits here, then --layer mps"
-    return Row("ecs", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("ecs", vendor, wanted, q.bad_for(LayerKind.CGPU), todo)
 
 
 def cpu_manager(q: Question) -> Row:
@@ -223,44 +229,44 @@ def cpu_manager(q: Question) -> Row:
         source = f" ({cpu.source})" if cpu.source else ""
         todo = "kubelet's configuration was not found: make sure its cpuManagerPolicy is none"
         return Row("cpu-manager", f"unknown{source}", wanted, Verdict.WARN, todo)
-    found = f"{cpu.policy} ({cpu.source})"
+    policy = f"{cpu.policy} ({cpu.source})"
     if cpu.policy == "static":
         state = f"{cpu.root_dir}/cpu_manager_state"
         todo = f"set cpuManagerPolicy: none in kubelet's configuration, delete {state}, restart kubelet"
-        return Row("cpu-manager", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+        return Row("cpu-manager", policy, wanted, q.bad_for(LayerKind.CGPU), todo)
     if not cpu.runs:
         todo = "no kubelet runs, so this file may not be its own: check again when it runs"
-        return Row("cpu-manager", found, wanted, Verdict.WARN, todo)
-    return Row("cpu-manager", found, wanted, Verdict.OK)
+        return Row("cpu-manager", policy, wanted, Verdict.WARN, todo)
+    return Row("cpu-manager", policy, wanted, Verdict.OK)
 
 
 def cgroup(q: Question) -> Row:
     if q.facts.cgroup is None:
         return Row("cgroup", "unknown", "v1 or v2", Verdict.WARN, "mount the host with its /sys below --root")
-    found = f"v{q.facts.cgroup}"
+    version = f"v{q.facts.cgroup}"
     if q.layer is LayerKind.LIMITS:
-        return _cgroup_for_limits(q.facts.cgroup, found)
+        return _cgroup_for_limits(q.facts.cgroup, version)
     if q.layer is LayerKind.MPS:
-        return Row("cgroup", found, "v1 or v2", Verdict.OK)
+        return Row("cgroup", version, "v1 or v2", Verdict.OK)
     if q.facts.cgroup == 1:
-        return Row("cgroup", found, "v1", Verdict.OK)
+        return Row("cgroup", version, "v1", Verdict.OK)
     todo = "no document says which cGPU works with v2 (0.8's wrapper writes v1's devices.allow): try one node first"
-    return Row("cgroup", found, "v1, or what the package's maker promises", Verdict.WARN, todo)
+    return Row("cgroup", version, "v1, or what the package's maker promises", Verdict.WARN, todo)
 
 
-def _cgroup_for_limits(version: int, found: str) -> Row:
-    if version == 2:
-        return Row("cgroup", found, "v2", Verdict.OK)
+def _cgroup_for_limits(number: int, version: str) -> Row:
+    if number == 2:
+        return Row("cgroup", version, "v2", Verdict.OK)
     todo = (
         "the driver limits the memory of cgroups v2 only: boot with systemd.unified_cgroup_hierarchy=1, "
         "or use MPS: preflight --layer mps"
     )
-    return Row("cgroup", found, "v2", Verdict.BAD, todo)
+    return Row("cgroup", version, "v2", Verdict.BAD, todo)
 
 
 def pod_cgroups(q: Question) -> Row:
     """Kubelet's cgroup of all pods, below which each pod has the cgroup that is limited."""
-    found = ", ".join(q.facts.pods_cgroups) or "none"
+    names = ", ".join(q.facts.pods_cgroups) or "none"
     wanted = "one kubepods or kubepods.slice"
     enable = "set cgroupsPerQOS: true in kubelet's configuration, and reboot the drained node"
     if q.facts.no_pod_cgroups:
@@ -268,13 +274,13 @@ def pod_cgroups(q: Question) -> Row:
         off = f"cgroupsPerQOS: false ({q.facts.no_pod_cgroups})"
         return Row("pod-cgroups", off, wanted, q.bad_for(LayerKind.LIMITS), enable)
     if len(q.facts.pods_cgroups) == 1:
-        return Row("pod-cgroups", found, wanted, Verdict.OK)
+        return Row("pod-cgroups", names, wanted, Verdict.OK)
     if q.layer is not LayerKind.LIMITS:
-        return Row("pod-cgroups", found, "only --layer limits needs them", Verdict.NOTE)
+        return Row("pod-cgroups", names, "only --layer limits needs them", Verdict.NOTE)
     if q.facts.pods_cgroups:
         todo = "the agent takes the one that has its own pod; if none has it, name it: chart value limits.podsCgroup"
-        return Row("pod-cgroups", found, wanted, Verdict.WARN, todo)
-    return Row("pod-cgroups", found, wanted, Verdict.BAD, f"start kubelet; if it runs, {enable}")
+        return Row("pod-cgroups", names, wanted, Verdict.WARN, todo)
+    return Row("pod-cgroups", names, wanted, Verdict.BAD, f"start kubelet; if it runs, {enable}")
 
 
 def accounting(q: Question) -> Row:
@@ -282,8 +288,8 @@ def accounting(q: Question) -> Row:
     mode = q.facts.memory_accounting
     wanted = "not switched off"
     if mode != "0":
-        found = f"RmMemacctMode={mode}" if mode else "the driver's default"
-        return Row("accounting", found, wanted, Verdict.OK)
+        setting = f"RmMemacctMode={mode}" if mode else "the driver's default"
+        return Row("accounting", setting, wanted, Verdict.OK)
     todo = (
         "remove RmMemacctMode=0 from NVreg_RegistryDwords in /etc/modprobe.d and /usr/lib/modprobe.d, "
         "renew the initramfs, and reboot"
@@ -307,22 +313,22 @@ def mps(q: Question) -> Row:
     old_gpus = [gpu for gpu in q.facts.gpus if matrix.before_volta(gpu.model)]
     old = sorted({gpu.model or "unknown" for gpu in old_gpus})
     gpus = f"not from Volta on: {', '.join(old)}" if old else f"{len(q.facts.gpus)} GPUs"
-    found = f"{program}, {gpus}"
+    present = f"{program}, {gpus}"
     if q.facts.mps_control and q.facts.gpus and not old:
-        return Row("mps", found, wanted, Verdict.OK)
+        return Row("mps", present, wanted, Verdict.OK)
     todo = "GPUs before Volta get no limits from MPS" if old else "install the driver's compute utilities"
-    return Row("mps", found, wanted, q.bad_for(LayerKind.MPS), todo)
+    return Row("mps", present, wanted, q.bad_for(LayerKind.MPS), todo)
 
 
 def in_use(q: Question) -> Row:
     wanted = "no container on a GPU"
     if not q.facts.users:
         return Row("users", "none", wanted, Verdict.OK)
-    found = "; ".join(map(str, q.facts.users))
+    users = "; ".join(map(str, q.facts.users))
     if not gpu_users.blocking(q.facts.users, q.ignore):
-        return Row("users", found, wanted, Verdict.OK)
+        return Row("users", users, wanted, Verdict.OK)
     todo = "cordon and drain the node, or wait for them: --wait; --ignore NAME for a monitor"
-    return Row("users", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("users", users, wanted, q.bad_for(LayerKind.CGPU), todo)
 
 
 CHECKS: Mapping[str, Callable[[Question], Row]] = {

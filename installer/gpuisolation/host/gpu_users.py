@@ -60,21 +60,38 @@ def identity(cgroup: str) -> tuple[str, str]:
 
 def find(host: Host) -> tuple[User, ...]:
     """All users of the GPUs: processes by pid, then instances of which no process is seen."""
-    pids = sorted(int(name) for name in host.names("/proc") if name.isdigit())
-    users = [user for pid in pids if (user := _process(host, pid))]
-    seen = {user.container[:12] for user in users}
-    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
-    for gpu in state.gpus if state else ():
-        unseen = [instance for instance in gpu.instances if instance.name not in seen]
-        nodes = (f"cGPU instance on GPU {gpu.index}",)
-        users += [User(pid=None, command="", container=instance.name, nodes=nodes) for instance in unseen]
-    return tuple(users)
+    processes = _processes(host)
+    # An instance is named by the first 12 characters of its container's id.
+    seen = {user.container[:12] for user in processes}
+    instances = [user for user in _instances(host) if user.container not in seen]
+    return (*processes, *instances)
 
 
 def blocking(users: Collection[User], ignore: Collection[str]) -> tuple[User, ...]:
     """The users that forbid a change of the layer: all in containers, except the monitors in `ignore`."""
     in_containers = [user for user in users if user.container]
     return tuple(user for user in in_containers if user.pid is None or user.command not in ignore)
+
+
+def _processes(host: Host) -> list[User]:
+    """The processes on a GPU, by pid."""
+    pids = sorted(int(name) for name in host.names("/proc") if name.isdigit())
+    users = []
+    for pid in pids:
+        user = _process(host, pid)
+        if user is not None:
+            users.append(user)
+    return users
+
+
+def _instances(host: Host) -> list[User]:
+    """The containers that cGPU has on a GPU, by its own account: their processes may not be visible from here."""
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
+    users = []
+    for gpu in state.gpus if state else ():
+        nodes = (f"cGPU instance on GPU {gpu.index}",)
+        users += [User(pid=None, command="", container=instance.name, nodes=nodes) for instance in gpu.instances]
+    return users
 
 
 def _process(host: Host, pid: int) -> User | None:
