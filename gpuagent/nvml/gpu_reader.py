@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
@@ -43,38 +43,59 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV, 
         DriverError: the driver as a whole does not answer; its text says why and what to do.
     """
     nvml = nvml or Nvml()
-    gpus: list[Gpu] = []
-    unreadable: list[UnreadableGpu] = []
-    links: dict[str, Wiring] = {}
-    wiring: dict[str, Wiring] = {}
     with nvml.session():
         version = nvml.driver_version()
         cuda_version = nvml.cuda_version()
-        for index in range(count_gpus(nvml)):
-            try:
-                gpu = read_gpu(nvml, index, sysfs, proc)
-                *_, links[gpu.uuid] = read_links(nvml, index)
-                gpus.append(gpu)
-            except CallError as err:
-                if err.code in DRIVER_WIDE:
-                    raise driver_error(err) from err
-                unreadable.append(UnreadableGpu(index, gpu_reason(err)))
-        # Paths are stored by the address of the other GPU, so a GPU without one is left out.
-        bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus if gpu.pci_bus_id}
-        try:
-            for gpu in gpus:
-                *_, relations = read_relations(nvml, gpu.index, bus_ids)
-                wiring[gpu.uuid] = joined(links[gpu.uuid], relations)
-        except CallError as err:
-            raise driver_error(err) from err
+        reading = _read_gpus(nvml, sysfs, proc)
+        wiring = _read_wiring(nvml, reading)
     return Inventory(
-        tuple(gpus),
-        tuple(unreadable),
+        tuple(reading.gpus),
+        tuple(reading.unreadable),
         driver_version=version,
         cuda_version=cuda_version,
         device_nodes=device_nodes(dev),
         wiring=wiring,
     )
+
+
+class _Reading(NamedTuple):
+    """The GPUs in NVML's order, and the links of each by UUID."""
+
+    gpus: list[Gpu]
+    links: dict[str, Wiring]
+    unreadable: list[UnreadableGpu]
+
+
+def _read_gpus(nvml: Nvml, sysfs: Path, proc: Path) -> _Reading:
+    """Read each GPU with its links. Raises DriverError: the driver as a whole does not answer."""
+    reading = _Reading([], {}, [])
+    for index in range(count_gpus(nvml)):
+        try:
+            gpu = read_gpu(nvml, index, sysfs, proc)
+            *_, links = read_links(nvml, index)
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise driver_error(err) from err
+            unreadable = UnreadableGpu(index, gpu_reason(err))
+            reading.unreadable.append(unreadable)
+            continue
+        reading.gpus.append(gpu)
+        reading.links[gpu.uuid] = links
+    return reading
+
+
+def _read_wiring(nvml: Nvml, reading: _Reading) -> dict[str, Wiring]:
+    """Each GPU's links, joined with its paths to the other GPUs. Raises DriverError."""
+    # Paths are stored by the address of the other GPU, so a GPU without one is left out.
+    bus_ids = {gpu.index: gpu.pci_bus_id for gpu in reading.gpus if gpu.pci_bus_id}
+    wiring = {}
+    try:
+        for gpu in reading.gpus:
+            *_, relations = read_relations(nvml, gpu.index, bus_ids)
+            wiring[gpu.uuid] = joined(reading.links[gpu.uuid], relations)
+    except CallError as err:
+        raise driver_error(err) from err
+    return wiring
 
 
 def count_gpus(nvml: Nvml) -> int:

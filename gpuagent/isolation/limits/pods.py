@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -130,23 +130,52 @@ class PodLimits:
             in_force = self._read_pod(uid, in_force, outcome)
             plan = plan.on_pod(in_force)
         # Read only now, because on backend misc a container without a limit of its own reads that of its pod.
-        leaves_now = self._read_leaves(uid, self.leaves(uid), in_force, names, new_leaf)
-        pod_used = {uuid: reading.used for uuid, reading in in_force.items()}
-        leaves_now = [replace(leaf, pod_used=pod_used) for leaf in leaves_now]
-        for repair in leaf_repairs(plan, self.backend, leaves_now, resized):
-            # A limit that a container was born with is that of a dead one, and no program set it here.
-            is_new = repair.leaf == new_leaf
-            self._repair(uid, replace(repair, why=Why.NEW) if is_new else repair, outcome)
-        if resized is not None:
-            self._refuse_unreachable(plan, leaves_now, resized, outcome)
-        outcome.short.update(short_containers(plan, self.backend, leaves_now))
-        outcome.has_unnamed = has_unnamed(plan, self.backend, leaves_now, resized)
+        containers = self._read_containers(uid, in_force, names, new_leaf)
+        self._settle_containers(uid, plan, containers, resized, outcome)
         return outcome
 
-    def _refuse_unreachable(
-        self, plan: PodPlan, leaves_now: Iterable[Leaf], resized: Resized, outcome: Outcome
+    def _read_containers(
+        self,
+        uid: str,
+        in_force: Mapping[str, Limit],
+        names: Mapping[str, str],
+        new_leaf: str,
+    ) -> list[Leaf]:
+        """The limits of a pod's containers, each with what the pod uses of the GPUs."""
+        pod_used = {uuid: reading.used for uuid, reading in in_force.items()}
+        containers = self._read_leaves(uid, self.leaves(uid), in_force, names, new_leaf)
+        return [replace(leaf, pod_used=pod_used) for leaf in containers]
+
+    def _settle_containers(
+        self,
+        uid: str,
+        plan: PodPlan,
+        containers: Sequence[Leaf],
+        resized: Resized | None,
+        outcome: Outcome,
     ) -> None:
-        for leaf in leaves_now:
+        """Bring the limits of a pod's containers into force."""
+        new_leaves = {leaf.name for leaf in containers if leaf.is_new}
+        for repair in leaf_repairs(plan, self.backend, containers, resized):
+            due = repair
+            if repair.leaf in new_leaves:
+                # A limit that a container was born with is that of a dead one, and no program set it here.
+                due = replace(repair, why=Why.NEW)
+            self._repair(uid, due, outcome)
+        if resized is not None:
+            self._refuse_unreachable(plan, containers, resized, outcome)
+        outcome.short.update(short_containers(plan, self.backend, containers))
+        outcome.has_unnamed = has_unnamed(plan, self.backend, containers, resized)
+
+    def _refuse_unreachable(
+        self,
+        plan: PodPlan,
+        containers: Iterable[Leaf],
+        resized: Resized,
+        outcome: Outcome,
+    ) -> None:
+        """Say which new limits no container can get while it runs."""
+        for leaf in containers:
             for uuid in leaf.readings:
                 if is_unreachable(plan, self.backend, uuid, leaf, resized):
                     text = f"container {leaf.container} has no limit of its own, which it gets when it starts again"
