@@ -11,7 +11,7 @@ from gpuagent.agent import loop
 from gpuagent.allocator import allocator_state, requester_queries
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import step
-from gpuagent.domain.deviceplugin import requesting_container
+from gpuagent.domain.deviceplugin.admission import fitting_containers, kubelet_listing
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.events import AllocatesSeen
 from gpuagent.domain.state import State
@@ -47,7 +47,8 @@ def _no_wait_for_pods_after_a_restart() -> None:
 
 
 def _a_former_pods_devices_count_for_its_name() -> None:
-    _set(requesting_container, "of_another_pod", lambda *_: False)
+    _set(fitting_containers, "of_another_pod", lambda *_: False)
+    _set(kubelet_listing, "of_another_pod", lambda *_: False)
     _set(Occupancy, "may_live", lambda *_: True)
 
 

@@ -12,11 +12,12 @@ from gpuagent.allocator.preferred_allocation import PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.allocator.requester_queries import Fetch
 from gpuagent.domain.announcement import EventSink
-from gpuagent.domain.deviceplugin.allocate import allocate, granted, locate
+from gpuagent.domain.deviceplugin.admission.requester import AllocationRequest
+from gpuagent.domain.deviceplugin.allocate import allocate, granted
 from gpuagent.domain.deviceplugin.gpu_shares import container_shares
+from gpuagent.domain.deviceplugin.located import locate
 from gpuagent.domain.deviceplugin.memory_shares import device_shares
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.node_state.resizes import limits_in_force
 from gpuagent.domain.pods.exchange import by_units, key, written

@@ -5,8 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from gpuagent.domain.deviceplugin.occupancy import ADMISSION_S, AdmissionTracker, Occupancy, RecentAllocation
-from gpuagent.domain.deviceplugin.requesting_container import Requester
+from gpuagent.domain.deviceplugin.admission.admission_tracker import ADMISSION_S, AdmissionTracker
+from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllocation
+from gpuagent.domain.deviceplugin.admission.requester import Requester
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.holdings import Allocation
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Protocol
 
-from gpuagent.domain.deviceplugin.requesting_container import Listed
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.events import HoldingsRead
 from gpuagent.domain.pods.pod import PodName
 

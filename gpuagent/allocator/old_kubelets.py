@@ -8,10 +8,13 @@ from collections.abc import Callable
 
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.domain.deviceplugin import counts
-from gpuagent.domain.deviceplugin.allocate import locate
+from gpuagent.domain.deviceplugin.admission.admission_tracker import AdmissionTracker
+from gpuagent.domain.deviceplugin.admission.fitting_containers import Search
+from gpuagent.domain.deviceplugin.admission.recent_allocations import all_ids
+from gpuagent.domain.deviceplugin.admission.requester import AllocationRequest, Requester, UnseenPod
+from gpuagent.domain.deviceplugin.located import locate
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, all_ids
-from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest, Requester, Search, UnseenPod
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.snapshot import Snapshot

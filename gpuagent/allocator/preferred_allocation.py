@@ -9,9 +9,10 @@ from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.old_kubelets import OldKubelets
 from gpuagent.allocator.requester_queries import ContainerSearch, Fetch
 from gpuagent.domain.announcement import Announcement, EventSink
-from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
+from gpuagent.domain.deviceplugin.admission.requester import AllocationRequest, Requester, Unknown
+from gpuagent.domain.deviceplugin.assignment import choose, notice
+from gpuagent.domain.deviceplugin.decided_gpus import in_doubt
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest, Requester, Unknown
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason, Refusal
 

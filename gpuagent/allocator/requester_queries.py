@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.requesting_container import (
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
+from gpuagent.domain.deviceplugin.admission.requester import (
     AllocationRequest,
     HiddenPod,
-    Listed,
     Requester,
     Unknown,
     UnorderedPods,
     UnseenPod,
-    identify,
 )
+from gpuagent.domain.deviceplugin.admission.requesting_container import identify
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.snapshot import Snapshot
 

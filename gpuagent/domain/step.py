@@ -6,7 +6,8 @@ from dataclasses import replace
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.bound_drivers import with_bound_drivers
-from gpuagent.domain.deviceplugin import advertise, resizing
+from gpuagent.domain.deviceplugin import advertise
+from gpuagent.domain.deviceplugin.resize import resizing
 from gpuagent.domain.former_units import former_units
 from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.reconcile.published_holdings import with_published_pods

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent.domain.deviceplugin.gpu_shares import largest_shares
-from gpuagent.domain.deviceplugin.resizing import most_shares, shares_in_force
+from gpuagent.domain.deviceplugin.resize.resizing import most_shares, shares_in_force
 from gpuagent.domain.dra.containers.union import together
 from gpuagent.domain.dra.isolation import layer_mode, serving_layer
 from gpuagent.domain.dra.memory_shares import claim_shares, claimed_shares

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.deviceplugin.requesting_container import Listed
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.pods.pod import CheckpointEntry, PodName
 from gpuagent.kubelet import checkpoint
 from gpuagent.kubelet.pod_resources import PodResources

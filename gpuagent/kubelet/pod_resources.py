@@ -10,7 +10,7 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.domain.deviceplugin.requesting_container import Listed
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
 from gpuagent.kubelet.rpc_errors import call_error
 

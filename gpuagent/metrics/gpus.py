@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from operator import attrgetter
 
-from gpuagent.domain.deviceplugin.resizing import withheld_bytes
+from gpuagent.domain.deviceplugin.resize.resizing import withheld_bytes
 from gpuagent.domain.gpus.health_verdict import GpuHealth
 from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import Mode

@@ -9,9 +9,17 @@ from gpuagent.allocator import allocator_state, preferred_allocation
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.allocator.requester_queries import ContainerSearch
 from gpuagent.domain import snapshot_indexes, usable_gpus
-from gpuagent.domain.deviceplugin import advertise, occupancy, requesting_container
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocations
-from gpuagent.domain.deviceplugin.requesting_container import KubeletListing
+from gpuagent.domain.deviceplugin import advertise
+from gpuagent.domain.deviceplugin.admission import (
+    admission_tracker,
+    fitting_containers,
+    kubelet_listing,
+    recent_allocations,
+)
+from gpuagent.domain.deviceplugin.admission.admission_tracker import AdmissionTracker
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import KubeletListing
+from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.node_state.allocations import Holdings, LivingHoldings
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.kubelet import checkpoint
@@ -40,7 +48,8 @@ def j1_decided_pods_get_any_gpu_after_a_restart() -> None:
 
 def j2_a_name_is_the_pod_that_has_it_now() -> None:
     """As it was: what kubelet lists under a name is taken for the pod that the agent knows, whatever its sizes."""
-    put(requesting_container, "of_another_pod", lambda *_: False)
+    put(fitting_containers, "of_another_pod", lambda *_: False)
+    put(kubelet_listing, "of_another_pod", lambda *_: False)
     put(snapshot_indexes, "of_another_pod", lambda *_: False)
     put(KubeletListing, "_was_given_up", lambda *_: False)
 
@@ -74,10 +83,11 @@ def units_of_a_former_pod_are_its_successors() -> None:
 
 def allocations_are_forgotten_before_they_are_read() -> None:
     """An allocation is kept for a second, whether kubelet's list shows it by then or not."""
-    put(occupancy, "REMEMBER_S", 1.0)
+    put(recent_allocations, "REMEMBER_S", 1.0)
+    put(admission_tracker, "REMEMBER_S", 1.0)
 
     def fresh(self: RecentAllocations, at: float, _snap: object) -> RecentAllocations:
-        young = [allocation for allocation in self.allocations if allocation.at > at - occupancy.REMEMBER_S]
+        young = [allocation for allocation in self.allocations if allocation.at > at - recent_allocations.REMEMBER_S]
         return self if len(young) == len(self.allocations) else RecentAllocations.of(young)
 
     put(RecentAllocations, "fresh", fresh)

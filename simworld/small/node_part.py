@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
-from gpuagent.domain.deviceplugin.requesting_container import Listed
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, key_of
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.node_object import Node

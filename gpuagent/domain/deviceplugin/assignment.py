@@ -1,15 +1,20 @@
-"""Which devices a requesting container gets: placement, with pods, decisions and allocations taken into account."""
+"""Which devices a requesting container gets: placement, with pods, decisions and allocations taken into account.
+
+`placement` ranks GPUs and knows no pods. So this module turns a call into a question for it: how much the container
+requests, which GPUs are free for it, which ones it must have, and which ones it should have if it fits there. Shared
+GPUs and whole GPUs are two such questions. The answer names GPUs, and the lowest free ids of these GPUs serve the call.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.deviceplugin.admission.requester import AllocationRequest, Requester
+from gpuagent.domain.deviceplugin.decided_gpus import decision_of
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, gpu_count, not_offered
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest, Requester, Unknown
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.share import Preferences, ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
@@ -117,33 +122,19 @@ def _share_request(
     snap = occupancy.snapshot
     resource = request.resource
     pod = requester.pod
-    same_gpus = requester.container_gpus
     decided = decision_of(requester, resource, snap)
     # The container must get these GPUs or none.
-    is_limited = bool(same_gpus) or decided is not None
-    suspect_ids = (occupancy.suspect_ids & request.offered) - request.must_include
-    only: Collection[str] | None = same_gpus or None
+    only: Collection[str] | None = requester.container_gpus or None
     if decided:
         only = decided.uuids
-    # A spread share is on several GPUs anyway, so nothing can be together with it.
+    is_limited = only is not None
     gpus = 1
-    cramped: Sequence[Collection[str]] = ()
     if pod and pod.gpu_count_label is not None:
         gpus = gpu_count(pod, resource, request.size, snap.resource_kinds)
-    else:
-        cramped = _cramped(requester, occupancy)
     # What a scheduler chose for this container is among the reserved units, and must not count against it.
     reserved: Mapping[str, int] = {}
     if not is_limited:
         reserved = occupancy.reserved(resource, requester.pod_name)
-    preferences = Preferences(
-        placement=snap.placement,
-        pinned=_preferred_gpus(requester, snap, is_limited=is_limited),
-        short=() if same_gpus else _short_gpus(resource, requester, occupancy),
-        suspect=_units_by_gpu(suspect_ids, snap),
-        cramped=cramped,
-        room=requester.units_for_later_containers(resource),
-    )
     return ShareRequest(
         resource=resource,
         size=request.size,
@@ -152,7 +143,7 @@ def _share_request(
         order=snap.indexes,
         must_include=_units_by_gpu(request.must_include, snap),
         gpu_count=gpus,
-        preferences=preferences,
+        preferences=_preferences(request, requester, occupancy, is_limited=is_limited),
         only=only,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),
@@ -160,6 +151,36 @@ def _share_request(
         requester=str(requester.owner or "this container"),
         reserved=reserved,
         decided=decided.words if decided else "",
+    )
+
+
+def _preferences(
+    request: AllocationRequest,
+    requester: Requester,
+    occupancy: Occupancy,
+    *,
+    is_limited: bool,
+) -> Preferences:
+    """Where the container should be placed, if there is a choice. `is_limited`: it must get certain GPUs or none."""
+    snap = occupancy.snapshot
+    resource = request.resource
+    suspect_ids = (occupancy.suspect_ids & request.offered) - request.must_include
+    # Its other resource has a GPU already, which had enough of this one.
+    short: Collection[str] = ()
+    if not requester.container_gpus:
+        short = _short_gpus(resource, requester, occupancy)
+    # A spread share is on several GPUs anyway, so nothing can be together with it.
+    cramped: Sequence[Collection[str]] = ()
+    is_spread = requester.pod is not None and requester.pod.gpu_count_label is not None
+    if not is_spread:
+        cramped = _cramped(requester, occupancy)
+    return Preferences(
+        placement=snap.placement,
+        pinned=_preferred_gpus(requester, snap, is_limited=is_limited),
+        short=short,
+        suspect=_units_by_gpu(suspect_ids, snap),
+        cramped=cramped,
+        room=requester.units_for_later_containers(resource),
     )
 
 
@@ -304,14 +325,6 @@ def _listed(
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
 
 
-def in_doubt(resource: str, requester: Unknown) -> Refusal:
-    """The refusal of a request that may be for pods with GPUs chosen by a scheduler."""
-    names = [str(name) for name in requester.candidates[:3]]
-    pods = ", ".join(names) or "pods of this node"
-    text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot identify the requesting pod"
-    return Refusal(Reason.UNKNOWN_POD, f"{text}: {requester.why}. Create the pod again")
-
-
 def free_by_gpu(
     resource: str,
     offered: frozenset[str],
@@ -338,39 +351,3 @@ def free_by_gpu(
         stranger = min(offered.difference(*free.values()))
         raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {stranger!r} is not advertised on this node")
     return free
-
-
-class DecidedGpus(NamedTuple):
-    """UUIDs of the GPUs that a scheduler chose for a container, and words for messages."""
-
-    uuids: frozenset[str]
-    words: str
-
-
-def decision_of(
-    requester: Requester,
-    resource: str,
-    snap: Snapshot,
-) -> DecidedGpus | None:
-    """GPUs that a scheduler chose for the container; None where it chose none that count.
-
-    Raises:
-        Refusal: this node can never keep the decision.
-    """
-    decision = requester.decision(snap)
-    gpus = requester.decided_gpus(resource, snap)
-    if gpus is None or not isinstance(decision, Decision):
-        return None
-    if requester.container_gpus:
-        # The container's other resource has followed the decision, or was chosen before there was one.
-        return None
-    if isinstance(gpus, str):
-        text = f"{resource}: pod {requester.pod_name}: annotation {decision.key} {gpus}"
-        raise Refusal(Reason.GPU_DECISION, text)
-    words = f"a scheduler chose {names_of(gpus, snap)} for it (annotation {decision.key})"
-    return DecidedGpus(gpus, words)
-
-
-def names_of(uuids: Collection[str], snap: Snapshot) -> str:
-    """GPUs in messages: ``GPU 1 and GPU 3``."""
-    return " and ".join(sorted(map(snap.names.__getitem__, uuids)))

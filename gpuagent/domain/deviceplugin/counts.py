@@ -7,8 +7,9 @@ the pod's annotations afterwards. `allocator/old_kubelets` stands between such a
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation, all_ids
-from gpuagent.domain.deviceplugin.requesting_container import AllocationRequest, Requester
+from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllocation, all_ids
+from gpuagent.domain.deviceplugin.admission.requester import AllocationRequest, Requester
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.exchange import Exchanged
 from gpuagent.domain.snapshot import Snapshot
 

@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
-from gpuagent.domain.deviceplugin.requesting_container import Requester
+from gpuagent.domain.deviceplugin.admission.recent_allocations import InUse
+from gpuagent.domain.deviceplugin.admission.requester import Requester
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, Malformed, gpu_names, shown
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName, asked, count_of
 from gpuagent.domain.refusal import Reason, Refusal

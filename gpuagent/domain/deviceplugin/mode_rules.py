@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpuagent.domain.deviceplugin.requesting_container import Requester
+from gpuagent.domain.deviceplugin.admission.requester import Requester
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode, other_resource

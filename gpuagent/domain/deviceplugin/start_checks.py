@@ -8,9 +8,11 @@ retries the start.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.allocate import Located, apart, locate
+from gpuagent.domain.deviceplugin.admission.admission_tracker import AdmissionTracker
+from gpuagent.domain.deviceplugin.admission.recent_allocations import all_ids
+from gpuagent.domain.deviceplugin.allocation_rules import apart
+from gpuagent.domain.deviceplugin.located import Located, locate
 from gpuagent.domain.deviceplugin.mode_rules import gpu_count
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, all_ids
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal

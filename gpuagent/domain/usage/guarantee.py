@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.deviceplugin.resizing import most_in_force
+from gpuagent.domain.deviceplugin.resize.resizing import most_in_force
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import foreign
 from gpuagent.domain.pods.pod import ContainerRef

@@ -10,7 +10,8 @@ from typing import Any
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.domain.pods.holdings import lists_ended
 from gpuagent.domain.pods.json_values import text
-from gpuagent.domain.pods.pod import Pod, PodName, kept, parse_pod
+from gpuagent.domain.pods.parse_pod import kept, parse_pod
+from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Api
 from gpuagent.kube.watch.follow import Follow

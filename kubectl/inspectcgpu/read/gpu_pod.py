@@ -8,7 +8,8 @@ from typing import Any
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Malformed
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuagent.domain.pods.pod import Pod, PodName, asked, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import Pod, PodName, asked
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuagent.domain.sharing.units import if_bytes

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, cast
 
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS, bounded
 from gpuagent.domain.pods.json_values import mapping, mappings, text
-from gpuagent.domain.pods.pod import REJECTED, Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import REJECTED, Pod, PodName
 from gpuagent.domain.sharing.mode import GPU_COUNT
 from gpuscheduler.core.claims.gpu_claims import pod_claims
 from gpuscheduler.core.constraints.labels import MOST_LABELS, NO_LABELS, Labels, labels_of, labels_on_node

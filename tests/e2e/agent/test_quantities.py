@@ -8,7 +8,7 @@ from decimal import Decimal
 from kubernetes.utils.quantity import parse_quantity
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, Shares, shares
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.pods.quantity import MOST, amount
 from tests.e2e.agent.allocation_audit import holdings
 from tests.e2e.agent.conftest import Node

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, gpu_names
-from gpuagent.domain.pods.pod import Pod, asked, count_of, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import Pod, asked, count_of
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus, node_gpus
 from gpuagent.domain.sharing.mode import (

@@ -10,9 +10,11 @@ import pytest
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocations
-from gpuagent.domain.deviceplugin.requesting_container import Listed
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
+from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.mode import Mode

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
-from gpuagent.domain.deviceplugin.requesting_container import Listed
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health_verdict import MOST_SETTLE_S, HealthReading
@@ -27,7 +27,8 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.resizes import Resizes
 from gpuagent.domain.pods.exchange import key
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.refusal import Reason, Refusal

@@ -6,7 +6,8 @@ import pytest
 
 from gpuagent.allocator.refusal_events import MOST_WAITING, WAIT_S, RefusalEvents
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.pods.pod import PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import PodName
 from tests.unit.domain.builders import pod_json
 
 TEXT = "aliyun.com/gpu-mem: no single GPU has that much"

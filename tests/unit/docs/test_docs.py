@@ -11,7 +11,8 @@ import yaml
 from docsite import packages_page, problems_page
 from docsite.pages import FOLDER
 from docsite.pages import PAGES as MADE
-from gpuagent.domain.deviceplugin.allocate import Located, granted
+from gpuagent.domain.deviceplugin.allocate import granted
+from gpuagent.domain.deviceplugin.located import Located
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health_verdict import APPLICATION_XIDS
 from gpuagent.domain.sharing.grant import DeviceStrategy

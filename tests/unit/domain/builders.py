@@ -11,7 +11,8 @@ from gpuagent.domain.gpus.link_reports import End, Nvlink, Relation, Wiring
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode

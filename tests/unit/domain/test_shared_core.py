@@ -10,7 +10,7 @@ from gpuagent.domain.gpus.topology import topology
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.share import ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision
 from gpuagent.domain.sharing.grant import DeviceAccess
 from gpuagent.domain.sharing.mode import Kind

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.deviceplugin.allocate import granted, locate
+from gpuagent.domain.deviceplugin.allocate import granted
+from gpuagent.domain.deviceplugin.located import locate
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode

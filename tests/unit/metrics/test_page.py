@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples

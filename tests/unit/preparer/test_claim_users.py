@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.resource_slice import device_name
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.isolation.mps.share import share

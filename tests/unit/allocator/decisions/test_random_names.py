@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.deviceplugin.requesting_container import Listed
+from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.domain.refusal import Reason, Refusal

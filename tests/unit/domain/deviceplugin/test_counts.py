@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllocation
+from gpuagent.domain.deviceplugin.admission.requester import Requester
 from gpuagent.domain.deviceplugin.counts import oldest
-from gpuagent.domain.deviceplugin.occupancy import RecentAllocation
-from gpuagent.domain.deviceplugin.requesting_container import Requester
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.sharing.mode import Kind
 from tests.unit.domain.builders import CORE, MEM, pod_json, unit_ids, uuid
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.domain.deviceplugin.allocate import granted, locate
+from gpuagent.domain.deviceplugin.allocate import granted
+from gpuagent.domain.deviceplugin.located import locate
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Kind, Mode, Resources

@@ -3,9 +3,10 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpuagent.domain.deviceplugin.admission.admission_tracker import AdmissionTracker
 from gpuagent.domain.deviceplugin.job import named_gpus, visible_gpus_of
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Mode
 from tests.unit.domain import hostile

@@ -1,11 +1,8 @@
 """Devices in use: the indexes after an Allocate equal freshly computed ones."""
 
-from gpuagent.domain.deviceplugin.occupancy import (
-    AdmissionTracker,
-    Occupancy,
-    RecentAllocation,
-    RecentAllocations,
-)
+from gpuagent.domain.deviceplugin.admission.admission_tracker import AdmissionTracker
+from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllocation, RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import MEM, box, holding, in_force, owner, pod_json, uuid

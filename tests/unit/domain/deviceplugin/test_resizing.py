@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S
-from gpuagent.domain.deviceplugin.resizing import LEAVE_S, deadline
+from gpuagent.domain.deviceplugin.resize.resizing import LEAVE_S, deadline
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.node_state.resizes import Resizes

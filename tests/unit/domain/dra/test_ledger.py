@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain.dra.ledger import conflict, in_use, is_same, most_sharers
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from tests.unit.domain.builders import NodeUnderTest, box
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from gpuagent.domain.dra.memory_shares import claim_shares
-from gpuagent.domain.pods.pod import Pod, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.sharing.claim import PreparedClaim
 from tests.unit.domain.builders import box, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared

@@ -3,7 +3,8 @@
 import pytest
 
 from gpuagent.domain.pods.holdings import FOREIGN, held_otherwise, holder, located, with_annotated_gpus
-from gpuagent.domain.pods.pod import ContainerRef, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, key, pod_json, unit_ids, uuid
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Malformed
-from gpuagent.domain.pods.pod import ContainerSpec, PodName, kept, parse_pod
+from gpuagent.domain.pods.parse_pod import kept, parse_pod
+from gpuagent.domain.pods.pod import ContainerSpec, PodName
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.sharing.mode import (
     GPU_COUNT_LABEL,

@@ -5,7 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import PodsSeen
-from gpuagent.domain.pods.pod import ContainerSpec, PodName, count_of, parse_pod, requests
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import ContainerSpec, PodName, count_of, requests
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.state import State
 from gpuagent.domain.step import step

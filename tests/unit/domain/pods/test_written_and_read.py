@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods import annotations as an
-from gpuagent.domain.pods.pod import CheckpointEntry, Pod, asked, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, Pod, asked
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.scheduling.decision import Decision, Ignored, read
 from gpuagent.domain.sharing.mode import Kind, Mode

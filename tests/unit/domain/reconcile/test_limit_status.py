@@ -1,6 +1,6 @@
 """The annotation that says what became of a resize."""
 
-from gpuagent.domain.deviceplugin.resizing import most_in_force, withheld_bytes
+from gpuagent.domain.deviceplugin.resize.resizing import most_in_force, withheld_bytes
 from gpuagent.domain.pods.annotations import LIMIT_STATUS_ANNOTATION
 from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.reconcile.limit_status import with_limit_status

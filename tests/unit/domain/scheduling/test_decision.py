@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION
-from gpuagent.domain.pods.pod import Pod, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.scheduling.decision import SKEW_NS, Decision, Ignored, read
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode, Resources
 from tests.unit.domain import hostile

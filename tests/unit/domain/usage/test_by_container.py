@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MIB
 from gpuagent.domain.state import State

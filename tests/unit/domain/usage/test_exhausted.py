@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.pods.pod import ContainerRef, FailedRun, Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import ContainerRef, FailedRun, Pod, PodName
 from gpuagent.domain.usage.exhausted import AGAIN_S, MOST_AT_ONCE, RECENT_S, ExhaustedContainers
 from gpuagent.domain.usage.over_time import HeldUse, NodeUsage
 from tests.unit.domain.builders import gpu, uuid

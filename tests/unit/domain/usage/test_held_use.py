@@ -3,7 +3,8 @@
 import pytest
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Pod, PodName
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples, use

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
 from gpuscheduler.core.gpu_request import NO_REQUEST, Amounts, GpuRequest, Group, RequestKind, gpu_request
 

@@ -1,7 +1,7 @@
 """Two namespaces with equal names in them have nothing to do with each other."""
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.sharing.mode import GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, Kind
 from gpuscheduler.core.jobs.job import JobState

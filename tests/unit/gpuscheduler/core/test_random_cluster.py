@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
-from gpuagent.domain.pods.pod import REJECTED, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import REJECTED
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, Kind

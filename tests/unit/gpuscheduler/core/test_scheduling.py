@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_GPU
-from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.scheduling.held_gpus import HeldGpu
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus

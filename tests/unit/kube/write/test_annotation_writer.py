@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
-from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
+from gpuagent.domain.pods.parse_pod import parse_pod
+from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.domain.reconcile.pod_annotations import PodWrite
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.watch.node_watch import Watcher

@@ -18,9 +18,15 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpuagent.domain.deviceplugin.memory_shares import device_shares, share_bytes
-from gpuagent.domain.deviceplugin.resize_allocations import AllocatedMemory, Limits, Units, enough_units, lacking_units
-from gpuagent.domain.deviceplugin.resize_request import NotGranted, ResizeRequests, words
-from gpuagent.domain.deviceplugin.resize_units import FreeUnits
+from gpuagent.domain.deviceplugin.resize.resize_allocations import (
+    AllocatedMemory,
+    Limits,
+    Units,
+    enough_units,
+    lacking_units,
+)
+from gpuagent.domain.deviceplugin.resize.resize_request import NotGranted, ResizeRequests, words
+from gpuagent.domain.deviceplugin.resize.resize_units import FreeUnits
 from gpuagent.domain.node_state.resizes import Growth, Verdict, limits_in_force
 from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION
 from gpuagent.domain.pods.holdings import lists_ended

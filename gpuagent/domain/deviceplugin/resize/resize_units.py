@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from functools import cached_property
 
-from gpuagent.domain.deviceplugin.resize_request import NotGranted
+from gpuagent.domain.deviceplugin.resize.resize_request import NotGranted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.node_state.resizes import Growth

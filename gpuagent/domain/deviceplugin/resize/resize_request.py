@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.memory_shares import spread
-from gpuagent.domain.deviceplugin.resize_allocations import AllocatedMemory, Limits
+from gpuagent.domain.deviceplugin.resize.resize_allocations import AllocatedMemory, Limits
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.annotations import LIMIT_ANNOTATION, Malformed
 from gpuagent.domain.pods.memory_limit import memory_limits
