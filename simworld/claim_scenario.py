@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from simworld.draw_jobs import KINDS as JOB_KINDS
-from simworld.scenario import Action, Args, Maker, Scenario, draw
+from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
 from simworld.swarm import draw_swarm
 
 SHARE_OF_WORLDS = 0.35
@@ -20,12 +20,12 @@ GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 
 def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
-    return with_claims(draw(seed))
+    return with_strikes_of_the_extender(with_claims(draw(seed)))
 
 
 def draw_small_world(seed: int) -> Scenario:
     """The small world of a seed, with claims if it has some, see `swarm`."""
-    return with_claims(draw_swarm(seed))
+    return with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
 
 
 def with_claims(scenario: Scenario) -> Scenario:

@@ -107,6 +107,19 @@ def with_replicas(scenario: Scenario) -> Scenario:
     return replace(_with_more(scenario, more), replicas=2, mode=mode)
 
 
+def with_strikes_of_the_extender(scenario: Scenario) -> Scenario:
+    """The scenario, in half of the worlds with the core of gpuscheduler alone with moments at which it crashes."""
+    chance = random.Random(f"{scenario.seed}/strikes of the extender")
+    has_core_alone = scenario.decides and not scenario.replicas
+    if not has_core_alone or scenario.has_claims or chance.random() < 0.5:
+        return scenario
+    more: list[Action] = []
+    # As often in a short world as in a long one: what comes after each strike is what matters.
+    rate = chance.choice((2, 4, 8)) / scenario.lasts_s
+    add_actions(more, chance, scenario.lasts_s, rate, [_strike_of_the_extender])
+    return _with_more(scenario, more)
+
+
 def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenario:
     """The scenario, in half of the seeds with more of what people and faults do."""
     chance = random.Random(f"{scenario.seed}/rarer actions")
@@ -264,7 +277,7 @@ FAULTS: tuple[Maker, ...] = (
 )
 
 POINTS = ("reserved", "reserved", "binding asked", "binding done", "binding done", "commit asked", "commit done")
-"""Moments at which a replica of gpuscheduler is struck, see `SchedulerReplicas.happened`."""
+"""Moments at which gpuscheduler is struck, see `SchedulerReplicas.happened` and `GpuScheduler.strike`."""
 STRIKES: dict[str, tuple[float, ...]] = {
     "kill_both": (0.05, 1.0, 18.0),
     "kill_extender": (0.05, 1.0, 4.0),
@@ -282,6 +295,11 @@ ANSWERS = ((0,), (0, 503), (0, 0), (409,), (500,), (503, 503))
 def _strike(chance: random.Random) -> tuple[str, Args]:
     what = chance.choice(("kill_before_others_know", *STRIKES))
     return "strike_scheduler", (chance.choice(POINTS), chance.choice((1, 1, 2, 3)), what, chance.choice(STRIKES[what]))
+
+
+def _strike_of_the_extender(chance: random.Random) -> tuple[str, Args]:
+    away_s = chance.choice(STRIKES["kill_extender"])
+    return "strike_extender", (chance.choice(POINTS), chance.choice((1, 1, 2, 3)), away_s)
 
 
 def _small_pod_that_ends(chance: random.Random) -> tuple[str, Args]:

@@ -450,6 +450,10 @@ class World:
     def strike_scheduler(self, point: str, countdown: int, what: str, seconds: float) -> None:
         self.replicas.strike(point, countdown, what, seconds)
 
+    def strike_extender(self, point: str, countdown: int, away_s: float) -> None:
+        """The extender of the core alone ends at a moment; kube-scheduler goes on."""
+        self._scheduler.strike(point, countdown, away_s)
+
     def stall_scheduler(self, which: int, seconds: float) -> None:
         self.replicas.strike_now(which, "stall", seconds)
 

@@ -1,11 +1,13 @@
 """gpuscheduler's own core, and around it what a kube-scheduler with that extender does.
 
-The core is the product's, and so are the readers of objects. Watches bring changes late, each kind at its own pace. A
-restart loses all that the process knew, and the next one reads every object anew.
+The core is the product's, and so are the readers of objects. Watches bring changes late, each kind at its own pace.
+Either both end together, or the extender alone, as a container that crashes. It loses all that it knew, and what was on
+its way to it or from it. The next one reads every kind of object anew, and answers once it has read all.
 """
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -47,10 +49,16 @@ BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 10.0
 """kube-scheduler's own: the first wait of a pod that was refused, and the longest."""
 WRITE_S = 0.02
+RESOURCES = ("nodes", "configmaps", "pods")
+"""Kinds of objects that the core follows."""
+LIST_S = 1.0
+"""Longest time in which an extender that starts again lists the objects of one kind."""
 
 
 class GpuScheduler:
     """One replica that leads; `kill` and `start` make the next one.
+
+    `strike` has the extender alone end at a moment that matters.
 
     Args:
         api: of the cluster.
@@ -63,7 +71,6 @@ class GpuScheduler:
     Attributes:
         core: the product's decisions.
         asked: UIDs of the pods about which kube-scheduler has asked, in this process or in a former one.
-        process: of kube-scheduler and its extender.
     """
 
     def __init__(
@@ -80,7 +87,10 @@ class GpuScheduler:
         self._history = history
         self._placements = placements
         self._began_at = 0.0
-        self.process = Process(NAME, alive=False)
+        self._kube_scheduler = Process(NAME, alive=False)
+        self._extender = Process(f"{NAME} extender", alive=False)
+        self._kubelet = Process(f"{NAME} kubelet")
+        self._strikes: list[_Strike] = []
         self._is_synced = False
         self.core: Scheduling
         self.asked: set[str] = set()
@@ -90,27 +100,87 @@ class GpuScheduler:
 
     @property
     def living_core(self) -> Scheduling | None:
-        """The core of the replica that runs, once it has read the cluster; otherwise None."""
-        return self.core if self.process.alive and self._is_synced else None
+        """The core of the extender that runs, once it has read the cluster; otherwise None."""
+        return self.core if self._is_answering else None
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._extender.alive and self._is_synced
+
+    # -- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self.process.alive:
+        """Start what does not run. What was to strike the extender comes no more."""
+        self._strikes.clear()
+        if self._kube_scheduler.alive:
+            self._start_extender_again()
             return
-        self.process = Process(NAME)
-        self._is_synced = False
-        kernel().spawn(self._run, NAME, self.process)
+        self._kube_scheduler = Process(NAME)
+        kernel().spawn(self._run, NAME, self._kube_scheduler)
 
     def kill(self) -> None:
-        kernel().end(self.process)
+        """End both."""
+        kernel().end(self._extender)
+        kernel().end(self._kube_scheduler)
+
+    def strike(self, point: str, countdown: int, away_s: float) -> None:
+        """Have the extender end for so long when something has happened so often, see `scenario.POINTS`."""
+        self._strikes.append(_Strike(point, countdown, away_s))
+
+    def _happened(self, point: str) -> None:
+        """Let the extender end if it was to end now. Then a task of its own does not come back from this call."""
+        for strike in list(self._strikes):
+            if strike.point != point:
+                continue
+            strike.countdown -= 1
+            if strike.countdown <= 0:
+                self._strikes.remove(strike)
+                self._crash_extender(point, strike.away_s)
+                return
+
+    def _crash_extender(self, point: str, away_s: float) -> None:
+        self._history.note(NAME, f"{point}: its extender is killed, for {away_s:g} s")
+
+        def start_again() -> None:
+            kernel().sleep(away_s)
+            self._start_extender_again()
+
+        kernel().spawn(start_again, "kubelet restarts the extender", self._kubelet)
+        kernel().end(self._extender)
 
     def _run(self) -> None:
-        mix = Mix()
-        self.core = Scheduling(Strand(mix), mix, [NAME], min_feasible=self._min_feasible)
         self._changed = Event()
-        self._due = Event()
         self._binding: set[str] = set()
         self._not_before: dict[str, float] = {}
         self._tries: dict[str, int] = {}
+        self._make_extender()
+        # Both have started together, and the extender has read everything at one moment.
+        with self._objects.updated:
+            version = self._objects.version
+            self._began_at = kernel().now
+            for resource in RESOURCES:
+                self._read(resource)
+        self._synced()
+        for resource in RESOURCES:
+            self._spawn(partial(self._watch, resource, version), resource)
+        self._spawn(self._tick, "tick")
+        self._schedule_all()
+
+    def _start_extender_again(self) -> None:
+        """Start the extender beside a kube-scheduler that runs on, unless it runs or kube-scheduler is gone, too."""
+        if self._extender.alive or not self._kube_scheduler.alive:
+            return
+        self._make_extender()
+        self._spawn(self._run_extender, "start")
+
+    def _make_extender(self) -> None:
+        """A new process, which knows nothing."""
+        self._extender = Process(f"{NAME} extender")
+        self._extender.at_end.append(self._fail_calls)
+        self._is_synced = False
+        mix = Mix()
+        self.core = Scheduling(Strand(mix), mix, [NAME], min_feasible=self._min_feasible)
+        self._due = Event()
         service: Any = SimpleNamespace(
             core=self.core,
             node_seen=self.core.node_seen,
@@ -119,24 +189,41 @@ class GpuScheduler:
         )
         self._nodes = NodeFollower(service)
         self._config_maps = ConfigMapFollower(self._nodes)
-        version = self._read_all()
+
+    def _run_extender(self) -> None:
+        """List each kind at a moment of its own and follow it from there, as the product does."""
+        self._began_at = kernel().now
+        for resource in kernel().chance.sample(RESOURCES, len(RESOURCES)):
+            kernel().sleep(kernel().chance.random() * LIST_S)
+            while self._api.is_away:
+                kernel().sleep(BACK_OFF_S)
+            with self._objects.updated:
+                version = self._objects.version
+                self._read(resource)
+            self._spawn(partial(self._watch, resource, version), resource)
+        self._synced()
+        self._spawn(self._tick, "tick")
+        self._settle()
+
+    def _synced(self) -> None:
         self.core.synced(kernel().now)
         self._is_synced = True
-        for resource in ("nodes", "configmaps", "pods"):
-            kernel().spawn(partial(self._watch, resource, version), f"{NAME} {resource}")
-        kernel().spawn(self._tick, f"{NAME} tick")
-        self._schedule_all()
+
+    def _fail_calls(self) -> None:
+        """Kube-scheduler's calls of an extender that has ended fail, and it tries the pods again later."""
+        for uid in self._binding:
+            self._back_off(uid)
+        self._binding.clear()
+
+    def _spawn(self, work: Callable[[], None], name: str) -> None:
+        """Have the extender do something beside everything else."""
+        kernel().spawn(work, f"{NAME} {name}", self._extender)
 
     # -- watches --------------------------------------------------------------------------------------------------
 
-    def _read_all(self) -> int:
-        with self._objects.updated:
-            version = self._objects.version
-            self._began_at = kernel().now
-            for resource in ("nodes", "configmaps", "pods"):
-                for stored in self._objects.peek(resource):
-                    self._seen(resource, stored)
-            return version
+    def _read(self, resource: str) -> None:
+        for stored in self._objects.peek(resource):
+            self._seen(resource, stored)
 
     def _watch(self, resource: str, version: int) -> None:
         while True:
@@ -220,7 +307,7 @@ class GpuScheduler:
             return
         self._binding.add(uid)
         bind = partial(self._bind, meta["namespace"], meta["name"], uid, node)
-        kernel().spawn(bind, f"{NAME} bind")
+        self._spawn(bind, "bind")
 
     def _clear_nomination(self, pod: Json) -> None:
         """Kube-scheduler ends the nomination of a pod for which it finds no node, so that others may have the room."""
@@ -230,16 +317,21 @@ class GpuScheduler:
             self._patch(metadata["namespace"], metadata["name"], status, "status")
 
     def _node_for(self, pod: Json) -> str:
-        """The node that the extender answers; empty without any, also if no node has room so that it is not asked."""
+        """The node that the extender answers.
+
+        Empty without any, also if no node has room so that it is not asked, or if the call fails.
+        """
         calls = nodes_to_name(pod, self._objects.peek("nodes"), self._objects.peek("pods"), self._chance_of_nodes)
         for names in calls:
-            if not names:
+            if not names or not self._is_answering:
                 continue
             self.asked.add(pod["metadata"]["uid"])
             answer = self.core.filter(pod_facts(pod), names, kernel().now)
             self._settle()
             if answer.nodes:
-                return answer.nodes[0]
+                self._happened("reserved")
+                # The answer of an extender that has just ended is lost.
+                return answer.nodes[0] if self._is_answering else ""
         return ""
 
     def _back_off(self, uid: str) -> None:
@@ -279,11 +371,13 @@ class GpuScheduler:
         if self._api.is_away:
             self.core.bound(write.uid, BindOutcome.REFUSED)
             return
+        self._happened("binding asked")
         try:
             self._objects.update(key, lambda now: bound(now, binding))
             self._placements.bound(key, binding, NAME, began_at=self._began_at)
         except Refusal:
             outcome = BindOutcome.REFUSED
+        self._happened("binding done")
         kernel().sleep(kernel().chance.random() * WRITE_S)
         self.core.bound(write.uid, outcome)
 
@@ -292,7 +386,7 @@ class GpuScheduler:
     def _settle(self) -> None:
         self._decided(self.core, self.asked)
         for action in self.core.actions():
-            kernel().spawn(partial(self._act, action), f"{NAME} {type(action).__name__}")
+            self._spawn(partial(self._act, action), type(action).__name__)
         self._changed.set()
         self._due.set()
 
@@ -303,7 +397,9 @@ class GpuScheduler:
                 metadata: Json = {"resourceVersion": version, "uid": uid}
                 metadata["annotations"] = {COMMIT_ANNOTATION: text}
                 patch: Json = {"metadata": metadata}
+                self._happened("commit asked")
                 written = self._patch(pod.namespace, pod.name, patch)
+                self._happened("commit done")
                 self.core.committed(job, kernel().now, written=written)
                 self._settle()
             case Nominate(pod, uid, node):
@@ -325,3 +421,18 @@ class GpuScheduler:
         except Refusal:
             return False
         return True
+
+
+@dataclass
+class _Strike:
+    """An end of the extender that comes when something has happened.
+
+    Attributes:
+        point: what has to happen.
+        countdown: how often it has to happen.
+        away_s: seconds until the next extender starts.
+    """
+
+    point: str
+    countdown: int
+    away_s: float
