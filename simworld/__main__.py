@@ -38,8 +38,9 @@ def main() -> int:
     parser.add_argument(
         "--put-back",
         metavar="FAULT",
-        help="put a fault back first, and end when it is found; `list` them; `all` of them, or several with commas "
-        "between them: a table, with --minutes of CPU time of each process for each fault",
+        help="look for a fault that is put back, for several with commas between them, or for `all` of them, in small "
+        "worlds, with --minutes of CPU time of each process for each fault; `list` them; with --seeds, --seed or "
+        "--scenario, play these with the fault",
     )
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
     parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
@@ -58,7 +59,9 @@ def main() -> int:
     if given.put_back == "list":
         print("\n".join(put_back.FAULTS))
         return 0
-    is_table = given.put_back == "all" or "," in (given.put_back or "")
+    are_several = given.put_back == "all" or "," in (given.put_back or "")
+    is_search = given.seeds is None and given.seed is None and given.scenario is None
+    is_table = are_several or (bool(given.put_back) and is_search)
     if given.put_back and not is_table:
         put_back.FAULTS[given.put_back]()
     root = Path(tempfile.mkdtemp(prefix="simworld-", dir="/dev/shm"))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from simworld.draw_jobs import KINDS as JOB_KINDS
+from simworld.rushes import draw_rushes, has_rushes
 from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
 from simworld.swarm import draw_swarm
 
@@ -24,7 +25,9 @@ def draw_world(seed: int) -> Scenario:
 
 
 def draw_small_world(seed: int) -> Scenario:
-    """The small world of a seed, with claims if it has some, see `swarm`."""
+    """The small world of a seed, with claims if it has some, see `swarm`; or with rushes, see `rushes`."""
+    if has_rushes(seed):
+        return draw_rushes(seed)
     return with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
 
 

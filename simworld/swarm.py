@@ -52,7 +52,7 @@ def draw_swarm(seed: int) -> Scenario:
 def _people(chance: random.Random, mode: str) -> list[Maker]:
     """What people do in a world: pods of one kind, something that makes room again, and up to two other things."""
     sizes = chance.choice(SIZES)
-    wants = _Wants(mode, sizes)
+    wants = Wants(mode, sizes)
     # What is listed several times is drawn more often.
     creators: list[Maker] = [wants.pod, wants.pod, wants.gang, wants.twins, wants.retried_gang]
     # Without one of these, the nodes would be full after a few seconds, and nothing more would start.
@@ -67,13 +67,13 @@ def _people(chance: random.Random, mode: str) -> list[Maker]:
 
 def _faults(chance: random.Random, replicas: int) -> Sequence[Maker]:
     """Up to three kinds of faults."""
-    kinds = (*FAULTS, _slow_agents, _restart_slow_agent, _restart_slow_agent, _restart_slow_agent)
+    kinds = (*FAULTS, _slow_agents, restart_slow_agent, restart_slow_agent, restart_slow_agent)
     if replicas:
         kinds = (*kinds, *SCHEDULER_FAULTS)
     return chance.sample(kinds, chance.choice((1, 2, 3)))
 
 
-class _Wants:
+class Wants:
     """Draws pods that ask for what a mode has.
 
     Args:
@@ -116,6 +116,10 @@ class _Wants:
     def name_again(self, chance: random.Random) -> tuple[str, Args]:
         return "replace_pod", (chance.randrange(1000), *self._wanted(chance))
 
+    def name_of_a_running_pod(self, chance: random.Random) -> tuple[str, Args]:
+        """A pod takes a name, and often has two containers where the former pod had one."""
+        return "replace_running_pod", (chance.randrange(1000), *self._wanted(chance), chance.choice((1, 2, 2)))
+
     def copy(self, chance: random.Random) -> tuple[str, Args]:
         resource, amount, cores = self._wanted(chance)
         is_of_other_size = chance.random() < 0.5
@@ -132,7 +136,7 @@ def _keep_editing(chance: random.Random) -> tuple[str, Args]:
     return "keep_editing", (chance.randrange(1000), chance.randrange(2), amount, chance.choice((5.0, 60.0)))
 
 
-def _restart_slow_agent(chance: random.Random) -> tuple[str, Args]:
+def restart_slow_agent(chance: random.Random) -> tuple[str, Args]:
     which = chance.randrange(1000)
     away_s = chance.choice((0.0, 0.05, 1.0))
     most_s = chance.choice((2.0, 6.0))

@@ -46,6 +46,7 @@ PEOPLE = (
     "create_retried_gang",
     "delete_pod",
     "replace_pod",
+    "replace_running_pod",
     "copy_pod",
     "set_mode",
     "edit_annotations",
@@ -330,11 +331,19 @@ class World:
     def replace_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
         """Delete a pod by force, and create another one with its name at once."""
         pod = self._some_pod(which)
-        if pod is None:
-            return
+        if pod is not None:
+            self._replace(pod, _limits(resource, amount, cores), 1)
+
+    def replace_running_pod(self, which: int, resource: str, amount: int, cores: int, containers: int) -> None:
+        """The same with a pod that runs, so that kubelet lists its devices until it learns of the deletion."""
+        pods = self._running_pods()
+        if pods:
+            self._replace(pods[which % len(pods)], _limits(resource, amount, cores), containers)
+
+    def _replace(self, pod: Json, limits: dict[str, int], containers: int) -> None:
         self.delete(pod, 0)
         meta = pod["metadata"]
-        self._create(meta["name"], _limits(resource, amount, cores), namespace=meta["namespace"])
+        self._create(meta["name"], limits, namespace=meta["namespace"], containers=containers)
 
     def copy_pod(self, which: int, resource: str, amount: int, cores: int) -> None:
         """Delete a pod, and create it from its own YAML: its annotations come along. With 0, its amount stays."""
@@ -414,6 +423,10 @@ class World:
     def _pods_of_people(self) -> list[Json]:
         return [pod for pod in self.api.objects.peek("pods") if pod["metadata"]["namespace"] == "default"]
 
+    def _running_pods(self) -> list[Json]:
+        running = {living.pod_uid for living in self.history.living.values()}
+        return [pod for pod in self._pods_of_people() if pod["metadata"]["uid"] in running]
+
     def _some_pod(self, which: int) -> Json | None:
         pods = self._pods_of_people()
         return pods[which % len(pods)] if pods else None
@@ -434,6 +447,11 @@ class World:
         self.history.note(f"{node.name} kubelet", f"is killed, for {away_s:g} s")
         node.kill_kubelet()
         self._later(away_s, node.start_kubelet)
+
+    def use_one_loop(self) -> None:
+        """Kubelets learn of pods only between two admissions, as real ones do."""
+        for node in self.nodes:
+            node.use_one_loop()
 
     def restart_both(self, which: int, away_s: float) -> None:
         self.restart_kubelet(which, away_s)
@@ -492,8 +510,7 @@ class World:
 
     def keep_editing(self, which: int, index: int, amount: int, seconds: float) -> None:
         """A tenant moves a pod that runs to another GPU in its annotations, twice a second; 0 for its own amount."""
-        running = {living.pod_uid for living in self.history.living.values()}
-        pods = [pod for pod in self._pods_of_people() if pod["metadata"]["uid"] in running]
+        pods = self._running_pods()
         if not pods:
             return
         pod = pods[which % len(pods)]

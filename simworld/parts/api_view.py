@@ -1,8 +1,8 @@
 """The API server as kubelet sees it: away means that it knows what it knew, and writes later."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from simworld.runtime.http import SimulatedApi
@@ -22,15 +22,33 @@ class ApiView:
         self._known: dict[str, list[Json]] = {}
         # In their order: a late write must not undo a later one.
         self._late: deque[Callable[[], Json]] = deque()
+        # The version from when on nothing of a pod is learned; None while everything is.
+        self._held_at: int | None = None
         self.updated = api.objects.updated
 
     @property
     def version(self) -> int:
-        return self._objects.version
+        return self._objects.version if self._held_at is None else self._held_at
+
+    @contextmanager
+    def pods_held(self) -> Iterator[None]:
+        """Learn nothing of pods inside: kubelet's only loop is busy."""
+        self.peek("pods")
+        self._held_at = self.version
+        try:
+            yield
+        finally:
+            self._held_at = None
+            with self.updated:
+                self.updated.notify_all()
+
+    def _learns(self, resource: str) -> bool:
+        is_held = resource == "pods" and self._held_at is not None
+        return not self._api.is_away and not is_held
 
     def peek(self, resource: str) -> list[Json]:
         """As `Objects.peek`, or as it was when the server answered last."""
-        if not self._api.is_away:
+        if self._learns(resource):
             self._known[resource] = self._objects.peek(resource)
         return self._known.get(resource, [])
 
@@ -42,7 +60,7 @@ class ApiView:
 
     def get(self, key: Key) -> Json:
         """As `Objects.get`, or as it was when the server answered last. Raises Refusal 404."""
-        if not self._api.is_away:
+        if self._learns(key[0]):
             return self._objects.get(key)
         if key[0] == "resourceclaims":  # kubelet asks for these each time
             raise Refusal(503, "ServiceUnavailable", "the API server cannot be reached")

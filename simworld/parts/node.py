@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,19 @@ class RecordingRuntime(Runtime):
 
 
 class SimulatedKubelet(Kubelet):
-    """A kubelet that admits pods again after a restart, as a real one does: with their containers running."""
+    """A kubelet that admits pods again after a restart, as a real one does: with their containers running.
+
+    Attributes:
+        admitting: entered for each admission.
+    """
+
+    admitting: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
+        with self.admitting():
+            return self._admit(pod, numa)
+
+    def _admit(self, pod: Pod, numa: Collection[int] | None) -> Admission:
         running = {container for uid, container in self.claims.containers() if uid == pod.uid}
         if not running:
             return super().admit(pod, numa=numa)
@@ -112,6 +123,7 @@ class SimulatedNode:
         self.kubelet: SimulatedKubelet
         self.agent: Agent | None = None
         self.lost: dict[str, float] = {}
+        self._has_one_loop = False
 
     @property
     def _kubelet_root(self) -> Path:
@@ -153,6 +165,7 @@ class SimulatedNode:
             runtime=self.runtime,
             every_pod=True,
         )
+        self.kubelet.admitting = self._admitting
         self._wait_for_pods()
         # The private names of former processes' sockets are still there.
         self.kubelet._numbers = itertools.count(self._kubelets * 1000)  # noqa: SLF001 (the stand-in's own names)
@@ -176,6 +189,21 @@ class SimulatedNode:
             kernel().sleep(0.1)
         # From now on they are known, also if the server goes away again.
         self._view.objects.peek("pods")
+
+    def use_one_loop(self) -> None:
+        """Have kubelet learn nothing of pods while it admits one, from its next admission on.
+
+        So it is with a real one: its only loop waits for the plugin's answers. What was deleted meanwhile counts, and
+        what was created is not there yet.
+        """
+        self._has_one_loop = True
+
+    def _admitting(self) -> AbstractContextManager[None]:
+        """What lasts as long as an admission."""
+        if not self._has_one_loop:
+            return nullcontext()
+        held: AbstractContextManager[None] = self._view.objects.pods_held()
+        return held
 
     def kill_kubelet(self) -> None:
         kernel().end(self._kubelet_process)
