@@ -387,7 +387,13 @@ class Service:
         if action.is_trial:
             outcome, why = await self._evictions.would_evict(action.pod, action.uid)
         else:
-            outcome, why = await self._evictions.evict(action.pod, action.uid, DEFRAGMENTATION)
+            defragmentation = self.core.defragmentation
+            outcome, why = await self._evictions.evict(
+                action.pod,
+                action.uid,
+                DEFRAGMENTATION,
+                is_wanted=lambda: defragmentation.is_wanted(action.uid),
+            )
             if outcome is EvictOutcome.EVICTED:
                 log.info("Evicted a pod so that another has room", extra={"pod": str(action.pod)})
         self.core.eviction_answered(action.uid, outcome, why, time.monotonic())

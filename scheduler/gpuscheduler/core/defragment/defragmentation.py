@@ -8,7 +8,7 @@ from gpuscheduler.core.defragment import words
 from gpuscheduler.core.defragment.check import obstacle
 from gpuscheduler.core.defragment.course import MOST_S, Course, Outcome, Phase
 from gpuscheduler.core.defragment.held_places import HeldPlaces
-from gpuscheduler.core.defragment.move_plan import MovePlan
+from gpuscheduler.core.defragment.move_plan import Move, MovePlan
 from gpuscheduler.core.defragment.planner import Steps, search_steps
 from gpuscheduler.core.defragment.surroundings import Surroundings
 from gpuscheduler.core.defragment.waits import Owner, Waits, owner_of
@@ -91,6 +91,8 @@ class Defragmentation:
         self._pause_s = limits.pause_s
         self._nudge_at = 0.0
         self._moved: dict[Owner, float] = {}
+        self._asked: tuple[Move, MovePlan] | None = None
+        """The pod that the API server is to evict, and for which plan. It may do so although the plan has ended."""
 
     @property
     def is_on(self) -> bool:
@@ -136,6 +138,7 @@ class Defragmentation:
 
     def answered(self, uid: str, outcome: EvictOutcome, why: str, now: float) -> None:
         """Take what the Eviction API says about the next pod of the plan."""
+        self._take_asked(uid, outcome, now)
         course = self.course
         move = course.next_move if course else None
         if course is None or move is None or move.pod.uid != uid:
@@ -144,15 +147,31 @@ class Defragmentation:
         if not is_accepted:
             self._end(Outcome.REFUSED, f"pod {move.pod.name}: {why}", now)
             return
-        if course.phase is Phase.EVICTING:
-            self._actions.append(words.evicted(move, course.plan))
-            self._rest_moved(move.pod, now)
         was_asking = course.phase is Phase.ASKING
         self.course = course = course.accepted()
         if was_asking and course.phase is Phase.EVICTING:
             self._begin_evicting(course, now)
+        elif course.phase is Phase.EVICTING:
+            self._go_on_evicting(course, now)
         else:
             self._ask(course)
+
+    def _take_asked(self, uid: str, outcome: EvictOutcome, now: float) -> None:
+        """Say of a pod that it was evicted, also if its plan has ended before the answer came."""
+        if self._asked is None or self._asked[0].pod.uid != uid:
+            return
+        move, plan = self._asked
+        self._asked = None
+        if outcome is not EvictOutcome.EVICTED:
+            return
+        self._actions.append(words.evicted(move, plan))
+        if self.course is None or self.course.plan is not plan:
+            self._rest_moved(move.pod, now)
+
+    def is_wanted(self, uid: str) -> bool:
+        """Whether a pod is still to be evicted for the plan."""
+        move = self.course.next_move if self.course else None
+        return move is not None and move.pod.uid == uid
 
     def refused(self, pod: PodFacts) -> None:
         """Take that a pod got no node. If pods are moved for it, its place is kept again."""
@@ -234,10 +253,19 @@ class Defragmentation:
         self._actions.append(Nominate(pod.name, pod.uid, course.plan.node))
         self._ask(course)
 
+    def _go_on_evicting(self, course: Course, now: float) -> None:
+        """Evict the next pod, unless that is of no use by now: for example, the waiting pod has a node."""
+        why = obstacle(course.plan, self.cluster, now, course.evicted)
+        if why:
+            self._end(Outcome.CHANGED, why, now)
+        else:
+            self._ask(course)
+
     def _ask(self, course: Course) -> None:
         move = course.next_move
         if move is not None:
             is_trial = course.phase is Phase.ASKING
+            self._asked = None if is_trial else (move, course.plan)
             self._actions.append(MoveAway(move.pod.name, move.pod.uid, is_trial))
 
     def _watch(self, course: Course, now: float) -> None:
@@ -269,6 +297,8 @@ class Defragmentation:
             return
         self.course = None
         self.ended[outcome] += 1
+        for moved in course.plan.evicted[: course.evicted]:
+            self._rest_moved(moved, now)
         self.last = _last_words(course, outcome, why)
         is_done = outcome is Outcome.DONE
         longest_s = max(LONGEST_PAUSE_S, self.limits.pause_s)

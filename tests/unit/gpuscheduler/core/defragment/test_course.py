@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import BindWrite, EvictOutcome, MoveAway, Nominate, Nudge, Report
 from gpuscheduler.core.constraints.selectors import Selector
 from gpuscheduler.core.defragment.budgets import DisruptionBudget
@@ -45,6 +46,7 @@ class Cluster:
         self.core.defragmentation.may_begin = True
         self.written = []
         self.answers = {}
+        self.before_answer = {}
 
     def show(self, made):
         self.objects[made["metadata"]["uid"]] = made
@@ -69,6 +71,8 @@ class Cluster:
             for action in actions:
                 self.written.append(action)
                 if isinstance(action, MoveAway):
+                    if not action.is_trial:
+                        self.before_answer.get(action.uid, lambda: None)()
                     outcome = self.answers.get((action.uid, action.is_trial), EvictOutcome.EVICTED)
                     why = "" if outcome is EvictOutcome.EVICTED else "the budget"
                     self.core.eviction_answered(action.uid, outcome, why, self.now)
@@ -221,6 +225,92 @@ def test_after_a_refusal_nothing_else_is_evicted():
         True,
         False,
     ]
+
+
+def starts_elsewhere(cluster, waiting):
+    cluster.core.node_seen(shared_node("n3", gpus=1))
+    waiting["spec"]["nodeName"] = "n3"
+    cluster.show(waiting)
+
+
+def is_being_deleted(cluster, waiting):
+    waiting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    cluster.show(waiting)
+
+
+def joins_a_job(cluster, waiting):
+    waiting["metadata"]["labels"] |= {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    cluster.show(waiting)
+
+
+def is_gone(cluster, waiting):
+    cluster.end(waiting["metadata"]["uid"])
+
+
+def its_node_is_gone(cluster, waiting):
+    cluster.core.node_gone("n1")
+
+
+def node_of_the_moved_pods_is_gone(cluster, waiting):
+    cluster.core.node_gone("n2")
+
+
+def next_pod_is_forbidden(cluster, waiting):
+    cluster.core.budgets.seen(DisruptionBudget("default", "b", "u", Selector(), 0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        starts_elsewhere,
+        is_being_deleted,
+        joins_a_job,
+        is_gone,
+        its_node_is_gone,
+        node_of_the_moved_pods_is_gone,
+        next_pod_is_forbidden,
+    ],
+)
+def test_after_a_change_nothing_else_is_evicted(change):
+    cluster, waiting = two_moves()
+    cluster.before_answer["uid-a1"] = lambda: change(cluster, waiting)
+    cluster.run(60)
+    assert cluster.evictions() == ["uid-a1"]
+    assert cluster.moving.ended == {Outcome.CHANGED: 1}
+    assert ("a1", EVICTED) in cluster.events(), "it was evicted, whatever became of the plan"
+    # Without the waiting pod, the plan ends before it is known that the first one is evicted.
+    has_place = cluster.core.reservations.get("uid-a1-moved") is not None
+    assert has_place is (change is not is_gone)
+    assert cluster.core.reservations.get("uid-a2-moved") is None
+    assert cluster.core.reservations.get("uid-w") is None
+
+
+@pytest.mark.parametrize("owner", ["one", "two"])
+def test_pods_of_one_controller_may_be_moved_by_one_plan(owner):
+    cluster = Cluster(
+        2,
+        a1=("n1", 0, 3, {}),
+        a2=("n1", 0, 2, {}),
+        a3=("n1", 0, 4, {"kind": ""}),
+        b=("n2", 0, 5, {"kind": ""}),
+    )
+    for name in ("a1", "a2"):
+        made = cluster.objects[f"uid-{name}"]
+        made["metadata"]["ownerReferences"][0]["uid"] = "one" if name == "a1" else owner
+        cluster.show(made)
+    cluster.wait_for_room(mem=6)
+    cluster.run(60)
+    assert cluster.evictions() == ["uid-a1", "uid-a2"]
+
+
+def test_an_eviction_that_has_not_begun_ends_with_its_plan():
+    cluster, waiting = two_moves()
+    wanted = []
+    cluster.before_answer["uid-a1"] = lambda: wanted.append(cluster.moving.is_wanted("uid-a1"))
+    cluster.run(60)
+    assert wanted == [True]
+    cluster.end("uid-w")
+    assert not cluster.moving.is_wanted("uid-a1")
 
 
 def test_two_pods_are_moved():
