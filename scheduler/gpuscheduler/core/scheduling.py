@@ -62,6 +62,8 @@ MOST_FOR_A_MEMBER = 16
 the job, so that there is little to choose."""
 MOST_RESOLVED = 50
 """Pods of a tick that are taken again because an object has changed, which may have thousands."""
+MEMBERS_A_POD = 50
+"""Members of a job that are looked through in the time of one such pod."""
 
 
 class Scheduling:
@@ -321,8 +323,7 @@ class Scheduling:
 
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
-        for pod in self.gang_objects.take_outdated(MOST_RESOLVED):
-            self.pod_seen(pod, now)
+        self._take_outdated(now)
         self.ahead.tick(now)
         self.reservations.lapse(now)
         self.usage.frees += self._cool_downs.end(now)
@@ -330,6 +331,17 @@ class Scheduling:
         self._actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
         self.defragmentation.tick(now)
+
+    def _take_outdated(self, now: float) -> None:
+        """Take some of the pods again of which the object has changed."""
+        remaining = MOST_RESOLVED
+        while remaining > 0:
+            pod = self.gang_objects.take_outdated()
+            if pod is None:
+                return
+            self.pod_seen(pod, now)
+            # With each pod, the others of its job are looked through.
+            remaining -= 1 + self.jobs.size_of(self.pods.get(pod.uid, pod)) // MEMBERS_A_POD
 
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""

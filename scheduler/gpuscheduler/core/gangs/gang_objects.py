@@ -97,15 +97,14 @@ class GangObjects:
         """Whether pods have to be taken again, because their object has changed."""
         return bool(self._outdated)
 
-    def take_outdated(self, most: int) -> list[PodFacts]:
-        """Some of the pods that have to be taken again. An object may have any number of pods."""
-        taken: list[PodFacts] = []
-        while self._outdated and len(taken) < most:
+    def take_outdated(self) -> PodFacts | None:
+        """The next pod that has to be taken again; None if there is none. An object may have any number of pods."""
+        while self._outdated:
             uid = next(iter(self._outdated))
             del self._outdated[uid]
             if uid in self._pods:
-                taken.append(self._pods[uid])
-        return taken
+                return self._pods[uid]
+        return None
 
     def _gang(self, ref: GangRef, namespace: str) -> Gang | None:
         known = self._objects.get(ref.key_in(namespace))

@@ -108,6 +108,11 @@ class Jobs:
         to_be_bound = len(job.plan.places) if job.plan and job.plan.is_written else 0
         return max(job.members.running + to_be_bound, evicted)
 
+    def size_of(self, pod: PodFacts) -> int:
+        """How many pods the job of a pod has; 0 if it is in none."""
+        job = self._job_of(pod)
+        return len(job.members) if job else 0
+
     def is_running(self, pod: PodFacts) -> bool:
         """Whether pods of its job run, so that this one was added or replaces another."""
         job = self._job_of(pod)

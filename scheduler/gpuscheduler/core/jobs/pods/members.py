@@ -264,11 +264,13 @@ class Members:
 
     def bound(self) -> list[PodFacts]:
         """Pods with GPUs on nodes."""
-        return [pod for uid, pod in self._bound.items() if uid not in self.surplus]
+        surplus = self.surplus
+        return [pod for uid, pod in self._bound.items() if uid not in surplus]
 
     def to_place(self) -> list[PodFacts]:
         """Pods that wait for GPUs; kube-scheduler binds those that ask for none."""
-        return [pod for uid, pod in self.pending.items() if uid not in self.surplus]
+        surplus = self.surplus
+        return [pod for uid, pod in self.pending.items() if uid not in surplus]
 
     def bad(self) -> PodFacts | None:
         """A pod that no node can serve."""

@@ -16,11 +16,16 @@ def surplus_pods(living: Collection[PodFacts], wanted: int, started: Collection[
         wanted: the number of the job.
         started: UIDs of the pods with which the job has started.
     """
+    # All of them are of one source. The order of their ages takes long to find where there are many.
+    any_gang = next(iter(living)).job
+    if any_gang and any_gang.source.is_numbered_by_object:
+        # It may have a smaller number than it has pods.
+        return frozenset()
     by_age = _by_age(living, started)
     own = by_age[:wanted]
     gang = own[0].job
-    if gang and (gang.source.is_numbered_by_object or gang.minimum or gang.has_no_namesake):
-        # It may have a smaller number than it has pods.
+    if gang and (gang.minimum or gang.has_no_namesake):
+        # The same is true of these.
         return frozenset()
     own_owners = {pod.owner for pod in own}
     surplus: set[str] = set()

@@ -14,7 +14,7 @@ from gpuscheduler.core.jobs.broken_jobs import BROKEN_S
 from gpuscheduler.core.jobs.job import JobState
 from gpuscheduler.core.jobs.jobs import JobLimits
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
-from gpuscheduler.core.scheduling import MOST_RESOLVED, Scheduling
+from gpuscheduler.core.scheduling import MEMBERS_A_POD, MOST_RESOLVED, Scheduling
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod_object, whole_node
 from tests.unit.gpuscheduler.core.gangs.workloads import (
     group_pod,
@@ -494,6 +494,26 @@ def test_a_changed_object_has_few_of_its_pods_taken_at_a_time():
     while scheduling.gang_objects.are_outdated:
         scheduling.tick(0.0)
     assert len(taken) == 5 * MOST_RESOLVED
+
+
+def test_of_a_large_job_fewer_pods_are_taken_at_a_time():
+    """With each of them, all members are looked through."""
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(whole_node("n1"))
+    scheduling.gang_seen(read_pod_group(pod_group(2)))
+    members = 10 * MEMBERS_A_POD
+    for number in range(members):
+        scheduling.pod_seen(pod_facts(pod_object(f"p{number}", labels=PG, whole=1)), 0.0)
+    scheduling.synced(0.0)
+    taken = []
+    kept = scheduling.pod_seen
+    scheduling.pod_seen = lambda pod, now: (taken.append(pod), kept(pod, now))
+    scheduling.gang_seen(read_pod_group(pod_group(3)))
+    scheduling.tick(0.0)
+    assert 0 < len(taken) <= MOST_RESOLVED // 10
+    while scheduling.gang_objects.are_outdated:
+        scheduling.tick(0.0)
+    assert len(taken) == members
 
 
 def test_nothing_is_kept_of_pods_and_objects_that_are_gone(cluster):
