@@ -6,7 +6,8 @@ from gpuscheduler.core.defragment.surroundings import why_not_served
 from gpuscheduler.core.pod_facts import PodFacts
 
 MOST_RESTING = 4096
-"""Owners that are kept for a while. Any author of pods may have thousands."""
+"""Owners that are kept for a while, and namespaces. Any author of pods may have thousands."""
+_NEVER = float("-inf")
 Owner = tuple[str, str]
 
 
@@ -21,6 +22,8 @@ class Waits:
         self._pods = pods
         self._since: dict[str, float] = {}
         self._resting: dict[Owner, float] = {}
+        self._had_turn_at: dict[str, float] = {}
+        """Namespace to when a plan for a pod of it was looked for last."""
 
     def seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now."""
@@ -44,10 +47,17 @@ class Waits:
         if len(self._resting) >= MOST_RESTING:
             self._resting.clear()
         self._resting[owner_of(pod)] = until
+        if len(self._had_turn_at) >= MOST_RESTING:
+            self._had_turn_at.clear()
+        self._had_turn_at[pod.name.namespace] = now
 
     def first(self, after_s: float, now: float) -> list[PodFacts]:
-        """The pods that have waited for so long: the highest priority first, then the oldest."""
-        return sorted(self._waiting(after_s, now), key=_order)
+        """The pods that have waited for so long, in the order of their turns.
+
+        The highest priority comes first, then the namespace whose turn was longest ago, then the owner of which that is
+        so, then the oldest pod. A tenant may have any number of pods for which there is never a plan.
+        """
+        return sorted(self._waiting(after_s, now), key=self._order)
 
     def _waiting(self, after_s: float, now: float) -> Iterator[PodFacts]:
         for uid, since in self._since.items():
@@ -57,11 +67,12 @@ class Waits:
             if self._resting.get(owner_of(pod), now) <= now:
                 yield pod
 
+    def _order(self, pod: PodFacts) -> tuple[int, float, float, str]:
+        of_namespace = self._had_turn_at.get(pod.name.namespace, _NEVER)
+        of_owner = self._resting.get(owner_of(pod), _NEVER)
+        return -pod.priority, of_namespace, of_owner, pod.created
+
 
 def owner_of(pod: PodFacts) -> Owner:
     """Whose pod it is. A tenant may name the controller of another tenant's pods, so the namespace counts, too."""
     return pod.name.namespace, pod.owner
-
-
-def _order(pod: PodFacts) -> tuple[int, str]:
-    return -pod.priority, pod.created

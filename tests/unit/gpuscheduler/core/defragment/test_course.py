@@ -10,7 +10,7 @@ from gpuscheduler.core.calls import BindWrite, EvictOutcome, MoveAway, Nominate,
 from gpuscheduler.core.constraints.selectors import Selector
 from gpuscheduler.core.defragment.budgets import DisruptionBudget
 from gpuscheduler.core.defragment.course import MOST_S, Outcome
-from gpuscheduler.core.defragment.defragmentation import MOVED_S, DefragmentLimits
+from gpuscheduler.core.defragment.defragmentation import LOOK_S, MOVED_S, NO_PLAN_S, DefragmentLimits
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.pages.defragment_page import defragment_page
@@ -405,6 +405,19 @@ def test_one_owner_does_not_have_all_others_moved():
     cluster.wait_for_room("w2", owner="mine")
     cluster.run(250)
     assert cluster.evictions(trial=True) == ["uid-a"]
+
+
+@pytest.mark.parametrize("namespace", ["theirs", "default"])
+def test_pods_for_which_there_is_never_a_plan_keep_no_other_from_one(namespace):
+    """A tenant has so many that the first may be looked at again before the last have had their turn."""
+    cluster = halves()
+    for number in range(int(2 * NO_PLAN_S / LOOK_S)):
+        made = cluster.wait_for_room(f"x{number}", namespace=namespace, created="2025-01-01T00:00:00Z")
+        made["spec"]["nodeSelector"] = {"no": "node"}
+        cluster.show(made)
+    cluster.wait_for_room()
+    cluster.run(400)
+    assert cluster.evictions() == ["uid-a"]
 
 
 def test_no_other_pods_are_evicted_for_a_pod_that_is_served():
