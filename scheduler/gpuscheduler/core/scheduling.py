@@ -213,8 +213,7 @@ class Scheduling:
         self.gang_objects.keep(pod, former)
         if self._ready and former is None:
             self._ranking.learn(pod.request, pod.cpu, pod.models)
-        if pod.node:
-            self._no_longer_waits(pod.uid)
+        self._end_wait(pod)
         self._bound_pods.count(pod)
         self.jobs.precedence.endings.seen(pod, now)
         is_new_there = bool(pod.node) and (former is None or not former.node)
@@ -289,6 +288,14 @@ class Scheduling:
             self.gang_objects.forget(pod)
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
+
+    def _end_wait(self, pod: PodFacts) -> None:
+        """Take that a pod is on a node, or will not be on one."""
+        if pod.node:
+            self._no_longer_waits(pod.uid)
+        elif pod.deleting:
+            # The API server binds no such pod, which may stay for long: until others have removed its finalizers.
+            self.reservations.give_back([pod.uid])
 
     def _no_longer_waits(self, uid: str) -> None:
         """Take that a pod is on a node, or gone."""

@@ -298,6 +298,19 @@ def test_a_pod_counts_until_it_is_gone_not_until_it_is_deleted(scheduling):
     assert sum(free(scheduling, node)) == 20
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_nothing_is_kept_for_a_pod_that_is_deleted_before_its_binding(scheduling, is_sent):
+    """It stays for as long as a finalizer does, for example that of Kueue or of Jobs."""
+    asked = pod_object(mem=10)
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    (node,) = scheduling.filter(pod_facts(asked), ["n1"], 0.0).nodes
+    if is_sent:
+        assert isinstance(scheduling.bind(asked["metadata"]["uid"], node, 0.0, WALL_NS), BindWrite)
+    asked["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    scheduling.pod_seen(pod_facts(asked), 1.0)
+    assert sum(free(scheduling, node)) == (10 if is_sent else 20)
+
+
 def test_pods_that_were_bound_before_their_node_is_seen_count():
     scheduling = Scheduling(LeastFree())
     scheduling.pod_seen(pod(mem=4, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"1":4}}'}), 0.0)
