@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpuscheduler.core.defragment.move_plan import Move, MovePlan
 from gpuscheduler.core.defragment.new_places import as_made_again
+from gpuscheduler.core.defragment.surroundings import is_in_gang
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 
@@ -42,9 +43,17 @@ class HeldPlaces:
             is_alike = (pod.name.namespace, pod.owner) == (expected.name.namespace, expected.owner)
             if is_alike and pod.request == expected.request:
                 del self._expected[uid]
-                self._reservations.end([uid])
+                self._hand_over(uid, pod)
                 return True
         return False
+
+    def _hand_over(self, uid: str, pod: PodFacts) -> None:
+        """Reserve what is kept under `uid` for the pod itself. kube-scheduler may ask about others before."""
+        kept = self._reservations.get(uid)
+        self._reservations.end([uid])
+        may_start = not (pod.node or pod.deleting or pod.gated or is_in_gang(pod))
+        if kept is not None and may_start:
+            self._reservations.keep(pod, kept.choices, kept.until)
 
     def _forget_lapsed(self) -> None:
         """Forget pods that did not come before the end of their reservation."""

@@ -151,6 +151,35 @@ def test_nobody_else_gets_the_room():
     assert cluster.moving.ended == {Outcome.DONE: 1}
 
 
+def test_nobody_else_gets_the_place_of_a_pod_that_was_made_again():
+    """The watch shows the pod before kube-scheduler asks about it."""
+    cluster = halves()
+    waiting = cluster.wait_for_room()
+    cluster.run(40)
+    cluster.end("uid-a")
+    again = made_again(cluster, "a2", "a")
+    thief = pod_object("thief", mem=4)
+    cluster.show(thief)
+    assert cluster.place(thief) == ""
+    assert cluster.place(again) == "n2"
+    assert cluster.place(waiting) == "n1"
+    assert cluster.moving.ended == {Outcome.DONE: 1}
+    assert not len(cluster.core.reservations)
+
+
+def test_no_place_is_kept_for_a_pod_that_was_made_again_and_waits_for_another_controller():
+    cluster = halves()
+    cluster.wait_for_room()
+    cluster.run(40)
+    cluster.end("uid-a")
+    gated = pod_object("a2", mem=4, uid="uid-a2", owner="owner-a", gates=["queue.example/admission"])
+    cluster.show(gated)
+    assert cluster.core.reservations.get("uid-a2") is None
+    other = pod_object("other", mem=4)
+    cluster.show(other)
+    assert cluster.place(other) == "n2"
+
+
 def test_a_place_is_kept_while_kube_scheduler_tries_in_vain():
     cluster = halves()
     waiting = cluster.wait_for_room()
