@@ -6,7 +6,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from gpuagent.domain.fleet.agent_pods import AgentPods
@@ -148,7 +148,6 @@ class App:
         host = socket.gethostname()
         lease = Lease(self._settings.lease, host, self._leading) if self._settings.lease else None
         write_s = lease.write_s if lease else lambda: math.inf
-        not_leading = lease.problem if lease else lambda: ""
         read_lease = lease.read_again if lease else _nothing_to_read
         async with Connection(self._access, self._metrics.api_answered, write_s) as connection, self._agent_reader:
             writes = Writes(
@@ -159,18 +158,8 @@ class App:
                 self._is_wanted,
                 self._metrics.written,
             )
-            service = Service(
-                core=self._core,
-                claims=self._claims,
-                claim_jobs=ClaimJobs(self._claims, self._core.scheduler_names),
-                writes=writes,
-                evictions=Evictions(connection, self._leading, read_lease, self._metrics.evicted),
-                problem=self._problem,
-                not_leading=not_leading,
-                read_lease=read_lease,
-                term=lambda: lease.term if lease else 0,
-                lagged=self._metrics.watch_lagged,
-            )
+            evictions = Evictions(connection, self._leading, read_lease, self._metrics.evicted)
+            service = self._service(writes, evictions, lease)
             claim_events = ClaimEvents(
                 connection,
                 self._claim_waits,
@@ -179,48 +168,79 @@ class App:
                 writes.add,
             )
             placeholder_pods = self._placeholder_pods(connection, writes)
-            nodes = NodeFollower(service)
-            self._follow("nodes", connection, "/api/v1/nodes", nodes)
-            pods = PodFollower(service, self._claim_waits, self._agents)
-            # It decodes as much of a pod as it needs.
-            self._follow("pods", connection, "/api/v1/pods", pods, read=bytes)
-            path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
-            self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
-            for kind in ObjectKind:
-                self._follow_kind(kind, connection, service)
-            work = [self._follow_in_turn(resource) for resource in self._follows]
-            work += [follow.run() for follow in self._kinds.values()]
-            if self._core.defragmentation.is_on:
-                budgets = self._follow_optional("PodDisruptionBudget", BUDGETS, connection, BudgetFollower(service))
-                work.append(budgets.run())
-            work += self._follow_claims(connection)
+            work = self._follow_all(connection, service)
             work += [writes.run(), service.tick(), self._sync(service)]
-            work += [self._heartbeat.run(), self._value_reading.run(), self._usage_reading.run()]
-            work += [self._fleet_reading.run(), self._pods_reading.run()]
-            work += [self._use_reading.run(), self._namespace_use.run()]
-            work += [self._moves_reading.run(), claim_events.run()]
+            work += [self._heartbeat.run(), *self._read_pages(), claim_events.run()]
             if placeholder_pods:
                 work.append(placeholder_pods.run())
             if lease:
                 work.append(lease.run(connection))
             else:
                 self._leading.set()
-            server = CallServer(Routes(service, self._metrics), self._listener, self._tls)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(coroutine) for coroutine in work]
-                serving = group.create_task(server.run(self._stop))
-                if self._pages:
-                    self._pages.start()
-                callers = "with a client certificate" if self._tls else "any"
-                log.info("Listening", extra={"address": self.address, "callers": callers, "pages": self.pages})
-                await self._stop.wait()
-                # Bind calls that wait for other pods of a job would hold up the end.
-                service.stop()
-                await serving
-                for task in tasks:
-                    task.cancel()
+            await self._serve(service, work)
         if self._pages:
             self._pages.stop()
+
+    def _service(self, writes: Writes, evictions: Evictions, lease: Lease | None) -> Service:
+        """What answers kube-scheduler's calls."""
+        return Service(
+            core=self._core,
+            claims=self._claims,
+            claim_jobs=ClaimJobs(self._claims, self._core.scheduler_names),
+            writes=writes,
+            evictions=evictions,
+            problem=self._problem,
+            not_leading=lease.problem if lease else lambda: "",
+            read_lease=lease.read_again if lease else _nothing_to_read,
+            term=lambda: lease.term if lease else 0,
+            lagged=self._metrics.watch_lagged,
+        )
+
+    def _follow_all(self, connection: Connection, service: Service) -> list[Coroutine[None, None, None]]:
+        """Follow every kind of object that the cluster may have."""
+        nodes = NodeFollower(service)
+        self._follow("nodes", connection, "/api/v1/nodes", nodes)
+        pods = PodFollower(service, self._claim_waits, self._agents)
+        # It decodes as much of a pod as it needs.
+        self._follow("pods", connection, "/api/v1/pods", pods, read=bytes)
+        path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
+        self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
+        for kind in ObjectKind:
+            self._follow_kind(kind, connection, service)
+        work = [self._follow_in_turn(resource) for resource in self._follows]
+        work += [follow.run() for follow in self._kinds.values()]
+        if self._core.defragmentation.is_on:
+            budgets = self._follow_optional("PodDisruptionBudget", BUDGETS, connection, BudgetFollower(service))
+            work.append(budgets.run())
+        work += self._follow_claims(connection)
+        return work
+
+    def _read_pages(self) -> Iterator[Coroutine[None, None, None]]:
+        """Keep what the pages show up to date."""
+        yield self._value_reading.run()
+        yield self._usage_reading.run()
+        yield self._fleet_reading.run()
+        yield self._pods_reading.run()
+        yield self._use_reading.run()
+        yield self._namespace_use.run()
+        yield self._moves_reading.run()
+
+    async def _serve(self, service: Service, work: Iterable[Coroutine[None, None, None]]) -> None:
+        """Answer calls until `stop`, beside other work, which then ends."""
+        server = CallServer(Routes(service, self._metrics), self._listener, self._tls)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in work]
+            serving = group.create_task(server.run(self._stop))
+            if self._pages:
+                self._pages.start()
+            callers = "with a client certificate" if self._tls else "any"
+            log.info("Listening", extra={"address": self.address, "callers": callers, "pages": self.pages})
+            await self._stop.wait()
+            # Bind calls that wait for other pods of a job would hold up the end.
+            service.stop()
+            await serving
+            for task in tasks:
+                task.cancel()
 
     def _tells_of_claims(self, scheduler: str) -> bool:
         """Whether pods with claims that name this scheduler are told why they wait.
