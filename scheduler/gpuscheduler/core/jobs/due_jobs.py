@@ -74,7 +74,7 @@ class DueJobs:
         if self._look_again_at <= now:
             self._look_again_at = now + NODES_AGAIN_S
             for job in self._look_for_unasked():
-                job.nodes_again_at = now
+                job.room_wait.nodes_again_at = now
         waiting = [self._jobs[key] for key in self._waiting]
         ready = [job for job in waiting if job.retry_at <= now]
         ready.sort(key=lambda job: job.age)
@@ -215,14 +215,14 @@ class DueJobs:
             hopeful = job.wants_nodes()
             if not hopeful:
                 precedence.ends(job, now)
-                job.waits_since = float("inf")
+                job.room_wait.since = float("inf")
                 return
             self._unasked.add(job.key)
             if self._planning.work.may_go_ahead(job.key.namespace, now):
                 self._want_nodes(job, hopeful, now)
             else:
                 precedence.outdated.add(job.key)
-        job.waits_since = min(job.waits_since, now)
+        job.room_wait.since = min(job.room_wait.since, now)
 
     def _want_nodes(self, job: Job, hopeful: Collection[PodFacts], now: float) -> None:
         """Have nodes kept for pods of a job that kube-scheduler does not ask about."""
@@ -234,13 +234,13 @@ class DueJobs:
         """Begin or end to keep nodes for a job that has waited for too long."""
         precedence = self._planning.precedence
         is_overdue = precedence.is_overdue(job, now)
-        if is_overdue == job.is_overdue:
+        if is_overdue == job.room_wait.is_overdue:
             return
-        job.is_overdue = is_overdue
+        job.room_wait.is_overdue = is_overdue
         precedence.ends(job, now)
         # The next look chooses nodes for the job: after a plan that finds no places, or at once if kube-scheduler has
         # not asked about its pods. If it no longer keeps nodes, the next look chooses them for another job.
-        job.nodes_tried = None
+        job.room_wait.nodes_tried = None
         job.tried = None
         self._planning.replanning.request()
 

@@ -70,6 +70,25 @@ NOT_SEARCHED = Searched()
 
 
 @dataclass(slots=True)
+class RoomWait:
+    """How a job waits for room: which nodes are kept for it, and where pods may be evicted for it, follows from this.
+
+    Attributes:
+        since: when it began; infinite while the job does not wait.
+        is_overdue: it takes so long that nodes are kept from later pods of its own priority.
+        nodes_tried: what the last choice of nodes to keep was made of.
+        nodes_again_at: when nodes are chosen again although that has not changed.
+        evictable: the nodes where pods may be evicted, after what these were worked out from.
+    """
+
+    since: float = float("inf")
+    is_overdue: bool = False
+    nodes_tried: object = None
+    nodes_again_at: float = float("-inf")
+    evictable: tuple[object, frozenset[str]] = (None, frozenset())
+
+
+@dataclass(slots=True)
 class Job:
     """A job.
 
@@ -91,13 +110,9 @@ class Job:
         attempt: to have kube-scheduler evict pods for it where each of its pods fits alone; None if there is none.
         attempt_at: when the next one begins; infinite if none is to.
         next_attempt_at: when one may begin at the earliest.
-        evictable: the nodes where pods may be evicted for it, after what these were worked out from.
         alone_at: when pods that come again no longer wait for members that failed; infinite if they do not wait.
         alone: they no longer do.
-        nodes_tried: what the last choice of nodes to keep for it was made of.
-        nodes_again_at: when nodes are chosen again although that has not changed.
-        is_overdue: it has waited for so long that nodes are kept from later pods of its own priority.
-        waits_since: when it began to wait for room; infinite while it does not.
+        room_wait: how it waits for room.
         losses: what is known of the pods that it has lost.
         let_in: all of its pods are there, so that they have lost our scheduling gate.
         tried: what the last plan that failed was made of. Another one is made when that has changed.
@@ -121,13 +136,9 @@ class Job:
     attempt: JointAttempt | None = None
     attempt_at: float = float("inf")
     next_attempt_at: float = float("-inf")
-    evictable: tuple[object, frozenset[str]] = (None, frozenset())
     alone_at: float = float("inf")
     alone: bool = False
-    nodes_tried: object = None
-    nodes_again_at: float = float("-inf")
-    is_overdue: bool = False
-    waits_since: float = float("inf")
+    room_wait: RoomWait = field(default_factory=RoomWait)
     losses: Losses = NO_LOSSES
     let_in: bool = False
     tried: object = None

@@ -173,14 +173,14 @@ class Precedence:
 
     def overdue_changes_at(self, job: Job, now: float) -> float:
         """When `is_overdue` changes next; infinite if it does not."""
-        if not self.patience_s or job.waits_since == float("inf"):
+        if not self.patience_s or job.room_wait.since == float("inf"):
             return float("inf")
-        changes_at = job.waits_since + self._turn(job, now).until_s
+        changes_at = job.room_wait.since + self._turn(job, now).until_s
         rests = now < self._rests_until
         return min(changes_at, self._rests_until) if rests else changes_at
 
     def _turn(self, job: Job, now: float) -> OverdueTurn:
-        waited_s = now - job.waits_since + ROUNDING_S
+        waited_s = now - job.room_wait.since + ROUNDING_S
         return overdue_turn(waited_s, self.patience_s)
 
     def wanted(
@@ -202,11 +202,11 @@ class Precedence:
             return
         # Where there are none, each event of the job would have them looked for again.
         made_of = len(self._usage.nodes), job.members.version, job.rejected.room_changes, overdue, before
-        is_in_vain = own is None and job.nodes_tried == made_of
-        if is_in_vain and now < job.nodes_again_at:
+        is_in_vain = own is None and job.room_wait.nodes_tried == made_of
+        if is_in_vain and now < job.room_wait.nodes_again_at:
             return
-        job.nodes_tried = made_of
-        job.nodes_again_at = now + NODES_AGAIN_S
+        job.room_wait.nodes_tried = made_of
+        job.room_wait.nodes_again_at = now + NODES_AGAIN_S
         # Pods of a higher priority do not leave their nodes to it.
         waiting = _waiting(job, pending, _priority(job) + 1)
         if own and self._holds(own, job, waiting, before, overdue=overdue):
@@ -294,14 +294,14 @@ class Precedence:
             kept,
             frozenset(proposed),
         )
-        former, nodes = job.evictable
+        former, nodes = job.room_wait.evictable
         if former != made_of:
             waiting = _waiting(job, pending, below)
             nodes = frozenset()
             if not self._after.fit_without_evictions(waiting, kept):
                 places = self._after.places(waiting, kept, proposed)
                 nodes = frozenset(places.values())
-            job.evictable = made_of, nodes
+            job.room_wait.evictable = made_of, nodes
         return nodes
 
     def places_after_evictions(self, job: Job, nodes: Collection[str] | None = None) -> dict[str, str]:
