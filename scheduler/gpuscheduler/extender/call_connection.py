@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -49,6 +50,7 @@ class CallConnection(asyncio.Protocol):
         self._gone = asyncio.Event()
         self._stopping = False
         self._refused = False
+        self._has_answered = False
         self.has_called = False
 
     @property
@@ -109,8 +111,6 @@ class CallConnection(asyncio.Protocol):
             # kube-scheduler sends a call after the answer to the last one. Others could queue up calls without end.
             self.close()
             return
-        if not self._received:
-            self._set_deadline(CALL_S)
         self._received += data
         try:
             body = self._read()
@@ -120,6 +120,9 @@ class CallConnection(asyncio.Protocol):
         if body is not None:
             self._set_deadline(None)
             self._serving = self._loop.create_task(self._serve(body))
+        elif self._deadline is None:
+            # Most calls come in one piece, and need no deadline.
+            self._set_deadline(CALL_S)
         self._changed(self)
 
     # -- one call --------------------------------------------------------------------------------------------------
@@ -150,6 +153,7 @@ class CallConnection(asyncio.Protocol):
             # the rest is read and dropped, until the client has gone or its time for the call is over.
             self._refused = True
             self._received.clear()
+            self._set_deadline(CALL_S)
         else:
             self._transport.close()
 
@@ -172,19 +176,26 @@ class CallConnection(asyncio.Protocol):
 
     def _write(self, answer: Answer, *, keeps: bool) -> None:
         status, content_type, body = answer
-        lines = (
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            f"Content-Type: {content_type}",
-            f"Content-Length: {len(body)}",
-            f"Connection: {'keep-alive' if keeps else 'close'}",
-        )
-        head = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
-        # So `pause_writing` says that the client has not read all of the answer. Not before the first answer: TLS may
-        # still have to write the end of its handshake, and with 0 it always pauses.
-        self._transport.set_write_buffer_limits(high=1, low=0)
-        self._transport.write(head + body)
+        head = f"{_head(status, content_type, keeps=keeps)}Content-Length: {len(body)}\r\n\r\n"
+        if not self._has_answered:
+            self._has_answered = True
+            # So `pause_writing` says that the client has not read all of the answer. Not before the first answer: TLS
+            # may still have to write the end of its handshake, and with 0 it always pauses.
+            self._transport.set_write_buffer_limits(high=1, low=0)
+        self._transport.write(head.encode() + body)
 
     def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self._loop.call_later(seconds, self.close)
+
+
+@lru_cache(maxsize=32)
+def _head(status: HTTPStatus, content_type: str, *, keeps: bool) -> str:
+    """The head of an answer without its length. Nearly all answers have the same."""
+    lines = (
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {content_type}",
+        f"Connection: {'keep-alive' if keeps else 'close'}",
+    )
+    return "".join([f"{line}\r\n" for line in lines])
