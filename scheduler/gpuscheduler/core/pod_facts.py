@@ -11,11 +11,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from gpuagent.domain.pods.annotations import WRITTEN_KEYS, bounded
+from gpuagent.domain.pods.annotations import (
+    CORE_ANNOTATION,
+    DECIDED_ANNOTATION,
+    MEMORY_ANNOTATION,
+    WRITTEN_KEYS,
+    bounded,
+)
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.parse_pod import parse_pod
 from gpuagent.domain.pods.pod import REJECTED, Pod, PodName
-from gpuagent.domain.sharing.mode import GPU_COUNT
+from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM
 from gpuscheduler.core.claims.gpu_claims import pod_claims
 from gpuscheduler.core.constraints.labels import MOST_LABELS, NO_LABELS, Labels, labels_of, labels_on_node
 from gpuscheduler.core.constraints.occupant import Occupant, first_occupant
@@ -45,6 +51,8 @@ JOB_GATE = "gpuagent.io/job"
 MOST_TEXT = 1024
 MOST_READ = 1000
 """Containers of a pod that waits, init containers included. A pod of 1.5 MB has thousands."""
+_SHORT_TEXT = 256
+"""Characters of an annotation that is read once for several pods. It names up to a dozen containers."""
 _DECISIONS = frozenset(WRITTEN_KEYS)
 VOLATILE_METADATA = frozenset(
     {
@@ -210,17 +218,19 @@ def _first(value: Hashable) -> Hashable:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PodTemplate:
     """What follows from all of a Pod object but its volatile parts, which is read once for objects that are equal.
 
     Attributes:
         facts: of the pod that was read. The fields that follow from the volatile parts are not of other pods.
         parsed: the containers and labels by which a decision is read; None if none counts.
+        shares_memory: whether a container asks for a share of memory.
     """
 
     facts: PodFacts
     parsed: Pod | None
+    shares_memory: bool
 
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
@@ -271,12 +281,43 @@ def _used(
     """What a pod of the template uses of each GPU, by its annotations."""
     if template.parsed is None or _DECISIONS.isdisjoint(annotations):
         return None
+    used = _used_by_known_text(template, uid, annotations)
+    if used is not None:
+        return used
     parsed = replace(
         template.parsed,
         uid=uid,
         created=created,
         annotations=bounded(annotations),
     )
+    return shared(decided_use(parsed, template.facts.request))
+
+
+def _used_by_known_text(template: PodTemplate, uid: str, annotations: Mapping[str, Any]) -> Used | None:
+    """The use by the newer annotations alone, if they are short and this pod's own; None where all have to be read.
+
+    The older annotations have a time, so that they differ between all pods. They count only where the newer one for
+    memory is no decision.
+    """
+    memory = annotations.get(MEMORY_ANNOTATION)
+    core = annotations.get(CORE_ANNOTATION)
+    is_own = annotations.get(DECIDED_ANNOTATION, uid) == uid
+    are_short = _is_short(memory) and (core is None or _is_short(core))
+    if template.shares_memory and is_own and are_short:
+        return _used_by_text(template, cast(str, memory), core)
+    return None
+
+
+def _is_short(written: object) -> bool:
+    return isinstance(written, str) and len(written) <= _SHORT_TEXT
+
+
+@lru_cache(maxsize=4096)
+def _used_by_text(template: PodTemplate, memory: str, core: str | None) -> Used | None:
+    """The use by these texts, which is worked out once for the pods of a template that have the same GPU numbers."""
+    assert template.parsed is not None
+    annotations = bounded({MEMORY_ANNOTATION: memory, CORE_ANNOTATION: core})
+    parsed = replace(template.parsed, annotations=annotations)
     return shared(decided_use(parsed, template.facts.request))
 
 
@@ -341,7 +382,8 @@ def pod_template(pod: Mapping[str, Any]) -> PodTemplate:
         models=shared(model_terms(spec)),
         mobility=mobility(pod) if holds_gpus else NOT_ON_NODE,
     )
-    return PodTemplate(facts, parsed if request.kind.gives_gpus else None)
+    shares_memory = any(container.limits.get(GPU_MEM) for container in parsed.app_containers)
+    return PodTemplate(facts, parsed if request.kind.gives_gpus else None, shares_memory)
 
 
 def _request_in_plan(request: GpuRequest, pod: Pod, rules: PodRules) -> GpuRequest:

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from itertools import product
 
 import pytest
 
@@ -19,6 +20,7 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION
 from gpuscheduler.cluster_api import pod_reader
 from gpuscheduler.cluster_api.pod_reader import PodReader
 from gpuscheduler.core import pod_facts as facts_module
+from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from tests.unit.gpuscheduler.core.api_objects import container, pod_object
 
@@ -151,6 +153,46 @@ def test_pods_of_one_template_are_parsed_once(monkeypatch):
     for pod in pods:
         assert reader.read(json.dumps(pod).encode()) == pod_facts(pod)
     assert parsed == ["p0"]
+
+
+def test_a_decision_is_read_once_for_the_pods_of_a_template_that_have_the_same_gpus(monkeypatch):
+    read = []
+    decided_units = facts_module.decided_units
+
+    def noted(pod, *of_node):
+        read.append(pod.name.name)
+        return decided_units(pod, *of_node)
+
+    monkeypatch.setattr(facts_module, "decided_units", noted)
+    reader = PodReader()
+    for number in range(5):
+        own = SHARE | {DECIDED_ANNOTATION: f"uid-{number}", V1_ASSUMED: f"17672256000000000{number:02}"}
+        pod = pod_object(f"p{number}", mem=4, owner="o", uid=f"uid-{number}", on="n1", annotations=own)
+        assert reader.read(json.dumps(pod).encode()).used == ((1, Amounts(4, 0)),)
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    "limits", [{"mem": 4}, {"core": 10}, {"mem": 4, "core": 10}], ids=lambda limits: "-".join(limits)
+)
+def test_a_decision_read_before_is_the_one_that_all_annotations_give(monkeypatch, limits):
+    """Whatever of them is absent, wrong, of another pod, or in conflict with the others."""
+    reader = PodReader()
+    values = {
+        MEMORY_ANNOTATION: (None, '{"0":{"1":4}}', '{"0":{"1":5}}', "{", "{}", " " * 300 + '{"0":{"1":4}}', 4),
+        CORE_ANNOTATION: (None, '{"0":{"1":10}}', '{"0":{"2":10}}', "", "{"),
+        DECIDED_ANNOTATION: (None, UID, "another", 4),
+        V1_GPU: (None, "1", "2", "x"),
+    }
+    for texts in product(*values.values()):
+        written = dict(zip(values, texts, strict=True)) | {V1_UNITS: "4", V1_ASSUMED: "1767225600000000001"}
+        annotations = {key: text for key, text in written.items() if text is not None} | {V1_ASSIGNED: "false"}
+        pod = pod_object("p", container("c", **limits), owner="o", uid=UID, on="n1", annotations=annotations)
+        with monkeypatch.context() as patch:
+            # No text is short enough to be read for other pods, too.
+            patch.setattr(facts_module, "_SHORT_TEXT", -1)
+            by_all = pod_facts(pod).used
+        assert reader.read(json.dumps(pod).encode()).used == by_all, annotations
 
 
 def test_the_templates_of_the_latest_texts_are_kept(monkeypatch):
