@@ -122,7 +122,7 @@ class Preparer:
             if is_wanted():
                 self._send_event(refusal_event(self._latest.state, namespace, name, refusal))
 
-        call = Call(uid, namespace, name, is_wanted, until, _told_late(tell), together)
+        call = Call(uid, namespace, name, is_wanted, until, _send_late(tell), together)
         try:
             with self._claims.lock(uid):
                 return self._prepare(call)
@@ -201,9 +201,9 @@ class Preparer:
         return specs.others
 
 
-def _told_late(tell: WaitsFor) -> WaitsFor:
+def _send_late(tell: WaitsFor) -> WaitsFor:
     """Tells once why a call waits, when it has waited for a moment: people see nothing else meanwhile."""
-    due = time.monotonic() + waits.TOLD_S
+    due = time.monotonic() + waits.EVENT_AFTER_S
 
     def waits_for(refusal: Refusal) -> None:
         nonlocal due

@@ -6,7 +6,7 @@ RETRY_S = 0.5
 SEEN_S = 2.0
 """How long a call waits for the pods of its claim: kubelet may see a new pod before the agent does. It waits as long
 for a GPU of another claim that living pods use, because the agent may not have seen their end yet."""
-TOLD_S = 5.0
+EVENT_AFTER_S = 5.0
 """How long a call waits until an Event says for what."""
 LOOK_S = 2.0
 """How often a call that waits for another claim looks whether kubelet has forgotten that."""

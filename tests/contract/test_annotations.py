@@ -112,7 +112,7 @@ def test_annotation_and_environment_name_the_same_gpu_whatever_a_scheduler_chose
         wait_written(one, f"p{n}", ASSIGNED="true", IDX=env[INDEX], POD=str(units))
 
 
-def test_nothing_is_written_before_kubelet_has_it_in_its_book(node: MakeNode) -> None:
+def test_nothing_is_written_before_kubelet_has_it_in_its_checkpoint(node: MakeNode) -> None:
     """A pod that is bound and not admitted, and one that was refused, are left alone."""
     one = shared(node)
     one.run()

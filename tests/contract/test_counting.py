@@ -183,7 +183,7 @@ def test_a_pod_with_an_init_container_and_an_equal_one_in_any_order(node: MakeNo
     assert on == [[[1]], [[0], [0]]]
 
 
-def test_the_book_outlives_agent_and_kubelet(node: MakeNode) -> None:
+def test_the_checkpoint_outlives_agent_and_kubelet(node: MakeNode) -> None:
     """What an id stands for is read from kubelet's checkpoint: nothing is allocated twice, nothing is lost."""
     one = counting(node, gpus=2)
     assert admit(one, pod("a", {MEM: 10}), by_v1(1, 10))["c0"] == [1]
@@ -251,7 +251,7 @@ def test_an_entry_that_cannot_be_read_costs_nobody_else(node: MakeNode) -> None:
     assert admit(one, pod("b", {MEM: 16}))["c0"] == [0]
 
 
-def test_the_book_is_read_when_one_pod_leaves_and_another_comes(node: MakeNode) -> None:
+def test_the_checkpoint_is_read_when_one_pod_leaves_and_another_comes(node: MakeNode) -> None:
     """Both in one burst of the watch: there are as many pods as before."""
     one = counting(node, gpus=1)
     (agent,) = one.agents

@@ -18,8 +18,8 @@ def pod_notices(before: State, after: State) -> Iterator[Announcement]:
 
 def _unlimited(before: State, after: State) -> Iterator[Announcement]:
     """Announce each pod that may use more GPU memory than its share since now."""
-    has_news = before.isolation is not after.isolation or before.pods.seen is not after.pods.seen
-    if not has_news and before.holdings is after.holdings:
+    has_same_pods = before.pods.seen is after.pods.seen and before.holdings is after.holdings
+    if has_same_pods and before.isolation is after.isolation:
         return
     unlimited = _unlimited_pods(after)
     if not unlimited:
@@ -54,8 +54,8 @@ def _resizes(before: State, after: State) -> Iterator[Announcement]:
         return
     shown = {pod.uid: pod.annotations.get(LIMIT_STATUS_ANNOTATION) for pod in after.pods.with_limit}
     for uid, verdict in verdicts.items():
-        is_news = former.get(uid) != verdict and shown.get(uid) != verdict.annotation
-        if not is_news:
+        is_new = former.get(uid) != verdict and shown.get(uid) != verdict.annotation
+        if not is_new:
             continue
         if verdict.word == "Refused":
             text = f"annotation {LIMIT_ANNOTATION}: {verdict.text}"

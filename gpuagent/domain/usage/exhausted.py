@@ -54,8 +54,8 @@ class ExhaustedContainers:
         for key, (pod, run) in failed.items():
             owner = ContainerRef(pod.name, run.container)
             # Whoever deletes a pod ends its containers, mostly with a code.
-            is_news = key not in self.known and not pod.deleting
-            if not is_news or owner in reported or len(announcements) == MOST_AT_ONCE:
+            is_new = key not in self.known and not pod.deleting
+            if not is_new or owner in reported or len(announcements) == MOST_AT_ONCE:
                 continue
             for uuid, of_gpu in _full_gpus(owner, usage, at):
                 reported[owner] = at

@@ -75,9 +75,9 @@ def idle_pods(usage: NodeUsage, pods: Iterable[Pod], at: float) -> Iterator[Idle
         since = of_gpu.idle_since if is_known else None
         since_by_pod.setdefault((owner.pod, of_gpu.reading.pod_uid), []).append(since)
     for pod in pods:
-        found = since_by_pod.get((pod.name, pod.uid), [])
-        known = [since for since in found if since is not None]
-        is_known = bool(known) and len(known) == len(found)
+        of_pod = since_by_pod.get((pod.name, pod.uid), [])
+        known = [since for since in of_pod if since is not None]
+        is_known = bool(known) and len(known) == len(of_pod)
         if pod.ended or pod.deleting or not is_known:
             continue
         if at - max(known) >= LEAST_S:

@@ -18,7 +18,7 @@ NO_SHARE_BYTES = 64 * 1024
 the others may use, so it is less than any program can use. It is not 0, which a driver may take for no limit."""
 STRANGER = ""
 """In place of the name of a container about which kubelet did not ask, so that it has no share."""
-_TOLD_APART = 2 * BLOCK
+_BELOW_CONTAINERS = 2 * BLOCK
 """By so much, the limit of a pod is less than those of its containers. Otherwise a container that reads its pod's limit
 could not be told from one that has its own, and several containers would use the pod's together."""
 
@@ -123,7 +123,7 @@ def pod_plan(shares: PodShares, backend: Backend) -> PodPlan:
             continue
         # The pod's limit bounds what has none of its own, and a container before its own limit is set.
         smallest = min(parts.values())
-        limits[uuid] = max(smallest - _TOLD_APART, NO_SHARE_BYTES)
+        limits[uuid] = max(smallest - _BELOW_CONTAINERS, NO_SHARE_BYTES)
         own_limits.add(uuid)
     containers = {}
     for name, share in shares.containers.items():

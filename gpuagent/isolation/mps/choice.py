@@ -165,21 +165,21 @@ class DaemonChoice:
             if not self._serves_by_gpu(usable):
                 self._adopt()
             return
-        if not watch.state.is_found:
+        if not watch.state.has_daemon:
             # Its owner may have brought it back, there or in another directory.
             is_back = self._adopt()
             if not is_back and not watch.await_owner():
                 self._node_wide = None
             return
         watch.ask()
-        if watch.state.is_found and watch.daemon.is_ours:
+        if watch.state.has_daemon and watch.daemon.is_ours:
             self._replace_former(watch, demand)
 
     def _serves_by_gpu(self, usable: Collection[str]) -> bool:
         """Whether a GPU has a daemon of its own, or its keeper has not looked yet."""
         if self._keepers:
             states = [keeper.state for keeper in self._keepers.values()]
-            return any(state.is_found or state.phase is Phase.NOT_LOOKED for state in states)
+            return any(state.has_daemon or state.phase is Phase.NOT_LOOKED for state in states)
         return any(self._daemons.of_gpu(uuid).is_there() for uuid in usable)
 
     def _adopt(self) -> bool:
@@ -187,7 +187,7 @@ class DaemonChoice:
         daemon = self._daemons.find_for_node()
         if daemon is None:
             return False
-        watch = DaemonWatch(daemon, self._policy, self._clock, found=True)
+        watch = DaemonWatch(daemon, self._policy, self._clock, has_daemon=True)
         watch.ask()
         self._node_wide = watch
         return True
@@ -215,7 +215,7 @@ class DaemonChoice:
             former = self._daemons.of_node(self._daemons.own)
             watch = DaemonWatch(former, self._policy, self._clock)
         watch.release(demand.unneeded_since)
-        is_left = not watch.state.is_found and NODE not in self._daemons.record.daemons
+        is_left = not watch.state.has_daemon and NODE not in self._daemons.record.daemons
         self._node_wide = None if is_left else watch
 
     def _demand_by_gpu(self, demand: Demand, usable: Collection[str]) -> None:

@@ -103,7 +103,7 @@ class MpsState:
         phase: what the driver saw last.
         problem: why MPS does not work now, and what to do; None while it works.
         pause_s: seconds until the driver should look again.
-        is_found: a daemon has answered once, and has not ended since.
+        has_daemon: a daemon has answered once, and has not ended since.
         steady_since: since when the daemon has answered each time.
         start_after: the earliest time of the next start.
     """
@@ -111,7 +111,7 @@ class MpsState:
     phase: Phase = Phase.NOT_LOOKED
     problem: str | None = NOT_LOOKED
     pause_s: float = 0.0
-    is_found: bool = False
+    has_daemon: bool = False
     steady_since: float
     start_after: float
 
@@ -137,9 +137,9 @@ class MpsState:
         """MPS cannot work here for now. What is known of the daemon stays known."""
         return replace(self, phase=Phase.UNABLE, problem=problem, pause_s=policy.every_s)
 
-    def found(self) -> "MpsState":
+    def with_daemon(self) -> "MpsState":
         """There is a daemon; whether it answers now is asked next."""
-        return replace(self, is_found=True)
+        return replace(self, has_daemon=True)
 
     def missing(self, pipe_dirs: Iterable[Path], policy: MpsPolicy) -> "MpsState":
         """There is no daemon, and the agent must not start one."""
@@ -153,7 +153,7 @@ class MpsState:
 
     def started(self, at: float, policy: MpsPolicy) -> "MpsState":
         """The agent has started a daemon, and it answers."""
-        return replace(self.found(), steady_since=at).serving(policy)
+        return replace(self.with_daemon(), steady_since=at).serving(policy)
 
     def start_failed(self, reason: str, at: float, delay_s: float, policy: MpsPolicy) -> "MpsState":
         """A start failed; the next one comes after `delay_s`."""
@@ -205,7 +205,7 @@ class MpsState:
             phase=Phase.LOST,
             problem=f"{reason}; {outlook}",
             pause_s=min(delay_s, policy.every_s),
-            is_found=False,
+            has_daemon=False,
             start_after=start_after,
         )
 
@@ -219,4 +219,4 @@ class MpsState:
         Args:
             runs: clients still use it. Another program's daemon is left alone, and counts as not found.
         """
-        return replace(self, is_found=runs)
+        return replace(self, has_daemon=runs)

@@ -19,15 +19,15 @@ class DaemonWatch:
         daemon: the control daemon.
         policy: when it is looked after, started and stopped.
         clock: monotonic seconds.
-        found: it has answered already.
+        has_daemon: it has answered already.
     """
 
     def __init__(
-        self, daemon: MpsDaemon, policy: MpsPolicy, clock: Callable[[], float], *, found: bool = False
+        self, daemon: MpsDaemon, policy: MpsPolicy, clock: Callable[[], float], *, has_daemon: bool = False
     ) -> None:
         self.daemon = daemon
         state = MpsState.begun(clock())
-        self.state = state.found() if found else state
+        self.state = state.with_daemon() if has_daemon else state
         self._policy = policy
         self._clock = clock
         self._delays = Backoff(policy.first_retry_s, policy.most_retry_s)
@@ -35,7 +35,7 @@ class DaemonWatch:
     @property
     def pid(self) -> int | None:
         """PID of the daemon; None if it is not known, or of another PID namespace."""
-        return daemon_pid(self.daemon.pipe_dir) if self.state.is_found else None
+        return daemon_pid(self.daemon.pipe_dir) if self.state.has_daemon else None
 
     def keep(self, pipe_dirs: Iterable[Path]) -> None:
         """Find the daemon or start it, and see whether it answers.
@@ -43,9 +43,9 @@ class DaemonWatch:
         Args:
             pipe_dirs: where another program may run one, for people.
         """
-        if not self.state.is_found and self.daemon.is_there():
-            self.state = self.state.found()
-        if self.state.is_found:
+        if not self.state.has_daemon and self.daemon.is_there():
+            self.state = self.state.with_daemon()
+        if self.state.has_daemon:
             self.ask()
         elif self._policy.starts:
             self._start()

@@ -239,7 +239,7 @@ def before_the_first_look() -> Refusal:
 
 
 @case
-def an_old_kubelet_before_its_book_was_read() -> Refusal:
+def an_old_kubelet_before_its_allocations_were_read() -> Refusal:
     status = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
     kubelet = FakeKubelet(
         NodeUnderTest(Mode.SHARE).inventory(*box()).send(ev.NodeSeen(node_json("share") | status, 0.0))

@@ -20,13 +20,13 @@ NOTHING = Need()
 
 
 def test_at_first_nothing_is_known_and_a_daemon_may_start_at_once():
-    assert (BEGUN.phase, BEGUN.problem, BEGUN.is_found) == (Phase.NOT_LOOKED, NOT_LOOKED, False)
+    assert (BEGUN.phase, BEGUN.problem, BEGUN.has_daemon) == (Phase.NOT_LOOKED, NOT_LOOKED, False)
     assert BEGUN.on_standby
     assert BEGUN.start_in_s(100.0) <= 0
 
 
 def test_a_started_daemon_serves():
-    assert (SERVING.phase, SERVING.problem, SERVING.is_found, SERVING.pause_s) == (Phase.SERVING, None, True, 5.0)
+    assert (SERVING.phase, SERVING.problem, SERVING.has_daemon, SERVING.pause_s) == (Phase.SERVING, None, True, 5.0)
     assert not SERVING.on_standby
 
 
@@ -42,12 +42,12 @@ def test_a_daemon_is_steady_after_its_time_without_a_failure():
 def test_a_silent_daemon_stays_found(pid, words):
     silent = SERVING.silent("it did not answer", pid, 150.0, POLICY)
     assert silent.problem == f"it did not answer; if this stays, look at its log and {words}"
-    assert (silent.phase, silent.is_found) == (Phase.SILENT, True)
+    assert (silent.phase, silent.has_daemon) == (Phase.SILENT, True)
 
 
 def test_a_lost_daemon_of_our_own_is_started_again_after_the_delay():
     lost = SERVING.lost("it died", 200.0, 2.0, POLICY, adopted=False)
-    assert (lost.phase, lost.problem, lost.is_found) == (Phase.LOST, "it died; it is started again", False)
+    assert (lost.phase, lost.problem, lost.has_daemon) == (Phase.LOST, "it died; it is started again", False)
     assert (lost.pause_s, lost.start_in_s(200.0)) == (2.0, 2.0)
 
 
@@ -82,8 +82,8 @@ def test_a_start_that_failed_is_tried_again_after_the_delay():
 
 def test_what_is_known_of_the_daemon_outlives_other_troubles_and_times_without_need():
     for state in (SERVING.unable("the driver is gone", POLICY), SERVING.not_needed(1.0, POLICY)):
-        assert state.is_found
-    assert not SERVING.not_needed(1.0, POLICY).released(runs=False).is_found
+        assert state.has_daemon
+    assert not SERVING.not_needed(1.0, POLICY).released(runs=False).has_daemon
 
 
 def test_a_daemon_that_is_not_needed_is_no_trouble():

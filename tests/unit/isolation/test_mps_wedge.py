@@ -263,7 +263,7 @@ class InProcess:
 def test_200_deletions_wedge_no_server_that_is_drained(host, monkeypatch, drains):
     control = InProcess(host)
     daemon = SimpleNamespace(control=control, pipe_dir=host.pipes, gpu="GPU-0a", may_end=False)
-    watch = SimpleNamespace(daemon=daemon, state=SimpleNamespace(phase=Phase.SERVING, is_found=True))
+    watch = SimpleNamespace(daemon=daemon, state=SimpleNamespace(phase=Phase.SERVING, has_daemon=True))
     probe = SimpleNamespace(run=lambda *_: Probed(Verdict.SERVED, ""))
     now = [0.0]
     pod_of = {pid: f"pod-{pid}" for pid in range(1, 201)}.get if drains else None

@@ -379,7 +379,7 @@ def test_a_uid_that_cannot_be_a_file_name_is_refused(one, uid):
 
 def test_people_learn_while_a_call_waits_for_what_it_waits(one, monkeypatch):
     """Kubelet says nothing until it has the answer. One Event is enough for the call."""
-    monkeypatch.setattr(waits, "TOLD_S", 0.0)
+    monkeypatch.setattr(waits, "EVENT_AFTER_S", 0.0)
     one.add(result(1))
     with one.waiting() as refused:
         end = time.monotonic() + PATIENCE_S

@@ -109,7 +109,7 @@ class ClientWatch:
         self._pods = pods
         self.servers = None
         daemon = self._watch.state
-        if not daemon.is_found:
+        if not daemon.has_daemon:
             self._servers = {}
             self._change(ClientState.ended)
         if daemon.phase is not Phase.SERVING:

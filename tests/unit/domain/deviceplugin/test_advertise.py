@@ -39,13 +39,13 @@ def test_every_resource_is_listed_from_the_start_and_empty():
     assert node.inventory(*box()).state.advertised.lists == {MEM: (), CORE: (), WHOLE: ()}
 
 
-def test_nothing_is_offered_before_kubelets_book_was_read():
+def test_nothing_is_offered_before_kubelets_allocations_were_read():
     node = NodeUnderTest(Mode.SHARE).inventory(*box())
     assert node.offer(MEM) == {}
     assert node.holdings().offer(MEM) == {0: 16, 1: 16}
 
 
-def test_the_order_of_inventory_and_book_does_not_matter():
+def test_the_order_of_inventory_and_allocations_does_not_matter():
     node = NodeUnderTest(Mode.SHARE).holdings()
     assert node.inventory(*box()).offer(MEM) == {0: 16, 1: 16}
 
@@ -104,7 +104,7 @@ def test_old_units_leave_after_two_quiet_seconds_and_not_before():
     assert deadline(node.state) is None
 
 
-def test_new_units_wait_for_a_book_read_that_began_after_the_drop():
+def test_new_units_wait_for_a_read_of_allocations_that_began_after_the_drop():
     node = in_force(Mode.SHARE).label("topology").wait(SETTLE_S)
     assert node.offer(WHOLE) == {}
     node.wait(0.5).holdings(began=SETTLE_S - 0.1)
@@ -147,7 +147,7 @@ def test_a_held_gpu_is_offered_only_when_its_pod_is_gone():
     assert node.wait(1).holdings().offer(WHOLE) == {0: 1, 1: 1}
 
 
-def test_a_pod_that_ended_holds_nothing_even_while_the_book_still_lists_it():
+def test_a_pod_that_ended_holds_nothing_even_while_kubelet_still_lists_it():
     old = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 3))
     node = settle(in_force(Mode.SHARE).holdings(old).label("topology"), old)
     assert node.pods(pod_json("old", {MEM: 1}, phase="Running")).offer(WHOLE) == {1: 1}
@@ -169,7 +169,7 @@ def test_the_switch_back_in_the_middle_lifts_the_fence():
     assert node.wait(0.1).ids(MEM) == set()
 
 
-def test_the_switch_back_after_the_drop_waits_for_the_book_too():
+def test_the_switch_back_after_the_drop_waits_for_the_allocations_too():
     node = in_force(Mode.SHARE).label("topology").wait(SETTLE_S).label("share")
     assert node.offer(MEM) == {}
     assert node.holdings().offer(MEM) == {0: 16, 1: 16}
@@ -495,7 +495,7 @@ def test_allocations_that_cannot_be_read_are_reported_and_what_was_known_stays()
     assert node.holdings().state.holdings.problem is None
 
 
-def test_leaving_mode_default_waits_for_a_book_that_shows_the_other_plugins_last_grant():
+def test_leaving_mode_default_waits_for_allocations_that_show_the_other_plugins_last_grant():
     """NVIDIA's own plugin may have allocated a GPU since kubelet's allocations were read."""
     node = in_force(Mode.DEFAULT).wait(20)
     node.label("share")
@@ -504,7 +504,7 @@ def test_leaving_mode_default_waits_for_a_book_that_shows_the_other_plugins_last
     assert node.offer(MEM) == {1: 16}
 
 
-def test_a_gpu_that_is_read_after_the_switch_waits_for_a_book_read_after_it_too():
+def test_a_gpu_that_is_read_after_the_switch_waits_for_allocations_read_after_it_too():
     """A slow driver at the start: kubelet's allocations from before the switch may miss another plugin's last grant."""
     node = NodeUnderTest(Mode.DEFAULT).holdings().wait(5).label("share").wait(1).inventory(*box())
     assert node.offer(MEM) == {}, "kubelet's allocations are from before the switch"

@@ -48,7 +48,7 @@ def test_no_unit_stands_for_two_ids(older, newer):
     assert both.items() - newer.items() <= older.items()
 
 
-def test_the_book_has_units_in_place_of_ids():
+def test_the_checkpoint_has_units_in_place_of_ids():
     """An entry without a record is of a plugin, or a time, that took the ids for what they say."""
     record = CheckpointEntry(
         "uid-a", "main", MEM, frozenset({"x-mm-0", "x-mm-1"}), {"x-mm-0": "y-mm-3", "x-mm-1": "y-mm-4"}

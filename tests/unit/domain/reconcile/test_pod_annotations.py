@@ -174,7 +174,7 @@ def test_a_pod_of_acks_scheduler_that_got_what_was_decided_is_left_alone():
     assert writes(node.pods(pod).state) == ()
 
 
-def test_what_kubelets_book_contradicts_is_corrected():
+def test_what_kubelets_allocations_contradict_is_corrected():
     pod = pod_json("a", {MEM: 2}, {MEM: 1}, annotations={V2: '{"0":{"3":2},"1":{"0":1}}'})
     node = node_with(share("a", 1, 0, 1), share("a", 0, 0, container="main-1"))
     write = only(node.pods(pod))
@@ -403,7 +403,7 @@ def versioned(name: str, version: int, **more: Any) -> dict[str, Any]:
     return pod
 
 
-def test_what_a_pod_needs_is_not_worked_out_again_while_it_and_the_book_are_as_they_were():
+def test_what_a_pod_needs_is_not_worked_out_again_while_it_and_the_allocations_are_as_they_were():
     node = node_with(share("a", 1, 0), share("b", 2, 0)).pods(versioned("a", 1), versioned("b", 1))
     before, first = node.state, writes(node.state)
     after = node.pods(versioned("a", 1), versioned("b", 2)).state
