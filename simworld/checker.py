@@ -31,6 +31,8 @@ def check_quiet(world: "World") -> None:
         for crash in node.kubelet.crashes:
             world.history.break_promise(f"{node.name}: {crash}")
         _check_amounts(world, node)
+        if world.scenario.is_small:
+            _check_known_pods(world, node)
         _check_books(world, node)
     for pod in world.api.objects.peek("pods"):
         if not pod["spec"].get("resourceClaims"):  # `claim_checker` has the others
@@ -209,6 +211,25 @@ def _full(world: "World", node: SimulatedNode, resource: str) -> int:
     if resource == CORES:
         return 100 * gpus
     return sum(gpu.memory_mib // 1024 for gpu in node.box.gpus)
+
+
+def _check_known_pods(world: "World", node: SimulatedNode) -> None:
+    """The agent knows the pods of its node: no living one is missing, and none that is gone has stayed."""
+    assert node.agent is not None
+    there = set()
+    living = set()
+    for pod in world.api.objects.peek("pods"):
+        if pod["spec"].get("nodeName") != node.name:
+            continue
+        uid = pod["metadata"]["uid"]
+        there.add(uid)
+        if (pod.get("status") or {}).get("phase") not in ENDED:
+            living.add(uid)
+    known = {pod.uid for pod in node.agent.state.pods.seen}
+    for uid in sorted(known - there):
+        world.history.break_promise(f"{node.name}: the agent knows of {world.history.name(uid)}, which is gone")
+    for uid in sorted(living - known):
+        world.history.break_promise(f"{node.name}: the agent does not know of {world.history.name(uid)}")
 
 
 def _check_books(world: "World", node: SimulatedNode) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from simworld.draw_jobs import KINDS as JOB_KINDS
 from simworld.rushes import draw_rushes, has_rushes
 from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
-from simworld.swarm import draw_swarm
+from simworld.swarm import draw_swarm, with_more_faults
 
 SHARE_OF_WORLDS = 0.35
 """How many of the worlds have claims."""
@@ -28,7 +28,9 @@ def draw_small_world(seed: int) -> Scenario:
     """The small world of a seed, with claims if it has some, see `swarm`; or with rushes, see `rushes`."""
     if has_rushes(seed):
         return draw_rushes(seed)
-    return with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
+    drawn = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
+    scenario = replace(drawn, is_small=True)
+    return scenario if scenario.has_claims else with_more_faults(scenario)
 
 
 def with_claims(scenario: Scenario) -> Scenario:

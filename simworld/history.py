@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from simworld.runtime.kernel import kernel
 from standin.kubelet.pods import Granted
 
+SEEN_S = 10.0
+"""How long a scheduler may not know that a pod was deleted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -63,8 +66,10 @@ class History:
         last_end_at: when a container ended last.
         gangs: UIDs of the pods of each job that starts together.
         gang_sizes: how many pods each of these jobs has.
+        deleted_at: UIDs of pods that were deleted by force, with the moment, if a scheduler soon sees that.
         retried: UIDs of pods that came again, with those of the others of their job, which had succeeded.
         start_checks: called with each container that starts; the promises that it breaks, in words.
+        bound_checks: called with the UID, the node and the annotations of each pod that is bound; the same.
         decisions: annotations that a scheduler bound a pod with, by its UID.
         edited: UIDs of pods whose annotations a tenant has changed, with the moment; minus infinity if it was before
             their containers ran, so that the agent follows them.
@@ -80,9 +85,11 @@ class History:
     decisions: dict[str, Mapping[str, str]] = field(default_factory=dict)
     gangs: dict[str, list[str]] = field(default_factory=dict)
     gang_sizes: dict[str, int] = field(default_factory=dict)
+    deleted_at: dict[str, float] = field(default_factory=dict)
     retried: dict[str, Sequence[str]] = field(default_factory=dict)
     edited: dict[str, float] = field(default_factory=dict)
     start_checks: list[Callable[[Living], Iterable[str]]] = field(default_factory=list)
+    bound_checks: list[Callable[[str, str, Mapping[str, str]], Iterable[str]]] = field(default_factory=list)
 
     def note(self, actor: str, what: str) -> None:
         """Add an entry."""
@@ -121,13 +128,20 @@ class History:
 
     def decided(self, uid: str, annotations: Mapping[str, str]) -> None:
         """A scheduler has bound a pod with these annotations."""
-        self.decisions[uid] = annotations
         for job, uids in self.gangs.items():
-            # Those that were deleted meanwhile count: the scheduler may not have seen that yet.
-            is_early = uid in uids and len(uids) < self.gang_sizes[job]
+            has_started = not self.decisions.keys().isdisjoint(uids)
+            # The others of a job that has started may be bound without those that were deleted since.
+            there = len(uids) if has_started else self._there(uids)
+            is_early = uid in uids and there < self.gang_sizes[job]
             if is_early:
-                there = f"{len(uids)} of {self.gang_sizes[job]} pods are there"
-                self.break_promise(f"{self.name(uid)} is bound, and of its job {job} only {there}")
+                only = f"{there} of {self.gang_sizes[job]} pods are there"
+                self.break_promise(f"{self.name(uid)} is bound, and of its job {job} only {only}")
+        self.decisions[uid] = annotations
+
+    def _there(self, uids: Iterable[str]) -> int:
+        """How many of these pods are there for a scheduler that may not have seen the last deletions."""
+        seen_until = kernel().now - SEEN_S
+        return sum(self.deleted_at.get(uid, math.inf) > seen_until for uid in uids)
 
     def edit(self, uid: str) -> None:
         """A tenant has changed the annotations of a pod."""

@@ -6,10 +6,11 @@ few kinds and leaves out the others, its pods ask for what its mode has, and the
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from simworld.draw_jobs import draw_jobs
 from simworld.history import MEMORY, WHOLE
-from simworld.scenario import FAULTS, SCHEDULER_FAULTS, VERSIONS, Action, Args, Maker, Scenario, add_actions
+from simworld.scenario import FAULTS, MODES, SCHEDULER_FAULTS, VERSIONS, Action, Args, Maker, Scenario, add_actions
 
 JOBS_SHARE = 0.5
 REPLICAS_SHARE = 0.25
@@ -47,6 +48,21 @@ def draw_swarm(seed: int) -> Scenario:
         replicas=replicas,
         names_a_part=names_a_part,
     )
+
+
+def with_more_faults(scenario: Scenario) -> Scenario:
+    """The small world, with an odd seed with one more kind of fault, which would be rare among all the others.
+
+    It has randomness of its own, so that the rest of the world stays as it was drawn.
+    """
+    if scenario.seed % 2 == 0:
+        return scenario
+    chance = random.Random(f"{scenario.seed}/more faults of a small world")
+    kind = chance.choice(_MORE_FAULTS)
+    more: list[Action] = []
+    add_actions(more, chance, scenario.lasts_s, chance.choice((2, 4)) / scenario.lasts_s, [kind])
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    return replace(scenario, actions=tuple(actions))
 
 
 def _people(chance: random.Random, mode: str) -> list[Maker]:
@@ -145,3 +161,42 @@ def restart_slow_agent(chance: random.Random) -> tuple[str, Args]:
 
 def _slow_agents(chance: random.Random) -> tuple[str, Args]:
     return "slow_agents", (chance.choice((0.5, 2.0, 4.0, 6.0)), chance.choice((5.0, 20.0)))
+
+
+def _other_mode(chance: random.Random) -> tuple[str, Args]:
+    """A node is in another mode for a while. Its containers still have units of the former one."""
+    return "change_mode_for", (chance.randrange(1000), chance.choice(MODES), chance.choice((0.5, 3.0, 10.0)))
+
+
+def _broken_gpu(chance: random.Random) -> tuple[str, Args]:
+    return "break_gpu", (chance.randrange(1000), chance.randrange(1000), 0)
+
+
+def _outdated_watches(chance: random.Random) -> tuple[str, Args]:
+    return "outdate_watches", (chance.choice((0.2, 1.0, 4.0)), chance.choice((0, 1)))
+
+
+def _new_kubelet(chance: random.Random) -> tuple[str, Args]:
+    return "restart_kubelet", (chance.randrange(1000), chance.choice((0.0, 0.05, 1.0)))
+
+
+def _fault_of_gpu(chance: random.Random) -> tuple[str, Args]:
+    kind = chance.choice(("raise_xid", "lose_gpu"))
+    return kind, (chance.randrange(1000), chance.randrange(1000), 79)
+
+
+def _forbidden_writes(chance: random.Random) -> tuple[str, Args]:
+    return "deny_pods", (chance.choice((2.0, 15.0, 40.0)),)
+
+
+_MORE_FAULTS: tuple[Maker, ...] = (
+    _other_mode,
+    _other_mode,
+    _broken_gpu,
+    _fault_of_gpu,
+    _outdated_watches,
+    _outdated_watches,
+    _new_kubelet,
+    _new_kubelet,
+    _forbidden_writes,
+)

@@ -1,15 +1,17 @@
 """A simulated cluster and the actions that a scenario has for it."""
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_people import ClaimPeople
-from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History
+from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History, Living
 from simworld.job_checks import JobChecks
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
@@ -35,6 +37,12 @@ QUIET_S = 10.0
 """How long the pods of one test are left in peace before the next one."""
 XID_S = 5.0
 """How long the driver may take to report an XID."""
+ENDED_S = 0.1
+"""How long the API server takes to end its watches."""
+NOTICED_S = 10.0
+"""How long an agent may give away a GPU that is lost."""
+PUBLISHED_S = 20.0
+"""How long a scheduler may not know that a GPU is lost."""
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
@@ -49,6 +57,7 @@ PEOPLE = (
     "replace_running_pod",
     "copy_pod",
     "set_mode",
+    "change_mode_for",
     "edit_annotations",
     "keep_editing",
 )
@@ -86,6 +95,9 @@ class World:
         )
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
+        if scenario.is_small:
+            self.history.start_checks.append(self._on_lost_gpus)
+            self.history.bound_checks.append(self._bound_to_lost_gpu)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
         self._pods = 0
         self._gangs = 0
@@ -169,6 +181,7 @@ class World:
                     continue
                 node.driver.simulator.restore(gpu.uuid)
                 node.driver.simulator.action(gpu.uuid, 0)
+                node.lost_at.pop(gpu.uuid, None)
             node.start_kubelet()
             node.start_agent()
         self.api.failing.clear()
@@ -193,7 +206,7 @@ class World:
                 largest = self._largest(node, resource)
                 if largest:
                     # With annotations from another pod's YAML: they decide nothing.
-                    self._probe_node(node, resource, largest, self._some_annotations(node))
+                    self._probe_node(node, resource, largest, self._some_annotations(node, largest))
         if self.scenario.decides:
             # gpuscheduler did not decide on these pods, so it knows their GPUs once the agents have written them.
             self._play_for(QUIET_S)
@@ -203,12 +216,21 @@ class World:
         """Units of the largest pod for which a GPU of the node has room."""
         return max((left[resource] for left in free_by_gpu(self, node).values()), default=0)
 
-    def _some_annotations(self, node: SimulatedNode) -> dict[str, str]:
+    def _some_annotations(self, node: SimulatedNode, amount: int) -> dict[str, str]:
+        """Annotations of a pod of the node; in a small world, as if it had so many units of the fullest GPU."""
         for pod in self.api.objects.peek("pods"):
-            annotations = pod["metadata"].get("annotations")
+            annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
             if annotations and pod["spec"].get("nodeName") == node.name:
-                return dict(annotations)
+                says_whose = self.scenario.is_small and DECIDED_ANNOTATION in annotations
+                more = _decision(self._fullest_gpu(node), amount) if says_whose else {}
+                return annotations | more
         return {}
+
+    def _fullest_gpu(self, node: SimulatedNode) -> int:
+        """The number of the GPU that has the fewest units of memory left."""
+        free = free_by_gpu(self, node)
+        fullest = min(free, key=lambda uuid: free[uuid][MEMORY])
+        return next(gpu.minor for gpu in node.box.gpus if gpu.uuid == fullest)
 
     def _probe_node(self, node: SimulatedNode, resource: str, amount: int, annotations: dict[str, str]) -> None:
         self._probes += 1
@@ -226,6 +248,26 @@ class World:
                 pod = self._create(f"probe-{self._probes}", {resource: amount})
                 if has_room(self, node, pod):
                     self._must_run(pod, f"gpuscheduler has no place for {amount} {resource}, or the agent refuses it")
+
+    def _on_lost_gpus(self, living: Living) -> Iterator[str]:
+        """The promise that a container breaks by starting on a GPU that was lost before."""
+        for node in self.nodes:
+            for uuid in living.gpus:
+                lost_at = node.lost_at.get(uuid, math.inf)
+                if kernel().now - lost_at > NOTICED_S:
+                    yield f"{self.history.name(living.pod_uid)} starts on GPU {uuid}, which is lost"
+
+    def _bound_to_lost_gpu(self, uid: str, node_name: str, annotations: Mapping[str, str]) -> Iterator[str]:
+        """The promise that a Binding breaks which decides for a GPU that was lost before."""
+        index = annotations.get("ALIYUN_COM_GPU_MEM_IDX")
+        for node in self.nodes:
+            if node.name != node_name:
+                continue
+            for gpu in node.box.gpus:
+                lost_at = node.lost_at.get(gpu.uuid, math.inf)
+                is_decided = str(gpu.minor) == index
+                if is_decided and kernel().now - lost_at > PUBLISHED_S:
+                    yield f"{self.history.name(uid)} is bound to GPU {index} of {node.name}, which is lost"
 
     def _must_run(self, pod: Json, otherwise: str) -> None:
         uid = pod["metadata"]["uid"]
@@ -367,6 +409,16 @@ class World:
         patch: Json = {"metadata": {"labels": {MODE_LABEL: mode}}}
         self.api.objects.patch(("nodes", "", node.name), "", patch, strategic=False)
 
+    def change_mode_for(self, which: int, mode: str, seconds: float) -> None:
+        """A node has another mode for a while, and then the mode of the scenario again."""
+        self.set_mode(which, mode)
+
+        def change_back() -> None:
+            if not self.api.is_away:
+                self.set_mode(which, self.scenario.mode)
+
+        self._later(seconds, change_back)
+
     def _new_pod(self, resource: str, amount: int, cores: int, containers: int) -> Json:
         self._pods += 1
         return self._create(f"pod-{self._pods}", _limits(resource, amount, cores), containers=containers)
@@ -419,6 +471,10 @@ class World:
             self.api.objects.delete(("pods", pod["metadata"]["namespace"], name), grace_s=grace_s)
         except Refusal:
             return
+        # A replica may be cut off for longer.
+        is_seen_soon = self.scenario.is_small and not self.scenario.replicas
+        if is_seen_soon and not grace_s:
+            self.history.deleted_at[pod["metadata"]["uid"]] = kernel().now
 
     def _pods_of_people(self) -> list[Json]:
         return [pod for pod in self.api.objects.peek("pods") if pod["metadata"]["namespace"] == "default"]
@@ -499,11 +555,7 @@ class World:
         meta = pod["metadata"]
         uid = meta["uid"]
         self.history.edit(uid)
-        texts = {
-            "ALIYUN_COM_GPU_MEM_IDX": str(index),
-            ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}',
-        }
-        patch: Json = {"metadata": {"uid": uid, "annotations": texts}}
+        patch: Json = {"metadata": {"uid": uid, "annotations": _decision(index, amount)}}
         key = ("pods", meta["namespace"], meta["name"])
         with suppress(Refusal):  # it is gone
             self.api.objects.patch(key, "", patch, strategic=False)
@@ -542,11 +594,14 @@ class World:
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"loses GPU {index}")
         node.driver.simulator.lose(index)
+        node.lost_at.setdefault(node.box.gpus[index].uuid, kernel().now)
         self._later(30.0, lambda: self._restore(node, index))
 
     def _restore(self, node: SimulatedNode, index: int) -> None:
-        if node.box.gpus[index].uuid not in node.lost:
+        uuid = node.box.gpus[index].uuid
+        if uuid not in node.lost:
             node.driver.simulator.restore(index)
+            node.lost_at.pop(uuid, None)
 
     def break_gpu(self, which: int, gpu: int, _xid: int) -> None:
         """A GPU is lost for good: it is not repaired, and the others go on."""
@@ -554,7 +609,9 @@ class World:
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"loses GPU {index} for good")
         node.driver.simulator.lose(index)
-        node.lost[node.box.gpus[index].uuid] = kernel().now
+        uuid = node.box.gpus[index].uuid
+        node.lost[uuid] = kernel().now
+        node.lost_at.setdefault(uuid, kernel().now)
 
     def hang_driver(self, which: int, seconds: float) -> None:
         node = self._some_node(which)
@@ -611,6 +668,25 @@ class World:
         self.history.note("api server", "forgets old versions")
         self.api.expire()
 
+    def outdate_watches(self, seconds: float, are_broken: int) -> None:
+        """Watches show nothing for a while. Then they end or break, and cannot go on where they were."""
+        ends = "breaks" if are_broken else "ends"
+        self.history.note("api server", f"says nothing on its watches for {seconds:g} s, and then {ends} them")
+        self.api.silence()
+
+        def forget() -> None:
+            kernel().sleep(seconds)
+            self.expire_versions()
+            if are_broken:
+                self.drop_watches()
+            else:
+                self.api.end_watches()
+            # Until then, they would show what has changed.
+            kernel().sleep(ENDED_S)
+            self.api.resume()
+
+        kernel().spawn(forget, "watches", self._people)
+
     def jump_clock(self, _which: int, seconds: float) -> None:
         self.history.note("world", f"every process stands still for {seconds:g} s")
         kernel().now += seconds
@@ -621,6 +697,14 @@ class World:
             act()
 
         kernel().spawn(wait_and_act, "later", self._people)
+
+
+def _decision(index: int, amount: int) -> dict[str, str]:
+    """Annotations that give the first container of a pod so many units of a GPU."""
+    return {
+        "ALIYUN_COM_GPU_MEM_IDX": str(index),
+        ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}',
+    }
 
 
 def _limits(resource: str, amount: int, cores: int) -> dict[str, int]:

@@ -69,18 +69,6 @@ def a_list_counts_from_its_end() -> None:
     put(Holdings, "_read", read_late)
 
 
-def units_of_a_former_pod_are_its_successors() -> None:
-    """A recent allocation belongs to whoever has the name of its pod now."""
-
-    def may_live(self: Occupancy, allocation: Any) -> bool:  # noqa: ANN401 (a holding, or a recent allocation)
-        owner = allocation.owner
-        if owner is None or not self.snapshot.pod_list.known:
-            return True
-        return owner.pod in self.snapshot.living_pods
-
-    put(Occupancy, "may_live", may_live)
-
-
 def allocations_are_forgotten_before_they_are_read() -> None:
     """An allocation is kept for a second, whether kubelet's list shows it by then or not."""
     put(recent_allocations, "REMEMBER_S", 1.0)
@@ -177,7 +165,6 @@ FAULTS = (
     j2_a_name_is_the_pod_that_has_it_now,
     the_checkpoint_is_not_read,
     a_list_counts_from_its_end,
-    units_of_a_former_pod_are_its_successors,
     allocations_are_forgotten_before_they_are_read,
     a_restarted_kubelet_is_the_former_one,
     a_rejected_container_still_waits_for_its_other_resource,

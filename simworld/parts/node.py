@@ -99,6 +99,7 @@ class SimulatedNode:
         kubelet: the kubelet that runs, or that ran last.
         agent: the agent that runs, or that ran last; None before the first one.
         lost: UUID of each GPU that is lost for good to the moment when it was.
+        lost_at: the same for each GPU that is lost now, for good or for a while.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -124,6 +125,7 @@ class SimulatedNode:
         self.agent: Agent | None = None
         self.lost: dict[str, float] = {}
         self._has_one_loop = False
+        self.lost_at: dict[str, float] = {}
 
     @property
     def _kubelet_root(self) -> Path:

@@ -37,6 +37,9 @@ class Placements:
         self._given[uid] = (node, annotations)
         self._history.decided(uid, annotations)
         self._history.note(host, f"bound {name} to {node}: {_short(annotations)}")
+        for check in self._history.bound_checks:
+            for problem in check(uid, node, annotations):
+                self._history.break_promise(problem)
         # A decision names the pod that it was made for: a pod that was copied has the decision of its original.
         decided_for = annotations.get(DECIDED_ANNOTATION)
         if decided_for != uid:

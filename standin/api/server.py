@@ -98,6 +98,7 @@ class ApiServer:
         self.answering = threading.Event()
         self.answering.set()
         self.silent = False
+        self.watches_ended_at = float("-inf")
         self.held: set[tuple[str, bool]] = set()  # resources whose lists wait: of one namespace, or of all
         # In the order in which they were opened: a set's order of connections differs from run to run.
         self.watches: list[socket.socket] = []
@@ -185,6 +186,12 @@ class ApiServer:
     def silence(self) -> None:
         """Keep watches open and say nothing on them, not even their end, until ``resume``; other calls work."""
         self.silent = True
+
+    def end_watches(self) -> None:
+        """End every open watch without an error, as when its time is over."""
+        self.watches_ended_at = time.monotonic()
+        with self.objects.updated:
+            self.objects.updated.notify_all()
 
     def hold_lists(self, resource: str, *, namespaced: bool = False) -> None:
         """Hold back lists of all objects of ``resource``, and with ``namespaced`` also those of a namespace."""

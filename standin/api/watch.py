@@ -30,7 +30,8 @@ class WatchStream:
         self._fields = selector(query.get("fieldSelector", ""))
         self._labels = label_selector(query.get("labelSelector", ""))
         self._since = int(query.get("resourceVersion") or 0)
-        self._ends = time.monotonic() + float(query.get("timeoutSeconds") or _LONGEST_S)
+        self._began = time.monotonic()
+        self._ends = self._began + float(query.get("timeoutSeconds") or _LONGEST_S)
         self._bookmark = time.monotonic() + _BOOKMARK_S
         self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
         self._server = api.server
@@ -45,6 +46,8 @@ class WatchStream:
         while self._server is None or not self._server.ended:
             for change in self._new_changes():
                 self._change(change)
+            if self._began <= self._api.watches_ended_at:
+                return
             if self._is_held():
                 continue
             now = time.monotonic()

@@ -1,0 +1,52 @@
+"""Watches of an agent that end, and cannot go on because what they have missed is forgotten."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+MISSES_A_DELETION = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from simworld.runtime.replace import replace_machine
+replace_machine()
+from simworld.play import play
+from simworld.put_back import FAULTS
+from simworld.scenario import Action, Scenario
+if {fault!r}:
+    FAULTS[{fault!r}]()
+actions = (
+    Action(5.0, "create_pod", ("aliyun.com/gpu-mem", 8, 0, 1)),
+    Action(8.0, "outdate_watches", (1.0, {are_broken})),
+    Action(8.5, "delete_pod", (0, 0)),
+)
+scenario = Scenario(1, ("1.36",), 1, "share", False, 10.0, actions, is_small=True)
+# pytest's own folders are too long for the sockets in them.
+with TemporaryDirectory() as folder:
+    outcome = play(scenario, Path(folder))
+print(*outcome.story, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "are_broken"),
+    [
+        ("", 0),
+        ("", 1),
+        ("an_outdated_watch_goes_on_from_now", 0),
+        ("a_new_list_adds_to_the_former_one", 1),
+    ],
+)
+def test_an_agent_forgets_a_pod_whose_deletion_no_watch_has_shown(fault, are_broken):
+    done = subprocess.run(
+        [sys.executable, "-c", MISSES_A_DELETION.format(fault=fault, are_broken=are_broken)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "deletes pod-1 by force" in done.stdout
+    assert ("the agent knows of pod-1, which is gone" in done.stdout) is bool(fault)
