@@ -188,9 +188,7 @@ class ContainerSearch:
         that another pod has its name now.
         """
         snap = occupancy.snapshot
-        # If the first list has failed, the API server may answer long before the list is tried again.
-        is_list_to_come = not snap.pod_list.known and snap.pod_list.problem is None
-        is_resting = is_list_to_come or self._state.clock() < self._rest_until
+        is_resting = self._state.clock() < self._rest_until
         if is_resting and not snap.schedulers.may_have_decided:
             # The agent never sees a static pod in time, so each of its calls would wait.
             return []

@@ -171,25 +171,36 @@ def test_a_node_s_first_decided_pod_is_read_from_the_api_server():
     assert at(kubelet, "first") == [3]
 
 
-def kubelet_of_an_agent_without_pods() -> FakeKubelet:
-    """No scheduler was ever seen on the node, and the first list of pods has failed."""
+LIST_FAILED = ev.ApiUnavailable("connection refused", 0.0, "pods")
+
+
+def kubelet_of_an_agent_without_pods(*events: ev.Event) -> FakeKubelet:
+    """No scheduler was ever seen on the node, and the first list of pods has not come in the time that calls wait."""
     kubelet = FakeKubelet(in_force(Mode.SHARE, box(4)))
-    kubelet.node.send(ev.ApiUnavailable("connection refused", 0.0, "pods"))
+    for event in events:
+        kubelet.node.send(event)
     kubelet.publish()
     assert not kubelet.node.snap.pod_list.known
     return kubelet
 
 
-def test_a_decided_pod_is_read_before_the_list_that_has_failed_is_tried_again():
-    """The API server is back, and the list waits for its next try."""
-    kubelet = kubelet_of_an_agent_without_pods()
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([LIST_FAILED], id="the list has failed and waits for its next try"),
+        pytest.param([], id="the list takes long"),
+    ],
+)
+def test_a_decided_pod_is_read_while_the_first_list_is_missing(events: list[ev.Event]):
+    kubelet = kubelet_of_an_agent_without_pods(*events)
     kubelet.unseen = [decided("first", 3)]
     serve(kubelet, "first")
     assert at(kubelet, "first") == [3]
 
 
-def test_an_api_server_that_stays_away_costs_a_read_every_few_seconds():
-    kubelet = kubelet_of_an_agent_without_pods()
+@pytest.mark.parametrize("events", [[LIST_FAILED], []], ids=["failed", "slow"])
+def test_an_api_server_that_stays_away_costs_a_read_every_few_seconds(events: list[ev.Event]):
+    kubelet = kubelet_of_an_agent_without_pods(*events)
     kubelet.unseen = None
     for name in ("first", "second", "third"):
         serve(kubelet, name)
