@@ -157,13 +157,13 @@ def test_pods_of_one_template_are_parsed_once(monkeypatch):
 
 def test_a_decision_is_read_once_for_the_pods_of_a_template_that_have_the_same_gpus(monkeypatch):
     read = []
-    decided_units = facts_module.decided_units
+    decided_use = facts_module.decided_use
 
-    def noted(pod, *of_node):
+    def noted(pod, request):
         read.append(pod.name.name)
-        return decided_units(pod, *of_node)
+        return decided_use(pod, request)
 
-    monkeypatch.setattr(facts_module, "decided_units", noted)
+    monkeypatch.setattr(facts_module, "decided_use", noted)
     reader = PodReader()
     for number in range(5):
         own = SHARE | {DECIDED_ANNOTATION: f"uid-{number}", V1_ASSUMED: f"17672256000000000{number:02}"}
