@@ -1,13 +1,10 @@
 """An extender that crashes beside a kube-scheduler that goes on."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from simworld.claim_scenario import draw_world, with_claims
 from simworld.scenario import POINTS, draw
+from tests.unit.simworld.own_process import output_of
 
 STRUCK = """
 from pathlib import Path
@@ -32,16 +29,7 @@ print(*outcome.broken, sep="\\n")
 
 @pytest.mark.parametrize("point", sorted(set(POINTS)))
 def test_pods_run_although_the_extender_has_crashed(point):
-    done = subprocess.run(
-        [sys.executable, "-c", STRUCK.format(point=point)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    story = done.stdout
+    story = output_of(STRUCK.format(point=point))
     assert "BROKEN" not in story
     _, afterwards = story.split(f"{point}: its extender is killed, for 4 s")
     # The next one has read all, and goes on.

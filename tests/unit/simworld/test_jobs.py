@@ -1,12 +1,9 @@
 """Worlds with jobs of controllers and Kueue."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from simworld.draw_jobs import draw_jobs
+from tests.unit.simworld.own_process import output_of
 from tests.unit.simworld.test_worlds import simulate
 
 SEED = "1019"
@@ -34,16 +31,7 @@ print(*outcome.broken, sep="\\n")
 def play_one_job(fault, *, gated, admitted_after_s, is_possible):
     """The story of a job of two pods on one node, and what it broke."""
     code = HELD_BACK.format(fault=fault, gated=gated, admitted_after_s=admitted_after_s, is_possible=is_possible)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of(code)
 
 
 def test_a_world_with_jobs_of_kueue_is_played_the_same_twice():

@@ -1,8 +1,6 @@
 """The model of kube-scheduler beside a replica of gpuscheduler: when a pod that waits is tried again."""
 
-import os
-import subprocess
-import sys
+from tests.unit.simworld.own_process import output_of
 
 BEGIN = """
 from simworld.runtime.replace import replace_machine
@@ -36,15 +34,7 @@ def run(call):
 
 def play(code):
     """Run code on a simulated machine, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + code],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(BEGIN + code, timeout_s=300)
 
 
 def test_a_pod_is_tried_again_if_an_event_comes_while_the_extender_refuses_it():

@@ -1,10 +1,8 @@
 """Watches of an agent that end, and cannot go on because what they have missed is forgotten."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.unit.simworld.own_process import output_of
 
 MISSES_A_DELETION = """
 from pathlib import Path
@@ -39,14 +37,6 @@ print(*outcome.story, sep="\\n")
     ],
 )
 def test_an_agent_forgets_a_pod_whose_deletion_no_watch_has_shown(fault, are_broken):
-    done = subprocess.run(
-        [sys.executable, "-c", MISSES_A_DELETION.format(fault=fault, are_broken=are_broken)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "deletes pod-1 by force" in done.stdout
-    assert ("the agent knows of pod-1, which is gone" in done.stdout) is bool(fault)
+    story = output_of(MISSES_A_DELETION.format(fault=fault, are_broken=are_broken))
+    assert "deletes pod-1 by force" in story
+    assert ("the agent knows of pod-1, which is gone" in story) is bool(fault)
