@@ -51,9 +51,9 @@ def draw_swarm(seed: int) -> Scenario:
 
 
 def with_more_faults(scenario: Scenario) -> Scenario:
-    """The small world, with an odd seed with one more kind of fault, which would be rare among all the others.
+    """The small world. If its seed is odd, it has one more kind of fault, which would be rare among all the others.
 
-    It has randomness of its own, so that the rest of the world stays as it was drawn.
+    This fault is drawn from a generator of its own, so that the rest of the world stays as it was.
     """
     if scenario.seed % 2 == 0:
         return scenario

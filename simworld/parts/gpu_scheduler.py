@@ -2,7 +2,7 @@
 
 The core is the product's, and so are the readers of objects. Watches bring changes late, each kind at its own pace.
 Either both end together, or the extender alone, as a container that crashes. It loses all that it knew, and what was on
-its way to it or from it. The next one reads every kind of object anew, and answers once it has read all.
+its way to it or from it. The next one reads every kind of object again. It answers when it has read all.
 """
 
 import random

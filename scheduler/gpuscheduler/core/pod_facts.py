@@ -296,8 +296,8 @@ def _used(
 def _used_by_known_text(template: PodTemplate, uid: str, annotations: Mapping[str, Any]) -> Used | None:
     """The use by the newer annotations alone, if they are short and this pod's own; None where all have to be read.
 
-    The older annotations have a time, so that they differ between all pods. They count only where the newer one for
-    memory is no decision.
+    The older annotations contain a time, so they differ between all pods. They count only if the newer one for memory
+    is not a decision.
     """
     memory = annotations.get(MEMORY_ANNOTATION)
     core = annotations.get(CORE_ANNOTATION)

@@ -68,7 +68,7 @@ class Requester:
     def groups_beside_sidecar(self) -> Sequence[Sequence[ContainerSpec]]:
         """Containers to have on one GPU, the best group first: this sidecar with all later ones, or with the largest.
 
-        Empty for a container that is no sidecar. Kubelet asks for sidecars first.
+        Empty if this container is not a sidecar. Kubelet asks for sidecars first.
         """
         if self.pod is None or self.container is None:
             return ()

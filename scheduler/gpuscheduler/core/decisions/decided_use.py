@@ -14,7 +14,7 @@ from gpuscheduler.core.gpu_request import NOTHING, WHOLE, Amounts, GpuRequest, R
 
 
 def decided_use(pod: Pod, request: GpuRequest) -> Used | None:
-    """The use of each GPU by the annotations; None where they are no decision that gives the pod just its limits."""
+    """What the pod uses of each GPU by its annotations; None if they do not give the pod exactly its limits."""
     if request.kind is RequestKind.WHOLE:
         # Annotations of another pod, copied from a template, stay beside those of the Binding.
         if for_another_pod(pod):

@@ -70,7 +70,7 @@ class _Check:
                 return f"node {move.pod.node} is gone"
         for pod in plan.evicted:
             self._leave(pod, pod.node)
-        # What is kept for pods of the plan is no obstacle to it.
+        # What is kept for pods of the plan must not count against the plan.
         made_again = {move.pod.uid: as_made_again(move.pod) for move in remaining}
         self._leave(waiting, plan.node)
         for move in remaining:
