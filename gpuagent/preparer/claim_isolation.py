@@ -113,14 +113,16 @@ class ClaimIsolation:
             raise
 
     def _known_state(self, call: Call) -> State:
-        """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
+        """The state, once the mode, GPUs, kubelet's allocations and isolation drivers were read."""
         with self._latest.changed:
             while True:
                 state = self._latest.state
-                if state is not None and state.has_first_reads:
+                # Without the mode, a refusal could not say whether it pays to wait.
+                if state is not None and state.has_first_reads and state.node.mode_known:
                     return state
                 if self._latest.is_over(call):
-                    raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
+                    words = "the agent has not read the node's mode, the GPUs and kubelet's allocations yet"
+                    raise Refusal(Reason.NOT_READY, words)
                 self._latest.wait(waits.RETRY_S)
 
     def _isolate(self, call: Call, claim: Mapping[str, Any], gpus: Gpus, state: State) -> IsolatedClaim:

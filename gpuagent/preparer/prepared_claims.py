@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
-from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.preparer.call import LatestState
 from gpuagent.preparer.claim_files import ClaimFiles
@@ -108,14 +108,10 @@ class PreparedClaims:
                 continue
             index = state.gpus.by_uuid[gpu.uuid].index
             if state.node.mode is Mode.DRA:
-                advice = "The claim is prepared as soon as no other pod can have the GPU"
-                raise Refusal(Reason.STILL_HELD, f"GPU {index} {why}. {advice}")
+                advice = ". The claim is prepared as soon as no other pod can have the GPU"
+                raise Refusal(Reason.STILL_HELD, f"GPU {index} {why}{advice}")
             # The other mode offers the GPU again when its pods have ended, so no wait helps.
-            advice = (
-                f"The node has left mode dra for mode {state.node.mode}: delete the pod, and the claim if no template "
-                f"made it, so that the scheduler chooses again; or set the node's label {MODE_LABEL}=dra again"
-            )
-            raise Refusal(Reason.NOT_OFFERED, f"GPU {index} {why}. {advice}")
+            raise Refusal(Reason.NOT_OFFERED, f"GPU {index} {why}")
 
     def _set(self, uid: str, claim: PreparedClaim | None) -> None:
         with self._latest.changed:

@@ -10,7 +10,7 @@ from typing import Any
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_spec
 from gpuagent.domain.dra.prepare import reserved_for
-from gpuagent.domain.dra.refused import refusal_event
+from gpuagent.domain.dra.refused import refusal_event, with_mode
 from gpuagent.domain.dra.unusable_gpus import tolerates_fence
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import PreparedClaim
@@ -117,18 +117,25 @@ class Preparer:
         if until is None:
             until = time.monotonic() + waits.WAIT_S
 
+        def of_mode(refusal: Refusal) -> Refusal:
+            is_prepared = self._claims.get(uid) is not None
+            return refusal if is_prepared else with_mode(refusal, self._latest.state)
+
         def tell(refusal: Refusal) -> None:
             # A call that kubelet has given up says nothing about the claim: the next one may succeed.
             if is_wanted():
                 self._send_event(refusal_event(self._latest.state, namespace, name, refusal))
 
-        call = Call(uid, namespace, name, is_wanted, until, _send_late(tell), together)
+        call = Call(
+            uid, namespace, name, is_wanted, until, _send_late(lambda refusal: tell(of_mode(refusal))), together
+        )
         try:
             with self._claims.lock(uid):
                 return self._prepare(call)
-        except Refusal as refusal:
+        except Refusal as err:
+            refusal = of_mode(err)
             tell(refusal)
-            raise
+            raise refusal from None
 
     def unprepare(self, uid: str) -> None:
         """Forget a claim, which may be gone by now. Raises Refusal: its files cannot be removed."""

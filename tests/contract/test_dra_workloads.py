@@ -266,7 +266,9 @@ def test_103_a_pod_that_was_bound_before_the_node_left_the_mode_says_so_and_runs
     wait_for(lambda: isolation.verified)
     one.label("share")
     one.caught_up(agent)
-    left = "The node has left mode dra for mode share: delete the pod"
+    left = (
+        "The node has left mode dra for mode share, which gives its GPUs to other pods: delete every pod of the claim"
+    )
     wait_for(lambda: any(left in text for text in one.texts()), what=lambda: f"{one.texts()}")
     isolation.failures = 0
     one.label("dra")

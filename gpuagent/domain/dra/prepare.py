@@ -125,7 +125,10 @@ def _claimed(result: Json, pool: str, gpus: GpusByUuid, unit: MemoryUnit) -> Ite
     devices = single or members
     if not devices:
         pool_name = text(result.get("pool"))
-        raise Refusal(Reason.UNKNOWN_DEVICE, f"device {device} of pool {pool_name} is not on this node")
+        words = f"device {device} of pool {pool_name} is not on this node"
+        raise Refusal(
+            Reason.UNKNOWN_DEVICE, f"{words}: delete every pod of the claim, so that the scheduler chooses again"
+        )
     for gpu in devices:
         memory_mib = gpu.memory_mib
         cores = 0

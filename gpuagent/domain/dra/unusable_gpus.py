@@ -28,7 +28,8 @@ _UNREAD_NAMESPACE = (
     f"The claim tolerates {FENCED_TAINT}, and the agent cannot read whether its namespace has that label: look at the "
     "agent's log"
 )
-_ANOTHER_GPU = "To get another GPU, create the pod and its claim again"
+# kube-controller-manager takes the allocation back when the last pod of the claim is gone.
+_ANOTHER_GPU = "To get another GPU, delete every pod of the claim, and create them again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def test_message_as_a_heading_counts_no_more_than_a_text(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     boosts = {entry["title"]: entry.get("boost", 1) for entry in index["docs"]}
     template = "<code>&lt;resource&gt;: the request names no container</code>"
-    message = "<code>the agent has not read the GPUs and kubelet's allocations yet</code>"
+    message = "<code>the agent has not read the node's mode, the GPUs and kubelet's allocations yet</code>"
     assert boosts[template] * HEADING_WEIGHT == boosts["UnexpectedAdmissionError"]
     assert boosts[message] * HEADING_WEIGHT == boosts["UnexpectedAdmissionError"]
 

@@ -336,7 +336,7 @@ def offered_in_mode_share(node):
 
 
 OF_DRA = "The claim is prepared as soon as no other pod can have the GPU"
-OF_OTHERS = "The node has left mode dra for mode {}: delete the pod"
+OF_OTHERS = "The node has left mode dra for mode {}, which gives its GPUs to other pods: delete every pod of the claim"
 
 
 @pytest.mark.parametrize(
@@ -361,6 +361,77 @@ def test_a_claim_that_comes_late_gets_no_gpu_that_others_have_or_may_get(one, ha
         one.prepare()
     assert caught.value.reason is reason
     assert text in caught.value.message
+
+
+def fenced_there(one):
+    fenced(one.node.label("default").holdings(began=1.0))
+
+
+def lost_there(one):
+    lost(one.node.label("default").holdings(began=1.0))
+
+
+def without_a_layer_there(one):
+    one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
+    one.node.label("default").holdings(began=1.0)
+
+
+def in_use_there(one):
+    """Another claim has the GPU whole, so the other mode does not offer it yet."""
+    one.add(result(1, "16Gi"), name="d", uid=OTHER_UID, device_class="gpu.gpuagent.io")
+    one.prepare("d", OTHER_UID)
+    one.node.send(ev.ClaimsPrepared(one.seen[-1], one.node.now))
+    one.node.label("share").holdings(began=20.0)
+
+
+@pytest.mark.parametrize(
+    ("happen", "reason", "text"),
+    [
+        (fenced_there, Reason.GPU_UNUSABLE, "is fenced"),
+        (lost_there, Reason.GPU_UNUSABLE, "cannot be used now"),
+        (without_a_layer_there, Reason.ISOLATION, "does not serve the claim now"),
+        (in_use_there, Reason.STILL_HELD, "The claim is prepared when that ends"),
+    ],
+)
+def test_whatever_a_claim_waits_for_people_learn_that_its_node_has_left_the_mode(
+    one, monkeypatch, happen, reason, text
+):
+    """Its GPU goes to pods of the other mode, maybe before the claim gets what it waits for."""
+    monkeypatch.setattr(waits, "WAIT_S", 0.0)
+    happen(one)
+    one.preparer.publish(one.node.state)
+    one.add(result(1))
+    with pytest.raises(Refusal) as caught:
+        one.prepare()
+    assert caught.value.reason is reason
+    assert text in caught.value.message
+    mode = one.node.state.node.mode
+    assert OF_OTHERS.format(mode) in caught.value.message
+    assert caught.value.message in one.events[-1].message
+
+
+def test_a_claim_that_is_prepared_keeps_its_pods_after_its_node_has_left_the_mode(one, monkeypatch):
+    """Kubelet has it prepared again, for example after a restart. Its pods run, so nobody should delete them."""
+    monkeypatch.setattr(waits, "WAIT_S", 0.0)
+    one.add(result(1))
+    one.prepare()
+    one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
+    one.node.label("default").holdings(began=1.0)
+    one.preparer.publish(one.node.state)
+    with pytest.raises(Refusal) as caught:
+        one.prepare()
+    assert "delete every pod" not in caught.value.message
+
+
+def test_no_claim_is_answered_before_the_mode_of_the_node_is_known(one, monkeypatch):
+    """Without it, a refusal would name a mode that the node may not have."""
+    monkeypatch.setattr(waits, "WAIT_S", 0.0)
+    one.node.holdings(holding("p", unit_ids(1, Kind.MEMORY_SHARE, 0), GPU_MEM))
+    state = one.node.state
+    one.preparer.publish(replace(state, node=replace(state.node, mode=Mode.DEFAULT, mode_known=False)))
+    one.add(result(1))
+    with pytest.raises(Refusal, match="has not read the node's mode"):
+        one.prepare()
 
 
 def test_another_claim_of_the_same_name_is_refused(one):

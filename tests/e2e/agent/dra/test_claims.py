@@ -10,7 +10,20 @@ import pytest
 
 from inspectcgpu.cli import run
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import DRIVER, SLICE, SLICES, claiming, tainted, template, uid, wait_files
+from tests.e2e.agent.dra.claims import (
+    CLAIMS,
+    DRIVER,
+    SLICE,
+    SLICES,
+    claiming,
+    devices,
+    of,
+    sharing,
+    tainted,
+    template,
+    uid,
+    wait_files,
+)
 from tests.e2e.agent.podannotations import event
 from tests.e2e.cluster import WAIT_S, Cluster, pod_manifest
 
@@ -105,8 +118,9 @@ def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Calla
 def test_a_claim_that_was_allocated_before_the_node_left_the_mode_is_refused_aloud(
     node: Node, cluster: Cluster
 ) -> None:
-    """Kubelet starts the pod late, as it waits for a volume. Its user learns what to do, and can do it."""
-    manifest = claiming("late", "share-8g")
+    """Kubelet starts the pod late, as it waits for a volume. Its user learns what to do, and it is enough."""
+    cluster.apply(of("ResourceClaim", "ours", devices("gpu-share.gpuagent.io", memory="8Gi"), "default"))
+    manifest = sharing("late", "ours")
     manifest["spec"]["volumes"] = [{"name": "late", "configMap": {"name": "late"}}]
     manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "late", "mountPath": "/late"}]
     node.pods.append("late")
@@ -116,11 +130,17 @@ def test_a_claim_that_was_allocated_before_the_node_left_the_mode_is_refused_alo
     node.wait_amounts(mem=640)
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "default"}}
     cluster.apply({**config_map, "data": {"a": "b"}})
-    event(node, "late", "GPURefused", "The node has left mode dra for mode share: delete the pod")
+    event(node, "late", "GPURefused", "The node has left mode dra for mode share, which gives its GPUs to other pods")
     node.restart_agent(node.agent.kill)
     node.end("late")
     wait_files(node, 0)
+    # The claim stays, and the scheduler chooses again for its next pod.
+    cluster.client.wait(CLAIMS, "ours", lambda claim: claim is not None and "allocation" not in claim.get("status", {}))
+    node.label("dra")
+    node.run(manifest)
+    node.end("late")
     cluster.api("DELETE", cluster.client.path_of(config_map))
+    cluster.api("DELETE", f"{CLAIMS}/ours")
 
 
 def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
