@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.agent.agent import Agent
-from gpuagent.domain.events import SliceStored, XidRaised
+from gpuagent.domain.events import SliceProbed, XidRaised
 from gpuagent.domain.node_state import claims
 from gpuagent.domain.sharing.mode import GPU_MEM, Mode
 from gpuagent.domain.status.problems import problems, switch
@@ -258,7 +258,7 @@ def test_88_an_api_server_that_drops_fields_gets_no_endless_writes(
     assert any("-sets-" in name for name in names) is (gate != "DRAPartitionableDevices")
     one.server.objects.gates_off = set()
     monkeypatch.setattr(claims, "RETRY_S", 0.1)
-    agent.post(SliceStored("another", {"a": 1}, {}, 0.0))  # sets the time of the next try
+    agent.post(SliceProbed({}, None, 0.0))  # sets the time of the next try
     wait_for(lambda: one.tainted(), what="its taint is kept by now")
     wait_for(lambda: is_shareable(one.slice()))
     wait_for(

@@ -104,8 +104,11 @@ class _Devices:
     def usable(self) -> list[Gpu]:
         """GPUs that can be devices, in NVML's order."""
         giving = [gpu for gpu in self.state.gpus.by_index if gives_units(gpu, self.state)]
-        absent = left_out(self.state)
-        return [gpu for gpu in giving if gpu not in absent]
+        absent = {gpu.uuid for gpu in left_out(self.state)}
+        if not self._keeps_counters:
+            # Only counters show the scheduler that a set has a GPU, so it would give the GPU to another claim as well.
+            absent.update(*self.claimed_sets.values())
+        return [gpu for gpu in giving if gpu.uuid not in absent]
 
     @cached_property
     def mbps(self) -> Mbps:
@@ -162,12 +165,17 @@ class _Devices:
 
     @property
     def has_sets(self) -> bool:
-        return self.offers_sets or bool(self.claimed_sets)
+        """Without the gate, the scheduler also takes no device that consumes counters."""
+        return self._keeps_counters and (self.offers_sets or bool(self.claimed_sets))
 
     @property
     def offers_sets(self) -> bool:
-        """Without counters, the scheduler would give the GPUs of a set to others as well."""
-        return self.state.policy.gpu_sets and PARTITIONABLE not in self.state.claims.gates_off
+        return self.state.policy.gpu_sets
+
+    @property
+    def _keeps_counters(self) -> bool:
+        """Whether the API server keeps the counters of devices."""
+        return PARTITIONABLE not in self.state.claims.gates_off
 
     def taints(self, gpu: Gpu) -> list[Json]:
         return [*taints(gpu, self.state)]

@@ -15,7 +15,8 @@ WITHDRAWN_S = 10.0
 """How long a scheduler may still allocate a device of slices that were deleted."""
 
 RETRY_S = 600.0
-"""How often the API server is tried again that does not keep what the agent sends. It may have changed by now."""
+"""How often the API server is asked again which fields it keeps. It may have another version or other feature gates by
+now, and an update of a slice does not show that: it keeps the fields that the slice has already."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Claims:
         gates_off: the feature gates whose fields the API server drops.
         probes: the API server is to be asked which fields it keeps.
         probed: it has answered that once, or does not say. The first slices wait for that.
-        retry_at: when all of `stored` are retried, and the API server is asked again.
+        retry_at: when all of `stored` are retried, and the API server is asked again; infinite until the first answer.
         retry_problem: why kubelet cannot be made to prepare claims again.
         registered: kubelet accepts the driver.
         registration_problem: why not.
@@ -140,12 +141,12 @@ class Claims:
             all_stored[name] = answer
         # The probe may have come to another API server of the cluster, or to an earlier one.
         gates_off = self.gates_off.union(answer.gates)
+        # `retry_at` stays: on a busy node, each claim is followed by a write.
         return replace(
             self,
             stored=all_stored,
             retried=self.retried - {name},
             gates_off=gates_off,
-            retry_at=_retry_at(event.at, all_stored, gates_off),
         )
 
     def _probed(self, event: ev.SliceProbed) -> Self:
@@ -162,7 +163,7 @@ class Claims:
             gates_off=gates_off,
             probes=False,
             probed=True,
-            retry_at=_retry_at(event.at, self.stored, gates_off),
+            retry_at=event.at + RETRY_S,
         )
 
     def _at(self, at: float) -> Self:
@@ -186,7 +187,7 @@ class Claims:
         due: list[float] = []
         if self._withdrawn_until is not None:
             due.append(self._withdrawn_until)
-        if self.stored or self.gates_off:
+        if self.probed:
             due.append(self.retry_at)
         if self.slices:
             due.append(self.spread_pace.next)
@@ -238,12 +239,6 @@ def _unprepared(awaited: Collection[tuple[str, str]], claims: Iterable[PreparedC
     """How many of the awaited claims are not among the prepared ones."""
     prepared = {(claim.namespace, claim.name) for claim in claims}
     return len(prepared.union(awaited)) - len(prepared)
-
-
-def _retry_at(at: float, stored: Collection[str], gates_off: Collection[str]) -> float:
-    """When the API server is tried again; never if it keeps all that is sent."""
-    keeps_all = not stored and not gates_off
-    return float("inf") if keeps_all else at + RETRY_S
 
 
 def gpus_of(resource_slice: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -14,11 +14,12 @@ from gpuagent.kube.write.keyed_reconciler import DELAYS, KeyedReconciler, Outcom
 log = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
-_NO_DRY_RUN = {400, 409, 422}
-"""A webhook that takes no dry runs, a slice of that name, or a field that this API server does not accept."""
 _FORBIDDEN = 403
 _NOT_FOUND = 404
 _CONFLICT = 409
+_NO_DRY_RUN = {400, _FORBIDDEN, _CONFLICT, 422}
+"""A webhook that takes no dry runs, an admission check or a lack of rights, which the writes meet as well or not, a
+slice of that name, or a field that this API server does not accept."""
 
 
 class SliceWriter(KeyedReconciler[SliceWrite]):
@@ -65,6 +66,9 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
 
     def _is_outdated(self, value: SliceWrite, err: KubeError) -> bool:
         """Whether the slice has changed, so that the watch brings what to write now."""
+        if value.verb == "probe":
+            # It is of no slice. During an upgrade, one of several API servers may not have the API yet.
+            return False
         if value.verb == "create":
             return err.status == _CONFLICT and self._is_followed(value)
         return err.status in {_CONFLICT, _NOT_FOUND}

@@ -15,7 +15,7 @@ from gpuagent.domain.node_state.claims import RETRY_S
 from gpuagent.domain.reconcile.slice_writes import slice_writes
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.status.problems import problems
-from standin.api.slices import drop_fields
+from standin.api.slices import drop_fields, gates_in_use
 from tests.unit.domain.builders import DGX1V, NodeUnderTest, box, uuid
 from tests.unit.domain.dra.prepared_claims import prepared
 
@@ -53,10 +53,11 @@ SERVERS = {
 
 
 class Server:
-    """Stores slices, each changed by `change`."""
+    """Stores slices, each changed by `change`. Fields of `turned_off` gates stay in slices that have some already."""
 
     def __init__(self, change, *claims):
         self.change, self.slices, self.writes = change, {}, 0
+        self.turned_off = set()
         self.dry_runs = True
         self.node = NodeUnderTest(Mode.DRA, (), gpu_sets=True)
         self.node.inventory(*GPUS, wiring=DGX1V).holdings()
@@ -83,6 +84,7 @@ class Server:
             return
         spec = copy.deepcopy(dict(write.body["spec"]))
         self.change(spec)
+        drop_fields({"spec": spec}, self.turned_off - gates_in_use(self.slices.get(write.name)))
         if write.verb == "probe":
             self.node.send(ev.SliceProbed(write.body["spec"], spec if self.dry_runs else None, self.node.now))
             return
@@ -262,6 +264,63 @@ def test_a_field_that_the_server_keeps_again_is_written_after_a_while():
     assert server.settle() >= 1
     assert "FeatureGateOff" not in server.reasons()
     assert any(device.get("taints") for found in server.slices.values() for device in found["spec"].get("devices", ()))
+
+
+@pytest.mark.parametrize("gates", [combination for n in range(1, 4) for combination in combinations(GATES, n)])
+def test_a_gate_that_is_turned_off_later_is_found_in_time(gates):
+    """Not by the writes: the API server keeps what a slice has already, and the scheduler ignores or refuses it."""
+    server = Server(as_it_is)
+    server.node.send(ev.XidRaised(uuid(0), 79, server.node.now))
+    server.settle(60)
+    server.turned_off = {*gates}
+    server.node.send(ev.XidRaised(uuid(1), 79, server.node.now))
+    server.settle(60)
+    server.node.wait(RETRY_S)
+    server.settle(60)
+    assert server.node.state.claims.gates_off == server.turned_off
+    in_use = set.union(*map(gates_in_use, server.slices.values()))
+    assert in_use == {*GATES} - server.turned_off
+
+
+def test_a_busy_node_asks_again_too():
+    server = Server(without(*GATES))
+    server.settle(40)
+    server.change = as_it_is
+    for _ in range(10):
+        server.node.wait(RETRY_S / 10)
+        # The order of the devices follows the claims, so each is followed by a write.
+        server.node.send(ev.FenceRead(Fence(indexes=frozenset({"3"})), server.node.now))
+        server.settle(40)
+        server.node.send(ev.FenceRead(Fence(), server.node.now))
+        assert server.settle(40) > 0
+    assert "FeatureGateOff" not in server.reasons()
+
+
+def test_a_server_that_takes_no_dry_run_is_asked_again():
+    """A webhook may have refused it that is gone by now."""
+    server = Server(as_it_is)
+    server.dry_runs = False
+    server.settle(40)
+    server.turned_off = {*GATES}
+    server.dry_runs = True
+    server.node.wait(RETRY_S)
+    server.settle(60)
+    assert server.node.state.claims.gates_off == {*GATES}
+
+
+@pytest.mark.parametrize("gates", [["DRAPartitionableDevices"], GATES])
+def test_without_counters_the_gpus_of_a_set_that_a_claim_has_are_given_to_nobody_else(gates):
+    """The scheduler takes no device that consumes counters then, and cannot see that a set has a GPU."""
+    server = Server(as_it_is, prepared("set", *GPUS[:2], mib=16384, device="gpus-2-kept"))
+    server.settle(60)
+    server.turned_off = {*gates}
+    server.node.wait(RETRY_S)
+    server.settle(60)
+    assert names(server) == {device_name(gpu) for gpu in GPUS[2:]}
+    assert not set.union(*map(gates_in_use, server.slices.values())) & {*gates}
+    server.node.send(ev.ClaimsPrepared((), server.node.now))
+    server.settle(60)
+    assert names(server) == {device_name(gpu) for gpu in GPUS}
 
 
 def test_a_field_that_stays_dropped_is_tried_once_in_a_while():
