@@ -1,7 +1,7 @@
 """Why a pod with claims waits: one sentence from its claims, and from the devices, classes and nodes of the cluster."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpuagent.domain.pods.pod import PodName
@@ -13,6 +13,7 @@ from gpuscheduler.core.explain.claim_facts import (
     ClaimFacts,
     ClaimingPod,
     ClassFacts,
+    DeviceConstraint,
     DeviceRequest,
     PodClaim,
 )
@@ -23,6 +24,7 @@ from gpuscheduler.core.explain.request_reason import Funnel, funnel, unknown_att
 from gpuscheduler.core.explain.selection import Work, WorkSpent
 from gpuscheduler.core.explain.unchecked import unchecked
 
+DevicesByNode = Mapping[str, Sequence[Device]]
 _MOST_ALTERNATIVES = 2
 """Alternatives of a request of which the sentence tells."""
 
@@ -155,7 +157,8 @@ class _Explaining:
             names = {name.name for name in claims if name.namespace == namespace}
             meant = words.did_you_mean(pod_claim.claim, names)
             return f"wants ResourceClaim {pod_claim.claim}, which namespace {namespace} does not have{meant}"
-        if claim.deleting and not claim.users:
+        if claim.deleting:
+            # Also while other pods use it: kube-scheduler gives it to no further one.
             return f"wants ResourceClaim {pod_claim.claim}, which is being deleted"
         self._claims.append(claim)
         return ""
@@ -228,11 +231,12 @@ class _Explaining:
         if classes is None:
             return
         for claim in pending:
-            for alternatives in claim.requests:
-                names = [request.device_class for request in alternatives]
-                if not any(name in classes for name in names):
-                    meant = words.did_you_mean(names[0], classes)
-                    yield f"wants DeviceClass {words.shown(names[0])}, which the cluster does not have{meant}"
+            # Of alternatives, each must have its class: kube-scheduler refuses the pod before it tries the first one.
+            for request in chain.from_iterable(claim.requests):
+                if request.device_class not in classes:
+                    meant = words.did_you_mean(request.device_class, classes)
+                    named = words.shown(request.device_class)
+                    yield f"wants DeviceClass {named}, which the cluster does not have{meant}"
 
     def _wants(self, pending: Sequence[ClaimFacts]) -> Iterator[str]:
         for claim in pending:
@@ -280,6 +284,8 @@ class _Explaining:
                 part = self._part(claim, alternatives)
                 funnels = [funnel(asked, devices, held, off, self._work) for asked in part.alternatives]
                 fits_on = {node for each in funnels for node in each.fits_on}
+                if not fits_on and self._may_fit_elsewhere(funnels):
+                    continue
                 if not fits_on:
                     return _reason_of(funnels), ()
                 parts.append(part)
@@ -294,21 +300,29 @@ class _Explaining:
                 by_node.setdefault(device.node, []).append(device)
         return self._together(parts, nodes, by_node, held, off)
 
+    def _may_fit_elsewhere(self, funnels: Sequence[Funnel]) -> bool:
+        """Whether a request of another driver may get a device that is not of one node, such as one in the network."""
+        published = self._cluster.published
+        elsewhere = published.elsewhere if published else frozenset()
+        for each in funnels:
+            if elsewhere and each.is_of_others:
+                self._unchecked.append(f"devices of {words.some(sorted(elsewhere))} that are not of one node")
+                return True
+        return False
+
     def _part(self, claim: ClaimFacts, alternatives: Sequence[DeviceRequest]) -> Part:
         classes = self._cluster.classes
         asked = []
         for request in alternatives:
             known = (classes or {}).get(request.device_class)
-            # An alternative of a class that the cluster does not have is passed over.
-            if known or classes is None:
-                asked.append(demand(request, known, self._work))
+            asked.append(demand(request, known, self._work))
         return Part(tuple(asked), claim.constraints)
 
     def _together(
         self,
         parts: Sequence[Part],
         nodes: Sequence[Collection[str]],
-        by_node: Mapping[str, Sequence[Device]],
+        by_node: DevicesByNode,
         held: Held,
         off: Mapping[str, str],
     ) -> tuple[str, tuple[str, ...]]:
@@ -324,7 +338,8 @@ class _Explaining:
         constrained = [part for part in parts if part.constraints]
         free = Search(parts, held, off, self._work, keeps_constraints=False)
         if constrained and any(free.fits(devices) for devices in by_node.values()):
-            return self._constraint(constrained, by_node), ()
+            concerned, constraints = self._failing_constraint(parts, by_node, held, off)
+            return self._constraint(concerned, constraints, by_node), ()
         where: list[str] = []
         for part, fits_on in zip(parts, nodes, strict=True):
             where.append(f"{part.name} on {words.some(sorted(fits_on))}")
@@ -338,28 +353,62 @@ class _Explaining:
         if not self._cluster.has_all_claims:
             self._unchecked.append("what claims of other namespaces have")
 
-    def _constraint(self, parts: Sequence[Part], by_node: Mapping[str, Sequence[Device]]) -> str:
-        """Why no node meets the constraints, although with any values it would: the first one is explained.
+    def _failing_constraint(
+        self, parts: Sequence[Part], by_node: DevicesByNode, held: Held, off: Mapping[str, str]
+    ) -> tuple[Sequence[Part], Sequence[DeviceConstraint]]:
+        """The constraint that no node meets, with the requests of its claim; all of a claim if only together."""
+        # The requests of a claim share one tuple: by it, they are known to be of one claim.
+        by_claim = {id(part.constraints): part.constraints for part in parts if part.constraints}
+        for of_claim, constraints in by_claim.items():
+            for constraint in constraints:
+                alone = (constraint,)
+                tried: list[Part] = []
+                for part in parts:
+                    kept = alone if id(part.constraints) == of_claim else ()
+                    tried.append(replace(part, constraints=kept))
+                search = Search(tried, held, off, self._work)
+                fits = any(search.fits(devices) for devices in by_node.values())
+                if not fits and not search.gave_up:
+                    return _of_claim(parts, of_claim), alone
+        first, constraints = next(iter(by_claim.items()))
+        return _of_claim(parts, first), constraints
+
+    def _constraint(
+        self, parts: Sequence[Part], constraints: Sequence[DeviceConstraint], by_node: DevicesByNode
+    ) -> str:
+        """Why no node meets a constraint, although with any values it would.
 
         Args:
-            parts: the requests with constraints; one at least.
+            parts: the requests of the claim.
+            constraints: one, or those that no node meets together.
             by_node: the devices.
         """
-        constraints = parts[0].constraints
-        constraint = constraints[0]
-        # A constraint is about requests of its own claim, and other claims have other constraints.
-        of_claim = [part for part in parts if part.constraints is constraints]
-        requests = [part.alternatives[0].request for part in of_claim]
-        concerned = [request for request in requests if constraint.concerns(request)]
+        requests = [part.alternatives[0].request for part in parts]
+        concerned = [request for request in requests if _concerns(constraints, request)]
         count = sum(request.count for request in concerned)
-        gpus = words.count_of(count, "GPU")
-        wants = f"wants {gpus} with the same {words.shown(constraint.attribute)}"
-        attribute = full_word(constraint.attribute, DRA_DRIVER)
-        unknown = unknown_attribute(attribute, [*chain.from_iterable(by_node.values())])
-        if unknown:
-            return f"{wants}: {unknown}"
+        # A request for all devices has no count.
+        has_all = any(not request.count for request in concerned)
+        gpus = "all matching GPUs of a node" if has_all else words.count_of(count, "GPU")
+        named = words.joined([words.shown(each.attribute) for each in constraints])
+        wants = f"wants {gpus} with the same {named}"
+        devices = [*chain.from_iterable(by_node.values())]
+        for each in constraints:
+            unknown = unknown_attribute(full_word(each.attribute, DRA_DRIVER), devices)
+            if unknown:
+                return f"{wants}: {unknown}"
         nodes = words.some(sorted(by_node))
-        return f"{wants}: no node has that many with one value free; with any value there are enough on {nodes}"
+        lacking = "no node has one value for all" if has_all else "no node has that many with one value free"
+        return f"{wants}: {lacking}; with any value there are enough on {nodes}"
+
+
+def _of_claim(parts: Sequence[Part], claim: int) -> list[Part]:
+    """The requests of one claim, by the identity of its constraints."""
+    return [part for part in parts if id(part.constraints) == claim]
+
+
+def _concerns(constraints: Sequence[DeviceConstraint], request: DeviceRequest) -> bool:
+    """Whether one of the constraints is about a request."""
+    return any(each.concerns(request) for each in constraints)
 
 
 def _reason_of(funnels: Sequence[Funnel]) -> str:

@@ -64,6 +64,16 @@ class Check:
     taints: tuple[DeviceTaint, ...] = ()
 
 
+class ForAll(enum.Enum):
+    """What a device means for a request for all devices of its node."""
+
+    GIVEN = enum.auto()
+    LEFT_OUT = enum.auto()
+    """It does not match, or others have too much of it: kube-scheduler gives the other devices."""
+    REFUSES = enum.auto()
+    """It matches and cannot be given, so the request gets no device of the node."""
+
+
 class Held:
     """What claims have of the devices.
 
@@ -242,6 +252,20 @@ def _check_use(device: Device, taken: Mapping[Word, int], held: Held) -> Check:
         if held.free(device, word) < amount:
             return Check(device, Stage.TAKEN, word=word)
     return Check(device, Stage.FITS)
+
+
+def for_all(asked: Demand, checked: Check, held: Held) -> ForAll:
+    """What a device means for a request for all of them."""
+    match checked.stage:
+        case Stage.FITS:
+            return ForAll.GIVEN
+        case Stage.TAKEN if checked.word is None:
+            # It has no parts, or is in use with linked ones.
+            return ForAll.REFUSES
+        case Stage.TAINTED:
+            is_too_full = held.can_be_given(checked.device) and not has_room(asked, checked.device, held)
+            return ForAll.LEFT_OUT if is_too_full else ForAll.REFUSES
+    return ForAll.LEFT_OUT
 
 
 def has_room(asked: Demand, device: Device, held: Held) -> bool:

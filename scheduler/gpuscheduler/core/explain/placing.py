@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscheduler.core.explain.claim_facts import DeviceConstraint
-from gpuscheduler.core.explain.device_check import Demand, Held, Stage, check
+from gpuscheduler.core.explain.device_check import Demand, ForAll, Held, Stage, check, for_all
 from gpuscheduler.core.explain.published import Device, Value, Word, full_word
 from gpuscheduler.core.explain.selection import Work
 
@@ -50,6 +50,7 @@ class Search:
     keeps_constraints: bool = True
     tries: int = MOST_TRIES
     _values: dict[tuple[int, int], list[Value | None]] = field(default_factory=dict)
+    _all_for: dict[int, list[Device]] = field(default_factory=dict)
 
     @property
     def gave_up(self) -> bool:
@@ -58,7 +59,21 @@ class Search:
 
     def fits(self, devices: Sequence[Device]) -> bool:
         """Whether the devices of one node are enough."""
+        # As kube-scheduler does, before the requests of the pod itself take anything.
+        for part in self.parts:
+            for asked in part.alternatives:
+                if not asked.request.count:
+                    self._all_for[id(asked)] = self._wanted_by(asked, devices)
         return self._place(0, devices)
+
+    def _wanted_by(self, asked: Demand, devices: Sequence[Device]) -> list[Device]:
+        """The devices that a request for all of them has to get."""
+        wanted = []
+        for device in devices:
+            checked = check(asked, device, self.held, self.off, self.work)
+            if for_all(asked, checked, self.held) is not ForAll.LEFT_OUT:
+                wanted.append(device)
+        return wanted
 
     def _place(self, number: int, devices: Sequence[Device]) -> bool:
         if number == len(self.parts):
@@ -68,7 +83,9 @@ class Search:
     def _take(self, number: int, asked: Demand, devices: Sequence[Device], taken: int, start: int) -> bool:
         """Take further devices for a request, and then those of the next ones."""
         count = asked.request.count
-        if count and taken == count:
+        if not count:
+            return self._take_all(number, asked, devices)
+        if taken == count:
             return self._place(number + 1, devices)
         for position in range(start, len(devices)):
             device = devices[position]
@@ -84,13 +101,35 @@ class Search:
             self._forget(number, asked)
             if is_placed:
                 return True
-        # A request for all devices takes as many as there are.
-        return not count and taken > 0 and self._place(number + 1, devices)
+        return False
+
+    def _take_all(self, number: int, asked: Demand, devices: Sequence[Device]) -> bool:
+        """Take each device for a request for all of them, and then those of the next ones."""
+        taken: list[tuple[Device, Mapping[Word, int]]] = []
+        wanted = self._all_for[id(asked)]
+        for device in wanted:
+            self.tries -= 1
+            amounts = self._amounts(asked, device)
+            # Each of them has to meet the constraints, too.
+            if self.gave_up or amounts is None or not self._note(number, asked, device):
+                break
+            self.held.add(device, amounts)
+            taken.append((device, amounts))
+        has_all = bool(taken) and len(taken) == len(wanted)
+        is_placed = has_all and self._place(number + 1, devices)
+        for device, consumed in taken:
+            self.held.remove(device, consumed)
+            self._forget(number, asked)
+        return is_placed
 
     def _amounts(self, asked: Demand, device: Device) -> dict[Word, int] | None:
         """What the request takes of a device; None if it cannot have it."""
         if check(asked, device, self.held, self.off, self.work).stage is not Stage.FITS:
             return None
+        return self._consumed(asked, device)
+
+    def _consumed(self, asked: Demand, device: Device) -> dict[Word, int]:
+        """What the request takes of a device that it can have; one that is only looked at takes nothing."""
         amounts = asked.consumed(device)
         if asked.request.is_admin or isinstance(amounts, Word):
             return {}

@@ -140,8 +140,9 @@ class SliceFacts:
         pool: its name.
         generation: of the pool; older ones do not count.
         slices: how many slices the pool has.
-        devices: in order.
+        devices: in order; none if they are not of one node.
         counters: of the pool, by set and name.
+        is_of_node: whether its devices are of one node.
     """
 
     name: str
@@ -151,6 +152,7 @@ class SliceFacts:
     slices: int
     devices: tuple[Device, ...] = ()
     counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    is_of_node: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +162,21 @@ class Published:
     Attributes:
         devices: of all nodes.
         counters: by driver and pool, then by set and name.
+        elsewhere: drivers with devices that are not of one node, and are not read.
     """
 
     devices: tuple[Device, ...] = ()
     counters: Mapping[tuple[str, str], Mapping[tuple[str, str], int]] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
 
 def published(slices: Iterable[SliceFacts]) -> Published:
     """The devices of the newest generation of each pool. Of a pool that is not complete, kube-scheduler gives none."""
     pools: dict[tuple[str, str], list[SliceFacts]] = {}
+    elsewhere: set[str] = set()
     for each in slices:
+        if not each.is_of_node:
+            elsewhere.add(each.driver)
         pool = pools.setdefault((each.driver, each.pool), [])
         if pool and each.generation > pool[0].generation:
             pool.clear()
@@ -185,20 +192,21 @@ def published(slices: Iterable[SliceFacts]) -> Published:
             devices += each.devices
             of_pool.update(each.counters)
         counters[key] = of_pool
-    return Published(tuple(devices), counters)
+    return Published(tuple(devices), counters, frozenset(elsewhere))
 
 
 def read_slice(resource_slice: Mapping[str, Any]) -> SliceFacts | None:
-    """Read a ResourceSlice (decoded JSON); None if its devices are not of one node."""
+    """Read a ResourceSlice (decoded JSON); None if it has no driver. Devices that are not of one node are left out."""
     spec = mapping(resource_slice.get("spec"))
     driver = text(spec.get("driver"))[:MOST_TEXT]
     node = text(spec.get("nodeName"))
-    if not driver or not node:
+    if not driver:
         return None
     pool = mapping(spec.get("pool"))
     pool_name = text(pool.get("name"))
     devices = []
-    for _, written in zip(range(MOST_DEVICES), mappings(spec.get("devices")), strict=False):
+    of_node = mappings(spec.get("devices")) if node else ()
+    for _, written in zip(range(MOST_DEVICES), of_node, strict=False):
         key = DeviceKey(driver, pool_name, text(written.get("name")))
         devices.append(_device(key, node, written))
     return SliceFacts(
@@ -209,6 +217,7 @@ def read_slice(resource_slice: Mapping[str, Any]) -> SliceFacts | None:
         slices=number(pool.get("resourceSliceCount")) or 1,
         devices=tuple(devices),
         counters=dict(_counters(spec.get("sharedCounters"), "name")),
+        is_of_node=bool(node) or not spec.get("devices"),
     )
 
 

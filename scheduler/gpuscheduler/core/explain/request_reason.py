@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuagent.domain.dra.device_classes import CORE_CLASS, ISOLATED_CLASS, SET_CLASS, SHARE_CLASS, WHOLE_CLASS
+from gpuagent.domain.dra.device_classes import CLASSES, CORE_CLASS, ISOLATED_CLASS, SET_CLASS, SHARE_CLASS, WHOLE_CLASS
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuscheduler.core.explain import words
-from gpuscheduler.core.explain.device_check import Check, Demand, Held, Stage, check
+from gpuscheduler.core.explain.device_check import Check, Demand, ForAll, Held, Stage, check, for_all
 from gpuscheduler.core.explain.out_of_reach import Out
 from gpuscheduler.core.explain.published import Device, Version, Word
 from gpuscheduler.core.explain.selection import Work, mentioned
@@ -49,9 +49,16 @@ class Funnel:
         """What the request is about."""
         if self.asked.request.device_class == SET_CLASS:
             return "GPU set"
-        # Of all drivers, if the request selects no device.
         drivers = {each.device.key.driver for each in self._from(Stage.NO_CAPACITY)}
-        return "GPU" if drivers <= {DRA_DRIVER} else "device"
+        is_of_others = self.is_of_others if not drivers else drivers != {DRA_DRIVER}
+        return "device" if is_of_others else "GPU"
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether the request names nothing of this project, and selects no device of a node."""
+        selected = self._from(Stage.NO_CAPACITY)
+        names_us = self.asked.request.device_class in CLASSES
+        return not selected and not names_us and not any(DRA_DRIVER in each.text for each in self.asked.conditions)
 
     @property
     def wants(self) -> str:
@@ -60,7 +67,8 @@ class Funnel:
         amounts: list[str] = []
         for name, amount in request.amounts.items():
             amounts.append(words.amount_words(name.rpartition("/")[2], amount or 0))
-        is_whole = "memory" not in request.amounts
+        # Without an amount of its own, a request takes all memory.
+        is_whole = not request.amounts.keys() - {"cores"}
         noun = f"whole {self.noun}" if is_whole and self.noun == "GPU" else self.noun
         if not request.count:
             return f"all {noun}s of a node that match"
@@ -102,12 +110,15 @@ class Funnel:
     def _with_enough(self, stage: Stage) -> list[str]:
         """Names of the nodes of which enough devices come to this check."""
         counts = self._by_node(stage)
-        count = self.asked.request.count
-        if count:
-            return [node for node in counts if counts[node] >= count]
-        # A request for all devices of a node needs each that has enough when it is unused.
-        needed = self._by_node(Stage.NOT_ON_NODE)
-        return [node for node in counts if counts[node] >= needed[node]]
+        # A request for all devices of a node needs one at least.
+        count = self.asked.request.count or 1
+        refusing = set() if self.asked.request.count else self._refusing(stage)
+        return [node for node in counts if counts[node] >= count and node not in refusing]
+
+    def _refusing(self, stage: Stage) -> set[str]:
+        """Names of the nodes where a request for all devices gets none, because of one that fails an earlier check."""
+        earlier = [each for each in self.checks if each.stage < stage]
+        return {each.device.node for each in earlier if for_all(self.asked, each, self.held) is ForAll.REFUSES}
 
     def _is_enough(self, stage: Stage) -> bool:
         return bool(self._with_enough(stage))

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from operator import ge, gt, le, lt
 from typing import Any
 
@@ -129,10 +130,10 @@ def mentioned(tree: Tree | None) -> Iterator[Mentioned]:
         case Member(of, key):
             yield from mentioned(of)
             yield from mentioned(key)
-        case Call(_, of, arguments):
-            yield from mentioned(of)
-            for argument in arguments:
-                yield from mentioned(argument)
+        case Call(_, of, arguments) as call:
+            # What `has` asks for may be absent.
+            needed = () if _is_test_of_presence(call) else (of, *arguments)
+            yield from chain.from_iterable(map(mentioned, needed))
         case Sequence(parts) | AnyOf(parts) | AllOf(parts, _):
             for part in parts:
                 yield from mentioned(part)
@@ -235,10 +236,18 @@ class _Evaluation:
         return _Quantity(self._device.capacity[word].value)
 
     def _call(self, call: Call) -> Any:  # noqa: ANN401
+        if _is_test_of_presence(call):
+            return self._has(call.arguments[0])
         arguments = [self.value(argument) for argument in call.arguments]
         if call.of is None:
             return _of_function(call.name, arguments)
         return _of_method(call.name, self.value(call.of), arguments)
+
+    def _has(self, field: Tree) -> bool:
+        """Whether the device has what a member names. Without it, that is an answer and not an error."""
+        if not isinstance(field, Member):
+            raise _NotChecked
+        return self._is_in(field.key, field.of)
 
     def _compared(self, operator: str, left: Tree, right: Tree) -> bool:
         if operator == "in":
@@ -282,6 +291,11 @@ _IN_TEXT: dict[str, Callable[[str, str], bool]] = {
     "endsWith": str.endswith,
     "contains": str.__contains__,
 }
+
+
+def _is_test_of_presence(call: Call) -> bool:
+    """Whether it is CEL's macro ``has``, whose argument is a member that may be absent."""
+    return call.of is None and call.name == "has" and len(call.arguments) == 1
 
 
 def _of_function(name: str, arguments: list[Any]) -> Any:  # noqa: ANN401

@@ -17,8 +17,6 @@ def unchecked(parts: Sequence[Part], devices: Sequence[Device], work: Work) -> I
             if asked.request.is_admin:
                 # Some versions of kube-scheduler compare amounts for these, too.
                 yield "what adminAccess needs"
-            if not asked.request.count and len(parts) > 1:
-                yield "all devices beside other requests"
 
 
 def _of_selectors(asked: Demand, devices: Sequence[Device], work: Work) -> Iterator[str]:

@@ -23,13 +23,14 @@ def memory(amount: int) -> str:
 
 
 def amount_words(name: str, amount: int) -> str:
-    """An amount of a capacity: ``30Gi``, ``30 % of compute``, ``2 of bandwidth``."""
+    """An amount of a capacity: ``30Gi``, ``30 % of compute``, ``2 of bandwidth``, ``8Gi of mem``."""
     match name:
         case "memory":
             return memory(amount)
         case "cores":
             return f"{amount} % of compute"
-    return f"{amount} of {shown(name)}"
+    has_binary_unit = amount % 2**10 == 0
+    return f"{memory(amount) if has_binary_unit else amount} of {shown(name)}"
 
 
 def count_of(count: int, noun: str) -> str:

@@ -37,6 +37,16 @@ gpus = st.builds(
 
 @st.composite
 def requests(draw, name):
+    """A request with this name: exact, or with two alternatives."""
+    first = draw(exact_requests(name))
+    if draw(st.integers(0, 2)):
+        return first
+    second = draw(exact_requests(name))
+    return {"name": name, "firstAvailable": [{"name": "x", **first["exactly"]}, {"name": "y", **second["exactly"]}]}
+
+
+@st.composite
+def exact_requests(draw, name):
     amounts = {}
     device_class = draw(st.sampled_from([WHOLE, SHARE, ISOLATED]))
     if device_class != WHOLE:
@@ -67,7 +77,8 @@ def clusters(draw):
     wanted = [draw(requests(name)) for name in names]
     constraints = []
     if draw(st.booleans()):
-        constraints.append({"matchAttribute": f"{DRIVER}/island", "requests": names[: draw(st.integers(1, 2))]})
+        concerned = draw(st.sampled_from([names[:1], names, [f"{names[0]}/x"]]))
+        constraints.append({"matchAttribute": f"{DRIVER}/island", "requests": concerned})
     return slices, others, claim("mine", *wanted, constraints=constraints)
 
 

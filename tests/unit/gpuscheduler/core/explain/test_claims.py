@@ -142,16 +142,26 @@ def test_a_class_that_there_is_not():
     )
 
 
+@pytest.mark.parametrize("names", [(SHARE, "gpu-shared.gpuagent.io"), ("gpu-shared.gpuagent.io", SHARE)])
+def test_each_alternative_needs_its_class(names):
+    """kube-scheduler 1.36.3 passes none over: dynamicresources.go, PreFilter and validateDeviceClass."""
+    alternatives = [{"name": f"a{n}", "deviceClassName": name} for n, name in enumerate(names)]
+    text = of_request({"name": "gpu", "firstAvailable": alternatives})
+    assert text.startswith("wants DeviceClass gpu-shared.gpuagent.io, which the cluster does not have"), text
+
+
 def test_a_capacity_that_no_gpu_has():
     text = of_request(request(mem="8Gi", memory="8Gi"))
     assert text.endswith("capacity gpu.gpuagent.io/mem is on no GPU; did you mean memory?")
-    assert of_request(request(zzz="8Gi")).endswith("is on no GPU; there are cores, memory, sharers")
+    assert of_request(request(zzz="8Gi")) == (
+        "wants 8Gi of zzz on one GPU: capacity gpu.gpuagent.io/zzz is on no GPU; there are cores, memory, sharers"
+    )
 
 
 def test_a_capacity_with_the_domain_of_its_driver_is_another_one():
     """kube-scheduler compares the names as they are written, so such a claim waits for ever."""
     text = of_request(request(**{"gpu.gpuagent.io/memory": "8Gi"}))
-    assert text.endswith("capacity gpu.gpuagent.io/memory is on no GPU; did you mean memory?")
+    assert text == "wants 8Gi on one GPU: capacity gpu.gpuagent.io/memory is on no GPU; did you mean memory?"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +221,24 @@ def test_devices_that_must_match():
     assert text.endswith("attribute gpu.gpuagent.io/nvlinkdomain is on no GPU; did you mean nvlinkDomain?")
 
 
+def test_the_constraint_that_no_node_meets_is_told():
+    """Also if others of the claim, or of another claim, come first."""
+    product, domain = ({"matchAttribute": f"{DRIVER}/{name}"} for name in ("productName", "nvlinkDomain"))
+    told = "wants 2 GPUs with the same gpu.gpuagent.io/nvlinkDomain: no node has that many with one value free"
+    assert of_request(request(WHOLE, count=2), constraints=[product, domain]).startswith(told)
+    first = claim("first", request(memory="1Gi"), constraints=[product])
+    second = claim("second", request(count=2, memory="1Gi"), constraints=[domain])
+    assert why(pod("first", "second"), claims=[first, second], **TWO_NODES).startswith(told)
+
+
+def test_constraints_that_no_node_meets_together():
+    """Each pair of GPUs has one value of at most one of the two attributes."""
+    devices = [gpu(0, a="x", b="u"), gpu(1, a="x", b="v"), gpu(2, a="y", b="v")]
+    constraints = [{"matchAttribute": f"{DRIVER}/{name}"} for name in "ab"]
+    text = of_request(request(WHOLE, count=2), constraints=constraints, slices=[slice_of("node-1", *devices)])
+    assert text.startswith("wants 2 GPUs with the same gpu.gpuagent.io/a and gpu.gpuagent.io/b: no node has that many")
+
+
 def test_requests_that_fit_only_by_themselves():
     slices = [slice_of("node-1", gpu(0)), slice_of("node-3", gpu(0))]
     requests = (request(name="a", memory="50Gi"), request(name="b", memory="50Gi"))
@@ -252,6 +280,15 @@ def test_a_claim_or_a_template_that_there_is_not():
     made = claim("chat-x", request(memory="100Gi"))
     text = why(pod(template="share-8g", made="chat-x"), templates=["share-8g"], claims=[made], **TWO_NODES)
     assert text.startswith("wants 100Gi on one GPU")
+
+
+def test_a_claim_that_is_being_deleted_takes_no_further_pod():
+    """kube-scheduler gives it to none, also while other pods use it: dynamicresources.go, foreachPodResourceClaim."""
+    unused, used = claim("mine", request()), held("mine", "node-1", "gpu-0", users=["first"])
+    for each in (unused, used):
+        each["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        text = why(pod("mine"), claims=[each], **TWO_NODES)
+        assert text == "wants ResourceClaim mine, which is being deleted"
 
 
 def test_a_claim_that_another_pod_uses_where_this_one_may_not_be():
@@ -336,7 +373,6 @@ DISTINCT = [{"distinctAttribute": f"{DRIVER}/productName"}]
     [
         ([request(memory="8Gi", cel=MATCHES)], [], MATCHES),
         ([request(memory="8Gi", cel=f"{MATCHES} || {ATTRIBUTE}.minor == 7")], [], f"{MATCHES} || {ATTRIBUTE}.minor"),
-        ([ALL, request(memory="4Gi")], [], "all devices beside other requests"),
         ([request(memory="8Gi", count=2)], DISTINCT, "constraint distinctAttribute"),
     ],
 )
@@ -347,8 +383,36 @@ def test_what_is_not_checked_here_is_not_said_to_be_free(requests, constraints, 
     assert text.endswith("; kube-scheduler says: 0/1 nodes are available")
 
 
-def test_all_devices_alone_are_checked():
+def test_all_devices_are_given_if_none_of_them_refuses():
     assert of_request(ALL).startswith("GPUs are free for it on node-1, node-3, so")
+    # kube-scheduler leaves out those that have too little.
+    assert of_request(ALL, claims=shares("8Gi", "", "80Gi", "1Gi")).startswith("GPUs are free for it on node-1, so")
+    assert of_request(ALL, claims=shares("8Gi", "8Gi", "8Gi", "8Gi")) == (
+        "wants all whole GPUs of a node that match: none is free: 4 GPUs are in use"
+    )
+    # One with a taint keeps the request from the node.
+    slices = [slice_of("node-1", gpu(0, taint="fenced"), gpu(1))]
+    assert of_request(ALL, slices=slices) == (
+        "wants all whole GPUs of a node that match: a node has at most 1 usable GPU, such as node-1: "
+        "1 GPU is fenced by its operator"
+    )
+    assert of_request(ALL, slices=slices, claims=[held("other", "node-1", "gpu-0")]).startswith("GPUs are free for it")
+
+
+@pytest.mark.parametrize("requests", [(ALL, request(memory="4Gi")), (request(memory="4Gi"), ALL)])
+def test_all_devices_leave_nothing_to_other_requests(requests):
+    text = of_request(*requests)
+    assert text.startswith("wants 2 requests on one node, and each fits only by itself: "), text
+
+
+def test_all_devices_have_to_match():
+    constraint = {"matchAttribute": f"{DRIVER}/nvlinkDomain"}
+    assert of_request(ALL, constraints=[constraint]) == (
+        "wants all matching GPUs of a node with the same gpu.gpuagent.io/nvlinkDomain: no node has one value for all; "
+        "with any value there are enough on node-1, node-3"
+    )
+    same = {"matchAttribute": f"{DRIVER}/productName"}
+    assert of_request(ALL, constraints=[same]).startswith("GPUs are free for it on node-1, node-3, so")
 
 
 def test_a_tolerated_taint_counts_no_longer():
@@ -370,6 +434,30 @@ def test_claims_for_other_drivers_are_left_to_kube_scheduler():
     other = {"metadata": {"name": "nic"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "nic"'}}]}}
     text = why(pod("mine"), claims=[claim("mine", request("nic"))], device_classes=[other], **TWO_NODES)
     assert text == "0/1 nodes are available"
+
+
+NIC = {"metadata": {"name": "nic"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "nic"'}}]}}
+
+
+def test_a_request_for_a_device_of_another_driver():
+    asked = (request(memory="8Gi"), request("nic", name="nic"))
+    text = of_request(*asked, device_classes=[*classes(), NIC])
+    assert text == 'wants a device: of 4 devices none meets device.driver == "nic" of class nic'
+
+
+def test_devices_of_other_drivers_that_are_not_of_one_node_are_not_checked():
+    in_network = slice_of("fabric", {"name": "nic-0"}, driver="nic")
+    del in_network["spec"]["nodeName"]
+    in_network["spec"]["allNodes"] = True
+    given = {"device_classes": [*classes(), NIC], "slices": [*TWO_NODES["slices"], in_network]}
+    text = of_request(request(memory="8Gi"), request("nic", name="nic"), **given)
+    assert text.startswith(
+        "GPUs may be free for it on node-1, node-3; not checked here: devices of nic that are not of one node"
+    )
+    # A request for GPUs gets none of these.
+    assert of_request(request(memory="100Gi"), **given) == (
+        "wants 100Gi on one GPU: the largest GPU has 80Gi, such as node-1 GPU 0"
+    )
 
 
 def test_limits_that_a_class_serves():

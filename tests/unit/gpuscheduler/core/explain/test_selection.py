@@ -36,6 +36,9 @@ def selected(expression):
         f"{A}.minor in [1, 3]",
         f'"productName" in {A} && "{DRIVER}" in device.attributes',
         '!("other.example.com" in device.attributes)',
+        f"has({A}.minor) && !has({A}.nothing)",
+        f'has({C}.memory) && has(device.attributes["other.example.com"].type) == false',
+        f"!has({A}.nothing) || {A}.nothing > 3",
         f'{A}.driverVersion.isGreaterThan(semver("570.0.0"))',
         f'{A}.driverVersion.compareTo(semver("580.95.5")) == 0',
         f'{C}.memory.compareTo(quantity("80Gi")) >= 0',
@@ -64,6 +67,8 @@ def test_what_kube_scheduler_would_take(expression):
         f'{C}.bandwidth.isGreaterThan(quantity("80Gi"))',
         f"false && {A}.nothing",
         f'"x" in {A}',
+        f"has({A}.nothing)",
+        f"has({A}.minor) && {A}.minor > 3",
     ],
 )
 def test_what_kube_scheduler_would_refuse(expression):
@@ -91,6 +96,8 @@ def test_what_kube_scheduler_would_refuse(expression):
         "-a",
         "in",
         "f(",
+        "has(device)",
+        f"has({A}.minor, {A}.minor)",
         "a.",
         "[1",
         "a[1",
@@ -116,7 +123,8 @@ def test_the_conditions_are_told_as_they_are_written():
 
 
 def test_names_are_those_of_which_the_value_is_needed():
-    (_, tree), *_ = conditions(f'{A}.a.startsWith("x") || "b" in {A} || [{A}.c] == [{C}["d"]] || !f({A}.e)')
+    parts = (f'{A}.a.startsWith("x")', f'"b" in {A}', f'[{A}.c] == [{C}["d"]]', f"!f({A}.e)", f"!has({A}.g)")
+    (_, tree), *_ = conditions(" || ".join(parts))
     assert [(name.kind, name.word.name) for name in mentioned(tree)] == [
         ("attributes", "a"),
         ("attributes", "c"),
