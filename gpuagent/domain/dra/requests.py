@@ -44,11 +44,14 @@ def check_requests(claim: Json, allocated: set[str]) -> None:
         Refusal: an amount is too small, too large or not whole, or the claim has a configuration for this driver.
     """
     for name, request in requests_of(claim).items():
-        if name not in allocated:
+        # A monitor asks for nothing of the GPUs, which is an amount of 0.
+        is_monitor = request.get("adminAccess") is True
+        if name not in allocated or is_monitor:
             continue
         amounts = mapping_at(request, "capacity", "requests")
         _check_memory(amounts)
         _check_cores(amounts)
+        _check_sharers(amounts)
     if DRA_DRIVER in _configured(claim):
         words = f"the claim has a configuration for driver {DRA_DRIVER}, which takes none: remove it from the claim"
         raise Refusal(Reason.CLAIM_INVALID, f"{words} and from its class, and name amounts in capacity.requests")
@@ -77,6 +80,16 @@ def _check_cores(amounts: Json) -> None:
         words = f"the claim asks for cores {amount_text}, and cores are a whole percentage of a GPU, 0 to 100"
         meant = _meant_cores(amount_text)
         raise Refusal(Reason.CLAIM_INVALID, f"{words}; did you mean {meant}?")
+
+
+def _check_sharers(amounts: Json) -> None:
+    """With another number, the claim would not count as one of those that share the GPU."""
+    if "sharers" not in amounts:
+        return
+    amount_text = _amount_text(amounts["sharers"])
+    if amount(amount_text) != 1:
+        words = f"the claim asks for sharers {amount_text}, and counts as 1 of the claims that share a GPU"
+        raise Refusal(Reason.CLAIM_INVALID, f"{words}: leave sharers out, unless the request has adminAccess")
 
 
 def _amount_text(value: object) -> str:

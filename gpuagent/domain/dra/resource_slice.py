@@ -383,11 +383,9 @@ def _whole_capacity(gpu: Gpu, state: State) -> Json:
 def _capacity(gpu: Gpu, sharers: int, state: State) -> Json:
     unit = state.policy.unit
     memory = _memory(gpu, unit)
-    least = memory_text(unit.mib)
-    memory_range = {"min": least, "max": memory}
-    if memory != least:
-        # The API server refuses the slice if minimum and step together are more than the capacity.
-        memory_range["step"] = least
+    # A monitor asks for none of the memory and for no place among the sharers: with adminAccess too, the scheduler
+    # compares amounts with what others leave. Prepare refuses such amounts of other claims.
+    memory_range = {"min": "0", "step": memory_text(unit.mib), "max": memory}
     step = state.policy.core_step
     # The API server takes only a maximum that is a whole number of steps.
     most_cores = CORE_PERCENT_PER_GPU // step * step
@@ -403,7 +401,7 @@ def _capacity(gpu: Gpu, sharers: int, state: State) -> Json:
         },
         "sharers": {
             "value": str(sharers),
-            "requestPolicy": {"default": "1", "validValues": ["1"]},
+            "requestPolicy": {"default": "1", "validValues": ["0", "1"]},
         },
     }
 

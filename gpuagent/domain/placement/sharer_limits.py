@@ -63,5 +63,7 @@ def sharer_limits(
         level = min(least, gpu.shares) + 1
         # What the GPU could take a moment ago, it can take now. But it takes one claim at a time.
         granted = min(gpu.rested, gpu.shares) + 1
-        limits[gpu.uuid] = min(most, max(level, granted) + patience)
+        limit = max(level, granted) + patience
+        # Below what is used, not even a monitor would get the GPU, which asks for none of it.
+        limits[gpu.uuid] = min(most, max(limit, gpu.shares))
     return limits

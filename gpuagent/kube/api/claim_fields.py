@@ -4,7 +4,7 @@ _OF_METADATA = {"metadata", "namespace", "name", "uid"}
 _OF_REQUESTS = {"spec", "devices", "requests", "name", "exactly", "firstAvailable", "deviceClassName", "capacity"}
 _OF_CONFIG = {"config", "opaque", "driver"}
 _OF_ALLOCATION = {"status", "allocation", "results", "request", "pool", "device", "shareID", "adminAccess"}
-_OF_AMOUNTS = {"consumedCapacity", "memory", "cores"}
+_OF_AMOUNTS = {"consumedCapacity", "memory", "cores", "sharers"}
 _OF_TOLERATIONS = {"tolerations", "key", "operator", "value", "effect"}
 _OF_CONSUMERS = {"reservedFor", "resource"}
 

@@ -187,7 +187,7 @@ def read_slice(resource_slice: Mapping[str, Any]) -> NodeSlice | None:
     if spec.get("driver") != DRA_DRIVER or not node:
         return None
     devices = list(mappings(spec.get("devices")))
-    # The unit is the least amount of the first device that has one. None has where no GPU reports its memory.
+    # The unit is that of the first device that has one. None has where no GPU reports its memory.
     unit_mib = next(filter(None, map(_unit_mib, devices)), 0)
     unit = MemoryUnit(unit_mib) if unit_mib else MemoryUnit()
     gpus: dict[str, SeenGpu] = {}
@@ -222,9 +222,9 @@ def _mib(quantity: object) -> int:
 
 
 def _unit_mib(device: Mapping[str, Any]) -> int:
-    """The least amount of memory that a claim can have of the device; 0 if the device has none."""
+    """The unit in which claims have memory of the device; 0 if the device has none."""
     policy = mapping(_memory(device).get("requestPolicy"))
-    return _mib(mapping(policy.get("validRange")).get("min"))
+    return _mib(mapping(policy.get("validRange")).get("step"))
 
 
 def _minors_of_set(device: Mapping[str, Any]) -> frozenset[int] | None:

@@ -9,6 +9,7 @@ import yaml
 
 from gpuagent.domain.dra.device_classes import CLASSES
 from gpuagent.domain.reconcile.slice_writes import slice_name
+from tests.e2e.agent.dra.claims import label_default
 from tests.e2e.chart.agents import CLAIMS, MERGE, OTHER, SLICES, Agents, Json, patch, resource_slice
 from tests.e2e.cluster import NODE_NAME, Cluster
 
@@ -122,6 +123,14 @@ def test_an_agent_may_write_a_slice_that_an_operator_has_annotated(cluster: Clus
 WHOLE, SHARE, ISOLATED, CORE, _ = CLASSES
 
 
+@pytest.fixture
+def of_administrators(cluster: Cluster) -> Iterator[None]:
+    """The namespace `default` is one that may have claims with `adminAccess`."""
+    label_default(cluster, "true")
+    yield
+    label_default(cluster, None)
+
+
 def requests_of(kind: str, *requests: Json) -> tuple[str, Json]:
     spec: Json = {"devices": {"requests": list(requests)}}
     if kind == "ResourceClaimTemplate":
@@ -160,6 +169,7 @@ KINDS = pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate
         [exactly("other.example.com", memory="8", cores="0.3")],
         [exactly(SHARE, memory="512Mi", cores="0")],
         [exactly(SHARE, memory="8589934592", cores="7")],
+        [exactly(SHARE, memory="8Gi", sharers="1")],
         [],
     ],
 )
@@ -207,6 +217,8 @@ def test_claims_with_one_of_both_are_refused_with_a_sentence(
         ([exactly(CORE, memory="8Gi", cores="-30")], "cores in capacity.requests is a whole percentage"),
         ([exactly(CORE, memory="8Gi", cores="101")], "cores in capacity.requests is a whole percentage"),
         ([alternatives(CORE, memory="8Gi", cores="1k")], "cores in capacity.requests is a whole percentage"),
+        ([exactly(SHARE, memory="8Gi", sharers="0")], "leave sharers out, unless the request has adminAccess"),
+        ([alternatives(SHARE, memory="8Gi", sharers="0")], "leave sharers out, unless the request has adminAccess"),
     ],
 )
 def test_amounts_that_nobody_means_are_refused_with_what_was_meant(
@@ -215,6 +227,20 @@ def test_amounts_that_nobody_means_are_refused_with_what_was_meant(
     path, body = requests_of(kind, *requests)
     status, answer = cluster.api("POST", path, body)
     assert (status, expected in answer["message"]) == (422, True), answer
+
+
+@KINDS
+@pytest.mark.parametrize("device_class", [WHOLE, SHARE, CORE])
+def test_a_monitor_may_ask_for_nothing_of_a_gpu(
+    cluster: Cluster, agents: Agents, of_administrators: None, kind: str, device_class: str
+) -> None:
+    request = exactly(device_class, memory="0", sharers="0")
+    path, body = requests_of(kind, request)
+    assert cluster.api("POST", path, body)[0] == 422
+    request["exactly"] |= {"allocationMode": "All", "adminAccess": True}
+    path, body = requests_of(kind, request)
+    status, answer = cluster.api("POST", path, body)
+    assert status == 201, answer
 
 
 @KINDS

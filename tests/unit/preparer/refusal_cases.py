@@ -266,6 +266,14 @@ def that_asks_for_a_part_of_one_percent(one: Prepared) -> None:
 
 
 @case
+def that_asks_for_no_sharers(one: Prepared) -> None:
+    one.add(result(0))
+    requests = one.claims["default", "c"]["spec"]["devices"]["requests"]
+    requests[0]["exactly"]["capacity"] = {"requests": {"memory": "4Gi", "sharers": "0"}}
+    one.prepare()
+
+
+@case
 def with_a_configuration(one: Prepared) -> None:
     one.add(result(0))
     config = [{"opaque": {"driver": "gpu.gpuagent.io", "parameters": {}}}]

@@ -250,7 +250,8 @@ validations:
 
 {{- define "gpuagent.policy.claims" -}}
 {{- $memory := "one.?capacity.?requests.?memory.hasValue()" }}
-{{- $cores := "one.?capacity.?requests.?cores.hasValue()" -}}
+{{- $cores := "one.?capacity.?requests.?cores.hasValue()" }}
+{{- $sharers := "one.?capacity.?requests.?sharers.hasValue()" -}}
 validations:
   - expression: {{ include "gpuagent.policy.everyRequest" (printf "one.deviceClassName != 'gpu-core.gpuagent.io'\n|| %s && %s" $memory $cores) }}
     message: >-
@@ -271,13 +272,16 @@ validations:
   - expression: {{ include "gpuagent.policy.everyRequest" (printf "!one.deviceClassName.endsWith('gpuagent.io') || !%s\n|| (quantity(string(one.capacity.requests.cores)).isInteger()\n&& quantity(string(one.capacity.requests.cores)).asInteger() >= 0\n&& quantity(string(one.capacity.requests.cores)).asInteger() <= 100)" $cores) }}
     message: >-
       cores in capacity.requests is a whole percentage of a GPU's compute, 0 to 100. For a third write 30, not 0.3
+  - expression: {{ include "gpuagent.policy.everyRequest" (printf "!one.deviceClassName.endsWith('gpuagent.io') || !%s\n|| quantity(string(one.capacity.requests.sharers)).compareTo(quantity('1')) == 0" $sharers) }}
+    message: >-
+      a claim counts as 1 of the claims that share a GPU: leave sharers out, unless the request has adminAccess
   - expression: "variables.config.all(one, !has(one.opaque) || one.opaque.driver != 'gpu.gpuagent.io')"
     message: >-
       driver gpu.gpuagent.io takes no configuration: remove it, and name amounts in capacity.requests
 {{- end }}
 
-{{/* A request is exact, or has alternatives. */}}
+{{/* A request is exact, or has alternatives. A monitor asks for nothing of the GPUs, which is an amount of 0. */}}
 {{- define "gpuagent.policy.everyRequest" -}}
 >-
-{{ printf "variables.requests.all(request,\n(!has(request.exactly) || [request.exactly].all(one,\n%s))\n&& (!has(request.firstAvailable) || request.firstAvailable.all(one,\n%s)))" . . | indent 6 }}
+{{ printf "variables.requests.all(request,\n(!has(request.exactly) || request.exactly.?adminAccess.orValue(false)\n|| [request.exactly].all(one,\n%s))\n&& (!has(request.firstAvailable) || request.firstAvailable.all(one,\n%s)))" . . | indent 6 }}
 {{- end }}

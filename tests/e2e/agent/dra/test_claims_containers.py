@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import of, wait_files, wait_published
+from tests.e2e.agent.dra.claims import SLICE, SLICES, of, tainted, wait_files, wait_published
 from tests.e2e.agent.podannotations import event
 from tests.e2e.amounts import count
 from tests.e2e.cluster import Cluster, pod_manifest
@@ -134,19 +134,35 @@ def test_a_monitor_sees_all_gpus_and_holds_none(node: Node, make_claim: Callable
     node.wait_amounts(mem=640)
 
 
-def test_a_monitor_that_starts_last_sees_all_gpus_of_which_a_unit_is_left(
-    node: Node, make_claim: Callable[..., None]
+NOTHING = {"requests": {"memory": "0", "sharers": "0"}}
+
+
+@pytest.mark.parametrize("placement", ["binpack", "spread"])
+def test_a_monitor_that_starts_last_sees_all_gpus_also_full_and_unhealthy_ones(
+    node: Node, make_claim: Callable[..., None], placement: str
 ) -> None:
     """The scheduler compares what it asks for with what is left, and counts none of it as used."""
+    node.label("dra", placement)
+    make_claim("full", gpu=share("80Gi"))
     make_claim("share", gpu=share("4Gi"))
-    make_claim("late", all={**share("1Gi"), "allocationMode": "All", "adminAccess": True})
+    make_claim("whole", gpus=whole(count=2))
+    make_claim(
+        "late",
+        all=whole(allocationMode="All", adminAccess=True, capacity=NOTHING, tolerations=[{"operator": "Exists"}]),
+    )
+    node.run(pod("full", main=["full"]))
     node.run(pod("user", main=["share"]))
+    node.run(pod("whole", main=["whole"]))
+    shown = node.agent.status()["gpus"]
+    held = [gpu["uuid"] for gpu in shown if gpu["held"]]
+    unused = next(number for number, gpu in enumerate(shown) if gpu["uuid"] not in held)
+    node.agent.inject(fault="xid", gpu=unused, code=79)
+    node.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and len(tainted(found)) == 1)
     node.run(pod("monitor", main=["late"]))
     uuids, env = gpus(node, "monitor", "main")
-    shown = node.agent.status()["gpus"]
     assert uuids == {gpu["uuid"] for gpu in shown}
     assert not any(name.startswith(("ALIYUN_COM_GPU_MEM", "CUDA_MPS")) for name in env)
-    assert sum(len(gpu["held"]) for gpu in shown) == 1
+    assert sum(bool(gpu["held"]) for gpu in node.agent.status()["gpus"]) == len(held)
 
 
 def test_what_the_runtime_cannot_express_is_an_event(node: Node, make_claim: Callable[..., None]) -> None:

@@ -78,6 +78,25 @@ def test_cores_that_are_a_percentage_are_rounded_by_the_scheduler(cores):
     assert claimed_gpus(asking(memory="4Gi", cores=cores), "n", GPUS, UNIT)
 
 
+@pytest.mark.parametrize("sharers", ["0", 0, "2", "-1", ""])
+def test_a_claim_counts_as_one_sharer(sharers):
+    """With none, any number of claims would have the GPU by the scheduler's count."""
+    words = f"the claim asks for sharers {sharers}, and counts as 1 of the claims that share a GPU"
+    assert refusal_of(asking(memory="4Gi", sharers=sharers)).startswith(words)
+
+
+@pytest.mark.parametrize("sharers", ["1", 1])
+def test_one_sharer_is_what_a_claim_has_anyway(sharers):
+    assert claimed_gpus(asking(memory="4Gi", sharers=sharers), "n", GPUS, UNIT)
+
+
+def test_a_monitor_asks_for_nothing_of_a_gpu():
+    asked = asking(result(0, adminAccess=True, consumedCapacity={"memory": "0", "sharers": "0"}), memory="0", sharers=0)
+    asked["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+    (monitor,) = claimed_gpus(asked, "n", GPUS, UNIT)
+    assert (monitor.admin, monitor.memory_mib) == (True, 0)
+
+
 def test_only_requests_that_have_a_device_here_are_checked():
     """A claim may ask another driver for amounts that mean something else."""
     asked = asking(memory="4Gi")

@@ -52,7 +52,7 @@ def test_each_gpu_is_one_device_that_is_shared_out_by_unit():
     node = in_force(Mode.DRA, box(2, 16))
     assert [device["capacity"]["memory"]["value"] for device in devices(node)] == ["16Gi", "16Gi"]
     memory = devices(node)[0]["capacity"]["memory"]["requestPolicy"]
-    assert memory == {"default": "16Gi", "validRange": {"min": "1Gi", "step": "1Gi", "max": "16Gi"}}
+    assert memory == {"default": "16Gi", "validRange": {"min": "0", "step": "1Gi", "max": "16Gi"}}
     assert devices(node)[0]["allowMultipleAllocations"] is True
     assert slice_spec(node.state, "n")["pool"] == {"name": "n", "generation": 1, "resourceSliceCount": 1}
 
@@ -68,7 +68,7 @@ def test_memory_is_published_in_whole_units_and_compute_in_whole_steps():
 @pytest.mark.parametrize("core_step", [1, 7, 50, 51, 100])
 @pytest.mark.parametrize("unit_mib", [1, 512, 1024, 1500, 16 * 1024, 24258, 40 * 1024])
 def test_the_api_server_takes_the_capacity_of_every_gpu(unit_mib, core_step):
-    """Of one unit, too: its minimum and a step would be more than the GPU has."""
+    """Of one unit, too, and of less."""
     sizes = (0, 1, 512, 1023, 1024, 1536, 16 * 1024, 24258, 80 * 1024, 81559)
     gpus = [gpu(n, memory_mib=mib) for n, mib in enumerate(sizes)]
     node = in_force(Mode.DRA, gpus, unit=MemoryUnit(unit_mib), core_step=core_step)
@@ -80,7 +80,7 @@ def test_a_gpu_of_one_unit_can_be_asked_for_and_gives_all_of_it():
     memory = devices(in_force(Mode.DRA, [gpu(0, 16)], unit=MemoryUnit(16 * 1024)))[0]["capacity"]["memory"]
     assert memory == {
         "value": "16Gi",
-        "requestPolicy": {"default": "16Gi", "validRange": {"min": "16Gi", "max": "16Gi"}},
+        "requestPolicy": {"default": "16Gi", "validRange": {"min": "0", "step": "16Gi", "max": "16Gi"}},
     }
 
 

@@ -160,6 +160,19 @@ def test_a_burst_fills_up_what_was_uneven():
     assert max(node.shares()) - min(node.shares()) <= 1
 
 
+def test_a_monitor_gets_every_gpu_although_some_are_used_more_than_others():
+    """It asks for none of a GPU, but not even that fits beside more claims than the slice says."""
+    node = SpreadNode(count=2)
+    for n in range(6):
+        node.place(f"a{n}")
+        node.prepare(f"a{n}")
+        node.publish()
+    of_first = [uid for uid, claim in node.prepared.items() if claim.gpus[0].uuid == uuid(0)]
+    node.end(*of_first)
+    assert node.shares() == [0, 3]
+    assert node.limits == {0: 1, 1: 3}
+
+
 def test_binpack_has_no_such_limit():
     node = SpreadNode()
     node.node.label("dra", "binpack")
