@@ -12,6 +12,12 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simworld.scenario import Scenario
 
 # Kept before the machine is replaced: its clocks begin at the same moment in each run.
 _clock = time.monotonic
@@ -34,13 +40,16 @@ def main() -> int:
     parser.add_argument(
         "--small", action="store_true", help="play the small worlds of the seeds, in which faults are looked for"
     )
+    parser.add_argument(
+        "--staged", action="store_true", help="play the staged worlds of the seeds, each with one rare circumstance"
+    )
     parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
     parser.add_argument(
         "--put-back",
         metavar="FAULT",
         help="look for a fault that is put back, for several with commas between them, or for `all` of them, in small "
-        "worlds, with --minutes of CPU time of each process for each fault; `list` them; with --seeds, --seed or "
-        "--scenario, play these with the fault",
+        "and staged worlds, with --minutes of CPU time of each process for each fault; `list` them; with --seeds, "
+        "--seed or --scenario, play these with the fault",
     )
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
     parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
@@ -51,7 +60,6 @@ def main() -> int:
 
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
-    from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415
     from simworld.play import play_many, play_one  # noqa: PLC0415
     from simworld.put_back_table import Search, print_table  # noqa: PLC0415
     from simworld.stored import read_stored  # noqa: PLC0415
@@ -70,7 +78,7 @@ def main() -> int:
             return 1 if play_one(read_stored(given.scenario).scenario, root, 0) else 0
         if given.seed is not None:
             return _play_seed(given, root)
-        draw = draw_small_world if given.small else draw_world
+        draw = _drawing(given)
         first = int(_began_at) if given.first is None else given.first
         if is_table:
             cpu_s = given.minutes * 60 * given.jobs
@@ -91,22 +99,30 @@ def main() -> int:
         if not given.put_back:
             seed = totals.failed[0]
             play_one(draw(seed), root, given.tries)
-            small = " --small" if given.small else ""
-            again = f".venv/bin/python -m simworld --seed {seed}{small}"
+            kind = " --small" if given.small else " --staged" if given.staged else ""
+            again = f".venv/bin/python -m simworld --seed {seed}{kind}"
             print(f"again: {again}      (--keep NAME: among the tests from now on)")
         return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
+def _drawing(given: argparse.Namespace) -> "Callable[[int], Scenario]":
+    """What draws the worlds of the wanted kind."""
+    from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415 (after the machine is replaced)
+    from simworld.staged import draw_staged_world  # noqa: PLC0415
+
+    if given.staged:
+        return draw_staged_world
+    return draw_small_world if given.small else draw_world
+
+
 def _play_seed(given: argparse.Namespace, root: Path) -> int:
     """Play one seed, and keep the scenario if it breaks a promise and has a name."""
-    from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415 (after the machine is replaced)
-    from simworld.play import play_one  # noqa: PLC0415
+    from simworld.play import play_one  # noqa: PLC0415 (after the machine is replaced)
     from simworld.stored import FOLDER, keep  # noqa: PLC0415
 
-    draw = draw_small_world if given.small else draw_world
-    broken = play_one(draw(given.seed), root, given.tries)
+    broken = play_one(_drawing(given)(given.seed), root, given.tries)
     if broken and given.keep:
         path = FOLDER / f"{given.keep}.json"
         keep(replace(broken, fault=given.put_back or ""), path)

@@ -31,9 +31,9 @@ def check_quiet(world: "World") -> None:
         for crash in node.kubelet.crashes:
             world.history.break_promise(f"{node.name}: {crash}")
         _check_amounts(world, node)
-        if world.scenario.is_small:
-            _check_known_pods(world, node)
+        _check_known_pods(world, node)
         _check_books(world, node)
+        _check_ended(world, node)
     for pod in world.api.objects.peek("pods"):
         if not pod["spec"].get("resourceClaims"):  # `claim_checker` has the others
             _check_pod(world, pod)
@@ -195,7 +195,7 @@ def _check_amounts(world: "World", node: SimulatedNode) -> None:
     reasons = [f"{problem.reason}: {problem.message}" for problem in problems(node.agent.state)]
     for resource in (MEMORY, CORES, WHOLE):
         amount = int(allocatable.get(resource, 0))
-        full = _full(world, node, resource) if resource in BY_MODE[mode] else 0
+        full = _full(node, resource) if resource in BY_MODE[mode] else 0
         if amount > full:
             world.history.break_promise(f"{node.name} in mode {mode} offers {amount} {resource}, and has {full}")
         if amount < full and not reasons:
@@ -204,13 +204,14 @@ def _check_amounts(world: "World", node: SimulatedNode) -> None:
             )
 
 
-def _full(world: "World", node: SimulatedNode, resource: str) -> int:
-    gpus = world.scenario.gpus
+def _full(node: SimulatedNode, resource: str) -> int:
+    """What the GPUs of a node have of a resource, without those that are lost for good."""
+    gpus = [gpu for gpu in node.box.gpus if gpu.uuid not in node.lost]
     if resource == WHOLE:
-        return gpus
+        return len(gpus)
     if resource == CORES:
-        return 100 * gpus
-    return sum(gpu.memory_mib // 1024 for gpu in node.box.gpus)
+        return 100 * len(gpus)
+    return sum(gpu.memory_mib // 1024 for gpu in gpus)
 
 
 def _check_known_pods(world: "World", node: SimulatedNode) -> None:
@@ -245,6 +246,21 @@ def _check_books(world: "World", node: SimulatedNode) -> None:
             world.history.break_promise(
                 f"{holder} has {len(held_ids)} {resource}, and the agent knows of {len(known_ids)}"
             )
+
+
+def _check_ended(world: "World", node: SimulatedNode) -> None:
+    """For the agent, pods that are gone or have ended hold no device."""
+    assert node.agent is not None
+    living = set()
+    for pod in world.api.objects.peek("pods"):
+        is_here = pod["spec"].get("nodeName") == node.name
+        if is_here and (pod.get("status") or {}).get("phase") not in ENDED:
+            living.add((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    for holding in node.agent.state.living_holdings:
+        owner = holding.owner.pod
+        if (owner.namespace, owner.name) not in living:
+            units = f"{len(holding.ids)} {holding.resource}"
+            world.history.break_promise(f"{node.name}: for the agent, {owner.name} still has {units}")
 
 
 def _ids_that_the_agent_knows(node: SimulatedNode) -> dict[tuple[str, str, str], frozenset[str]]:

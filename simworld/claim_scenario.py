@@ -28,8 +28,7 @@ def draw_small_world(seed: int) -> Scenario:
     """The small world of a seed, with claims if it has some, see `swarm`; or with rushes, see `rushes`."""
     if has_rushes(seed):
         return draw_rushes(seed)
-    drawn = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
-    scenario = replace(drawn, is_small=True)
+    scenario = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
     return scenario if scenario.has_claims else with_more_faults(scenario)
 
 

@@ -68,6 +68,7 @@ class History:
         gang_sizes: how many pods each of these jobs has.
         deleted_at: UIDs of pods that were deleted by force, with the moment, if a scheduler soon sees that.
         retried: UIDs of pods that came again, with those of the others of their job, which had succeeded.
+        forgotten: UIDs of pods to which kube-scheduler never comes again.
         start_checks: called with each container that starts; the promises that it breaks, in words.
         bound_checks: called with the UID, the node and the annotations of each pod that is bound; the same.
         decisions: annotations that a scheduler bound a pod with, by its UID.
@@ -88,6 +89,7 @@ class History:
     deleted_at: dict[str, float] = field(default_factory=dict)
     retried: dict[str, Sequence[str]] = field(default_factory=dict)
     edited: dict[str, float] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
     start_checks: list[Callable[[Living], Iterable[str]]] = field(default_factory=list)
     bound_checks: list[Callable[[str, str, Mapping[str, str]], Iterable[str]]] = field(default_factory=list)
 

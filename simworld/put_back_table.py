@@ -1,9 +1,11 @@
 """`--put-back all`: puts each fault back alone, plays seeds until one breaks a promise, and prints a table.
 
-Only small worlds are played, see `swarm`: many of them fit into the time of a large one. The search ends by CPU time,
+Only small worlds are played, see `swarm`: many of them fit into the time of a large one. Each seed's small world is
+followed by its staged world, see `staged`. The search ends by CPU time,
 because in real time it would depend on what else the machine does.
 """
 
+import itertools
 import resource
 import sys
 from collections.abc import Iterator
@@ -13,9 +15,11 @@ from pathlib import Path
 from simworld.claim_scenario import draw_small_world
 from simworld.play import Fork, Outcome
 from simworld.put_back import FAULTS
+from simworld.scenario import Scenario
 from simworld.shrink import kind_of
+from simworld.staged import draw_staged_world
 
-HEAD = "| fault | found | seed | CPU seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
+HEAD = "| fault | found | world | CPU seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +29,14 @@ class Finding:
     Attributes:
         fault: its name.
         broken: the first promise that was broken; empty if none was.
-        seed: with which it was, or the last one that was played.
+        world: in which it was, or the last one that was played.
         seconds: of CPU time that it took.
         turns: task switches of all seeds that were played.
     """
 
     fault: str
     broken: str
-    seed: int
+    world: str
     seconds: float
     turns: int
 
@@ -41,7 +45,7 @@ class Finding:
         said = kind_of(self.broken).replace("|", "/").replace("\n", " ") or "nothing"
         found = "yes" if self.broken else "no"
         words = self.fault.replace("_", " ")
-        return f"| {words} | {found} | {self.seed} | {self.seconds:.0f} | {self.turns} | {said} |"
+        return f"| {words} | {found} | {self.world} | {self.seconds:.0f} | {self.turns} | {said} |"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +69,51 @@ class Search:
         began = _cpu_s()
         until = began + self.seconds
         turns = 0
-        seed = self.first
-        for outcome in self._outcomes(name, until):
+        world = ""
+        for fork, outcome in self._outcomes(name, until):
             turns += outcome.turns
-            seed = outcome.seed
+            world = _name(fork.scenario)
             if outcome.error:
                 # No promise has found the fault: for example, the decision that it takes away has another place now.
-                print(f"{name}, seed {seed}: {outcome.error}", file=sys.stderr, flush=True)
+                print(f"{name}, {world}: {outcome.error}", file=sys.stderr, flush=True)
                 continue
-            # A seed that fails without the fault says nothing about it.
-            if outcome.broken and not self._fails_anyway(seed):
-                return Finding(name, outcome.broken[0], seed, _cpu_s() - began, turns)
-        return Finding(name, "", seed, _cpu_s() - began, turns)
+            # A world that fails without the fault says nothing about it.
+            if outcome.broken and not self._fails_anyway(fork.scenario):
+                return Finding(name, outcome.broken[0], world, _cpu_s() - began, turns)
+        return Finding(name, "", world, _cpu_s() - began, turns)
 
-    def _fails_anyway(self, seed: int) -> bool:
-        return bool(Fork(draw_small_world(seed), self.root).outcome().broken)
+    def _fails_anyway(self, scenario: Scenario) -> bool:
+        return bool(Fork(scenario, self.root).outcome().broken)
 
-    def _outcomes(self, name: str, until: float) -> Iterator[Outcome]:
-        """Outcomes of the seeds from the first one on, in order."""
+    def _outcomes(self, name: str, until: float) -> Iterator[tuple[Fork, Outcome]]:
+        """Worlds of the seeds from the first one on, in order, with what became of them."""
         running: list[Fork] = []
-        seed = self.first
+        worlds = _worlds(self.first)
         try:
             while True:
                 while len(running) < self.jobs and _cpu_s() < until:
-                    running.append(Fork(draw_small_world(seed), self.root, FAULTS[name]))
-                    seed += 1
+                    running.append(Fork(next(worlds), self.root, FAULTS[name]))
                 if not running:
                     return
-                yield running.pop(0).outcome()
+                fork = running.pop(0)
+                yield fork, fork.outcome()
         finally:
             for fork in running:
                 fork.outcome()
+
+
+def _worlds(first: int) -> Iterator[Scenario]:
+    """The small and the staged world of each seed from the first one on."""
+    for seed in itertools.count(first):
+        yield draw_small_world(seed)
+        yield draw_staged_world(seed)
+
+
+def _name(scenario: Scenario) -> str:
+    """The kind of a world and its seed."""
+    is_staged = scenario == draw_staged_world(scenario.seed)
+    kind = "staged" if is_staged else "small"
+    return f"{kind} {scenario.seed}"
 
 
 def _cpu_s() -> float:

@@ -44,7 +44,6 @@ class Scenario:
         has_claims: whether there are pods with ResourceClaims.
         gates_off: feature gates of the API server that are off.
         names_a_part: whether kube-scheduler names a part of the nodes, as in a cluster of more than a hundred.
-        is_small: whether it is a small world, in which some more promises are checked.
     """
 
     seed: int
@@ -58,7 +57,6 @@ class Scenario:
     has_claims: bool = False
     gates_off: tuple[str, ...] = ()
     names_a_part: bool = False
-    is_small: bool = False
 
     @property
     def is_settled(self) -> bool:

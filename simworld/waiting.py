@@ -55,6 +55,8 @@ def _waits_alone(world: "World", pod: Json) -> bool:
     if not _may_be_placed(pod):
         return False
     meta = pod["metadata"]
+    if meta["uid"] in world.history.forgotten:
+        return False
     labels = meta.get("labels") or {}
     is_member = JOB_LABEL in labels or GROUP in labels
     if not is_member:

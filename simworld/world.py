@@ -21,6 +21,7 @@ from simworld.parts.scheduler_replicas import SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, StuckError, kernel
+from simworld.runtime.rpc import slow_answers
 from simworld.scenario import Action, Scenario
 from simworld.scheduler_checks import check_schedulers
 from simworld.waiting import check_waiting, free_by_gpu, has_room
@@ -43,11 +44,14 @@ NOTICED_S = 10.0
 """How long an agent may give away a GPU that is lost."""
 PUBLISHED_S = 20.0
 """How long a scheduler may not know that a GPU is lost."""
+LISTS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
+"""Kubelet's methods that list what all pods hold."""
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
 PEOPLE = (
     "create_pod",
+    "create_pod_with_decision",
     "create_job_pod",
     "create_gang",
     "create_twins",
@@ -95,9 +99,8 @@ class World:
         )
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
-        if scenario.is_small:
-            self.history.start_checks.append(self._on_lost_gpus)
-            self.history.bound_checks.append(self._bound_to_lost_gpu)
+        self.history.start_checks.append(self._on_lost_gpus)
+        self.history.bound_checks.append(self._bound_to_lost_gpu)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
         self._pods = 0
         self._gangs = 0
@@ -174,6 +177,7 @@ class World:
         self.api.resume()
         self.api.denied.clear()
         self.api.slow_s = 0.0
+        slow_answers.clear()
         for node in self.nodes:
             node.driver.simulator.unhang()
             for gpu in node.box.gpus:
@@ -217,11 +221,11 @@ class World:
         return max((left[resource] for left in free_by_gpu(self, node).values()), default=0)
 
     def _some_annotations(self, node: SimulatedNode, amount: int) -> dict[str, str]:
-        """Annotations of a pod of the node; in a small world, as if it had so many units of the fullest GPU."""
+        """Annotations of a pod of the node, as if it had so many units of the fullest GPU."""
         for pod in self.api.objects.peek("pods"):
             annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
             if annotations and pod["spec"].get("nodeName") == node.name:
-                says_whose = self.scenario.is_small and DECIDED_ANNOTATION in annotations
+                says_whose = DECIDED_ANNOTATION in annotations
                 more = _decision(self._fullest_gpu(node), amount) if says_whose else {}
                 return annotations | more
         return {}
@@ -403,6 +407,13 @@ class World:
         # The copy begins with a decision about another pod, as if its tenant had written one.
         self.history.edit(copy["metadata"]["uid"])
 
+    def create_pod_with_decision(self, amount: int, index: int, claimed: int) -> None:
+        """A tenant creates a pod with a decision of its own: so many units of one GPU."""
+        self._pods += 1
+        annotations = _decision(index, claimed)
+        pod = self._create(f"pod-{self._pods}", {MEMORY: amount}, annotations=annotations)
+        self.history.edit(pod["metadata"]["uid"])
+
     def set_mode(self, which: int, mode: str) -> None:
         node = self._some_node(which)
         self.history.note("operator", f"labels {node.name} {mode}")
@@ -472,7 +483,7 @@ class World:
         except Refusal:
             return
         # A replica may be cut off for longer.
-        is_seen_soon = self.scenario.is_small and not self.scenario.replicas
+        is_seen_soon = not self.scenario.replicas
         if is_seen_soon and not grace_s:
             self.history.deleted_at[pod["metadata"]["uid"]] = kernel().now
 
@@ -509,6 +520,11 @@ class World:
         for node in self.nodes:
             node.use_one_loop()
 
+    def lose_reservations(self, which: int) -> None:
+        """A kubelet starts that forgets what it reserves if it is asked for a list meanwhile, as real ones do."""
+        self._some_node(which).loses_reservations = True
+        self.restart_kubelet(which, 0.0)
+
     def restart_both(self, which: int, away_s: float) -> None:
         self.restart_kubelet(which, away_s)
         self.restart_agent(which, away_s * kernel().chance.random())
@@ -527,6 +543,10 @@ class World:
     def strike_extender(self, point: str, countdown: int, away_s: float) -> None:
         """The extender of the core alone ends at a moment; kube-scheduler goes on."""
         self._scheduler.strike(point, countdown, away_s)
+
+    def forget_asked_pod(self, is_of_job: int) -> None:
+        """Kube-scheduler does not come back to the next pod for which GPUs are reserved, single or of a job."""
+        self._scheduler.forget_next(is_of_job=bool(is_of_job))
 
     def stall_scheduler(self, which: int, seconds: float) -> None:
         self.replicas.strike_now(which, "stall", seconds)
@@ -646,11 +666,28 @@ class World:
         self.api.deny("patch", "pods")
         self._later(seconds, lambda: self.api.allow("patch", "pods"))
 
+    def deny_nodes(self, seconds: float) -> None:
+        self.history.note("api server", f"forbids to patch nodes for {seconds:g} s")
+        self.api.deny("patch", "nodes")
+        self.api.deny("patch", "nodes/status")
+
+        def allow() -> None:
+            self.api.allow("patch", "nodes")
+            self.api.allow("patch", "nodes/status")
+
+        self._later(seconds, allow)
+
     def slow_agents(self, most_s: float, seconds: float) -> None:
         """As priority and fairness do it: each new request of an agent waits."""
         self.history.note("api server", f"takes up to {most_s:g} s for each request of an agent, for {seconds:g} s")
         self.api.slow_s = most_s
         self._later(seconds, self._speed_up)
+
+    def slow_lists(self, most_s: float, seconds: float) -> None:
+        """Kubelets list what pods hold, and the answer comes so much later: what happens meanwhile is not in it."""
+        self.history.note("kubelets", f"take up to {most_s:g} s to answer with a list, for {seconds:g} s")
+        slow_answers.update(dict.fromkeys(LISTS, most_s))
+        self._later(seconds, slow_answers.clear)
 
     def restart_slow_agent(self, which: int, away_s: float, most_s: float) -> None:
         """An agent starts while its requests wait, so that kubelet asks it before it has read its pods."""

@@ -7,6 +7,7 @@ from gpuscheduler.core.calls import BindOutcome
 from gpuscheduler.core.gangs.gang import GangKey
 from gpuscheduler.core.jobs import jobs
 from gpuscheduler.core.jobs.job import Job, key_of
+from gpuscheduler.core.jobs.planning import planning
 from gpuscheduler.core.jobs.pods.members import Members
 from gpuscheduler.core.jobs.pods.start import Start
 from gpuscheduler.core.jobs.recovery import Recovery
@@ -125,7 +126,12 @@ def a_member_that_is_gone_counts() -> None:
 
 
 def a_plan_outlives_its_end() -> None:
-    """The reservations of a plan whose pods did not all come do not lapse."""
+    """A plan whose pods do not all come into bind in time keeps its GPUs."""
+    put(planning, "BARRIER_S", 1e6)
+
+
+def a_reservation_outlives_its_end() -> None:
+    """The GPUs of a pod that kube-scheduler has asked about once, and does not come back to, stay reserved."""
     put(Reservations, "lapse", lambda *_: None)
 
 
@@ -144,4 +150,5 @@ FAULTS = (
     pods_that_have_ended_count,
     a_member_that_is_gone_counts,
     a_plan_outlives_its_end,
+    a_reservation_outlives_its_end,
 )

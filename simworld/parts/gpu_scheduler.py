@@ -12,6 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from gpuagent.domain.sharing.mode import JOB_LABEL
 from gpuscheduler.core.calls import (
     Action,
     BindOutcome,
@@ -91,6 +92,8 @@ class GpuScheduler:
         self._extender = Process(f"{NAME} extender", alive=False)
         self._kubelet = Process(f"{NAME} kubelet")
         self._strikes: list[_Strike] = []
+        self._to_forget: list[bool] = []
+        """For each pod that kube-scheduler is to forget, whether it is one of a job."""
         self._is_synced = False
         self.core: Scheduling
         self.asked: set[str] = set()
@@ -126,6 +129,24 @@ class GpuScheduler:
     def strike(self, point: str, countdown: int, away_s: float) -> None:
         """Have the extender end for so long when something has happened so often, see `scenario.POINTS`."""
         self._strikes.append(_Strike(point, countdown, away_s))
+
+    def forget_next(self, *, is_of_job: bool) -> None:
+        """Have kube-scheduler never come back to the next pod for which the extender has a node.
+
+        So it is if the pod's volume is deleted at that moment, for example: kube-scheduler finds no node for it from
+        then on, and the extender is not told.
+        """
+        self._to_forget.append(is_of_job)
+
+    def _is_forgotten_now(self, pod: Json) -> bool:
+        is_of_job = JOB_LABEL in (pod["metadata"].get("labels") or {})
+        if is_of_job not in self._to_forget:
+            return False
+        self._to_forget.remove(is_of_job)
+        uid = pod["metadata"]["uid"]
+        self._history.forgotten.add(uid)
+        self._history.note("kube-scheduler", f"does not come back to {self._history.name(uid)}")
+        return True
 
     def _happened(self, point: str) -> None:
         """Let the extender end if it was to end now. Then a task of its own does not come back from this call."""
@@ -294,6 +315,8 @@ class GpuScheduler:
             return False
         if "deletionTimestamp" in metadata or uid in self._binding:
             return False
+        if uid in self._history.forgotten:
+            return False
         return kernel().now >= self._not_before.get(uid, 0.0)
 
     def _schedule(self, pod: Json) -> None:
@@ -304,6 +327,8 @@ class GpuScheduler:
         if not node:
             self._clear_nomination(pod)
             self._back_off(uid)
+            return
+        if self._is_forgotten_now(pod):
             return
         self._binding.add(uid)
         bind = partial(self._bind, meta["namespace"], meta["name"], uid, node)

@@ -100,6 +100,7 @@ class SimulatedNode:
         agent: the agent that runs, or that ran last; None before the first one.
         lost: UUID of each GPU that is lost for good to the moment when it was.
         lost_at: the same for each GPU that is lost now, for good or for a while.
+        loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -126,6 +127,7 @@ class SimulatedNode:
         self.lost: dict[str, float] = {}
         self._has_one_loop = False
         self.lost_at: dict[str, float] = {}
+        self.loses_reservations = False
 
     @property
     def _kubelet_root(self) -> Path:
@@ -166,6 +168,7 @@ class SimulatedNode:
             periods=Periods(),
             runtime=self.runtime,
             every_pod=True,
+            double_allocation=self.loses_reservations,
         )
         self.kubelet.admitting = self._admitting
         self._wait_for_pods()

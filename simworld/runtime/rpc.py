@@ -26,6 +26,8 @@ BACKLOG = 4096
 Inode = tuple[int, int]
 
 _listeners: dict[Inode, "Server"] = {}
+slow_answers: dict[str, float] = {}
+"""Method to the longest time, in seconds, that its answer needs beside the usual one after it was worked out."""
 
 
 class Abort(Exception):
@@ -259,7 +261,7 @@ class Server:
             if exchange.ended:
                 return
             message = handler.request_deserializer(request)
-            self._run(handler, message, exchange)
+            self._run(handler, message, exchange, slow_answers.get(method, 0.0))
             exchange.end()
         except Abort:
             return
@@ -271,11 +273,13 @@ class Server:
             self._begin_calls()
 
     @staticmethod
-    def _run(handler: Any, message: Any, exchange: Exchange) -> None:
+    def _run(handler: Any, message: Any, exchange: Exchange, most_s: float) -> None:
         context = Context(exchange)
         if not handler.response_streaming:
             answer = handler.unary_unary(message, context)
             _delay()
+            if most_s:
+                kernel().sleep(kernel().chance.random() * most_s)
             exchange.put(handler.response_serializer(answer))
             return
         for answer in handler.unary_stream(message, context):

@@ -19,7 +19,7 @@ actions = (
     Action(8.0, "outdate_watches", (1.0, {are_broken})),
     Action(8.5, "delete_pod", (0, 0)),
 )
-scenario = Scenario(1, ("1.36",), 1, "share", False, 10.0, actions, is_small=True)
+scenario = Scenario(1, ("1.36",), 1, "share", False, 10.0, actions)
 # pytest's own folders are too long for the sockets in them.
 with TemporaryDirectory() as folder:
     outcome = play(scenario, Path(folder))

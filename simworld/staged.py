@@ -1,0 +1,195 @@
+"""Small worlds that stage one rare circumstance each.
+
+Some faults matter only if several things happen within a second. In worlds whose actions are drawn one by one, that
+happens too seldom to be found by. So each of these worlds has what leads to one such circumstance.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from simworld.history import MEMORY
+from simworld.scenario import VERSIONS, Action, Maker, Scenario
+from simworld.swarm import Wants, restart_slow_agent
+
+GIB_PER_GPU = 80
+LASTS_S = 30.0
+SIZES = (40, 70)
+"""GiB of pods of which two, or one, fill a GPU."""
+
+
+def draw_staged_world(seed: int) -> Scenario:
+    """The staged world of a seed. Seeds that follow each other have different circumstances."""
+    stage = _STAGES[seed % len(_STAGES)]
+    return stage(seed, random.Random(f"{seed}/staged world"))
+
+
+def _job_that_is_bound_in_part(seed: int, chance: random.Random) -> Scenario:
+    """The scheduler ends when some pods of a job are bound. Others want the room that is left for the rest of it."""
+    size = chance.choice(SIZES)
+    gpus = chance.choice((2, 4))
+    room = gpus * (GIB_PER_GPU // size)
+    replicas = chance.choice((0, 0, 2))
+    bound = chance.choice((1, 1, 2))
+    away_s = chance.choice((0.05, 1.0, 4.0))
+    strike = Action(1.0, "strike_extender", ("binding done", bound, away_s))
+    if replicas:
+        strike = Action(1.0, "strike_scheduler", ("binding done", bound, "kill_both", away_s))
+    # Replicas need some time until one of them leads.
+    begins = 10.0 if replicas else 2.0
+    members = chance.randint(2, min(4, room))
+    job = Action(begins, "create_gang", (MEMORY, size, members, 0.0))
+    others = [_pod_of(size, begins + chance.random() * 4.0) for _ in range(room)]
+    return _world(seed, chance, gpus=gpus, mode="share", actions=[strike, job, *others], replicas=replicas)
+
+
+def _pod_that_is_forgotten(seed: int, chance: random.Random) -> Scenario:
+    """Kube-scheduler does not come back to a pod for which GPUs are reserved. Others need the room."""
+    size = chance.choice(SIZES)
+    gpus = chance.choice((1, 2))
+    room = gpus * (GIB_PER_GPU // size)
+    is_of_job = chance.choice((0, 1))
+    forget = Action(1.0, "forget_asked_pod", (is_of_job,))
+    first = _pod_of(size, 2.0)
+    if is_of_job and room > 1:
+        first = Action(2.0, "create_gang", (MEMORY, size, chance.randint(2, room), 0.0))
+    others = [_pod_of(size, 3.0 + chance.random() * 4.0) for _ in range(room + 1)]
+    return _world(seed, chance, gpus=gpus, mode="share", actions=[forget, first, *others])
+
+
+def _slow_lists(seed: int, chance: random.Random) -> Scenario:
+    """Kubelet's lists do not have what was allocated while they were on their way."""
+    mode = chance.choice(("share", "cgpu", "core_mem"))
+    wants = Wants(mode, (chance.choice((20, 40)),))
+    actions = [Action(0.5, "slow_lists", (chance.choice((1.0, 2.0, 4.0)), LASTS_S))]
+    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, wants.name_again, _forced_deletion]
+    actions += _at_random(chance, kinds, 24, 1.0, LASTS_S)
+    if chance.random() < 0.5:
+        actions += _at_random(chance, [_other_mode], 3, 3.0, LASTS_S - 5.0)
+    decides = chance.random() < 0.8
+    return _world(seed, chance, gpus=chance.choice((2, 4)), mode=mode, actions=actions, decides=decides)
+
+
+def _mode_that_changes_while_calls_wait(seed: int, chance: random.Random) -> Scenario:
+    """The agent has not read its pods yet, so kubelet's calls wait; then the node gets another mode."""
+    mode = chance.choice(("share", "cgpu", "core_mem"))
+    wants = Wants(mode, (8, 20))
+    first_pods = [Action(0.1, *wants.pod(chance)) for _ in range(3)]
+    actions = [*first_pods]
+    for begins in (10.0, 26.0):
+        actions.append(Action(begins, *restart_slow_agent(chance)))
+        actions += _at_random(chance, [wants.pod, wants.pod_that_ends], 6, begins, begins + 6.0)
+        actions += _at_random(chance, [_other_mode], 2, begins + 1.0, begins + 8.0)
+        actions += _at_random(chance, [_forced_deletion], 4, begins + 10.0, begins + 12.0)
+    return _world(seed, chance, gpus=2, mode=mode, actions=actions, versions=("1.34", "1.36", "1.37"), lasts_s=42.0)
+
+
+def _gpu_that_stays_lost(seed: int, chance: random.Random) -> Scenario:
+    """A GPU is lost, and pods go on to come and end."""
+    mode = chance.choice(("share", "cgpu", "core_mem", "topology"))
+    wants = Wants(mode, chance.choice(((8, 20), (40, 70))))
+    lost = Action(2.0 + chance.random() * 5.0, "break_gpu", (0, chance.randrange(1000), 0))
+    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, _forced_deletion]
+    pods = _at_random(chance, kinds, 20, 0.1, LASTS_S)
+    decides = chance.random() < 0.5
+    return _world(seed, chance, gpus=chance.choice((2, 4)), mode=mode, actions=[lost, *pods], decides=decides)
+
+
+def _reservations_that_kubelet_loses(seed: int, chance: random.Random) -> Scenario:
+    """Kubelet forgets what it reserves for a pod if it is asked for a list meanwhile, and offers that to the next."""
+    mode = chance.choice(("share", "cgpu", "core_mem", "topology"))
+    wants = Wants(mode, chance.choice(((8, 20), (20, 40))))
+    actions = [Action(0.5, "lose_reservations", (0,))]
+    for begins in (3.0, 15.0):
+        actions.append(Action(begins, *restart_slow_agent(chance)))
+        actions += _at_random(chance, [wants.pod, wants.pod, wants.pod_that_ends], 8, begins, begins + 8.0)
+    decides = chance.random() < 0.5
+    return _world(seed, chance, gpus=chance.choice((2, 4)), mode=mode, actions=actions, decides=decides)
+
+
+def _forbidden_writes(seed: int, chance: random.Random) -> Scenario:
+    """The last change of pods and of the node comes while the agent may not write it."""
+    mode = chance.choice(("share", "cgpu", "core_mem"))
+    wants = Wants(mode, (8, 20))
+    begins = 5.0
+    lasts_s = chance.choice((5.0, 15.0))
+    actions = _at_random(chance, [wants.pod], 3, 0.1, begins)
+    actions += [Action(begins, "deny_pods", (lasts_s,)), Action(begins, "deny_nodes", (lasts_s,))]
+    actions += _at_random(chance, [wants.pod], 3, begins + 0.1, begins + 1.0)
+    if chance.random() < 0.5:
+        actions.append(Action(begins + 1.5, "set_mode", (0, chance.choice(("share", "topology", "core_mem")))))
+    return _world(seed, chance, gpus=2, mode=mode, actions=actions)
+
+
+def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
+    """Pods come with decisions that their authors have written, for what they ask for or for more."""
+    actions = [Action(0.1, "use_one_loop")]
+    for number in range(10):
+        amount = chance.choice((8, 20, 40, 100))
+        claimed = chance.choice((amount, 80, 100, 640))
+        at = 1.0 + 2.0 * number + chance.random()
+        actions.append(Action(at, "create_pod_with_decision", (amount, chance.randrange(2), claimed)))
+        actions.append(_pod_of(chance.choice((8, 20, 40)), at + chance.random() * 0.2))
+    actions += _at_random(chance, [_forced_deletion], 12, 4.0, LASTS_S)
+    decides = chance.random() < 0.5
+    return _world(seed, chance, gpus=2, mode=chance.choice(("share", "cgpu")), actions=actions, decides=decides)
+
+
+def _world(  # noqa: PLR0913 (the fields of a scenario)
+    seed: int,
+    chance: random.Random,
+    *,
+    gpus: int,
+    mode: str,
+    actions: Sequence[Action],
+    versions: Sequence[str] = VERSIONS,
+    decides: bool = True,
+    replicas: int = 0,
+    lasts_s: float = LASTS_S,
+) -> Scenario:
+    """A scenario of one node."""
+    in_order = sorted(actions, key=lambda action: action.at)
+    return Scenario(
+        seed=seed,
+        nodes=(chance.choice(versions),),
+        gpus=gpus,
+        mode=mode,
+        decides=decides,
+        lasts_s=lasts_s,
+        actions=tuple(in_order),
+        replicas=replicas,
+    )
+
+
+def _at_random(chance: random.Random, kinds: Sequence[Maker], count: int, first: float, last: float) -> list[Action]:
+    """So many actions of these kinds between two moments."""
+    actions = []
+    for _ in range(count):
+        at = first + chance.random() * (last - first)
+        kind = chance.choice(kinds)
+        actions.append(Action(at, *kind(chance)))
+    return actions
+
+
+def _pod_of(size: int, at: float) -> Action:
+    return Action(at, "create_pod", (MEMORY, size, 0, 1))
+
+
+def _forced_deletion(chance: random.Random) -> tuple[str, tuple[int, int]]:
+    return "delete_pod", (chance.randrange(1000), 0)
+
+
+def _other_mode(chance: random.Random) -> tuple[str, tuple[int, str, float]]:
+    mode = chance.choice(("share", "cgpu", "core_mem", "topology", "default"))
+    return "change_mode_for", (0, mode, chance.choice((0.5, 3.0, 10.0)))
+
+
+_STAGES: tuple[Callable[[int, random.Random], Scenario], ...] = (
+    _job_that_is_bound_in_part,
+    _pod_that_is_forgotten,
+    _slow_lists,
+    _mode_that_changes_while_calls_wait,
+    _gpu_that_stays_lost,
+    _reservations_that_kubelet_loses,
+    _forbidden_writes,
+    _decisions_of_tenants,
+)
