@@ -17,7 +17,7 @@ from gpuscheduler.core.explain.published import published, read_slice
 from gpuscheduler.core.explain.resource_name import gpu_resources
 from gpuscheduler.core.explain.words import did_you_mean
 from inspectcgpu.read.waits import waits_for
-from inspectcgpu.read.why import PodWhy, WorkloadWhy, not_prepared, settled
+from inspectcgpu.read.why import PodWhy, WorkloadWhy, not_started, settled
 from inspectcgpu.read.workload import KINDS, Workload, is_suspended, pods_selector, pods_wanted, why_without_pods
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class _Reading:
             return PodWhy(name, waits=False, text=where)
         events = self._events(pod)
         if mapping(pod.get("spec")).get("nodeName"):
-            return PodWhy(name, waits=True, text=not_prepared(events) or waits_for(pod))
+            return PodWhy(name, waits=True, text=not_started(pod, events) or waits_for(pod))
         if self._read is None:
             self._read = self._cluster()
         return PodWhy(name, waits=True, text=pod_reason(pod, events, self._read))

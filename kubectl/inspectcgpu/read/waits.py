@@ -40,6 +40,16 @@ def _not_scheduled(status: Mapping[str, Any]) -> str:
     return "not scheduled yet"
 
 
+def has_begun(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet has begun with a container of the pod, for example pulls its image."""
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in mappings(status.get(key)):
+            state = mapping(container.get("state"))
+            if "running" in state or "terminated" in state:
+                return True
+    return any(reason not in _ON_THE_WAY for _, reason, _ in _waiting(status))
+
+
 def _waiting(status: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Name, reason and message of each container that waits."""
     for key in ("initContainerStatuses", "containerStatuses"):

@@ -6,10 +6,12 @@ from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings, sentence, text
 from gpuagent.domain.pods.pod import PodName
-from inspectcgpu.read.waits import refused, waits_for
+from inspectcgpu.read.waits import has_begun, refused, waits_for
 
-_NOT_PREPARED = "FailedPrepareDynamicResources"
-"""The Event of kubelet with the agent's reason."""
+_NOT_PREPARED = ("FailedPrepareDynamicResources", "GPURefused")
+"""The Events of kubelet and of the agent with the agent's reason. Kubelet has none while a claim waits in the agent."""
+_MOUNTING = ("kubelet", "attachdetach-controller")
+"""They have what a pod needs before its claims are prepared, such as its volumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +79,40 @@ def settled(pod: Mapping[str, Any]) -> str:
     return f"it runs{on_node}" if is_running else ""
 
 
-def not_prepared(events: Mapping[str, Any] | None) -> str:
-    """Why the claims of a pod on a node are not prepared, by the latest Event of kubelet; empty without one."""
+def not_started(pod: Mapping[str, Any], events: Mapping[str, Any] | None) -> str:
+    """Why a pod on a node has no sandbox, by the latest Event about that; empty without one, or if it has one."""
+    status = mapping(pod.get("status"))
+    if _has_sandbox(status):
+        # What kept it before is over.
+        return ""
+    has_claims = bool(mapping_at(pod, "spec").get("resourceClaims") or status.get("extendedResourceClaimStatus"))
     latest = ("", "")
     for event in mappings(mapping(events).get("items")):
-        if event.get("reason") == _NOT_PREPARED:
-            latest = max(latest, (text(event.get("lastTimestamp")), sentence(event.get("message"))))
-    _, message = latest
-    return f"its claims are not prepared: {message}" if message else ""
+        words = _words_of(event, has_claims=has_claims)
+        if words:
+            latest = max(latest, (text(event.get("lastTimestamp")), words))
+    return latest[1]
+
+
+def _words_of(event: Mapping[str, Any], *, has_claims: bool) -> str:
+    """What an Event says about a pod that does not start; empty if it is about something else."""
+    reason = event.get("reason")
+    message = sentence(event.get("message"))
+    if reason in _NOT_PREPARED:
+        return f"its claims are not prepared: {message}" if has_claims else ""
+    component = mapping(event.get("source")).get("component")
+    is_about_volumes = event.get("type") == "Warning" and component in _MOUNTING
+    return f"{sentence(reason)}: {message}" if is_about_volumes else ""
+
+
+def _has_sandbox(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet has made the pod's sandbox, which it does when all claims are prepared."""
+    conditions = mappings(status.get("conditions"))
+    is_ready = any(
+        condition.get("type") == "PodReadyToStartContainers" and condition.get("status") == "True"
+        for condition in conditions
+    )
+    return is_ready or has_begun(status)
 
 
 def _ended(status: Mapping[str, Any]) -> str:

@@ -62,7 +62,10 @@ def test_a_pod_with_gpus_in_its_limits(call, server):
     )
 
 
-def test_what_the_scheduler_has_said_counts_first(call, server, waiting):
+def test_what_the_scheduler_has_said_counts_first(call, server):
+    """It knows more about pods with GPUs in their limits: reservations, jobs, moves."""
+    add_object(server, "nodes", node("node-1", "share", gpus=share_gpus(80)))
+    add_object(server, "pods", pod(limits={"aliyun.com/gpu-mem": "200"}), "default")
     event = {
         "metadata": {"name": "chat.1"},
         "involvedObject": {"kind": "Pod", "name": "chat", "namespace": "default", "uid": "uid-chat"},
@@ -167,17 +170,75 @@ def test_a_pod_with_a_node(call, server, status, node_name, expected):
     assert call("chat")[1] == f"Pod default/chat {expected}\n"
 
 
-def test_a_claim_that_the_agent_has_not_prepared_has_its_words(call, server):
+def on_a_node(server, *events, status=None, **spec):
+    """A pod on a node with these Events: each a reason and a message, oldest first."""
     server.create_pod("chat", {}, node="n0")
+    server.patch_pod("chat", {"spec": spec})
+    server.patch_pod("chat", {"status": status or {"phase": "Pending"}}, subresource="status")
+    uid = server.objects.get(("pods", "default", "chat"))["metadata"]["uid"]
+    for number, (reason, message) in enumerate(events):
+        event = {
+            "metadata": {"name": f"chat.{number}"},
+            "involvedObject": {"kind": "Pod", "uid": uid},
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "source": {"component": "kubelet"},
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+        }
+        add_object(server, "events", event, "default")
+
+
+WITH_CLAIM = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]}
+NOT_PREPARED = ("FailedPrepareDynamicResources", "GPU 1 is held by claim other")
+
+
+@pytest.mark.parametrize("reason", ["FailedPrepareDynamicResources", "GPURefused"])
+def test_a_claim_that_the_agent_has_not_prepared_has_its_words(call, server, reason):
+    """Kubelet has an Event when the agent has refused the claim, and the agent also while the claim waits there."""
+    on_a_node(server, (reason, "GPU 1 is held by claim other"), **WITH_CLAIM)
+    assert call("chat")[1] == "Pod default/chat waits: its claims are not prepared: GPU 1 is held by claim other\n"
+
+
+def test_a_claim_for_gpus_in_limits_has_the_agents_words_too(call, server):
+    status = {"phase": "Pending", "extendedResourceClaimStatus": {"resourceClaimName": "chat-extended-x"}}
+    on_a_node(server, NOT_PREPARED, status=status)
+    assert "its claims are not prepared" in call("chat")[1]
+
+
+def test_the_latest_event_counts(call, server):
+    on_a_node(server, NOT_PREPARED, ("FailedMount", "no such ConfigMap"), **WITH_CLAIM)
+    assert call("chat")[1] == "Pod default/chat waits: FailedMount: no such ConfigMap\n"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]},
+        {"initContainerStatuses": [{"name": "main", "state": {"running": {}}}]},
+        {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+    ],
+)
+def test_a_claim_that_is_prepared_by_now_keeps_nobody(call, server, status):
+    on_a_node(server, NOT_PREPARED, status={"phase": "Pending", **status}, **WITH_CLAIM)
+    assert "not prepared" not in call("chat")[1]
+
+
+def test_an_old_event_about_claims_counts_no_longer(call, server, waiting):
+    """The scheduler says a reason again after a minute or more, and its Event stays for an hour."""
     uid = server.objects.get(("pods", "default", "chat"))["metadata"]["uid"]
     event = {
         "metadata": {"name": "chat.1"},
         "involvedObject": {"kind": "Pod", "uid": uid},
-        "reason": "FailedPrepareDynamicResources",
-        "message": "GPU 1 is held by claim other",
+        "reason": "WaitingForGPUs",
+        "message": "an old reason",
+        "source": {"component": "gpuscheduler"},
     }
     add_object(server, "events", event, "default")
-    assert call("chat")[1] == ("Pod default/chat waits: its claims are not prepared: GPU 1 is held by claim other\n")
+    assert call("chat")[1] == f"Pod default/chat waits: {SENTENCE}\n"
+    # The scheduler sees the claims of all namespaces. Without that right, its Event says more.
+    server.deny("list", "resourceclaims")
+    assert call("chat")[1].startswith("Pod default/chat waits: an old reason\n")
 
 
 def test_what_others_wrote_steers_no_terminal(call, server):

@@ -210,9 +210,10 @@ def read_claiming_pod(pod: Mapping[str, Any]) -> ClaimingPod | None:
 
 
 def unscheduled_words(status: Mapping[str, Any]) -> str:
-    """Why kube-scheduler found no node, in its words; empty if it says nothing."""
+    """Why kube-scheduler found no node, in its words; empty if it says nothing, or keeps the pod for a gate alone."""
     for condition in mappings(status.get("conditions")):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+        is_refused = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        if is_refused and condition.get("reason") != "SchedulingGated":
             return sentence(condition.get("message"))
     return ""
 

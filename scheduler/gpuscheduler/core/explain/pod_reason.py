@@ -92,16 +92,30 @@ def pod_reason(pod: Json, events: Json | None, cluster: Cluster) -> str:
     if unknown:
         return unknown
     said = said_by_scheduler(events)
-    if said:
+    if said and not _sees_all_of_claims(pod, facts, cluster):
         return said
     unscheduled = unscheduled_words(status)
-    if facts.job is not None:
+    if facts.job is not None and (gates or _asks_for_gpus(facts)):
         return _of_job(facts, unscheduled, cluster)
     reason = _of_requests(pod, facts, cluster)
     if not unscheduled:
         tries = untried(facts.scheduler or STOCK_SCHEDULER, cluster.schedulers)
         return f"{reason}; {tries}" if reason else tries
     return reason or unscheduled
+
+
+def _asks_for_gpus(facts: PodFacts) -> bool:
+    """Whether the pod asks for GPUs in its limits. kube-scheduler places others by themselves, also those of jobs."""
+    return facts.request.kind.gives_gpus or bool(facts.request.problem)
+
+
+def _sees_all_of_claims(pod: Json, facts: PodFacts, cluster: Cluster) -> bool:
+    """Whether all was read that keeps a pod with claims. Then an Event has nothing more, and may be an hour old."""
+    if _asks_for_gpus(facts) or read_claiming_pod(pod) is None:
+        return False
+    claims = cluster.claims
+    was_read = None not in (claims.published, claims.claims, claims.classes, claims.sites)
+    return was_read and claims.has_all_claims
 
 
 def said_by_scheduler(events: Json | None) -> str:
@@ -131,9 +145,12 @@ def _of_job(pod: PodFacts, unscheduled: str, cluster: Cluster) -> str:
     gang = pod.job
     if unscheduled or gang is None:
         return unscheduled
+    title = f"{gang.source.noun} {gang.name}"
+    if not _asks_for_gpus(pod):
+        # Its pods are not counted here.
+        return f"{title}: gate {JOB_GATE} keeps its pods until all of them are there"
     members = [other for other in cluster.pods.values() if _is_of(other, pod)]
     count = max(1, len(members))
-    title = f"{gang.source.noun} {gang.name}"
     wanted = gang.pods or count
     if count < wanted:
         incomplete = f"{title}: {count} of {wanted} pods are there"
@@ -152,8 +169,7 @@ def _of_requests(pod: Json, facts: PodFacts, cluster: Cluster) -> str:
     claims = claim_reason(claiming, cluster.claims) if claiming else None
     if claims and claims.text and claims.is_ours:
         return claims.text
-    asks_for_gpus = facts.request.kind.gives_gpus or bool(facts.request.problem)
-    if asks_for_gpus:
+    if _asks_for_gpus(facts):
         return _of_limits(facts, cluster)
     if claims and claims.is_ours:
         return _room_words(claims.nodes, facts.unscheduled, claims.unchecked)

@@ -141,7 +141,11 @@ def pod(*claims, template="", made="", name="chat", limits=None, gates=(), said=
         if made:
             statuses.append({"name": "t", "resourceClaimName": made})
     conditions = []
-    if said:
+    if gates:
+        # As the API server writes it when the pod is created.
+        words = "Scheduling is blocked due to non-empty scheduling gates"
+        conditions.append({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": words})
+    elif said:
         conditions.append({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said})
     labels = spec.pop("labels", {})
     return {

@@ -460,6 +460,18 @@ def test_devices_of_other_drivers_that_are_not_of_one_node_are_not_checked():
     )
 
 
+def test_pods_of_jobs_are_explained_by_their_claims():
+    """kube-scheduler places them one by one, and nobody counts them as a job."""
+    labels = {"gpu-topology": "train", "gpu-topology-replica": "2"}
+    given = {**TWO_NODES, "claims": [claim("mine", request(memory="100Gi"))]}
+    assert why(pod("mine", labels=labels), **given).startswith("wants 100Gi on one GPU: the largest GPU has 80Gi")
+    untried = why(pod("mine", labels=labels, said=""), **given)
+    assert untried.startswith("wants 100Gi on one GPU") and "has not tried it yet" in untried
+    assert why(pod("mine", labels=labels, gates=["gpuagent.io/job"], said=""), **given) == (
+        "job train: gate gpuagent.io/job keeps its pods until all of them are there"
+    )
+
+
 def test_limits_that_a_class_serves():
     given = {
         "nodes": [node("node-1"), node("node-2", mode="share", gpus=share_gpus(8))],
