@@ -6,6 +6,7 @@
 - `resource_name`: a resource in limits that no node has, and what was probably meant.
 - `scheduler_name`: a scheduler that has not tried the pod, and the one that was probably meant.
 - `share_reason`: GPUs in the limits of a pod, in the words of `reasons`.
+- `limit_claims`: the claims that kube-scheduler makes for resources in limits.
 - `claim_reason`: the claims of a pod, and how they fit together.
 - `request_reason`: one request of a claim: what it wants, and what the best node has.
 - `out_of_reach`: which GPUs it cannot have although others like them serve it.

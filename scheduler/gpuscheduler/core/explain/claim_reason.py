@@ -81,11 +81,6 @@ def claim_reason(pod: ClaimingPod, cluster: ClaimCluster, others: Sequence[Claim
     return _Explaining(pod, cluster, others).reason()
 
 
-def resource_claim(name: PodName, device_class: ClassFacts, count: int) -> ClaimFacts:
-    """The claim that kube-scheduler makes for whole GPUs in a pod's limits, if a class serves them."""
-    return ClaimFacts(name, ((DeviceRequest("limits", device_class.name, count),),))
-
-
 class _Explaining:
     """The steps for one pod, in the order in which Kubernetes takes them."""
 

@@ -12,7 +12,8 @@ from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.constraints.node_site import node_site
 from gpuscheduler.core.explain import words
 from gpuscheduler.core.explain.claim_facts import ClaimingPod, read_claiming_pod, unscheduled_words
-from gpuscheduler.core.explain.claim_reason import ClaimCluster, ClaimReason, claim_reason, resource_claim
+from gpuscheduler.core.explain.claim_reason import ClaimCluster, ClaimReason, claim_reason
+from gpuscheduler.core.explain.limit_claims import limit_claims
 from gpuscheduler.core.explain.resource_name import node_resources, unknown_resource
 from gpuscheduler.core.explain.scheduler_name import CHART_SCHEDULER, STOCK_SCHEDULER, meant_scheduler, untried
 from gpuscheduler.core.explain.share_reason import nodes_with_room, share_reason
@@ -166,18 +167,26 @@ def _is_of(other: PodFacts, pod: PodFacts) -> bool:
 
 def _of_requests(pod: Json, facts: PodFacts, cluster: Cluster) -> str:
     claiming = read_claiming_pod(pod)
-    claims = claim_reason(claiming, cluster.claims) if claiming else None
+    served = limit_claims(pod, facts.name, (cluster.claims.classes or {}).values())
+    # Without claims of its own, the pod may also be on a node that has whole GPUs without claims.
+    needs_claim = claiming is not None and GPU_WHOLE in served
+    if not needs_claim:
+        served.pop(GPU_WHOLE, None)
+    claims = None
+    if claiming or served:
+        bare = ClaimingPod(facts.name, facts.uid, (), facts.rules)
+        claims = claim_reason(claiming or bare, cluster.claims, [*served.values()])
     if claims and claims.text and claims.is_ours:
         return claims.text
-    if _asks_for_gpus(facts):
-        return _of_limits(facts, cluster)
+    if _asks_for_gpus(facts) and not needs_claim:
+        return _of_limits(pod, facts, cluster)
     if claims and claims.is_ours:
         return _room_words(claims.nodes, facts.unscheduled, claims.unchecked)
     return "" if facts.unscheduled else NOT_OURS
 
 
-def _of_limits(facts: PodFacts, cluster: Cluster) -> str:
-    by_claims = _through_class(facts, cluster)
+def _of_limits(pod: Json, facts: PodFacts, cluster: Cluster) -> str:
+    by_claims = _through_class(pod, facts, cluster)
     # With such a class, the nodes in mode dra serve the pod, too.
     modes = cluster.modes if by_claims is None else {}
     reason = share_reason(facts, cluster.usage, modes)
@@ -190,16 +199,15 @@ def _of_limits(facts: PodFacts, cluster: Cluster) -> str:
     return f"{reason}; on nodes in mode dra it {by_claims.text}"
 
 
-def _through_class(facts: PodFacts, cluster: Cluster) -> ClaimReason | None:
+def _through_class(pod: Json, facts: PodFacts, cluster: Cluster) -> ClaimReason | None:
     """Why a class that serves whole GPUs in limits does not serve the pod; None without such a class."""
     if facts.request.kind is not RequestKind.WHOLE or not cluster.modes.get("dra"):
         return None
-    for device_class in (cluster.claims.classes or {}).values():
-        if device_class.resource == GPU_WHOLE:
-            claim = resource_claim(facts.name, device_class, facts.request.gpus)
-            claiming = ClaimingPod(facts.name, facts.uid, (), facts.rules)
-            return claim_reason(claiming, cluster.claims, [claim])
-    return None
+    claim = limit_claims(pod, facts.name, (cluster.claims.classes or {}).values()).get(GPU_WHOLE)
+    if claim is None:
+        return None
+    claiming = ClaimingPod(facts.name, facts.uid, (), facts.rules)
+    return claim_reason(claiming, cluster.claims, [claim])
 
 
 def _room_words(nodes: Collection[str], unscheduled: str, unchecked: str = "") -> str:

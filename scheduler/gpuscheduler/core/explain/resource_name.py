@@ -7,13 +7,12 @@ from gpuagent.domain.pods.json_values import mapping, mapping_at, mappings
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.system.likeness import most_like
 from gpuscheduler.core.explain import words
+from gpuscheduler.core.explain.limit_claims import OF_A_CLASS
 
 OURS = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 _DOMAIN = "aliyun.com"
 _OTHERS = ("gpu", "cuda", "mig-")
 """Parts of the names of other projects' resources, such as nvidia.com/mig-1g.10gb and tencent.com/vcuda-core."""
-_OF_A_CLASS = "deviceclass.resource.kubernetes.io"
-"""Kubernetes serves names of this domain from the DeviceClass of the same name, and no node has them."""
 _BY_PART = {resource.partition("/")[2]: resource for resource in OURS}
 """Our resources by the part of the name after the domain."""
 
@@ -61,7 +60,7 @@ def unknown_resource(
         there[GPU_WHOLE] += claim_nodes
     for name in gpu_resources(pod):
         domain, _, _ = name.partition("/")
-        may_be_of_a_class = domain == _OF_A_CLASS or (classes is None and domain != _DOMAIN)
+        may_be_of_a_class = domain == OF_A_CLASS or (classes is None and domain != _DOMAIN)
         is_known = name in OURS or name in nodes_with or name in served
         if not is_known and not may_be_of_a_class:
             return f"asks for {words.shown(name)}, which no node has; {_instead(name, there, claim_nodes)}"
@@ -101,5 +100,5 @@ def _is_about_gpus(name: object) -> bool:
     if not isinstance(name, str) or "/" not in name:
         return False
     domain, _, part = name.lower().partition("/")
-    is_of_others = any(other in part for other in _OTHERS)
+    is_of_others = domain == OF_A_CLASS or any(other in part for other in _OTHERS)
     return is_of_others or (domain == _DOMAIN and bool(_meant(name)))

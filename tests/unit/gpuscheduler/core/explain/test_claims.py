@@ -484,6 +484,42 @@ def test_limits_that_a_class_serves():
     )
 
 
+BY_CLASS = "deviceclass.resource.kubernetes.io/gpu.gpuagent.io"
+
+
+@pytest.mark.parametrize("resource", [BY_CLASS, "example.com/gpu"])
+def test_limits_that_only_a_class_serves(resource):
+    device_classes = classes("example.com/gpu")
+    nodes = [*TWO_NODES["nodes"], node("node-2", mode="topology")]
+    text = why(pod(limits={resource: "4"}), device_classes=device_classes, nodes=nodes, slices=TWO_NODES["slices"])
+    assert text == "wants 4 whole GPUs on one node: no node where it may be has more than 2 such GPUs, as node-1 has"
+    nic = "deviceclass.resource.kubernetes.io/nic"
+    others = why(pod(limits={nic: "4"}), device_classes=[NIC], nodes=nodes, slices=TWO_NODES["slices"])
+    assert others == "0/1 nodes are available"
+    missing = why(pod(limits={BY_CLASS: "4"}), device_classes=[NIC], nodes=nodes, slices=TWO_NODES["slices"])
+    assert missing.startswith("wants DeviceClass gpu.gpuagent.io, which the cluster does not have")
+
+
+@pytest.mark.parametrize("resource", [BY_CLASS, "aliyun.com/gpu"])
+def test_limits_and_claims_have_to_fit_together(resource):
+    given = {**TWO_NODES, "device_classes": classes("aliyun.com/gpu")}
+    for count, told in ((1, "GPUs are free for it on node-1, node-3"), (2, "wants 2 requests on one node, and each")):
+        text = why(pod("mine", limits={resource: "1"}), claims=[claim("mine", request(WHOLE, count=count))], **given)
+        assert text.startswith(told), text
+
+
+def test_containers_that_end_before_others_start_share_what_limits_give():
+    def asking(name, count, **fields):
+        return {"name": name, "resources": {"limits": {BY_CLASS: str(count)}}, **fields}
+
+    first = asking("first", 2)
+    sidecar = asking("sidecar", 1, restartPolicy="Always")
+    fitting = pod(initContainers=[first, asking("second", 1)], containers=[asking("main", 1), asking("b", 1)])
+    assert why(fitting, **TWO_NODES).startswith("GPUs are free for it on node-1, node-3")
+    too_many = pod(initContainers=[first, sidecar], containers=[asking("main", 1), asking("b", 1)])
+    assert why(too_many, **TWO_NODES).startswith("wants 3 whole GPUs on one node")
+
+
 @pytest.mark.parametrize("missing", ["published", "claims", "classes", "sites"])
 def test_what_cannot_be_read_is_said_or_left_out(missing):
     wanted = claim("mine", request(memory="100Gi"))
