@@ -18,11 +18,10 @@ from gpuscheduler.core.explain.claim_facts import (
     PodClaim,
 )
 from gpuscheduler.core.explain.device_check import Held, demand
-from gpuscheduler.core.explain.placing import Part, Search
+from gpuscheduler.core.explain.placing import Part, Search, unchecked
 from gpuscheduler.core.explain.published import Device, Published, full_word
 from gpuscheduler.core.explain.request_reason import Funnel, funnel, unknown_attribute
 from gpuscheduler.core.explain.selection import Work, WorkSpent
-from gpuscheduler.core.explain.unchecked import unchecked
 
 DevicesByNode = Mapping[str, Sequence[Device]]
 _MOST_ALTERNATIVES = 2

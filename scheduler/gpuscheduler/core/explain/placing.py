@@ -1,12 +1,13 @@
 """Whether all requests of a pod fit on one node together: a search that ends after a number of tries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuscheduler.core.explain import words
 from gpuscheduler.core.explain.claim_facts import DeviceConstraint
 from gpuscheduler.core.explain.device_check import Demand, ForAll, Held, Stage, check, for_all
 from gpuscheduler.core.explain.published import Device, Value, Word, full_word
-from gpuscheduler.core.explain.selection import Work
+from gpuscheduler.core.explain.selection import Selection, Work, selects
 
 MOST_TRIES = 4000
 """Devices that are tried for one pod."""
@@ -161,3 +162,23 @@ class Search:
         for position, constraint in enumerate(self.parts[number].constraints):
             if constraint.concerns(asked.request):
                 self._values[id(self.parts[number].constraints), position].pop()
+
+
+def unchecked(parts: Sequence[Part], devices: Sequence[Device], work: Work) -> Iterator[str]:
+    """What kube-scheduler checks of devices that are free for all else, and is not checked here. Raises WorkSpent.
+
+    Where that counts, nothing is said to be free.
+    """
+    for part in parts:
+        for asked in part.alternatives:
+            yield from _of_selectors(asked, devices, work)
+            if asked.request.is_admin:
+                # Some versions of kube-scheduler compare amounts for these, too.
+                yield "what adminAccess needs"
+
+
+def _of_selectors(asked: Demand, devices: Sequence[Device], work: Work) -> Iterator[str]:
+    for condition in asked.conditions:
+        selections = {selects(condition.tree, device, work) for device in devices}
+        if Selection.NOT_CHECKED in selections:
+            yield words.shown(condition.text)
