@@ -202,7 +202,7 @@ class Scheduling:
         if pod.ended:
             self._pod_ended(pod, now)
             return
-        self._show_of_another(pod)
+        self._show_of_another(pod, now)
         is_member = self.jobs.is_member(pod)
         self._leave_job(pod, now)
         self._let_in(pod)
@@ -317,7 +317,7 @@ class Scheduling:
         self._ended_members.clear()
         self._ranking.begin(pods)
         self._single_pods.begin([pod for pod in pods if not self.jobs.is_member(pod)], now)
-        self._hidden_reasons.begin(pods)
+        self._hidden_reasons.begin([*pods, *self.others.pods.values()])
         for node in self.usage.nodes.values():
             # Otherwise the first pod that fits nowhere would wait for it.
             _ = node.room
@@ -334,7 +334,8 @@ class Scheduling:
         self.ahead.tick(now)
         self.reservations.lapse(now)
         self.usage.frees += self._cool_downs.end(now)
-        self._actions += self._hidden_reasons.explain_some(self.pods, now)
+        waiting = ChainMap(self.pods, self.others.pods)
+        self._actions += self._hidden_reasons.explain_some(waiting, now)
         self._actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
         self.defragmentation.tick(now)
@@ -493,8 +494,11 @@ class Scheduling:
             return f"pod {pod.name} has changed; kube-scheduler tries it again"
         return ""
 
-    def _show_of_another(self, pod: PodFacts) -> None:
-        """Keep a pod that waits for another scheduler, for the pages and the reason of its job."""
+    def _show_of_another(self, pod: PodFacts, now: float) -> None:
+        """Keep a pod that waits for another scheduler, for the pages and the reason of its job, and say why it waits.
+
+        The stock scheduler says only that a node lacks units, and no other component knows the GPUs of all nodes.
+        """
         asks_for_gpus = pod.request.kind is not RequestKind.NONE
         counts = asks_for_gpus or self._counts_without_gpus(pod)
         if not self.scheduler_names.is_anothers(pod) or not counts:
@@ -503,6 +507,9 @@ class Scheduling:
         self.gang_objects.keep(pod, self.others.kept.get(pod.uid))
         changed = self.others.wait(pod)
         self.jobs.say_again(changed)
+        # Without GPUs of ours, the pod waits for those of others.
+        if asks_for_gpus and self._ready and self.usage.nodes:
+            self._actions += self._hidden_reasons.seen(pod, now)
 
     def _counts_without_gpus(self, pod: PodFacts) -> bool:
         """Whether a pod without GPUs counts among pods that start together."""
@@ -514,6 +521,7 @@ class Scheduling:
         if former is None:
             return
         self.gang_objects.forget(former)
+        self._hidden_reasons.forget(uid)
         changed = self.others.forget(uid)
         self.jobs.say_again(changed)
 

@@ -6,6 +6,7 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods.placeholders import PLACEHOLDER_SCHEDULER
 from gpuscheduler.core.waiting.hidden_reasons import AGAIN_S, EXPLAINED_A_TICK, KEPT_S
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster
@@ -52,6 +53,45 @@ def test_a_pod_about_which_no_call_comes_says_why_it_waits(made, text):
     assert told(scheduling, made, AGAIN_S) == [message]
 
 
+@pytest.fixture
+def beside_another():
+    """Beside the stock scheduler, which places some pods."""
+    scheduling = Scheduling(LeastFree(), schedulers={"gpu-scheduler"})
+    scheduling.node_seen(shared_node("n1"))
+    scheduling.synced(0.0)
+    return scheduling
+
+
+def test_a_pod_of_another_scheduler_says_why_it_waits(beside_another):
+    """The stock scheduler says only that a node lacks units."""
+    asked = pod_object(mem=200, scheduler="default-scheduler")
+    (message,) = told(beside_another, asked)
+    assert message == "node(s) had no GPU with 200 GiB"
+    assert told(beside_another, asked, 1.0) == [], "the same is not said twice"
+    assert told(beside_another, asked, AGAIN_S) == [message]
+
+
+@pytest.mark.parametrize(
+    ("made", "short"),
+    [
+        (pod_object(mem=200, scheduler="default-scheduler"), "cpu"),
+        (pod_object(mem=5, scheduler="default-scheduler"), "aliyun.com/gpu-mem"),
+        (pod_object(mem=200, scheduler=PLACEHOLDER_SCHEDULER), "aliyun.com/gpu-mem"),
+        (pod_object(scheduler="default-scheduler"), "aliyun.com/gpu-mem"),
+    ],
+    ids=["for something else", "with room by now", "as a placeholder", "without GPUs"],
+)
+def test_a_pod_of_another_scheduler_that_waits_otherwise_gets_no_event(beside_another, made, short):
+    assert told(beside_another, made, short=short) == []
+
+
+def test_pods_of_another_scheduler_get_no_event_in_a_cluster_without_gpus_of_ours():
+    """They wait for the GPUs of another plugin."""
+    scheduling = Scheduling(LeastFree(), schedulers={"gpu-scheduler"})
+    scheduling.synced(0.0)
+    assert told(scheduling, pod_object(mem=200, scheduler="default-scheduler")) == []
+
+
 @pytest.mark.parametrize("short", ["", "cpu", "nvidia.com/gpu", "example.com/aliyun.com"])
 def test_a_pod_that_waits_for_something_else_gets_no_event(short):
     assert told(cluster(shared_node("n1")), pod_object(mem=200), short=short) == []
@@ -87,10 +127,11 @@ def test_the_reason_of_a_job_is_said_again_when_it_changes():
     assert told(scheduling, first, short="aliyun.com/gpu") == [text]
 
 
-def test_pods_that_wait_when_the_scheduler_starts_are_told():
+@pytest.mark.parametrize("scheduler", ["gpu-scheduler", "default-scheduler"])
+def test_pods_that_wait_when_the_scheduler_starts_are_told(scheduler):
     scheduling = cluster(shared_node("n1"))
-    (message,) = told(scheduling, asked := pod_object(mem=200))
-    again = Scheduling(LeastFree())
+    (message,) = told(scheduling, asked := pod_object(mem=200, scheduler=scheduler))
+    again = Scheduling(LeastFree(), schedulers={"gpu-scheduler"})
     again.node_seen(shared_node("n1"))
     again.pod_seen(pod_facts(asked), 0.0)
     again.synced(0.0)
