@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from gpuagent.domain.sharing.mode import DRA_DRIVER, MODE_LABEL
 from gpuagent.domain.status.problems import problems
 from gpuagent.simulation.boxes import BoxGpu
+from simworld.claim_grants import (
+    MIB_PER_GIB,
+    GpuUse,
+    expected_variables,
+    gpu_uses,
+    is_impossible,
+    mib_of,
+    wrong_variables,
+)
 from simworld.history import Living
 from simworld.parts.amounts import ENDED
 from simworld.parts.claim_scheduler import Allocations, Part, uuid_of
@@ -18,13 +27,13 @@ from standin.kubelet.dra.claim_infos import FILE_NAME
 if TYPE_CHECKING:
     from simworld.world import World
 
-MIB_PER_GIB = 1024
 SHARERS = 20
 """Claims of one GPU, by default."""
 LOOK_S = 1.0
 MOST_IDLE_WRITES = 20
 """Writes of slices that changed nothing: after a restart, an agent finds out what the API server drops."""
-SHARE_VARIABLE = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ALL_CORES = 100
+"""Percent of compute that a GPU has."""
 
 
 class ClaimChecker:
@@ -43,7 +52,9 @@ class ClaimChecker:
     def _check_start(self, new: Living) -> Iterator[str]:
         """Promises that a container breaks by starting with what it has, beside those that live."""
         allocations = self._allocations(new)
-        if allocations and not self._has_what_a_former_pod_had(new, allocations):
+        if self._is_impossible(new.node, new.pod_uid):
+            yield f"{self._name(new)} runs, and the runtime cannot give each container of its pod what it names"
+        elif self._has_claims(new) and not self._has_what_a_former_pod_had(new, allocations):
             yield from self._wrong_grant(new, allocations)
         for uuid in new.gpus:
             yield from self._oversold(new, uuid)
@@ -66,66 +77,75 @@ class ClaimChecker:
 
     def _wrong_grant(self, living: Living, allocations: Allocations) -> Iterator[str]:
         """What the container has that the scheduler did not allocate, or lacks."""
-        pod = self._history.name(living.pod_uid)
-        name = f"{pod}/{living.container}"
         parts = _all_parts(allocations)
         allocated = {part.uuid for part in parts}
         if allocated != set(living.gpus):
-            yield f"{name} got GPUs {sorted(living.gpus)}, and its claim was allocated {sorted(allocated)}"
-        shares = self._shares_gib(living.node, parts)
-        written = living.env.get(SHARE_VARIABLE)
-        # Of several amounts, the variable may have any.
-        expected = {str(share) for share in shares}
-        if shares and written not in expected:
-            yield f"{name} was allocated {sorted(shares)} GiB, and {SHARE_VARIABLE} is {written!r}"
+            got = sorted(living.gpus)
+            yield f"{self._name(living)} got GPUs {got}, and its claim was allocated {sorted(allocated)}"
+            return
+        uses = self._uses(living.node, allocations)
+        isolates = self._world.scenario.isolates
+        wrong = wrong_variables(living.env, expected_variables(uses, isolates=isolates)) if uses else ""
+        if wrong:
+            yield f"{self._name(living)}: {wrong}"
 
-    def _shares_gib(self, node: str, parts: Iterable[Part]) -> set[int]:
-        """Amounts of memory that the parts are of, without those that are whole GPUs."""
-        shares: set[int] = set()
-        for part in parts:
-            if not self._is_whole(node, part):
-                shares.add(part.mib // MIB_PER_GIB)
-        return shares
+    def _is_impossible(self, node: str, uid: str) -> bool:
+        """Whether the containers of a pod that is bound to a node cannot have what they name."""
+        if uid in self._world.claims.refused:
+            return True
+        isolates = self._world.scenario.isolates
+        by_container = self._world.claims.scheduler.used.get(uid, {})
+        every = [self._uses(node, allocations) for allocations in by_container.values()]
+        return any(is_impossible(uses, isolates=isolates) for uses in every)
+
+    def _uses(self, node: str, allocations: Allocations) -> list[GpuUse]:
+        """What a container has of each GPU."""
+        return gpu_uses(_all_parts(allocations), self._node(node).box.gpus)
+
+    def _name(self, living: Living) -> str:
+        pod = self._history.name(living.pod_uid)
+        return f"{pod}/{living.container}"
 
     def _oversold(self, new: Living, uuid: str) -> Iterator[str]:
         """Whether the GPU has more living users than it can have."""
-        # Containers may share a claim, so each claim counts once.
-        mib_by_claim: dict[str, list[int]] = {}
+        # Containers may share a part of a claim, so each part counts once.
+        parts: set[tuple[str, Part]] = set()
         unit_users: set[str] = set()
         for living in self._history.on_node(new.node):
             if uuid not in living.gpus:
                 continue
-            allocations = self._allocations(living)
-            if not allocations:
+            if not self._has_claims(living):
                 unit_users.add(self._history.name(living.pod_uid))
-            for claim, parts in allocations.items():
-                mib_by_claim[claim] = [self._mib(new.node, part) for part in parts if part.uuid == uuid]
-        if mib_by_claim and unit_users:
+            for claim, of_claim in self._allocations(living).items():
+                # Those that only watch the GPU use nothing of it.
+                used = [part for part in of_claim if part.uuid == uuid and not part.watches]
+                parts.update((claim, part) for part in used)
+        claims = sorted({claim for claim, _ in parts})
+        if parts and unit_users:
             yield f"GPU {uuid} has living containers with claims and with units: {sorted(unit_users)}"
-        shares: list[int] = []
-        for mibs in mib_by_claim.values():
-            shares += mibs
-        whole = self._gpu_mib(new.node, uuid)
-        if sum(shares) > whole or len(shares) > SHARERS:
-            yield f"GPU {uuid} has living containers with {shares} MiB of {whole} MiB in claims {sorted(mib_by_claim)}"
+        gpu = self._gpu(new.node, uuid)
+        shares = sorted(mib_of(part, gpu) for _, part in parts)
+        if sum(shares) > gpu.memory_mib or len(shares) > SHARERS:
+            yield f"GPU {uuid} has living containers with {shares} MiB of {gpu.memory_mib} MiB in claims {claims}"
+        cores = sum(part.cores for _, part in parts)
+        if cores > ALL_CORES:
+            yield f"GPU {uuid} has living containers with {cores} % of compute in claims {claims}"
+
+    def _has_claims(self, living: Living) -> bool:
+        """Whether the container is of a pod with claims, also if it names none."""
+        return living.pod_uid in self._world.claims.scheduler.allocated
 
     def _allocations(self, living: Living) -> Allocations:
-        return self._world.claims.scheduler.allocated.get(living.pod_uid, {})
+        """What the container names of the claims of its pod."""
+        return self._world.claims.scheduler.used.get(living.pod_uid, {}).get(living.container, {})
 
-    def _gpu_mib(self, node: str, uuid: str) -> int:
+    def _gpu(self, node: str, uuid: str) -> BoxGpu:
         (gpu,) = [known for known in self._node(node).box.gpus if known.uuid == uuid]
-        return gpu.memory_mib
+        return gpu
 
     def _node(self, name: str) -> SimulatedNode:
         (node,) = [known for known in self._world.nodes if known.name == name]
         return node
-
-    def _mib(self, node: str, part: Part) -> int:
-        """What a part takes; all of the GPU if the API server knows no capacity that is consumed."""
-        return part.mib or self._gpu_mib(node, part.uuid)
-
-    def _is_whole(self, node: str, part: Part) -> bool:
-        return self._mib(node, part) // MIB_PER_GIB >= self._gpu_mib(node, part.uuid) // MIB_PER_GIB
 
     # -- when all is quiet ----------------------------------------------------------------------------------------
 
@@ -196,17 +216,18 @@ class ClaimChecker:
             self._history.break_promise(f"{name} with a claim on {node} does not run: {reasons[-1]}")
 
     def _may_be_refused(self, pod: Json) -> bool:
-        """Whether the node has left mode dra, or a GPU of the pod is lost or has other containers."""
+        """Whether its containers cannot have what they name, its node left mode dra, or others have a GPU of it."""
         node = pod["spec"]["nodeName"]
-        if self._mode(node) != "dra":
+        is_refused = self._is_impossible(node, pod["metadata"]["uid"])
+        if is_refused or self._mode(node) != "dra":
             return True
         allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
-        allocated = {part.uuid for part in _all_parts(allocations)}
+        allocated = {part.uuid for part in _all_parts(allocations) if not part.watches}
         unavailable: set[str] = set()
         for simulated in self._world.nodes:
             unavailable.update(simulated.lost)
         for living in self._history.on_node(node):
-            unavailable.update(living.gpus)
+            unavailable.update(self._used_gpus(living))
         return bool(allocated & unavailable)
 
     def _reasons(self, pod: Json) -> list[str]:
@@ -248,8 +269,16 @@ class ClaimChecker:
         """UIDs of the claims of the containers that live on the node."""
         claims: set[str] = set()
         for container in self._history.on_node(node):
-            claims.update(self._allocations(container))
+            # Kubelet has a claim prepared also if no container names it.
+            claims.update(self._world.claims.scheduler.allocated.get(container.pod_uid, {}))
         return claims
+
+    def _used_gpus(self, living: Living) -> set[str]:
+        """UUIDs of the GPUs that a container uses: those that it only watches are free for others."""
+        if not self._has_claims(living):
+            return set(living.gpus)
+        watched = {part.uuid for part in _all_parts(self._allocations(living)) if part.watches}
+        return set(living.gpus) - watched
 
     def _waiting_claims(self, node: str) -> set[str]:
         """Claims of the pods that are bound to the node and have not ended."""
@@ -304,7 +333,9 @@ class ClaimChecker:
         """Devices that no claim and no living container has."""
         if self._mode(node.name) != "dra":
             return
-        living = {uuid for container in self._history.on_node(node.name) for uuid in container.gpus}
+        living: set[str] = set()
+        for container in self._history.on_node(node.name):
+            living.update(self._used_gpus(container))
         for device in self._devices(node):
             is_taken = self._world.claims.scheduler.has_allocation_on(device["name"])
             if not is_taken and uuid_of(device) not in living and not device.get("taints"):

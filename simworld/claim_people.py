@@ -1,10 +1,11 @@
 """What people do with ResourceClaims. Each method is the kind of an action."""
 
 import random
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import PLACEMENT_LABEL
-from simworld.claim_scenario import SHARE_CLASS
+from simworld.claim_shapes import SHARE_CLASS, Amount, Shape, shape_of
 from simworld.parts.claim_scheduler import SimulatedClaimScheduler
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
@@ -25,6 +26,7 @@ class ClaimPeople:
 
     Attributes:
         scheduler: allocates for them.
+        refused: UIDs of pods that never run, because the runtime would mix up what its containers have.
     """
 
     def __init__(self, world: "World") -> None:
@@ -32,6 +34,7 @@ class ClaimPeople:
         self._objects = world.api.objects
         self._history = world.history
         self._pods = 0
+        self.refused: set[str] = set()
         self.scheduler = SimulatedClaimScheduler(world.api, world.history)
 
     def start(self) -> None:
@@ -55,6 +58,17 @@ class ClaimPeople:
         """A pod that ends by itself some time after it has started."""
         pod = self._new_pod(device_class, count, gib, 1)
         self._world.end_later(pod, seconds)
+
+    def create_shaped_claim_pod(self, shape: str, gib: int, cores: int, seconds: float) -> None:
+        """A pod of one of the shapes of `claim_shapes`; it ends by itself after the seconds, or with 0 never."""
+        self._pods += 1
+        name = f"claim-pod-{self._pods}"
+        shaped = shape_of(shape, Amount(gib, cores, self._world.scenario.isolates))
+        pod = self._create_shaped(name, shaped, f"{shape} of {gib} GiB and {cores} %")
+        if shaped.refused:
+            self.refused.add(pod["metadata"]["uid"])
+        if seconds:
+            self._world.end_later(pod, seconds)
 
     def create_pod_of_standing_claim(self, number: int, device_class: str, count: int, gib: int) -> None:
         """A pod with a claim that outlives it, and that other pods may use at the same time."""
@@ -119,27 +133,42 @@ class ClaimPeople:
     def _create_with_template(  # noqa: PLR0913 (what a claim has)
         self, name: str, device_class: str, count: int, gib: int, containers: int, selector: str = ""
     ) -> Json:
+        source = self._create_template(name, _spec(device_class, count, gib, selector))
+        return self._create(name, source, containers, _asks(device_class, count, gib))
+
+    def _create_template(self, name: str, spec: Json) -> Json:
+        """Create a template for a pod; the field of the pod that names it."""
         template = f"{name}-{kernel().chance.getrandbits(20):05x}"
-        spec = {"spec": _spec(device_class, count, gib, selector)}
-        self._objects.create("resourceclaimtemplates", "default", {"metadata": {"name": template}, "spec": spec})
-        return self._create(name, {"resourceClaimTemplateName": template}, containers, _asks(device_class, count, gib))
+        body = {"metadata": {"name": template}, "spec": {"spec": spec}}
+        self._objects.create("resourceclaimtemplates", "default", body)
+        return {"resourceClaimTemplateName": template}
 
     def _create(self, name: str, source: Json, containers: int, asks: str) -> Json:
-        resources = {"claims": [{"name": CLAIM}]}
+        return self._create_pod(name, {CLAIM: source}, [[CLAIM]] * containers, f"a claim for {asks}")
+
+    def _create_shaped(self, name: str, shape: Shape, asks: str) -> Json:
+        sources = {
+            claim: self._create_template(name, {"devices": {"requests": requests}})
+            for claim, requests in shape.claims.items()
+        }
+        return self._create_pod(name, sources, shape.containers, f"claims of shape {asks}")
+
+    def _create_pod(
+        self, name: str, sources: Mapping[str, Json], containers: Sequence[Sequence[str]], asks: str
+    ) -> Json:
+        """Create a pod whose containers name claims, or a request of one as `claim/request`."""
         body: Json = {
             "metadata": {"name": name},
             "spec": {
-                "containers": [
-                    {"name": f"main-{number}", "image": "work", "resources": resources} for number in range(containers)
-                ],
-                "resourceClaims": [{"name": CLAIM, **source}],
+                "containers": [_container(number, named) for number, named in enumerate(containers)],
+                "resourceClaims": [{"name": claim, **source} for claim, source in sources.items()],
             },
             "status": {"phase": "Pending"},
         }
         pod = self._objects.create("pods", "default", body)
         uid = pod["metadata"]["uid"]
         self._history.pods[uid] = name
-        self._history.note("user", f"creates {name} ({uid[:8]}) with a claim for {asks}")
+        self._history.note("user", f"creates {name} ({uid[:8]}) with {asks}")
         return pod
 
     def _claim(self, name: str) -> Json | None:
@@ -147,6 +176,14 @@ class ClaimPeople:
             return self._objects.get(("resourceclaims", "default", name))
         except Refusal:
             return None
+
+
+def _container(number: int, named: Iterable[str]) -> Json:
+    claims: list[Json] = []
+    for name in named:
+        claim, _, request = name.partition("/")
+        claims.append({"name": claim, "request": request} if request else {"name": claim})
+    return {"name": f"main-{number}", "image": "work", "resources": {"claims": claims}}
 
 
 def _spec(device_class: str, count: int, gib: int, selector: str = "") -> Json:

@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from simworld.claim_shapes import SHARE_CLASS, WHOLE_CLASS
+from simworld.draw_claims import with_more_claims
 from simworld.draw_jobs import KINDS as JOB_KINDS
 from simworld.rushes import draw_rushes, has_rushes
 from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
@@ -13,15 +15,13 @@ SHARE_OF_WORLDS = 0.35
 """How many of the worlds have claims."""
 VERSIONS = ("1.34", "1.36", "1.36", "1.37")
 MODES = ("dra", "dra", "dra", "share", "topology", "core_mem")
-WHOLE_CLASS = "gpu.gpuagent.io"
-SHARE_CLASS = "gpu-share.gpuagent.io"
 NOT_BESIDE_CLAIMS = frozenset(("set_mode", *JOB_KINDS))
 GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 
 
 def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
-    return with_strikes_of_the_extender(with_claims(draw(seed)))
+    return with_strikes_of_the_extender(with_more_claims(with_claims(draw(seed))))
 
 
 def draw_small_world(seed: int) -> Scenario:
@@ -29,7 +29,7 @@ def draw_small_world(seed: int) -> Scenario:
     if has_rushes(seed):
         return draw_rushes(seed)
     scenario = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
-    return scenario if scenario.has_claims else with_more_faults(scenario)
+    return with_more_claims(scenario, is_small=True) if scenario.has_claims else with_more_faults(scenario)
 
 
 def with_claims(scenario: Scenario) -> Scenario:

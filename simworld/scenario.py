@@ -44,6 +44,7 @@ class Scenario:
         has_claims: whether there are pods with ResourceClaims.
         gates_off: feature gates of the API server that are off.
         names_a_part: whether kube-scheduler names a part of the nodes, as in a cluster of more than a hundred.
+        isolates: whether each node has an isolation driver, which works all the time.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class Scenario:
     has_claims: bool = False
     gates_off: tuple[str, ...] = ()
     names_a_part: bool = False
+    isolates: bool = False
 
     @property
     def is_settled(self) -> bool:
@@ -64,6 +66,8 @@ class Scenario:
         return not self.has_claims and not self.replicas
 
 
+LATER_SEEDS = 1_000_000
+"""Seeds from this one on draw also what came later: those below stay the worlds that CI plays and the tables name."""
 REPLICAS_SHARE = 0.4
 """How often pods that are gpuscheduler's are placed by two whole replicas of it."""
 VERSIONS = ("1.20", "1.24", "1.26", "1.30", "1.33", "1.34", "1.36", "1.36", "1.37")

@@ -87,6 +87,8 @@ class World:
             SimulatedNode(name, equal_gpus(name, scenario.gpus, GIB_PER_GPU), version, root, self.api, self.history)
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
+        for node in self.nodes:
+            node.isolates = scenario.isolates
         self._stock = StockScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
         self._job_checks = JobChecks(self, lambda: self._scheduler.living_core)

@@ -3,7 +3,7 @@
 The stand-in allocates. What it knows of ResourceSlices is behind, as an informer's knowledge is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +32,18 @@ class Part:
     Attributes:
         uuid: of the GPU.
         mib: consumed; 0 where the API server knows no consumable capacity, so that the GPU is whole.
+        cores: percent of compute that are consumed.
+        request: of the claim, as containers name it.
+        watches: the request has `adminAccess`, so nothing is consumed.
+        place: of the part in its claim, as two parts may be equal otherwise.
     """
 
     uuid: str
     mib: int
+    cores: int = 0
+    request: str = ""
+    watches: bool = False
+    place: int = 0
 
 
 Allocations = Mapping[str, tuple[Part, ...]]
@@ -47,6 +55,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
 
     Attributes:
         allocated: what each pod was bound with, by its UID.
+        used: the same for each of its containers that name claims, by the container's name: the parts that it names.
     """
 
     def __init__(self, api: SimulatedApi, history: History) -> None:
@@ -60,6 +69,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
         self._seen_at_try: dict[str, tuple[int, int]] = {}
         self._not_before: dict[str, float] = {}
         self.allocated: dict[str, Allocations] = {}
+        self.used: dict[str, Mapping[str, Allocations]] = {}
 
     def start(self) -> None:
         kernel().spawn(self._follow_slices, "kube-scheduler slices", self._process)
@@ -125,8 +135,13 @@ class SimulatedClaimScheduler(ClaimScheduler):
         metadata = pod["metadata"]
         self._read_uuids()
         self.allocated[metadata["uid"]] = {
-            claim["metadata"]["uid"]: tuple(_part(result, self._uuids) for result in found)
-            for claim, found in allocations
+            claim["metadata"]["uid"]: tuple(_parts(found, self._uuids)) for claim, found in allocations
+        }
+        # The stand-in takes the claims in the order in which the pod names them.
+        names = [reference["name"] for reference in pod["spec"]["resourceClaims"]]
+        by_name = dict(zip(names, self.allocated[metadata["uid"]].items(), strict=True))
+        self.used[metadata["uid"]] = {
+            container["name"]: _named_parts(container, by_name) for container in pod["spec"]["containers"]
         }
         devices = ", ".join(result["device"] for _, found in allocations for result in found)
         self._history.note("kube-scheduler", f"bound {metadata['name']} to {node} with {devices}")
@@ -138,9 +153,10 @@ class SimulatedClaimScheduler(ClaimScheduler):
                 self._uuids[device["name"]] = uuid_of(device)
 
     def has_allocation_on(self, device: str) -> bool:
-        """Whether a claim at the API server has a part of the device."""
+        """Whether a claim at the API server has a part of the device. One that only watches it has none."""
         for claim in self._objects.peek("resourceclaims"):
-            if any(result["device"] == device for result in results(claim)):
+            users = [result["device"] for result in results(claim) if not result.get("adminAccess")]
+            if device in users:
                 return True
         return False
 
@@ -151,7 +167,31 @@ def uuid_of(device: Json) -> str:
     return uuid
 
 
-def _part(result: Mapping[str, Any], uuids: Mapping[str, str]) -> Part:
-    consumed = result.get("consumedCapacity") or {}
-    memory = amount(consumed.get("memory", "0")) or 0
-    return Part(uuids[result["device"]], memory // MIB)
+def _parts(allocated: Iterable[Mapping[str, Any]], uuids: Mapping[str, str]) -> Iterator[Part]:
+    """What a claim has, from the results of its allocation."""
+    for place, result in enumerate(allocated):
+        consumed = result.get("consumedCapacity") or {}
+        memory = amount(consumed.get("memory", "0")) or 0
+        cores = amount(consumed.get("cores", "0")) or 0
+        # Containers name a request, and not the alternative of it that was allocated.
+        request, _, _ = result["request"].partition("/")
+        watches = bool(result.get("adminAccess"))
+        if watches:
+            memory = cores = 0
+        yield Part(uuids[result["device"]], memory // MIB, cores, request, watches, place)
+
+
+def _named_parts(container: Json, claims: Mapping[str, tuple[str, tuple[Part, ...]]]) -> Allocations:
+    """The parts that a container names, by the UID of the claim.
+
+    Args:
+        container: of a pod.
+        claims: UID and parts of each claim, by the pod's name for it.
+    """
+    named: dict[str, tuple[Part, ...]] = {}
+    for reference in (container.get("resources") or {}).get("claims") or ():
+        uid, parts = claims[reference["name"]]
+        request = reference.get("request", "")
+        chosen = [part for part in parts if request in ("", part.request)]
+        named[uid] = (*named.get(uid, ()), *chosen)
+    return named

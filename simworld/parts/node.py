@@ -16,6 +16,7 @@ from gpuagent.simulation.boxes import Box
 from simworld.history import History
 from simworld.parts.api_view import ApiView
 from simworld.parts.drivers import NodeDriver
+from simworld.parts.isolation import SimulatedIsolation
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from standin.api.objects import Json
@@ -101,6 +102,7 @@ class SimulatedNode:
         lost: UUID of each GPU that is lost for good to the moment when it was.
         lost_at: the same for each GPU that is lost now, for good or for a while.
         loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
+        isolates: whether its agents have an isolation driver.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -128,6 +130,7 @@ class SimulatedNode:
         self._has_one_loop = False
         self.lost_at: dict[str, float] = {}
         self.loses_reservations = False
+        self.isolates = False
 
     @property
     def _kubelet_root(self) -> Path:
@@ -231,6 +234,8 @@ class SimulatedNode:
             allow_unisolated=True,
         )
         isolation: dict[str, Isolation] = {NONE: NoIsolation()}
+        if self.isolates:
+            isolation = {SimulatedIsolation.name: SimulatedIsolation(), **isolation}
         agent = Agent(settings, isolation=isolation)
         agent.nvml = NvmlWatch(agent.post, dev=self._dev, sysfs=Path("/dev/null"), proc=Path("/dev/null"))
         self.agent = agent

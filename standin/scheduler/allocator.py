@@ -1,7 +1,6 @@
 """Which devices a ResourceClaim gets: the first ones that fit, in the order of pools, slices and devices.
 
-Source: k8s.io/dynamic-resource-allocation v0.36.3, structured/internal/incubating. Left out: admin access,
-allocation mode All, ``distinctAttribute``.
+Source: k8s.io/dynamic-resource-allocation v0.36.3, structured/internal/incubating. Left out: ``distinctAttribute``.
 """
 
 import uuid
@@ -68,6 +67,8 @@ class Devices:
         self._consumed: dict[tuple[str, str, str], Counter[str]] = {}
         for claim in claims:
             for result in results(claim):
+                if result.get("adminAccess"):
+                    continue  # what is only looked at is not consumed
                 self._consume(key_of(result), {k: _read(v) for k, v in result.get("consumedCapacity", {}).items()})
 
     def allocate(self, claim: Json, classes: Mapping[str, Json]) -> list[dict[str, Any]] | None:
@@ -97,8 +98,31 @@ class Devices:
         first, *others = requests
         exact = [(first["name"], first["exactly"])] if "exactly" in first else []
         for name, request in exact or [(f"{first['name']}/{sub['name']}", sub) for sub in first["firstAvailable"]]:
-            for chosen in self._combinations(name, request, request.get("count", 1), constraints, classes, so_far):
+            ways = self._ways(name, request, constraints, classes, so_far)
+            for chosen in ways:
                 yield from self._choices(others, constraints, classes, chosen)
+
+    def _ways(
+        self,
+        name: str,
+        request: Json,
+        constraints: Iterable[Json],
+        classes: Mapping[str, Json],
+        so_far: tuple[_Chosen, ...],
+    ) -> Iterator[tuple[_Chosen, ...]]:
+        """All ways to serve one request."""
+        if request.get("allocationMode") != "All":
+            yield from self._combinations(name, request, request.get("count", 1), constraints, classes, so_far)
+            return
+        chosen = so_far
+        for device in self._devices:
+            # A device that has too little left is not one of all.
+            consumed = self._fit(device, request, classes, chosen)
+            if consumed is not None:
+                chosen = (*chosen, _Chosen(request, name, device, consumed))
+        holds = all(_holds(constraint, chosen) for constraint in constraints)
+        if len(chosen) > len(so_far) and holds:
+            yield chosen
 
     def _combinations(
         self,
@@ -131,12 +155,14 @@ class Devices:
         if any(one["effect"] != "None" for one in _untolerated(body, request.get("tolerations") or ())):
             return None
         used = Counter(self._consumed.get(device.key, {}))
-        for one in so_far:
+        users = [one for one in so_far if not one.request.get("adminAccess")]
+        for one in users:
             if one.device.key == device.key:
                 used.update(one.consumed)
-        every = {*self._consumed, *(one.device.key for one in so_far)}
-        taken = device.key in every
-        if not taken and not self._has_counters(device, every):
+        every = {*self._consumed, *(one.device.key for one in users)}
+        watches = bool(request.get("adminAccess"))
+        taken = device.key in every and not watches
+        if not taken and not watches and not self._has_counters(device, every):
             return None
         wanted = (request.get("capacity") or {}).get("requests") or {}
         capacity = body.get("capacity") or {}
@@ -187,6 +213,8 @@ def _result(chosen: _Chosen) -> dict[str, Any]:
     found: dict[str, Any] = {"request": chosen.name, "driver": driver, "pool": pool, "device": device}
     if chosen.request.get("tolerations"):
         found["tolerations"] = chosen.request["tolerations"]
+    if chosen.request.get("adminAccess"):
+        found["adminAccess"] = True
     if chosen.device.body.get("allowMultipleAllocations"):
         found["shareID"] = str(uuid.uuid4())
         found["consumedCapacity"] = {name: _written(value) for name, value in chosen.consumed.items()}

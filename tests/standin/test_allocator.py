@@ -144,3 +144,28 @@ def test_a_pool_counts_when_all_slices_of_its_newest_generation_are_there() -> N
     assert Devices([old, half], []).allocate(claim(request()), CLASSES) is None
     found = Devices([old, half, other], []).allocate(claim(request(count=2)), CLASSES)
     assert [one["device"] for one in found or ()] == ["c", "b"]
+
+
+def test_a_monitor_gets_all_devices_that_have_room_and_uses_none() -> None:
+    watched = request({"memory": "1Gi"}, allocationMode="All", adminAccess=True)
+    found = Devices([THREE], [allocated()]).allocate(claim(watched), CLASSES)
+    assert found is not None
+    assert [(one["device"], one["adminAccess"]) for one in found] == [("b", True), ("c", True)]
+    monitor = {"status": {"allocation": {"devices": {"results": found}}}}
+    assert got(request(), claims=[monitor]) == ["a"]
+    assert got(request(), claims=[allocated(), monitor]) == ["b"]
+
+
+def test_all_devices_are_those_of_a_class_and_no_claim_waits_for_the_others() -> None:
+    assert got(request(kind="isolated", allocationMode="All")) == ["b"]
+    assert got(request({"memory": "81Gi"}, allocationMode="All")) is None
+    # A request that watches and one that uses may have one device.
+    assert got(request(allocationMode="All", adminAccess=True), request(name="s")) == ["a", "b", "c", "a"]
+
+
+def test_a_monitor_of_a_device_that_others_have_alone() -> None:
+    alone = slice_of(device("a", allowMultipleAllocations=False))
+    taken = Devices([alone], []).allocate(claim(request()), CLASSES)
+    holder = {"status": {"allocation": {"devices": {"results": taken}}}}
+    assert got(request(), claims=[holder], slices=alone) is None
+    assert got(request(adminAccess=True), claims=[holder], slices=alone) == ["a"]

@@ -5,8 +5,15 @@ import sys
 
 import pytest
 
-from simworld.claim_scenario import NOT_BESIDE_CLAIMS, draw_world, with_claims
-from simworld.scenario import draw
+from simworld.claim_grants import expected_variables, gpu_uses, is_impossible
+from simworld.claim_scenario import NOT_BESIDE_CLAIMS, draw_small_world, draw_world, with_claims
+from simworld.draw_claims import with_more_claims
+from simworld.parts.claim_scheduler import Part
+from simworld.parts.isolation import CORES_LIMIT, MEMORY_LIMIT
+from simworld.scenario import LATER_SEEDS, draw
+from standin.boxes import equal_gpus
+
+FIRST, SECOND = equal_gpus("node", 2, 80).gpus
 
 CONFLICT = """
 import fcntl, os, sys
@@ -54,3 +61,50 @@ def test_claims_change_only_scenarios_that_have_them(seed):
 def test_some_worlds_have_claims_and_most_have_none():
     count = sum(draw_world(seed).has_claims for seed in range(300))
     assert 80 < count < 130
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_seeds_that_documents_name_have_no_later_shapes(seed):
+    for world in (draw_world(seed), draw_small_world(seed)):
+        assert not world.isolates
+        assert all(action.kind != "create_shaped_claim_pod" for action in world.actions)
+        assert with_more_claims(world) == world
+
+
+def test_later_seeds_with_claims_have_more_shapes():
+    worlds = [draw_small_world(LATER_SEEDS + number) for number in range(60)]
+    shaped = [world for world in worlds if any(action.kind == "create_shaped_claim_pod" for action in world.actions)]
+    assert shaped
+    assert all(world.has_claims for world in shaped)
+    assert len({world.isolates for world in shaped}) == 2
+
+
+def test_two_shares_of_a_gpu_are_one_share_of_a_container():
+    uses = gpu_uses([Part(FIRST.uuid, 4096, 10), Part(FIRST.uuid, 8192, 20)], [SECOND, FIRST])
+    variables = expected_variables(uses, isolates=True)
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == FIRST.uuid
+    assert (variables["ALIYUN_COM_GPU_MEM_CONTAINER"], variables["ALIYUN_COM_GPU_MEM_IDX"]) == ("12", "0")
+    assert (variables[MEMORY_LIMIT], variables[CORES_LIMIT]) == ("12", "30")
+    assert not is_impossible(uses, isolates=True)
+
+
+def test_shares_of_two_sizes_stand_in_bus_order_and_no_driver_limits_them():
+    uses = gpu_uses([Part(SECOND.uuid, 8192), Part(FIRST.uuid, 4096)], [SECOND, FIRST])
+    assert expected_variables(uses, isolates=False)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4,8"
+    assert not is_impossible(uses, isolates=False)
+    assert is_impossible(uses, isolates=True)
+
+
+@pytest.mark.parametrize("part", [Part(FIRST.uuid, 0, watches=True), Part(FIRST.uuid, 81920), Part(FIRST.uuid, 0)])
+def test_whole_and_watched_gpus_have_no_limits(part):
+    uses = gpu_uses([part], [FIRST, SECOND])
+    variables = expected_variables(uses, isolates=True)
+    assert variables.pop("NVIDIA_VISIBLE_DEVICES") == FIRST.uuid
+    assert set(variables.values()) == {None}
+
+
+def test_a_container_has_gpus_to_use_or_to_watch():
+    watched = [Part(gpu.uuid, 0, watches=True) for gpu in (FIRST, SECOND)]
+    assert is_impossible(gpu_uses([*watched, Part(FIRST.uuid, 4096)], [FIRST, SECOND]), isolates=False)
+    # Where it uses all that it watches, it is a container with shares.
+    assert not is_impossible(gpu_uses([watched[0], Part(FIRST.uuid, 4096)], [FIRST, SECOND]), isolates=False)

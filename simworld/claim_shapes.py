@@ -1,0 +1,152 @@
+"""Claims of several requests, of compute, with alternatives or for monitors, and what containers name of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WHOLE_CLASS = "gpu.gpuagent.io"
+SHARE_CLASS = "gpu-share.gpuagent.io"
+CORE_CLASS = "gpu-core.gpuagent.io"
+LARGE_GIB = 70
+"""What an alternative asks for first: a GPU has no room for two of it."""
+GIB_MORE = 2
+"""By how much the sizes of two shares differ."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """What a share asks for.
+
+    Attributes:
+        gib: of memory.
+        cores: percent of compute; 0 for none.
+        is_isolated: the class promises isolation where the share has compute.
+    """
+
+    gib: int
+    cores: int = 0
+    is_isolated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The claims of a pod, and what its containers name.
+
+    Attributes:
+        claims: requests of each claim, by the pod's name for it.
+        containers: what each container names: a claim, or `claim/request`.
+        refused: the pod never runs, because the runtime would mix up the variables of its containers.
+    """
+
+    claims: dict[str, Sequence[Json]]
+    containers: Sequence[Sequence[str]]
+    refused: bool = False
+
+
+def share(name: str, amount: Amount) -> Json:
+    """A request for a share."""
+    return {"name": name, "exactly": _share(amount)}
+
+
+def _share(amount: Amount) -> Json:
+    device_class = CORE_CLASS if amount.cores and amount.is_isolated else SHARE_CLASS
+    requests = {"memory": f"{amount.gib}Gi"}
+    if amount.cores:
+        requests["cores"] = str(amount.cores)
+    return {"deviceClassName": device_class, "capacity": {"requests": requests}}
+
+
+def _whole(name: str) -> Json:
+    return {"name": name, "exactly": {"deviceClassName": WHOLE_CLASS}}
+
+
+def _watched(name: str) -> Json:
+    """All GPUs on which a unit is free, to look at."""
+    exactly = {**_share(Amount(1)), "allocationMode": "All", "adminAccess": True}
+    return {"name": name, "exactly": exactly}
+
+
+def _one_share(amount: Amount) -> Shape:
+    return Shape({"gpu": [share("share", amount)]}, [["gpu"]])
+
+
+def _a_request_each(amount: Amount) -> Shape:
+    return Shape({"gpu": [share("share", amount), _whole("whole")]}, [["gpu/share"], ["gpu/whole"]])
+
+
+def _two_shares(amount: Amount) -> Shape:
+    """Two containers, of which each has a share of its own."""
+    return Shape({"gpu": [share("first", amount), share("second", amount)]}, [["gpu/first"], ["gpu/second"]])
+
+
+def _the_claim_and_a_request(amount: Amount) -> Shape:
+    """A container has both shares of a claim, which may be on one GPU, and the other container has one of them."""
+    return Shape({"gpu": [share("first", amount), share("second", amount)]}, [["gpu"], ["gpu/second"]])
+
+
+def _two_claims(amount: Amount) -> Shape:
+    """A container has two claims, and the other one has none."""
+    requests = [share("share", amount)]
+    return Shape({"gpu": requests, "more": requests}, [["gpu", "more"], []])
+
+
+def _two_sizes(amount: Amount) -> Shape:
+    """With an isolation driver, it is refused if the shares are on two GPUs."""
+    larger = Amount(amount.gib + GIB_MORE, amount.cores, amount.is_isolated)
+    return Shape({"gpu": [share("small", amount), share("large", larger)]}, [["gpu"]])
+
+
+def _alternatives(amount: Amount) -> Shape:
+    """A large share, and where there is none, a whole GPU or a small share."""
+    large = Amount(LARGE_GIB, amount.cores, amount.is_isolated)
+    alternatives = [
+        {"name": "large", **_share(large)},
+        {"name": "small", **_share(amount)},
+    ]
+    return Shape({"gpu": [{"name": "any", "firstAvailable": alternatives}]}, [["gpu/any"]])
+
+
+def _linked_or_one(_amount: Amount) -> Shape:
+    alternatives = [
+        {"name": "two", "deviceClassName": WHOLE_CLASS, "count": 2},
+        {"name": "one", "deviceClassName": WHOLE_CLASS},
+    ]
+    return Shape({"gpu": [{"name": "any", "firstAvailable": alternatives}]}, [["gpu"]])
+
+
+def _monitor(_amount: Amount) -> Shape:
+    return Shape({"gpu": [_watched("all")]}, [["gpu"]])
+
+
+def _overlapping_requests(amount: Amount) -> Shape:
+    requests = [share("first", amount), share("second", amount), share("third", amount)]
+    return Shape({"gpu": requests}, [["gpu/first", "gpu/second"], ["gpu/first"]], refused=True)
+
+
+def _monitor_with_a_share(amount: Amount) -> Shape:
+    """It is refused where there are further GPUs: a container has GPUs to use, or GPUs to watch."""
+    return Shape({"gpu": [share("share", amount)], "more": [_watched("all")]}, [["gpu", "more"]])
+
+
+def shape_of(name: str, amount: Amount) -> Shape:
+    """The pod of a shape."""
+    return _SHAPES[name](amount)
+
+
+_SHAPES: dict[str, Callable[[Amount], Shape]] = {
+    "one_share": _one_share,
+    "a_request_each": _a_request_each,
+    "two_shares": _two_shares,
+    "the_claim_and_a_request": _the_claim_and_a_request,
+    "two_claims": _two_claims,
+    "two_sizes": _two_sizes,
+    "alternatives": _alternatives,
+    "two_or_one": _linked_or_one,
+    "monitor": _monitor,
+    "overlapping_requests": _overlapping_requests,
+    "monitor_with_a_share": _monitor_with_a_share,
+}
+SHAPES = tuple(_SHAPES)
+"""Their names."""

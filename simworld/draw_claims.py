@@ -1,0 +1,35 @@
+"""More of what people do with ResourceClaims, in worlds of later seeds: see `claim_shapes`."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simworld.claim_shapes import SHAPES
+from simworld.scenario import LATER_SEEDS, Action, Args, Maker, Scenario, add_actions
+
+GIB = (1, 4, 8, 30, 40)
+CORES = (0, 0, 10, 30, 60, 100)
+
+
+def with_more_claims(scenario: Scenario, *, is_small: bool = False) -> Scenario:
+    """The scenario with claims of more shapes, if it has claims and a later seed; else as it is."""
+    if not scenario.has_claims or scenario.seed < LATER_SEEDS:
+        return scenario
+    chance = random.Random(f"{scenario.seed}/more claims")
+    isolates = chance.random() < 0.5
+    # In a small world, few kinds of things happen, and often.
+    shapes = chance.sample(SHAPES, 3) if is_small else SHAPES
+    more: list[Action] = []
+    add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    return replace(scenario, actions=tuple(actions), isolates=isolates)
+
+
+def _pod_of(shapes: Sequence[str]) -> Maker:
+    def draw(chance: random.Random) -> tuple[str, Args]:
+        shape = chance.choice(shapes)
+        # Most end, so that others find room.
+        ends_s = chance.choice((0.0, 0.5, 3.0, 20.0))
+        return "create_shaped_claim_pod", (shape, chance.choice(GIB), chance.choice(CORES), ends_s)
+
+    return draw
