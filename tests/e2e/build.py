@@ -40,7 +40,7 @@ _IMAGE_SOURCES = ("gpuagent", "installer", "scheduler", "README.md", "LICENSE")
 _AGENT_ARCHIVES_KEPT = 8
 KUBERNETES = os.environ.get("KUBERNETES", "1.36")
 """Of the control plane and of the newer kubelet: 1.36, or 1.37 for the tests in `agent/dra`."""
-_PATCHES = {"1.30": 14, "1.36": 3, "1.37": 2}
+_PATCHES = {"1.30": 14, "1.35": 4, "1.36": 3, "1.37": 2}
 ROOT = Path(__file__).parents[2]
 DEBIAN_PACKAGES = (
     *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
@@ -187,6 +187,8 @@ PRODUCTS = (
     kubernetes(KUBERNETES, "kube-scheduler", "kube-scheduler"),
     kubernetes(KUBERNETES, "kube-controller-manager", "kube-controller-manager"),
     kubernetes("1.30", "kubelet", "kubelet-1.30"),
+    # Claims of a cluster whose control plane is as old. Its modules differ from those of 1.36, so nothing is built twice.
+    kubernetes("1.35", "kubelet", "kubelet-1.35"),
     Binary("etcd", "node", "go.etcd.io/etcd/server/v3"),
     containerd("containerd"),
     containerd("containerd-shim-runc-v2"),

@@ -27,10 +27,16 @@ class KubeletKind:
     version: str
     topology_policy: str
     pod_cgroups: bool
+    feature_gates: tuple[str, ...] = ()
+    """Those that are on, of the gates that are off by default."""
 
     @property
     def name(self) -> str:
-        return f"{self.version}-{self.topology_policy}{'-cgroups' if self.pod_cgroups else ''}"
+        """Of its configuration and its log."""
+        words = [self.version, self.topology_policy]
+        if self.pod_cgroups:
+            words.append("cgroups")
+        return "-".join([*words, *self.feature_gates])
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,8 @@ class ComponentSettings:
             config["cgroupRoot"] = self.cgroup_root
         if kind.version != "1.30":
             config["failCgroupV1"] = False
+        if kind.feature_gates:
+            config["featureGates"] = dict.fromkeys(kind.feature_gates, True)
         path = self.workdir / f"kubelet-{kind.name}.json"
         path.write_text(json.dumps(config, indent=2))
         return path

@@ -45,6 +45,7 @@ class Cluster:
         self.kubelet_version = kubelet_version
         self.topology_policy = NO_POLICY
         self.pod_cgroups = False
+        self.feature_gates: tuple[str, ...] = ()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -181,7 +182,8 @@ class Cluster:
 
     @property
     def _kubelet(self) -> Process:
-        return self._components.kubelet(KubeletKind(self.kubelet_version, self.topology_policy, self.pod_cgroups))
+        kind = KubeletKind(self.kubelet_version, self.topology_policy, self.pod_cgroups, self.feature_gates)
+        return self._components.kubelet(kind)
 
     def start_kubelet(
         self,
@@ -189,6 +191,7 @@ class Cluster:
         *,
         topology_policy: str | None = None,
         pod_cgroups: bool | None = None,
+        feature_gates: tuple[str, ...] | None = None,
         wait: bool = True,
     ) -> None:
         """Start it, in another version or with another policy if wished; then wait until its own report says Ready.
@@ -196,9 +199,12 @@ class Cluster:
         A change of version restarts the containers of running pods: the versions hash container specs differently.
         Policies of the Topology Manager other than `none` see two NUMA nodes, whatever the machine has.
         With `pod_cgroups`, each pod has a control group, as on every ordinary node; no pod may run at the change.
+        `feature_gates` are turned on, in addition to those that are on by default.
         """
         self.kubelet_version = version or self.kubelet_version
         self.topology_policy = topology_policy or self.topology_policy
+        if feature_gates is not None:
+            self.feature_gates = feature_gates
         if pod_cgroups is not None:
             self.pod_cgroups = pod_cgroups
         if self.pod_cgroups:
@@ -275,10 +281,17 @@ class Cluster:
         self._kubelet.kill()
 
     def restart_kubelet(
-        self, version: str | None = None, *, topology_policy: str | None = None, pod_cgroups: bool | None = None
+        self,
+        version: str | None = None,
+        *,
+        topology_policy: str | None = None,
+        pod_cgroups: bool | None = None,
+        feature_gates: tuple[str, ...] | None = None,
     ) -> None:
         self.stop_kubelet()
-        self.start_kubelet(version, topology_policy=topology_policy, pod_cgroups=pod_cgroups)
+        self.start_kubelet(
+            version, topology_policy=topology_policy, pod_cgroups=pod_cgroups, feature_gates=feature_gates
+        )
 
     @property
     def cgroup_root(self) -> Path:
