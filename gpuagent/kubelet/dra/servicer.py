@@ -152,12 +152,13 @@ class DraServicer:
 def _add_whole(uid: str, entry: pb.NodePrepareResourceResponse) -> None:
     """Add what only containers get that use all requests: no request has this name, and kubelet keeps the order.
 
-    Its first CDI device is that of the device before it, because kubelet shows the health of a device under that name.
+    Kubelet shows the health of a device under the name of its first CDI device. If two devices have the same one,
+    kubelets before 1.36 send it twice. Then the API server refuses the whole status, and the pod never seems to run.
     """
     whole = entry.devices.add()
     whole.CopyFrom(entry.devices[-2])
     del whole.request_names[:]
-    del whole.cdi_device_ids[1:]
+    del whole.cdi_device_ids[:]
     whole.request_names.append(OF_NO_REQUEST)
     whole.cdi_device_ids.append(cdi_name(uid, ALL_DEVICE))
 

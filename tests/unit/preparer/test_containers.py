@@ -116,6 +116,10 @@ class Kubelet:
         if errors:
             return errors[0], True
         for claim in dict.fromkeys(new):
+            shown = [device.cdi_device_ids[0] for device in answer.claims[f"uid-{claim}"].devices]
+            assert len({*shown}) == len(shown), (
+                "kubelet 1.35 shows these in the pod's status, and none may be there twice"
+            )
             for device in answer.claims[f"uid-{claim}"].devices:
                 self.devices.setdefault(claim, []).append(device)
         self.prepared.update(new)
